@@ -1,4 +1,4 @@
-# The verbs of this repository. Each makes or repairs .venv first, if it has to.
+# The commands of this repository. Each creates or repairs .venv first, if needed.
 PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -13,13 +13,13 @@ help:
 	@echo "make test     all tests this machine can run, several at once (pytest's arguments: ARGS='-k name'; one by one: ARGS='-n 0')"
 	@echo "make deep     the random tests of what is pure with forty times as many examples, seeds and states"
 	@echo "make coverage lines and branches that the tests of all rooms reach; less than the floor in pyproject.toml fails"
-	@echo "make test-all the tests with Python 3.11, 3.12 and 3.13, those that are here"
-	@echo "make lint     ruff: rules and format       make format   put both right"
-	@echo "make types    mypy --strict, tests too     make wheel    build wheel and sdist into dist/ and try the wheel"
-	@echo "make bench    measure                      make docs     write the generated pages"
-	@echo "make chaos    kill, stop and cut off a real grid under load, and judge it (ARGS='--minutes 20 --seed 1')"
-	@echo "make abuse    attack a grid by its peers and by its jobs, under all walls (ARGS='--levels user --no-siege')"
-	@echo "make fuzz     a million frames that are none against all that reads them (ARGS='--frames 1000000 --seed 1')"
+	@echo "make test-all the tests with each of Python 3.11, 3.12 and 3.13 that is installed"
+	@echo "make lint     ruff: rules and format       make format   fix both"
+	@echo "make types    mypy --strict, tests too     make wheel    build wheel and sdist into dist/, and install the wheel"
+	@echo "make bench    run the benchmarks           make docs     write the generated pages"
+	@echo "make chaos    kill, stop and cut off a real grid under load, and check the result (ARGS='--minutes 20 --seed 1')"
+	@echo "make abuse    adversarial load test: attacks by peers and by jobs, under all walls (ARGS='--levels user --no-siege')"
+	@echo "make fuzz     a million malformed frames against every reader (ARGS='--frames 1000000 --seed 1')"
 	@echo "make clean    remove .venv and everything built"
 
 install: $(STAMP)

@@ -89,21 +89,23 @@ class Coordinator:
     port: int = setting(7433, PORT, "port it listens on, for agents and clients; 0 takes a free one")
     url: str = setting("", TEXT, "where agents and clients find it, as ws://HOST:PORT; empty: from host and port")
     state_dir: str = setting("", TEXT, "where it keeps its state; empty: under the user's state directory")
-    heartbeat: float = setting(2.0, SECONDS, "how often agents are to be heard: every 3 s at the least")
+    heartbeat: float = setting(2.0, SECONDS, "interval of agents' heartbeats, at most 3 s")
     lost_after: float = setting(
-        60.0, SECONDS, "how long a node may be cut off (from 10 s of silence on) before its jobs are taken for lost"
+        60.0, SECONDS, "time a node may be disconnected (after 10 s of silence) before its jobs count as lost"
     )
-    keep_days: float = setting(30.0, AMOUNT, "for how many days jobs that ended are kept")
-    keep_jobs: int = setting(1_000_000, count(0, 10**9, "a whole number from 0 up"), "how many of them, at most")
-    keep_size: int = setting(2 << 30, SIZE, "how large the store may get before the oldest of them go")
-    event_log_size: int = setting(256 << 20, SIZE, "events kept on disk for grid replay, at most; 0 keeps none")
+    keep_days: float = setting(30.0, AMOUNT, "days that ended jobs are kept")
+    keep_jobs: int = setting(
+        1_000_000, count(0, 10**9, "a whole number from 0 up"), "maximum number of ended jobs that are kept"
+    )
+    keep_size: int = setting(2 << 30, SIZE, "maximum size of the store; the oldest ended jobs are removed first")
+    event_log_size: int = setting(256 << 20, SIZE, "maximum size of the event log for grid replay; 0: no event log")
     memory_limit: int = setting(
-        0, SIZE, "memory it may use before it takes no new jobs; 0: four fifths of what its cgroup or machine has"
+        0, SIZE, "memory limit above which no new jobs are accepted; 0: four fifths of its cgroup's or machine's memory"
     )
     ship_quota: int = setting(
-        0, SIZE, "shipped files one user may have there; 0: 10G, or a quarter of the free disk if that is less"
+        0, SIZE, "quota of shipped files per user; 0: 10G, or a quarter of the free disk if that is less"
     )
-    gang_ports: str = setting("29500-29999", PORTS, "where the members of gangs meet, on the node of the first of them")
+    gang_ports: str = setting("29500-29999", PORTS, "ports for the rendezvous of gangs, on the node of rank 0")
 
 
 @dataclass(frozen=True)
@@ -120,17 +122,19 @@ class Agent:
     reserve_memory_gb: float = setting(0.5, AMOUNT, "memory kept free for the owner, in GB")
     labels: dict[str, str] = setting({}, PAIRS, "labels of this node")
     offer_after: float = setting(4.0, SECONDS_OR_NONE, "how long a core or GPU must be idle before it is offered")
-    keep_days: float = setting(1.0, AMOUNT, "for how many days the output and files of jobs that ended are kept")
-    keep_jobs: int = setting(1000, count(0, 10**9, "a whole number from 0 up"), "of how many jobs, at most")
-    keep_size: int = setting(10 << 30, SIZE, "how much disk they may take before the oldest of them go")
+    keep_days: float = setting(1.0, AMOUNT, "days that output and files of ended jobs are kept")
+    keep_jobs: int = setting(
+        1000,
+        count(0, 10**9, "a whole number from 0 up"),
+        "maximum number of ended jobs whose output and files are kept",
+    )
+    keep_size: int = setting(10 << 30, SIZE, "maximum disk space of these; the oldest are removed first")
     pids_limit: int = setting(
         NODE_PIDS,
         count(0, 1 << 22, "a whole number from 0 up"),
-        "processes and threads one job may have; 0: as it asks",
+        "limit of processes and threads per job; 0: as the job asks",
     )
-    nice: int = setting(
-        15, count(0, 19, "a whole number from 0 to 19"), "how far jobs stand back for others' programs: 0 not, 19 most"
-    )
+    nice: int = setting(15, count(0, 19, "a whole number from 0 to 19"), "niceness of jobs, from 0 (none) to 19")
     ray: str = setting("", TEXT, "the ray program for boosts; empty: that of this environment, or of the PATH")
     ray_ports: str = setting("20000-24999", PORTS, "where raylets of boosts listen on this node")
     ray_token: str = setting("", TEXT, "file with the Ray cluster's token, if it has one; empty: Ray's own place")
@@ -140,25 +144,25 @@ class Agent:
     environment: tuple[str, ...] = setting(
         PASSED_ON,
         WORDS,
-        "what jobs get of the agent's own environment; * stands for anything",
+        "variables of the agent's environment that jobs get; * is a wildcard",
     )
     run_as: str = setting(
-        "agent", TEXT, "whom jobs run as, where the agent is root: agent (as itself), submitter, or the name of a user"
+        "agent", TEXT, "user that jobs run as if the agent is root: agent (the same), submitter, or the name of a user"
     )
     walls: WallsSetting = setting(
         WallsSetting.AUTO,
         choice(WallsSetting),
-        "walls behind which jobs run (docs/walls.md); auto: the strongest that can be had here",
+        "walls behind which jobs run (docs/walls.md); auto: the strongest available",
     )
     owners: tuple[str, ...] = setting(
         (),
         WORDS,
-        "users of the grid whose jobs run here also behind walls weaker than namespace; empty: who runs the agent",
+        "users of the grid whose jobs run here also behind walls weaker than namespace; empty: the user of the agent",
     )
     trust: Trust = setting(
         Trust.OWNER,
         choice(Trust),
-        "everyone: jobs of all users run here, however weak the walls are; owner: then only those of its owners",
+        "whose jobs run here behind walls weaker than namespace: owner (only those of its owners) or everyone",
     )
     virtual: bool = setting(False, FLAG, "number the cores without pinning to real ones (for trying out)")
     kin: str = setting("", TEXT, "directory of sibling agents on this machine, whose jobs are not foreign")
@@ -188,27 +192,29 @@ class ResourceSharing:
     """Lending and borrowing."""
 
     enabled: bool = setting(True, FLAG, "false: nothing is offered and nothing is run")
-    mode: OffloadingMode = setting(OffloadingMode.DYNAMIC_BALANCING, choice(OffloadingMode), "what it does by itself")
+    mode: OffloadingMode = setting(
+        OffloadingMode.DYNAMIC_BALANCING, choice(OffloadingMode), "which balancing the grid does by itself"
+    )
     policy: SharingPolicy = setting(SharingPolicy.BALANCED, choice(SharingPolicy), "how eagerly it rebalances")
     strategy: Strategy = setting(
         Strategy.BEST_FIT, choice(Strategy), "which node a job goes to, of those that could take it"
     )
     rebalance_interval_seconds: float = setting(30.0, SECONDS, "how often rebalancing is considered")
     monitoring_interval_seconds: float = setting(2.0, SECONDS, "how often a node measures itself")
-    check_interval: float = setting(60.0, SECONDS, "how often an unchanged offer is said again, at least")
-    offer_expiry: float = setting(300.0, SECONDS, "how long an offer holds")
+    check_interval: float = setting(60.0, SECONDS, "maximum interval between repetitions of an unchanged offer")
+    offer_expiry: float = setting(300.0, SECONDS, "lifetime of an offer")
     max_offers_per_node: int = setting(5, count(1, 10_000, "a whole number from 1 to 10000"), "items in one offer")
     owner_policy: OwnerPolicy = setting(
-        OwnerPolicy.SUSPEND, choice(OwnerPolicy), "what becomes of jobs when a node's owner uses it himself"
+        OwnerPolicy.SUSPEND, choice(OwnerPolicy), "what happens to jobs while the owner uses the node"
     )
-    owner_after: float = setting(1.0, SECONDS_OR_NONE, "how long the owner must be back before jobs feel it")
-    owner_quiet: float = setting(30.0, SECONDS_OR_NONE, "how long the owner must be gone before jobs go on")
-    owner_most: float = setting(600.0, SECONDS_OR_NONE, "how long a job is suspended before it is recalled; 0: never")
+    owner_after: float = setting(1.0, SECONDS_OR_NONE, "time the owner must be active before jobs are affected")
+    owner_quiet: float = setting(30.0, SECONDS_OR_NONE, "time the owner must be inactive before jobs continue")
+    owner_most: float = setting(600.0, SECONDS_OR_NONE, "time a job is suspended before it is recalled; 0: no limit")
     owner_hold: float = setting(60.0, SECONDS_OR_NONE, "age before which a job is suspended rather than recalled")
     owner_pressure: float = setting(
-        40.0, PERCENT, "percentage of time others' programs may wait for cpu, memory or io (PSI); 100 judges no waiting"
+        40.0, PERCENT, "percentage of time others' programs may wait for cpu, memory or io (PSI); 100: no limit"
     )
-    owner_input: bool = setting(False, FLAG, "keyboard and terminals in use mean that the owner is back")
+    owner_input: bool = setting(False, FLAG, "use of keyboard and terminals counts as activity of the owner")
     thresholds: Thresholds = field(default_factory=Thresholds)
 
 
@@ -230,18 +236,18 @@ class UnusedPolicy(StrEnum):
 class Unused:
     """Cores and GPUs that jobs hold and do not use."""
 
-    window: float = setting(600.0, SECONDS, "so long all samples must be below the threshold before its owner is told")
+    window: float = setting(600.0, SECONDS, "time all samples must be below the threshold before the submitter is told")
     threshold: float = setting(0.15, FRACTION, "below this share of its cores, or of a GPU, a job does not use them")
     policy: UnusedPolicy = setting(UnusedPolicy.WARN, choice(UnusedPolicy), "what becomes of unused GPUs")
-    time: float = setting(1800.0, SECONDS, "release-after: so long after its owner was told such a job is ended")
+    time: float = setting(1800.0, SECONDS, "release-after: time between that notice and the end of the job")
 
 
 @dataclass(frozen=True)
 class FairShare:
     """Who is served next among users of one class of priority (docs/shares.md)."""
 
-    half_life: float = setting(86_400.0, SECONDS, "after so long what somebody held counts half as much")
-    weights: dict[str, float] = setting({}, WEIGHTS, "who may have more or less than others, such as ann: 2; else 1")
+    half_life: float = setting(86_400.0, SECONDS, "half-life of past use")
+    weights: dict[str, float] = setting({}, WEIGHTS, "weights of users, such as ann: 2; default 1")
 
 
 @dataclass(frozen=True)
@@ -254,14 +260,14 @@ class NodeSharing:
     max_share_gpu: int | None = setting(None, count(0, 10_000, "a whole number from 0 up"), "GPUs lent at most")
     priority: float = setting(1.0, number(0, 1e6, "a number from 0 up"), "weight of this node when it is chosen")
     owner_policy: OwnerPolicy | None = setting(
-        None, choice(OwnerPolicy), "what becomes of jobs when its owner uses it himself"
+        None, choice(OwnerPolicy), "what happens to jobs while its owner uses it"
     )
-    owner_after: float | None = setting(None, SECONDS_OR_NONE, "how long its owner must be back before jobs feel it")
-    owner_quiet: float | None = setting(None, SECONDS_OR_NONE, "how long its owner must be gone before jobs go on")
-    owner_most: float | None = setting(None, SECONDS_OR_NONE, "how long a job is suspended there before it is recalled")
+    owner_after: float | None = setting(None, SECONDS_OR_NONE, "time its owner must be active before jobs are affected")
+    owner_quiet: float | None = setting(None, SECONDS_OR_NONE, "time its owner must be inactive before jobs continue")
+    owner_most: float | None = setting(None, SECONDS_OR_NONE, "time a job is suspended there before it is recalled")
     owner_hold: float | None = setting(None, SECONDS_OR_NONE, "age before which a job is suspended, not recalled")
     owner_pressure: float | None = setting(None, PERCENT, "percentage of time its owner's programs may wait (PSI)")
-    owner_input: bool | None = setting(None, FLAG, "its keyboard and terminals in use mean that its owner is back")
+    owner_input: bool | None = setting(None, FLAG, "use of its keyboard and terminals counts as activity of its owner")
 
 
 @dataclass(frozen=True)
@@ -285,13 +291,15 @@ class Ray:
 class Preemption:
     """When an urgent job may take the place of others (docs/preemption.md)."""
 
-    min_hold: float = setting(10.0, SECONDS_OR_NONE, "how long a job keeps its place; doubled each time it was taken")
-    min_hold_most: float = setting(3600.0, SECONDS_OR_NONE, "how long that may become at the most")
-    notice: float = setting(5.0, SECONDS_OR_NONE, "time to end that a job is given beside its own grace")
-    grace_most: float = setting(60.0, SECONDS_OR_NONE, "the most that both may be together")
-    hold: float = setting(10.0, SECONDS, "how long what is freed is kept beyond that, before it is given back")
+    min_hold: float = setting(
+        10.0, SECONDS_OR_NONE, "minimum run time before a job can be preempted; doubled after each preemption"
+    )
+    min_hold_most: float = setting(3600.0, SECONDS_OR_NONE, "maximum of min_hold after doubling")
+    notice: float = setting(5.0, SECONDS_OR_NONE, "notice period, before the job's own grace period")
+    grace_most: float = setting(60.0, SECONDS_OR_NONE, "maximum of notice and grace period together")
+    hold: float = setting(10.0, SECONDS, "time that the freed resources are reserved beyond that")
     badput_budget: float = setting(
-        3_600_000.0, AMOUNT, "core-seconds of work that may be lost by it in an hour; 0: nobody is preempted"
+        3_600_000.0, AMOUNT, "core-seconds of work that preemption may lose per hour; 0: no preemption"
     )
 
 
@@ -299,11 +307,15 @@ class Preemption:
 class Certificates:
     """How long what the grid's authority signs holds (docs/security.md)."""
 
-    agent_life: float = setting(7 * 86_400.0, SECONDS, "a node's, which is renewed by itself")
-    person_life: float = setting(90 * 86_400.0, SECONDS, "a person's, which is renewed when it is used")
-    server_life: float = setting(90 * 86_400.0, SECONDS, "the coordinator's own, which is renewed by itself")
+    agent_life: float = setting(
+        7 * 86_400.0, SECONDS, "validity of a node's certificate, which is renewed automatically"
+    )
+    person_life: float = setting(90 * 86_400.0, SECONDS, "validity of a person's certificate, which is renewed on use")
+    server_life: float = setting(
+        90 * 86_400.0, SECONDS, "validity of the coordinator's certificate, which is renewed automatically"
+    )
     renew_expired: float = setting(
-        30 * 86_400.0, SECONDS_OR_NONE, "for how long after its end that of a node with live jobs may be renewed"
+        30 * 86_400.0, SECONDS_OR_NONE, "time after expiry in which a node with live jobs may renew its certificate"
     )
 
 
