@@ -408,15 +408,6 @@ def _way_back(needs: dict[str, dict[str, int]], name: str) -> tuple[str, ...]:
 # --- tests mirror the tree --------------------------------------------------------------------------------------------
 
 UNMIRRORED = {
-    "coordinator/core/checks.py",
-    "coordinator/core/commands.py",
-    "coordinator/core/explain/feasible.py",
-    "coordinator/core/explain/reasons.py",
-    "coordinator/core/model.py",
-    "coordinator/core/policy.py",
-    "coordinator/core/preemption/held_sets.py",
-    "coordinator/core/queue/admission.py",
-    "coordinator/core/queue/scheduler.py",
     "coordinator/eventlog/format.py",
     "coordinator/eventlog/what_if.py",
     "coordinator/ray/bridge.py",

@@ -19,7 +19,7 @@ from distributed_grid.protocol.jobs import Request, RetryOn
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import decoded, facts, job, join, offer, resumed
-from tests.coordinator.core.test_honest_agents import Grid, play
+from tests.coordinator.core.test_ledger_honest_agents import Grid, play
 from tests.depth import tries
 
 encode = msgspec.msgpack.Encoder().encode

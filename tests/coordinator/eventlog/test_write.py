@@ -28,7 +28,7 @@ from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import facts, job, join
-from tests.coordinator.core.test_honest_agents import Grid, play
+from tests.coordinator.core.test_ledger_honest_agents import Grid, play
 
 SIZE = 1 << 20
 

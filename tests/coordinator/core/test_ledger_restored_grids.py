@@ -14,7 +14,7 @@ from distributed_grid.coordinator.core.model import Allocation, Job
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Inventory, Stop
 from distributed_grid.protocol.nodes import Known, NodeFacts
-from tests.coordinator.core.test_honest_agents import Agent, Grid, play
+from tests.coordinator.core.test_ledger_honest_agents import Agent, Grid, play
 from tests.depth import tries
 
 EVENTS = 250

@@ -1,0 +1,49 @@
+"""What no node could ever do is said with numbers."""
+
+from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits, unknown_name
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.placement import Constraints
+from distributed_grid.protocol.resources import MILLI, Resources
+from tests.coordinator.core.scene import facts, join
+
+
+def ledger() -> Ledger:
+    made = Ledger()
+    for name, cores in (("small", 2), ("large", 8)):
+        join(made, facts(name, cores=cores))
+    return made
+
+
+def cores(count: int, constraints: Constraints | None = None) -> Request:
+    return Request(Resources(cpu=count * MILLI), constraints=constraints)
+
+
+def test_nodes_count_by_all_they_may_lend_whatever_is_free_now() -> None:
+    state = ledger().state
+    assert [can_fit(state, cores(count)) for count in (1, 4, 9)] == [2, 1, 0]
+    join(Ledger(), facts("other"))
+    assert state.ever == {(cores(count).resources, None, None): fit for count, fit in ((1, 2), (4, 1), (9, 0))}
+
+
+def test_a_node_that_is_new_is_counted() -> None:
+    made = ledger()
+    assert can_fit(made.state, cores(9)) == 0
+    join(made, facts("huge", cores=16))
+    assert can_fit(made.state, cores(9)) == 1
+
+
+def test_too_much_is_refused_with_the_largest_node() -> None:
+    said = never_fits(ledger().state, cores(9))
+    assert said == (
+        "asks 9 cpu on one node; the largest of the 2 nodes lends 8 cpu (large)",
+        "no node could ever run it",
+        "ask for 8 cpu or less",
+    )
+
+
+def test_names_that_nobody_knows_are_found_wherever_they_are_asked() -> None:
+    state = ledger().state
+    assert unknown_name(state, Request(Resources(cpu=MILLI), nodes=("small", "smal"))) == "smal"
+    assert unknown_name(state, cores(1, Constraints(only=("large",), exclude=("lrge",)))) == "lrge"
+    assert unknown_name(state, cores(1, Constraints(only=("large",)))) == ""

@@ -1,0 +1,48 @@
+"""Why jobs wait, in one code and one sentence."""
+
+from distributed_grid.coordinator.core.commands import Hold, JobsSubmitted, NodeDown, Tick
+from distributed_grid.coordinator.core.explain import reasons
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.protocol.jobs import Reason, Request
+from distributed_grid.protocol.resources import MILLI, Resources
+from tests.coordinator.core.scene import facts, job, join, step
+
+TWO = Request(Resources(cpu=2 * MILLI))
+
+
+def full(*waiting: str) -> Ledger:
+    """One node, which the first job holds; these wait."""
+    ledger = Ledger()
+    join(ledger, facts("n1", cores=2))
+    for number, name in enumerate(("first", *waiting)):
+        step(ledger, JobsSubmitted(number, (job(name, TWO),)), 1.0 + number)
+    return ledger
+
+
+def why(ledger: Ledger, name: str) -> Reason | None:
+    return reasons.now_for(ledger.state, ledger.state.jobs[name])
+
+
+def test_who_waits_for_room_is_told_what_is_free_and_who_is_behind_how_many_are_ahead() -> None:
+    ledger = full("second", "third")
+    assert why(ledger, "first") is None
+    second, third = why(ledger, "second"), why(ledger, "third")
+    assert second is not None and second.code == "Resources" and "n1 has 0 cpu free" in second.text
+    assert third == Reason("Priority", "1 job is ahead in the queue")
+
+
+def test_what_is_kept_from_starting_at_all_comes_before_what_a_job_lacks() -> None:
+    ledger = full("second")
+    step(ledger, Hold(True), 5.0)
+    assert reasons.find(ledger.state, TWO).code == "Held"
+    assert reasons.find(Ledger().state, TWO).code == "NoOffers"
+
+
+def test_a_reason_that_is_no_longer_true_is_told_anew_within_a_second() -> None:
+    ledger = full("second")
+    session = ledger.state.nodes["n1"].session
+    step(ledger, NodeDown("n1", session), 5.0)
+    step(ledger, Tick(), 6.5)
+    said = why(ledger, "second")
+    assert said is not None and said.code == "NoOffers" and "cannot be reached" in said.text
+    assert ledger.state.jobs["second"].reason == said
