@@ -136,12 +136,17 @@ def test_a_node_without_jobs_whose_certificate_expired_is_told_to_join_again_and
 
 def test_a_job_and_who_waits_for_it_outlive_many_certificates(tmp_path: Path) -> None:
     """Connections end with certificates: a living agent and a command that waits renew theirs before that."""
-    config = CONFIG + "certificates:\n  agent_life: 4s\n  person_life: 4s\n"
+    config = CONFIG + "certificates:\n  agent_life: 8s\n  person_life: 8s\n"
     with founded_grid(tmp_path, config) as grid:
         grid.join("lab1", "--node", "lab1")
         grid.start_agent("lab1")
-        done = grid.run("run-shared", "--no-ship", "sh", "-c", "sleep 10; echo $GRID_ALLOCATION_ID")
-        assert done.returncode == 0 and done.stdout.endswith(".1\n"), done.stderr
-        assert "connection lost" not in done.stderr
-        assert grid.log("lab1").count("certificate renewed") >= 2 and "is gone" not in grid.log("lab1")
+        gate = grid.here / "gate"
+        script = f"while [ ! -e {gate} ]; do sleep 0.05; done; echo $GRID_ALLOCATION_ID"
+        waits = grid.begin("run-shared", "--no-ship", "sh", "-c", script)
+        until(lambda: grid.log("lab1").count("certificate renewed") >= 2, "it is renewed twice" + grid.log("lab1"))
+        gate.touch()
+        out, err = waits.communicate(timeout=60)
+        assert waits.returncode == 0 and out.endswith(b".1\n"), err
+        assert b"connection lost" not in err
+        assert "is gone" not in grid.log("lab1")
         assert "has expired" not in grid.log("coordinator")
