@@ -63,9 +63,9 @@ def format_duration(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
 
 
-def counted(count: int, what: str) -> str:
-    """`1 node`, `2 nodes`."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
+def counted(count: int, what: str, many: str = "") -> str:
+    """`1 node`, `2 nodes`; `many`: the plural, where it is another one."""
+    return f"{count} {what if count == 1 else many or what + 's'}"
 
 
 def listed(words: Sequence[str], most: int, count: int = -1, between: str = ", ") -> str:

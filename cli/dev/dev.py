@@ -79,7 +79,7 @@ def down(directory: str | None) -> None:
         return
     with _locked(home):
         ended = _end(home)
-    invocation.say(f"ended {ended} process{'es' if ended != 1 else ''} of the dev grid in {home}")
+    invocation.say(f"ended {counted(ended, 'process', 'processes')} of the dev grid in {home}")
 
 
 def _home(directory: str | None) -> Path:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from distributed_grid.protocol.resources import GIB, format_bytes
+from distributed_grid.protocol.text import counted
 
 NODES = 2
 VIRTUAL_CORES = 2
@@ -73,7 +74,7 @@ class AgentPlan:
         cores += ",".join(map(str, self.cores)) if len(self.cores) <= 8 else f"{self.cores[0]}-{self.cores[-1]}"
         gpus = f", {len(self.gpus)} GPU" if self.gpus else ""
         if self.stand_ins:
-            gpus = f", {len(self.stand_ins)} stand-in GPU{'s' if len(self.stand_ins) > 1 else ''} (no real device)"
+            gpus = f", {counted(len(self.stand_ins), 'stand-in GPU')} (no real device)"
         return f"{cores}, {format_bytes(self.memory)} memory{gpus}"
 
 

@@ -27,7 +27,7 @@ from distributed_grid.protocol.messages import (
 )
 from distributed_grid.protocol.placement import Walls, parse_walls
 from distributed_grid.protocol.resources import GIB, MILLI, ResourceType, format_bytes, parse_amount, parse_kind
-from distributed_grid.protocol.text import format_duration, parse_duration
+from distributed_grid.protocol.text import counted, format_duration, parse_duration
 
 
 def held(node: RayNode) -> str:
@@ -182,7 +182,7 @@ def status(node: str) -> None:
         case _:
             known = _known(answer)
             total = ", ".join(amount_words(kind, amount) for kind, amount in _sums(active).items())
-            count = f"{len(active)} active boost{'' if len(active) == 1 else 's'}{f' for {node}' if node else ''}"
+            count = f"{counted(len(active), 'active boost')}{f' for {node}' if node else ''}"
             formatting.emit(printable(count + (f": {total}" if total else "")) + "\n")
             if answer.boosts:
                 formatting.emit(formatting.table(invocation, HEADER, [_row(one, known) for one in answer.boosts]))

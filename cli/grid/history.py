@@ -16,7 +16,7 @@ from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages import GetReceipts, GetStatus, Receipts
 from distributed_grid.protocol.messages.operator import Alternative, Place, Receipt, Victim
-from distributed_grid.protocol.text import unknown_node
+from distributed_grid.protocol.text import counted, unknown_node
 
 Report = Any
 """A replay.Report, which is loaded when it is needed only."""
@@ -77,10 +77,10 @@ def _tell(invocation: Invocation, report: Report, job: str) -> None:
 
 
 def _summary(report: Report) -> str:
-    counted = f"{report.events} events, {report.decisions} decisions"
+    said = f"{counted(report.events, 'event')}, {counted(report.decisions, 'decision')}"
     if report.events or report.decisions:
-        counted += f" from {formatting.clock(report.began)} to {formatting.clock(report.ended)}"
-    return f"{counted}: {'not the same' if report.difference else 'all the same'}"
+        said += f" from {formatting.clock(report.began)} to {formatting.clock(report.ended)}"
+    return f"{said}: {'not the same' if report.difference else 'all the same'}"
 
 
 def _difference(report: Report) -> list[str]:
@@ -164,10 +164,10 @@ def _tell_other(invocation: Invocation, compared: Compared, changes: Sequence[st
 
 def _other_summary(compared: Compared, changes: Sequence[str]) -> str:
     report, counts = compared.report, compared.counts
-    counted = f"{report.events} events, {report.decisions} decisions; with {', '.join(changes)}"
+    said = f"{counted(report.events, 'event')}, {counted(report.decisions, 'decision')}; with {', '.join(changes)}"
     if not counts:
-        return f"{counted} all the same"
-    return f"{counted} {sum(counts.values())} otherwise: {', '.join(f'{n} {kind}' for kind, n in counts.items())}"
+        return f"{said} all the same"
+    return f"{said} {sum(counts.values())} otherwise: {', '.join(f'{n} {kind}' for kind, n in counts.items())}"
 
 
 def _other_json(compared: Compared, changes: Sequence[str]) -> dict[str, Any]:
@@ -327,7 +327,8 @@ def verify(state_dir: str | None, file: Path | None) -> None:
         found = audit_verify.verify_own(file.parent)
     if not found.lines:
         raise GridError(f"there is no audit log at {file}", hint="--state-dir names where the coordinator works")
-    lines = [f"{found.lines} lines in order, numbers {found.first} to {found.last}, {found.since} to {found.until}"]
+    span = f"numbers {found.first} to {found.last}, {found.since} to {found.until}"
+    lines = [f"{counted(found.lines, 'line')} in order, {span}"]
     lines += [f"the last one's hash is {found.hash}"]
     lines += [f"the store knows number {found.anchored}, and it is as it was"] if found.anchored else []
     lines += [f"{found.first - 1} lines before them have been turned over and are gone"] if found.first > 1 else []

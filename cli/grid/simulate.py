@@ -132,7 +132,7 @@ def _tell(
     lines += [
         f"{counted(found.seeds, 'seed')} in {seconds:.1f} s, {found.seeds / seconds:.1f} a second",
         f"{found.events} events ({found.fewest} in the shortest) in {found.seconds:.0f} simulated seconds",
-        f"{found.started} processes started",
+        f"{counted(found.started, 'process', 'processes')} started",
         f"{sum(found.faults.values())} faults: {faults or 'none'}",
     ]
     if found.seeds == 1:

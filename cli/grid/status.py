@@ -191,7 +191,7 @@ def _sums(nodes: tuple[NodeView, ...]) -> dict[str, Resources]:
 def _screen(invocation: Invocation, answer: Status, url: str) -> str:
     up = sum(node.state is NodeState.UP for node in answer.nodes)
     parts = [f"grid {answer.grid} · coordinator {url} up {format_duration(answer.up_for)} (version {answer.software})"]
-    parts[0] = printable(parts[0] + f" · {up}/{len(answer.nodes)} nodes up") + "\n"
+    parts[0] = printable(parts[0] + f" · {up}/{counted(len(answer.nodes), 'node')} up") + "\n"
     if answer.trouble:
         parts.append(printable(f"! {answer.trouble}") + "\n")
     sums = _sums(answer.nodes)
@@ -227,7 +227,7 @@ def _attention(answer: Status) -> list[str]:
             text = "; ".join(f"{one.what}: {one.why}" for one in node.withheld)
             lines.append(f"{node.facts.name} does not offer all: {text} → grid shared-status --node {node.facts.name}")
     if waiting := answer.counts.get("waiting", 0):
-        lines.append(f"{waiting} job{'s' if waiting > 1 else ''} waiting → grid jobs --state waiting, grid why JOB")
+        lines.append(f"{counted(waiting, 'job')} waiting → grid jobs --state waiting, grid why JOB")
     return lines
 
 
@@ -285,7 +285,7 @@ def cluster_status() -> None:
 
 def _show(invocation: Invocation, grid: Status, ray: Boosts) -> None:
     borrowed = [node for node in ray.nodes if _is_borrowed(node)]
-    count = f"{len(ray.nodes)} node{'' if len(ray.nodes) == 1 else 's'}"
+    count = counted(len(ray.nodes), "node")
     lent = f", {len(borrowed)} of them borrowed" if borrowed else ""
     formatting.emit("\n" + printable(f"Ray {ray.ray} at {ray.address} (Python {ray.python}): {count}{lent}") + "\n")
     rows = [_ray_row(node, grid.nodes) for node in _in_order(ray)]

@@ -15,6 +15,7 @@ from distributed_grid.cli.services import agent_control, service, systemd
 from distributed_grid.cli.services.agent_control import status_of
 from distributed_grid.cli.services.systemd import Unit, program
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.text import counted
 
 if TYPE_CHECKING:
     from distributed_grid.protocol.nodes import NodeFacts, Offer, Sample
@@ -168,7 +169,8 @@ def _show(
     for gpu in facts.gpus:
         mark = " (stand-in, no real device)" if gpu.stand_in and "stand-in" not in gpu.model.lower() else ""
         seen = next((one for one in sample.gpus if one.uuid == gpu.uuid), None)
-        use = f"{seen.utilisation:.0f} % busy, {len(seen.processes)} processes" if seen and not seen.error else ""
+        busy = counted(len(seen.processes), "process", "processes") if seen else ""
+        use = f"{seen.utilisation:.0f} % busy, {busy}" if seen and not seen.error else ""
         use = f"cannot be read: {seen.error}" if seen and seen.error else use
         lines.append(f"gpu {gpu.index}     {gpu.model}{mark} {gpu.uuid}, {formatting.memory(gpu.memory)}; {use}")
     if not facts.gpus:

@@ -14,6 +14,7 @@ from distributed_grid.cli.services.systemd import Unit, program
 from distributed_grid.coordinator.client.session import user_name
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.resources import format_bytes
+from distributed_grid.protocol.text import counted
 
 
 @click.group(cls=LazyGroup)
@@ -75,7 +76,7 @@ def backup(directory: str, state_dir: str | None, force: bool) -> None:
         "lacking": made.lacking,
     }
     jobs = f"{made.content.live} live and {made.content.ended} ended jobs"
-    text = f"{made.path}: {jobs}, {made.blobs} shipped files, {format_bytes(made.size)}"
+    text = f"{made.path}: {jobs}, {counted(made.blobs, 'shipped file')}, {format_bytes(made.size)}"
     formatting.show(invocation, about, formatting.lines([text]), f"{made.path}\n")
 
 

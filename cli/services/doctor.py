@@ -25,6 +25,7 @@ from distributed_grid.protocol.messages import GetStatus, Status
 from distributed_grid.protocol.messages.handshake import AUTHORITY_PATH
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.placement import LEAST_SHARED, level_of, open_to_all
+from distributed_grid.protocol.text import counted
 from distributed_grid.runtime.health import CLOCK, Finding, Level, certificate, clock, failed
 
 SLOW = 0.25
@@ -121,7 +122,7 @@ def _grid(connection: GridClient, status: Status, node: str) -> Iterator[Finding
         yield Finding("grid", Level.ERROR, "it takes no new jobs", status.trouble, "see to that on the master")
     nodes = connection.nodes()
     away = [one for one in nodes if one.state is not NodeState.UP]
-    what = f"{len(nodes) - len(away)} of {len(nodes)} nodes are up"
+    what = f"{len(nodes) - len(away)} of {counted(len(nodes), 'node')} {'is' if len(nodes) == 1 else 'are'} up"
     if away:
         names = ", ".join(f"{one.facts.name} ({one.state})" for one in away[:5]) + (", …" if len(away) > 5 else "")
         yield Finding("nodes", Level.WARNING, what, f"not up: {names}", "grid doctor, on such a node")
@@ -220,8 +221,8 @@ def text_of(findings: list[Finding], colored: bool = False) -> str:
             lines += [printable(f"{'':{width + 11}}why: {one.why}")] * bool(one.why)
             lines += [printable(f"{'':{width + 11}}try: {one.remedy}")] * bool(one.remedy)
     errors, warnings = (sum(one.level is level for one in findings) for level in (Level.ERROR, Level.WARNING))
-    counted = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
-    lines.append(counted if errors or warnings else "all is well")
+    said = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
+    lines.append(said if errors or warnings else "all is well")
     return "".join(line + "\n" for line in lines)
 
 

@@ -11,6 +11,7 @@ from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.services import systemd
 from distributed_grid.cli.services.systemd import Unit
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.text import counted
 
 
 def config_options(invocation: Invocation) -> list[str]:
@@ -84,7 +85,7 @@ def about(at: systemd.Installed) -> dict[str, Any]:
 
 def lines(service: dict[str, Any]) -> list[str]:
     """The same for people."""
-    again = f", restarted {service['restarts']} times by itself" if service["restarts"] else ""
+    again = f", restarted {counted(service['restarts'], 'time')} by itself" if service["restarts"] else ""
     said = [
         f"service    {service['state']} ({service['detail']}) since {service['since'] or 'never'}{again}",
         f"unit       {service['path']}{'' if service['enabled'] else ', not enabled: it does not start by itself'}",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import parse_ports
 from distributed_grid.protocol.resources import parse_memory
-from distributed_grid.protocol.text import parse_duration
+from distributed_grid.protocol.text import counted, parse_duration
 
 
 class Problem(NamedTuple):
@@ -33,7 +33,7 @@ class ConfigError(BadValue):
         self.problems = list(problems)
         first = self.problems[0]
         more = len(self.problems) - 1
-        also = f"and {more} more error{'s' if more > 1 else ''} in the configuration" if more else ""
+        also = f"and {counted(more, 'more error')} in the configuration" if more else ""
         super().__init__(f"{first.where}: {first.what}", why=also, hint=first.hint)
 
     def __str__(self) -> str:

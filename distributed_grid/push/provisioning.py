@@ -14,6 +14,7 @@ import msgspec
 
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.nodes import NodeState, NodeView
+from distributed_grid.protocol.text import counted
 from distributed_grid.push import plan
 from distributed_grid.push.coordinator import Coordinator
 from distributed_grid.push.plan import Target
@@ -298,10 +299,7 @@ async def _emptied(coordinator: Coordinator, name: str, now: bool, say: Say) -> 
         while (view := await coordinator.seen(name)) is not None and view.jobs:
             if view.jobs != told:
                 told = view.jobs
-                say(
-                    f"waiting for {told} job{'s' if told > 1 else ''} to end there"
-                    + ("" if now else "; --now ends them")
-                )
+                say(f"waiting for {counted(told, 'job')} to end there" + ("" if now else "; --now ends them"))
             await asyncio.sleep(POLL_SECONDS)
     except BaseException:
         if not drained:
@@ -322,5 +320,5 @@ async def _forgotten(coordinator: Coordinator, name: str, say: Say | None = None
                 raise
             if say is not None and not told:
                 told = True
-                say(f"waiting until what it holds ({view.jobs} jobs) counts as lost")
+                say(f"waiting until what it holds ({counted(view.jobs, 'job')}) counts as lost")
             await asyncio.sleep(POLL_SECONDS)

@@ -53,7 +53,7 @@ def test_where_all_is_well_both_connections_and_all_certificates_are_told(grid: 
     for check in ("agent's identity", "coordinator's identity", "authority"):
         assert found[check]["level"] == "ok" and "more days" in found[check]["what"], found[check]
     assert found["clock skew"]["level"] == "ok"
-    assert found["nodes"]["what"] == "1 of 1 nodes are up"
+    assert found["nodes"]["what"] == "1 of 1 node is up"
     text = grid.run("doctor", "--agent-state-dir", str(grid.home / "lab1"))
     assert text.returncode == 0 and f"it runs as process {grid.processes['lab1'].pid}" in text.stdout
 

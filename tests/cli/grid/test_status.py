@@ -31,7 +31,7 @@ def test_the_screen_and_json_have_the_same_sums() -> None:
     node = NodeView(facts=facts("n1"), state=NodeState.UP, offered=Resources(cpu=1000), lent=Resources(cpu=500))
     answer = status(node, running=1)
     screen, plain = _screen(Invocation(), answer, "ws://m"), _status_json(answer, "ws://m")
-    assert "1/1 nodes up" in screen and "1 running · 1 ended since it started" in screen
+    assert "1/1 node up" in screen and "1 running · 1 ended since it started" in screen
     assert (plain["offered"]["cpu"], plain["lent"]["cpu"], plain["nodes"]) == (1.0, 0.5, {"total": 1, "up": 1})
 
 
