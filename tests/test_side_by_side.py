@@ -1,0 +1,37 @@
+"""Which tests one process takes one after another."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests import side_by_side
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "group"),
+    [
+        ("tests/ray/test_boosts.py::test_a", "Ray"),
+        ("tests/systemd/test_boot.py::test_a", "machines"),
+        ("tests/test_packaging.py::test_a", "machines"),
+        ("tests/agent/cgroups/test_control.py::test_a[x]", "groups"),
+        ("tests/e2e/test_siege.py::test_a", "sieges"),
+        ("tests/e2e/test_dev.py::test_a[a::b]", "tests/e2e/test_dev.py"),
+    ],
+)
+def test_what_shares_a_scene_or_wants_much_is_a_chain_and_all_else_goes_by_file(nodeid: str, group: str) -> None:
+    assert side_by_side.together(nodeid) == group
+
+
+def test_every_chain_and_what_begins_first_is_there() -> None:
+    paths = [path for paths in side_by_side.TOGETHER.values() for path in paths]
+    root = Path(__file__).parents[1]
+    assert [path for path in (*paths, *side_by_side.FIRST) if not (root / path).exists()] == []
+
+
+def test_there_are_more_processes_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SimpleNamespace(option=SimpleNamespace(numprocesses="auto"))
+    for cores, processes in ((1, 2), (2, 3), (16, 24)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+        assert side_by_side.pytest_xdist_auto_num_workers(config) == processes  # type: ignore[arg-type]
