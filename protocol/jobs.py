@@ -24,7 +24,7 @@ from distributed_grid.protocol.resources import (
     Text,
     Word,
 )
-from distributed_grid.protocol.text import parse_duration
+from distributed_grid.protocol.text import parse_duration, suggestion
 
 WAITING: dict[str, str] = {
     "Dependency": "it waits for other jobs (--after, --after-ok, --after-any)",
@@ -399,11 +399,8 @@ def parse_retries(words: Iterable[str], retries: int | None, memory: str | None 
     names = [name.strip().lower() for word in words for name in word.split(",") if name.strip()]
     for name in names:
         if name not in [*RetryOn]:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, [*RetryOn], 1)
-            meant = f"did you mean {near[0]}? " if near else ""
-            raise BadValue(f"unknown end {name!r} to retry on", hint=f"{meant}there are {', '.join(RetryOn)}")
+            hint = f"{suggestion(name, [*RetryOn])}there are {', '.join(RetryOn)}"
+            raise BadValue(f"unknown end {name!r} to retry on", hint=hint)
     factor = parse_factor(memory) if memory is not None else 0
     if factor and RetryOn.OOM not in names:
         names.append(RetryOn.OOM)

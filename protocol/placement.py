@@ -3,7 +3,6 @@ isolation (walls) between jobs.
 """
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -13,6 +12,7 @@ import msgspec
 
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.resources import GIB, MOST_MEMORY, Count, format_bytes, parse_memory
+from distributed_grid.protocol.text import suggestion
 
 UID_RANGE = (1_879_048_192, 1_879_113_727)
 """The first and the last user id of the range, by default. No account may have one of them: a process of such a user is
@@ -88,9 +88,7 @@ def parse_walls(text: str) -> Walls:
     try:
         return Walls(word)
     except ValueError:
-        near = get_close_matches(word, [*Walls], 1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        hint = f"{meant}there are, the strongest first: {', '.join(Walls)}"
+        hint = f"{suggestion(word, [*Walls])}there are, the strongest first: {', '.join(Walls)}"
         raise BadValue(f"--walls cannot be {text!r}", hint=hint) from None
 
 
@@ -196,9 +194,8 @@ def parse_strategy(text: str) -> Strategy:
     try:
         return Strategy(word)
     except ValueError:
-        near = get_close_matches(word, [*Strategy], 1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        raise BadValue(f"unknown strategy {text!r}", hint=f"{meant}there are {', '.join(Strategy)}") from None
+        hint = f"{suggestion(word, [*Strategy])}there are {', '.join(Strategy)}"
+        raise BadValue(f"unknown strategy {text!r}", hint=hint) from None
 
 
 def parse_label(text: str) -> LabelRule:

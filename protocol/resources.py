@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.text import suggestion
 
 MOST_COUNT = 1 << 60
 MOST_NUMBER = (1 << 53) - 1
@@ -207,11 +208,8 @@ def parse_kind(text: str) -> ResourceType:
     try:
         return ResourceType(text.strip().lower())
     except (ValueError, AttributeError):
-        from difflib import get_close_matches
-
-        near = get_close_matches(str(text).lower(), list(ResourceType), 1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        raise BadValue(f"unknown resource type {text!r}", hint=f"{meant}there are cpu, memory and gpu") from None
+        hint = f"{suggestion(str(text).lower(), list(ResourceType))}there are cpu, memory and gpu"
+        raise BadValue(f"unknown resource type {text!r}", hint=hint) from None
 
 
 def parse_amount(kind: ResourceType, text: str) -> Resources:

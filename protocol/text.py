@@ -74,6 +74,14 @@ def listed(words: Sequence[str], most: int, count: int = -1, between: str = ", "
     return between.join(words[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def suggestion(word: str, names: Collection[str]) -> str:
+    """`did you mean cpu? `, to be followed by what there is to choose from; empty where none of the names is near."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, names, 1)
+    return f"did you mean {close[0]}? " if close else ""
+
+
 NAMED = 10
 """So many of the names that there are, are told."""
 CHARS = 100
@@ -88,15 +96,12 @@ def unknown_node(
     hint: str = "see `grid nodes`",
 ) -> BadValue:
     """The answer to who names a node that is none of these: which there are, and which of them may be meant."""
-    from difflib import get_close_matches
-
     name = name[:CHARS]
-    known = ", ".join(list(names)[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-    close = get_close_matches(name, names, 1)
+    known = listed(list(names), NAMED)
     return BadValue(
         what or f"unknown node {name!r}",
         why=f"{among} {known}" if names else "there is none yet",
-        hint=f"did you mean {close[0]}?" if close else hint,
+        hint=suggestion(name, names).strip() or hint,
     )
 
 
