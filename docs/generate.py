@@ -17,7 +17,7 @@ from distributed_grid.agent.supervisor.job import MOVES as SUPERVISED_MOVES
 from distributed_grid.agent.supervisor.job import JobState
 from distributed_grid.cli.main import main as grid
 from distributed_grid.config.schema import ALIASES, MOVED, NODE_SETTINGS, SETTINGS, format_value
-from distributed_grid.coordinator.core.model import MOVES, NODE_MOVES
+from distributed_grid.coordinator.core.model import MOVES, NODE_MOVES, PHASES, Queued
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import HOLDING, State
@@ -45,6 +45,12 @@ def moves() -> str:
 def node_moves() -> str:
     """The law of node states as a picture (Mermaid)."""
     return picture(_names(NODE_MOVES), NodeState.DISCONNECTED.name)
+
+
+def phases() -> str:
+    """The law of a job's phases as a picture (Mermaid)."""
+    others = {kind.__name__: {other.__name__ for other in to if other is not kind} for kind, to in PHASES.items()}
+    return picture(others, Queued.__name__)
 
 
 def supervised_moves() -> str:
@@ -168,6 +174,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "states": states,
     "moves": moves,
     "links": node_moves,
+    "phases": phases,
     "entries": entry_moves,
     "supervised": supervised_moves,
     "map": source_map,

@@ -1,10 +1,11 @@
 """The ledger: the one door to the state of the grid. Events go in with the time, commands come out for the shell
-to perform. Here are the tables of who handles each kind of event and of deadline, and what takes up a store
-after a restart.
+to perform. Here are the tables of who handles each kind of event and of deadline, and of what follows from what has
+happened; and what takes up a store after a restart.
 """
 
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -97,6 +98,38 @@ DUE: dict[str, Callable[[GridState, str], None]] = {
 }
 
 
+class Follows(NamedTuple):
+    """From facts of one kind this follows. `at_once`: also from those that come of it; else from these the next time
+    round, after all others."""
+
+    of: Callable[[Facts], deque[Any]]
+    then: tuple[Callable[[GridState, Any], None], ...]
+    at_once: bool = True
+
+
+FOLLOWS = (
+    Follows(lambda facts: facts.held, (dependencies.look,)),
+    Follows(lambda facts: facts.started, (dependencies.follow_start,)),
+    Follows(lambda facts: facts.ended, (groups.follow_end, dependencies.follow_end)),
+    Follows(lambda facts: facts.groups_ended, (dependencies.follow_group,), at_once=False),
+)
+"""In this order."""
+
+
+def follow(state: GridState) -> None:
+    """See to what follows from what was not seen to yet."""
+    facts = state.facts
+    while facts:
+        for of, then, at_once in FOLLOWS:
+            queue = of(facts)
+            left = len(queue)
+            while queue and (at_once or left):
+                left -= 1
+                fact = queue.popleft()
+                for one in then:
+                    one(state, fact)
+
+
 def take_up(
     state: GridState,
     jobs: Iterable[Job],
@@ -125,7 +158,7 @@ def take_up(
             admission.enter(state, job)
     views.restore_shares(state, past)
     ray.restore(state)
-    admission.follow(state)
+    follow(state)
     groups.go_on(state)
 
 
@@ -188,7 +221,7 @@ class Ledger:
             if node.state is NodeState.UP:
                 return state.take_out() if event.at else []
         ON[type(event)](state, event)
-        admission.follow(state)
+        follow(state)
         return state.take_out()
 
     def settle(self, now: float) -> list[Command]:
@@ -202,11 +235,11 @@ class Ledger:
                 stirred = True  # said after the matching, which may make them untrue
             else:
                 DUE[kind](state, name)
-        admission.follow(state)
+        follow(state)
         execute.serve(state)
         while (state.fresh or state.grown) and not state.halted:  # again where a node is not kept any more
             scheduler.match(state)
-            admission.follow(state)
+            follow(state)
         execute.look(state)
         if stirred:
             reasons.refresh(state)

@@ -10,7 +10,7 @@ from distributed_grid.protocol.placement import Strategy
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
-    """How much each score counts when nodes are compared; together 1. See `placement/scoring.py` for what they say."""
+    """How much each score counts when nodes are compared; together 1. See `placement/matching.py` for what they say."""
 
     fit: float = 0.0
     gpus_spared: float = 0.0

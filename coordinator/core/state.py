@@ -114,7 +114,7 @@ EVERYTHING: Container[str] = _Everything()
 
 @dataclass(slots=True)
 class Facts:
-    """What has happened and was not followed yet: see `transitions.follow`."""
+    """What has happened and was not followed yet: see `ledger.follow`."""
 
     held: deque[str] = field(default_factory=deque)
     """Jobs and groups that were held back."""

@@ -1,10 +1,6 @@
-"""How jobs come into the grid: what users ask for is taken or refused, each request with one answer; and what
-follows from what becomes of jobs, by one table.
+"""Admission: what users ask for is taken or refused, each request with one answer; and how a job, new or from the
+disk, enters the ledger.
 """
-
-from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -24,8 +20,8 @@ from distributed_grid.coordinator.core.model import Group, Held, Job
 from distributed_grid.coordinator.core.placement.constraints import amount, marked
 from distributed_grid.coordinator.core.placement.constraints import marked_for_ray as marked_by_ray
 from distributed_grid.coordinator.core.preemption import held_sets
-from distributed_grid.coordinator.core.queue import dependencies, groups
-from distributed_grid.coordinator.core.state import Facts, GridState
+from distributed_grid.coordinator.core.queue import groups
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol import text
 from distributed_grid.protocol.groups import indexes, member_id
 from distributed_grid.protocol.jobs import Request, State
@@ -82,41 +78,6 @@ def submitted_group(state: GridState, group: Group, template: Job) -> None:
         )
         submitted(state, member)
     groups.let_go(state, members)
-
-
-# --- what follows ---------------------------------------------------------------------------------------------------
-
-
-class Follows(NamedTuple):
-    """From facts of one kind this follows. `at_once`: also from those that come of it; else from these the next time
-    round, after all others."""
-
-    of: Callable[[Facts], deque[Any]]
-    then: tuple[Callable[[GridState, Any], None], ...]
-    at_once: bool = True
-
-
-FOLLOWS = (
-    Follows(lambda facts: facts.held, (dependencies.look,)),
-    Follows(lambda facts: facts.started, (dependencies.follow_start,)),
-    Follows(lambda facts: facts.ended, (groups.follow_end, dependencies.follow_end)),
-    Follows(lambda facts: facts.groups_ended, (dependencies.follow_group,), at_once=False),
-)
-"""In this order."""
-
-
-def follow(state: GridState) -> None:
-    """See to what follows from what was not seen to yet."""
-    facts = state.facts
-    while facts:
-        for of, then, at_once in FOLLOWS:
-            queue = of(facts)
-            left = len(queue)
-            while queue and (at_once or left):
-                left -= 1
-                fact = queue.popleft()
-                for one in then:
-                    one(state, fact)
 
 
 # --- submit ---------------------------------------------------------------------------------------------------------
