@@ -1,5 +1,5 @@
-"""A process beside `boosts` that says when something was first so, by the clock that all processes of a machine share:
-what looks for it in the one that waits for the answer would be in its own way.
+"""Reports when something was first observed, from a process of its own, so that polling does not disturb `boosts`. All
+processes of a machine share the monotonic clock.
 
 One question a line, one answer a line, seconds of the monotonic clock: `there NAME` (Ray's list of nodes has a node of
 that name), `gone NAME`, `started PID` (a child of that process, one that was not there, has become a `ray start`).

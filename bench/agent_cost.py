@@ -1,4 +1,4 @@
-"""What an idle agent with default settings costs its node: CPU as a share of one core, and memory."""
+"""CPU (share of one core) and memory of an idle agent with default settings."""
 
 import time
 

@@ -1,8 +1,10 @@
-"""A boost, from its request to the word that it is lent, and back; and what of that is Ray's own.
+"""Latency of a boost, from its request until it is granted, and from its release until it is gone; and Ray's part of
+it.
 
-Three parts: our own `before` (from the request until `ray start` is executed), Ray's own `start` (from there until its
-list of nodes has the raylet), our own `after` (from there until who asked knows that it is lent). The floor of the same
-run: each round first does the middle one by hand, with the flags and the environment that the grid gives a raylet.
+Three parts: our own `before` (from the request until `ray start` is executed), Ray's own `start` (from there until
+its list of nodes has the raylet), our own `after` (from there until who asked knows that it is lent). The floor of
+the same run: each round first does the middle one by hand, with the flags and the environment that the grid gives a
+raylet.
 
 A head and a node of the grid on loopback. GRID_BENCH_ROUNDS: another number than 20.
 """

@@ -1,4 +1,4 @@
-"""What the ledger costs without any I/O: events a second, placement among 10,000 nodes, a pass over 100,000 jobs, why.
+"""Throughput of the ledger without I/O: events a second, placement among 10,000 nodes, a pass over 100,000 jobs, why.
 
 .venv/bin/python bench/ledger.py
 """

@@ -1,5 +1,5 @@
-"""How fast an owner's CPU-bound program runs on his node while jobs are lent every core of it, against its speed alone,
-by policy. Wants a machine where nothing else is at work.
+"""Speed of an owner's CPU-bound program while jobs hold every core of the node, relative to its speed alone, by policy.
+Needs an otherwise idle machine.
 
 A machine's own speed goes up and down, so each round measures it before and after. Beside the speed stands the share of
 one core's time that his program got, which that does not touch. The whole figure holds the first seconds, in which he

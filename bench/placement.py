@@ -1,4 +1,4 @@
-"""What it costs to find a place among 10,000 nodes with GPUs and labels: requests of all strategies with and without
+"""Cost of placement among 10,000 nodes with GPUs and labels: requests of all strategies with and without
 constraints, with 1,000 requests waiting; beside it the floor, the index alone for the same amounts.
 
 .venv/bin/python bench/run.py placement

@@ -1,6 +1,6 @@
-"""What placement by Ray costs a job: from submit to start on an idle grid that has Ray reserve it, and on one that does
-not. The head of Ray runs in a network namespace of its own, as its processes take whatever port is free; so it takes
-root. One line; nothing where there is no Ray."""
+"""Latency of placement by Ray: from submit to start on an idle grid, with and without a reservation by Ray. The head
+of Ray runs in a network namespace of its own, as its processes take whatever port is free; so it takes root. One
+line; nothing where there is no Ray."""
 
 import asyncio
 import importlib.util

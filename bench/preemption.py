@@ -1,4 +1,4 @@
-"""What it costs to find who gives way among 10,000 nodes that are full: to an urgent job, and to urgent gangs.
+"""Cost of choosing what to preempt among 10,000 full nodes, for an urgent job and for urgent gangs.
 
 .venv/bin/python bench/run.py preemption
 """

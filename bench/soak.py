@@ -1,4 +1,4 @@
-"""Load for minutes on end: does anything grow? Memory, files, threads and disk of coordinator, agent and supervisor.
+"""Soak test: growth of memory, files, threads and disk of coordinator, agent and supervisor under minutes of load.
 
 Short jobs without a pause, one in fifty with output that is read; clients come and go, and nobody is killed.
 The first third is the warming up; what grew after it is also told per hour. `python -m bench.soak MINUTES`.

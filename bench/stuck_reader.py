@@ -1,8 +1,9 @@
-"""A job prints as fast as it can while its reader has stopped reading: what that costs the coordinator, and everyone's
-heartbeats.
+"""A job prints as fast as it can while its reader has stopped reading: CPU and memory of the coordinator, and latency
+of heartbeats.
 
-The reader asks for all the output it may ask for and never reads an answer; another one reads as fast as it can, for
-comparison. Heartbeats are timed by a simulated agent whose heartbeats ask to be answered (as those of leased jobs do).
+The reader asks for all the output it may ask for and never reads an answer; another one reads as fast as it can,
+for comparison. Heartbeats are timed by a simulated agent whose heartbeats ask to be answered (as those of leased
+jobs do).
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What walls cost a launch: from the order to the launcher to the known end of `/bin/true`, and how many a second.
+"""Cost of walls: latency from the launch order to the known end of `/bin/true`, and launches per second.
 
 One worker for each level that this machine has, with a supervisor and spawners of its own; `floor` is a plain
 posix_spawn and wait. They take turns, launch by launch, so that whatever else the machine does falls on all alike. As
