@@ -46,7 +46,7 @@ from distributed_grid.config.settings import ClusterConfig
 from distributed_grid.identity.credentials import IDENTITY, has_identity
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import parse_ports
-from distributed_grid.protocol.nodes import GpuFacts, NodeFacts, Offer, Sample
+from distributed_grid.protocol.nodes import NodeFacts, Offer, Sample
 from distributed_grid.protocol.placement import open_to_all
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, format_bytes, format_ranges
 from distributed_grid.runtime.service import (
@@ -176,11 +176,6 @@ def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer, dict[str,
     return facts, sample, describe(settings.limits, facts, sample), found.missing
 
 
-def gpus(backend: str = "auto") -> tuple[GpuFacts, ...]:
-    """The GPUs of this machine."""
-    return open_backend(backend).facts()
-
-
 # --- before running ---------------------------------------------------------------------------------------------------
 
 
@@ -251,7 +246,7 @@ async def _run(settings: AgentSettings, walled: Walled, process: subprocess.Pope
     runtimes: list[Runtime] = []
     launcher = Launcher(
         settings.state_dir,
-        lambda told: runtimes[0].told(told),
+        lambda told: runtimes[0].feed(told),
         log=lambda text: log.warning(text),
         pids_limit=own.pids_limit,
         nice=own.nice,

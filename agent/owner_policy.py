@@ -41,14 +41,10 @@ class OwnerControl:
         self._owner = Owner(limits, len(facts.cores))
         self._launcher, self._table, self._stop = launcher, table, stop
         self._say, self._changed = say, changed
-        self._closed = ""
+        self.closed = ""
+        """Why nothing more is lent while the owner is active; empty: it is."""
         self._recalled: dict[str, Recalled] = {}
         launcher.suspended = self._took
-
-    @property
-    def closed(self) -> str:
-        """Why nothing more is lent while the owner is active; empty: it is."""
-        return self._closed
 
     def measured(self, sample: Sample) -> None:
         """Act on a new sample."""
@@ -91,6 +87,6 @@ class OwnerControl:
 
     def _look(self) -> None:
         closed = self._owner.presence()
-        if closed != self._closed:
-            self._closed = closed
+        if closed != self.closed:
+            self.closed = closed
             self._changed()

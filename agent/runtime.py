@@ -119,7 +119,7 @@ class Runtime:
             facts,
             launcher,
             self.table,
-            self._feed,
+            self.feed,
             self._say,
             self._openness_changed,
         )
@@ -133,7 +133,7 @@ class Runtime:
             blobs,
             self._disk,
             self._verify,
-            self._feed,
+            self.feed,
             RunAs(place.run_as),
             workdir.passed_on(os.environ, place.environment),
             place.ray,
@@ -285,7 +285,7 @@ class Runtime:
         elif isinstance(message, Refused):
             log.error("the coordinator ends the connection", what=message.what, why=message.why)
         elif not isinstance(message, Welcome):
-            self._feed(message)
+            self.feed(message)
 
     def _hello(self, role: str, session: str = "") -> Hello:
         facts = self._facts if role == "agent" else None
@@ -365,17 +365,14 @@ class Runtime:
         facts = facts_while(facts_after(self._own_facts, self.launcher.loss), self.launcher.unended)
         if facts != self._facts:
             self._facts = facts
-            self.table.know(facts)
+            self.table.facts = facts
             if self._session is not None:  # the facts are told with the hello
                 self._leaving = asyncio.create_task(self._session.close())
 
     # --- the table ----------------------------------------------------------------------------------------------------
 
-    def told(self, event: Event) -> None:
-        """What the launcher reports comes in here."""
-        self._feed(event)
-
-    def _feed(self, event: Event) -> None:
+    def feed(self, event: Event) -> None:
+        """Something happened: the coordinator asks, the launcher reports, or what was prepared is ready."""
         for command in self.table.handle(event, boot_clock()):
             self._perform(command)
 
@@ -433,7 +430,7 @@ class Runtime:
 
     def _prepare(self, launch: Launch) -> None:
         if why := self._control.closed or self._fence.save() or self._facts.unknown:
-            self._feed(Stale(allocation=launch.allocation, reason=why))
+            self.feed(Stale(allocation=launch.allocation, reason=why))
         else:
             self._staging.begin(launch)
 

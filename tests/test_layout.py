@@ -78,7 +78,7 @@ STARTS: dict[str, set[str]] = {
     "cli.grid.access": {"coordinator.access.joining"},
     "cli.grid.simulate": {"simulator"},
     "cli.grid.history": {"coordinator.audit", "coordinator.eventlog"},
-    "cli.dev.dev": {"agent.main", "coordinator.main"},
+    "cli.dev.dev": {"agent.gpus.backends"},
 }
 
 PURE = {"protocol", "coordinator.core", "agent.core", "simulator", "push.plan", "agent.supervisor.job"}
@@ -629,7 +629,7 @@ INNOCENT = [
         "from distributed_grid.coordinator.client.aio import Client",
     ),
     (imports_against_the_edges, "cli/main.py", "from distributed_grid import __version__"),
-    (imports_against_the_edges, "cli/dev/dev.py", "def f():\n    from distributed_grid.agent.main import main"),
+    (imports_against_the_edges, "cli/dev/dev.py", "def f():\n    from distributed_grid.agent.gpus import backends"),
     (imports_against_the_edges, "agent/main.py", "from distributed_grid.config.settings import Settings"),
     (imports_against_the_edges, "distributed_grid/orchestration/x.py", "from distributed_grid.core import y"),
     (impure_imports, "protocol/codec.py", "import msgpack\nfrom collections.abc import Iterator"),

@@ -170,7 +170,7 @@ class Table:
     Times are seconds of one clock that only ever goes forward."""
 
     def __init__(self, facts: NodeFacts | None = None) -> None:
-        self._facts = facts
+        self.facts = facts
         self.entries: dict[str, Entry] = {}
         self._held: dict[str, Holding] = {}
         self._over: dict[str, None] = {}
@@ -181,10 +181,6 @@ class Table:
         self._instance = ""
         self.renewed = 0.0
         """When the newest heartbeat was sent that the coordinator is known to have heard."""
-
-    def know(self, facts: NodeFacts) -> None:
-        """These are the node's facts from now on."""
-        self._facts = facts
 
     # --- at the start, and with a new connection ----------------------------------------------------------------------
 
@@ -460,7 +456,7 @@ class Table:
         grant = launch.grant
         if launch.epoch < self._epoch:
             return f"it comes from epoch {launch.epoch} of the coordinator, which is at {self._epoch} already", ""
-        of = self._facts
+        of = self.facts
         if of is not None and of.walls and (why := unfit(of.walls, of.owners, of.trusts, launch.user, launch.walls)):
             return why, ""
         return conflict(self.holdings(), grant)

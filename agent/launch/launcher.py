@@ -86,12 +86,8 @@ class SupervisorGone(GridError):
     """There is no supervisor, and this agent has given up what starting one takes: the next agent has it."""
 
 
-def _nothing(text: str) -> None:
-    """Where nobody wants to hear."""
-
-
 def _nobody(told: Any) -> None:
-    """Where nobody wants to hear."""
+    """A callback that nobody has set."""
 
 
 class Launcher:
@@ -112,7 +108,7 @@ class Launcher:
         state_dir: Path,
         report: Callable[[Started | Exited], None],
         output_limit: int = OUTPUT_LIMIT,
-        log: Callable[[str], None] = _nothing,
+        log: Callable[[str], None] = _nobody,
         pids_limit: int = 0,
         cgroup: str = "none",
         nice: int = 0,

@@ -3,6 +3,7 @@ can be declined, and is where the trouble is this node's; a job ends here only o
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -32,49 +33,36 @@ _OF_A_USER = frozenset({"HOME", "TMPDIR", "USER", "LOGNAME", "SHELL"})
 log = structlog.get_logger("agent")
 
 
+@dataclass(eq=False)
 class Staging:
     """The launches that are being prepared. `verify` says by a sample what is in a launch's way, `done` gets what came
     of each: Ready, Stale, or Exited. `run_as` finds whose each is to be, `launcher` the slot of what has to be laid out
     before."""
 
-    def __init__(
-        self,
-        state_dir: Path,
-        node: str,
-        meter: Meter,
-        blobs: BlobCache,
-        disk: Disk,
-        verify: Callable[[Launch, Sample], Stale | None],
-        done: Callable[[Ready | Stale | Exited], None],
-        run_as: RunAs,
-        environment: dict[str, str],
-        ray: raylet.RaySettings,
-        launcher: Launcher,
-        files: JobFiles,
-    ) -> None:
-        self._dir = state_dir
-        self._node = node
-        self._meter = meter
-        self._blobs = blobs
-        self._disk = disk
-        self._verify = verify
-        self._done = done
-        self._run_as = run_as
-        self._environment = environment
-        self._ray = ray
-        self._launcher, self._files = launcher, files
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._raylets: dict[str, raylet.Lease] = {}
+    state_dir: Path
+    node: str
+    meter: Meter
+    blobs: BlobCache
+    disk: Disk
+    verify: Callable[[Launch, Sample], Stale | None]
+    done: Callable[[Ready | Stale | Exited], None]
+    run_as: RunAs
+    environment: dict[str, str]
+    ray: raylet.RaySettings
+    launcher: Launcher
+    files: JobFiles
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    _raylets: dict[str, raylet.Lease] = field(default_factory=dict, init=False)
 
     def begin(self, launch: Launch) -> None:
         """At once where a sample is fresh and nothing was shipped, as for most jobs."""
-        if self._disk.trouble:
-            self._done(Stale(allocation=launch.allocation, reason=self._disk.trouble))
+        if self.disk.trouble:
+            self.done(Stale(allocation=launch.allocation, reason=self.disk.trouble))
             return
-        sample = self._meter.fresh(boot_clock() - FRESH)
-        slow = launch.grant.gpus or launch.spec.bundle or launch.spec.boost or self._run_as.needed
+        sample = self.meter.fresh(boot_clock() - FRESH)
+        slow = launch.grant.gpus or launch.spec.bundle or launch.spec.boost or self.run_as.needed
         if sample is not None and not slow:
-            self._done(self._verify(launch, sample) or self._write_launch(launch))
+            self.done(self.verify(launch, sample) or self._write_launch(launch))
             return
         task = asyncio.create_task(self._stage_slowly(launch), name=launch.allocation)
         self._tasks[launch.allocation] = task
@@ -83,10 +71,10 @@ class Staging:
     def order(self, launch: Launch) -> tuple[Launch, Path | None, dict[str, str], Account | None]:
         """What the launcher is to be told of one that is ready: with its directory (None: one of its own), its whole
         environment, and whom it runs as (None: whom the walls make it)."""
-        account = self._run_as.take(launch.allocation)
+        account = self.run_as.take(launch.allocation)
         directory = Path(launch.spec.workdir) if launch.spec.workdir else None
-        environment = workdir.build_env(launch, self._node, directory, self._base(launch, account))
-        environment[workdir.RECALL_VARIABLE] = workdir.recall_path(self._dir, launch.allocation)
+        environment = workdir.build_env(launch, self.node, directory, self._base(launch, account))
+        environment[workdir.RECALL_VARIABLE] = workdir.recall_path(self.state_dir, launch.allocation)
         if (lease := self._raylets.pop(launch.allocation, None)) is not None:
             launch = raylet.as_job(launch, lease)
             environment = raylet.for_ray(environment) | lease.environment
@@ -95,15 +83,15 @@ class Staging:
     def _base(self, launch: Launch, account: Account | None) -> dict[str, str]:
         """What it gets of our environment. What is about our own user, it has of its own, from its slot."""
         if account is not None:
-            return self._environment | account.environment()
-        if self._launcher.walls != enclosure.USER:
-            hidden = self._launcher.walls == enclosure.NAMESPACE and launch.user not in self._launcher.owners
-            return {name: text for name, text in self._environment.items() if not (hidden and name in _OF_A_USER)}
-        return {name: text for name, text in self._environment.items() if name not in _OF_A_USER}
+            return self.environment | account.environment()
+        if self.launcher.walls != enclosure.USER:
+            hidden = self.launcher.walls == enclosure.NAMESPACE and launch.user not in self.launcher.owners
+            return {name: text for name, text in self.environment.items() if not (hidden and name in _OF_A_USER)}
+        return {name: text for name, text in self.environment.items() if name not in _OF_A_USER}
 
     def stop(self, allocation: str) -> None:
         """Give it up."""
-        self._run_as.take(allocation)
+        self.run_as.take(allocation)
         if (task := self._tasks.pop(allocation, None)) is not None:
             task.cancel()
 
@@ -117,13 +105,13 @@ class Staging:
             del self._tasks[allocation]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("preparing failed", allocation=allocation, exc_info=error)
-            self._done(_failed(allocation, f"the agent failed to prepare it: {error!r}"))
+            self.done(_failed(allocation, f"the agent failed to prepare it: {error!r}"))
 
     async def _stage_slowly(self, launch: Launch) -> None:
         try:
-            account = await self._run_as.find(launch)
+            account = await self.run_as.find(launch)
         except GridError as error:
-            self._done(_failed(launch.allocation, error.why, Cause.SPAWN_FAILED))
+            self.done(_failed(launch.allocation, error.why, Cause.SPAWN_FAILED))
             return
         stale = await self._measure_and_verify(launch)
         if stale is None and launch.spec.bundle and not launch.spec.workdir:
@@ -131,49 +119,49 @@ class Staging:
                 await self._unpack(launch, account)
             except (GridError, OSError) as error:
                 why = f"{error.what}: {error.why}" if isinstance(error, GridError) else str(error)
-                self._done(await self._unpacking_failed(launch.allocation, why))
+                self.done(await self._unpacking_failed(launch.allocation, why))
                 return
             stale = await self._measure_and_verify(launch)  # fetching may have taken a while
         if stale is None and (boost := launch.spec.boost) is not None:
             try:
                 walled = None if account is not None else await self._walled_folder(launch)
-                lease = await asyncio.to_thread(raylet.prepare, launch, boost, self._node, self._ray, account, walled)
+                lease = await asyncio.to_thread(raylet.prepare, launch, boost, self.node, self.ray, account, walled)
             except GridError as error:
                 why = f"{error.what}: {error.why}" if error.why else error.what
                 todo = f"; to do there: {error.hint}" if error.hint else ""
-                self._done(_failed(launch.allocation, why + todo, Cause.NOT_JOINED))
+                self.done(_failed(launch.allocation, why + todo, Cause.NOT_JOINED))
                 return
             self._raylets[launch.allocation] = lease
-        self._done(stale or self._write_launch(launch))
+        self.done(stale or self._write_launch(launch))
 
     async def _measure_and_verify(self, launch: Launch) -> Stale | None:
         gpus = bool(launch.grant.gpus)
         try:
             async with asyncio.timeout(PATIENCE):
-                sample = await self._meter.since(boot_clock() - (0.0 if gpus else FRESH), gpus)
+                sample = await self.meter.since(boot_clock() - (0.0 if gpus else FRESH), gpus)
         except (TimeoutError, OSError) as error:
             why = f"this node could not be measured: {error}" if str(error) else "measuring this node hangs"
             return Stale(allocation=launch.allocation, reason=why)
-        return self._verify(launch, sample)
+        return self.verify(launch, sample)
 
     async def _unpack(self, launch: Launch, account: Account | None) -> None:
-        slot = await self._launcher.reserve(launch, account)
-        async with self._blobs.bundle(launch.spec.bundle) as manifest:
-            await asyncio.to_thread(self._files.lay_out, slot, launch.allocation, manifest, self._blobs.directory)
+        slot = await self.launcher.reserve(launch, account)
+        async with self.blobs.bundle(launch.spec.bundle) as manifest:
+            await asyncio.to_thread(self.files.lay_out, slot, launch.allocation, manifest, self.blobs.directory)
 
     async def _walled_folder(self, launch: Launch) -> WalledFolder | None:
         """Where a raylet's folder is, if its walls do not let it to one that we make."""
-        walls = self._launcher.walls
-        private = walls == enclosure.NAMESPACE and launch.user not in self._launcher.owners
+        walls = self.launcher.walls
+        private = walls == enclosure.NAMESPACE and launch.user not in self.launcher.owners
         if walls != enclosure.USER and not private:
             return None
-        return WalledFolder(self._files, self._dir, await self._launcher.reserve(launch), private)
+        return WalledFolder(self.files, self.state_dir, await self.launcher.reserve(launch), private)
 
     async def _unpacking_failed(self, allocation: str, why: str) -> Stale | Exited:
         """What was shipped could not be laid out. If that is for the disk, what there is of it is in others' way."""
-        await self._disk.look()
-        if self._disk.trouble:
-            return Stale(allocation=allocation, reason=self._disk.trouble)
+        await self.disk.look()
+        if self.disk.trouble:
+            return Stale(allocation=allocation, reason=self.disk.trouble)
         return _failed(allocation, why)
 
     def _write_launch(self, launch: Launch) -> Ready | Stale | Exited:
@@ -182,9 +170,9 @@ class Staging:
         if gang is not None and gang.rank == 0 and not raylet.port_is_free(gang.port):
             return Stale(allocation=launch.allocation, reason=f"port {gang.port} is in use", device="port")
         try:
-            workdir.write_launch(self._dir, launch)
+            workdir.write_launch(self.state_dir, launch)
         except OSError as error:
-            return Stale(allocation=launch.allocation, reason=self._disk.failed(error))
+            return Stale(allocation=launch.allocation, reason=self.disk.failed(error))
         except GridError as error:
             return _failed(launch.allocation, f"its working directory could not be made: {error}")
         return Ready(launch.allocation)

@@ -125,9 +125,9 @@ def _plan(home: Path, wanted: dict[str, int | None]) -> Plan:
             )
         return before
     given = given or (before.asked if before else {})
-    from distributed_grid.agent.main import gpus
+    from distributed_grid.agent.gpus.backends import open_backend
 
-    real = [] if given.get("fake_gpus") else [gpu.uuid for gpu in gpus()]
+    real = [] if given.get("fake_gpus") else [gpu.uuid for gpu in open_backend().facts()]
     return make_plan(home, given, real)
 
 

@@ -190,7 +190,7 @@ class Node:
     def __init__(self, state_dir: Path, url: str) -> None:
         self.dir = state_dir
         self.probe = Probe(CORES, 0, NoGpus(), virtual=True, own_roots=lambda: (os.getpid(),))
-        self.launcher = Launcher(state_dir, lambda told: self.runtime.told(told))
+        self.launcher = Launcher(state_dir, lambda told: self.runtime.feed(told))
         facts = self.probe.facts("node1", 1, LENIENT)
         place = RuntimeSettings(url, state_dir, interval=0.2)
         self.runtime = Runtime(place, facts, LENIENT, self.probe, self.launcher)

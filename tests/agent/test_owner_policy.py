@@ -63,7 +63,7 @@ class Node:
         self.begin()
 
     def begin(self, limits: Limits = LIMITS) -> None:
-        self.launcher = Launcher(self.dir, lambda told: self.runtime.told(told))
+        self.launcher = Launcher(self.dir, lambda told: self.runtime.feed(told))
         facts = self.probe.facts("node1", 1, limits)
         self.runtime = Runtime(
             RuntimeSettings(self.url, self.dir, interval=0.1), facts, limits, self.probe, self.launcher

@@ -79,10 +79,6 @@ class Lender:
             self._told = spare_plan.standing(self._plan, self._held, self._sample, self._ours)
         return self._offer(now)
 
-    def offered(self) -> Offer:
-        """What is offered now, for people to look at."""
-        return self._numbered()
-
     def verify(self, grant: Grant, sample: Sample, holdings: Sequence[Holding], allocation: str) -> Stale | None:
         """Whether a grant can be given now, by a fresh sample and the agent's own holdings; what is in its way if
         not. Hysteresis has no say here: what is idle at this moment and held by nobody can be had."""
@@ -156,9 +152,10 @@ class Lender:
     def _offer(self, now: float) -> Offer:
         self._number += 1
         self._told_at = now
-        return self._numbered()
+        return self.offered()
 
-    def _numbered(self) -> Offer:
+    def offered(self) -> Offer:
+        """What is offered now."""
         plan = self._plan
         return Offer(
             number=self._number,
