@@ -134,7 +134,7 @@ def count_offers_twice(patch: Patch) -> None:
         rebuild(self, node)
 
     patch(GridState, "rebuild", blind)
-    patch(Table, "_in_the_way", lambda self, launch: ("", ""))
+    patch(Table, "_refusal", lambda self, launch: ("", ""))
     patch(Lender, "verify", lambda self, grant, sample, holdings, allocation: None)
 
 
