@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,8 @@ GRID = [sys.executable, "-m", "distributed_grid.cli.main"]
 PATIENCE = 60.0
 LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNET = 0x40000000
+HERE = threading.Lock()
+"""Of the environment and the directory of this process, which there is one of."""
 # A loaded test machine must not look busy to the agents; whoever tests thresholds gives others.
 CONFIG = """
 resource_sharing:
@@ -189,7 +192,7 @@ class Grid:
             with open(self.network) as there:
                 if LIBC.setns(there.fileno(), CLONE_NEWNET):
                     raise OSError(ctypes.get_errno(), f"cannot enter {self.network}")
-        with patch.dict(os.environ, self.environment, clear=True), chdir(self.here):
+        with HERE, patch.dict(os.environ, self.environment, clear=True), chdir(self.here):
             asked = CliRunner().invoke(main, words, prog_name="grid")
         return asked.exit_code, asked.stdout, asked.stderr
 
