@@ -245,7 +245,7 @@ class RecordGroup(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordNode(msgspec.Struct, frozen=True, gc=False):
-    """Make what is known of this node durable, so that never-fits can be said also after a restart."""
+    """Make what is known of this node durable, so that it is known after a restart what never fits."""
 
     facts: NodeFacts
 
@@ -270,7 +270,7 @@ class RecordReceipt(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordShare(msgspec.Struct, frozen=True, gc=False):
-    """A record: make it durable what this user's past was at that moment. A command of the ledger, as in model.py."""
+    """Make durable what the past of this user was at that moment."""
 
     user: str
     past: float

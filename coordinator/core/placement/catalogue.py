@@ -15,7 +15,7 @@ from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import Constraints, Local, Sign, same_model
 from distributed_grid.protocol.resources import Resources
 
-KeyT = TypeVar("KeyT")
+K = TypeVar("K")
 V = TypeVar("V")
 
 
@@ -137,13 +137,12 @@ def _shared(job: Job) -> tuple[str, ...]:
     return (job.group, named) if job.group else (named,)
 
 
-def _take_off(lists: dict[str, dict[KeyT, V]], word: str, key: KeyT) -> None:
+def _take_off(lists: dict[str, dict[K, V]], word: str, key: K) -> None:
     del lists[word][key]
     if not lists[word]:
         del lists[word]
 
 
-K = TypeVar("K")
 CHANGES_KEPT = 4096
 """So many changes are remembered; a view that has missed one is made anew."""
 ENTRIES_KEPT = 200_000

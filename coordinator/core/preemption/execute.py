@@ -11,8 +11,7 @@ from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
 from distributed_grid.coordinator.core.model import Earmarked, Job, Kept, Node
 from distributed_grid.coordinator.core.preemption import held_sets
 from distributed_grid.coordinator.core.preemption.candidates import end_of, views
-from distributed_grid.coordinator.core.preemption.plan import NoPlan, Plan, plan
-from distributed_grid.coordinator.core.preemption.plan import gang_plan as plan_for_all
+from distributed_grid.coordinator.core.preemption.plan import NoPlan, Plan, gang_plan, plan
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Priority, Reason, Request, State
 from distributed_grid.protocol.messages.operator import Place, Preemption, Receipt, Victim
@@ -86,7 +85,7 @@ def _say(state: GridState, job: Job, found: NoPlan) -> None:
 
 
 def _plan(state: GridState, request: Request, now: float) -> Plan | NoPlan:
-    make = plan_for_all if request.gang else plan
+    make = gang_plan if request.gang else plan
     return make(views(state, request, now), request, state.policy.preempting, spent(state, now))
 
 

@@ -2,7 +2,7 @@
 can. So a pass over the queue costs the number of different requests, however many jobs there are.
 
 The lines of a user in a class of priority stand together, by the turn of their first job; the users of a class stand by
-their share (fairness.py). Nobody is moved but who has changed.
+their share (`fairness.py`). Nobody is moved but who has changed.
 """
 
 import math
