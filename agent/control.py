@@ -20,7 +20,7 @@ from distributed_grid import __version__
 from distributed_grid.agent.core.table import Table
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.session import Session
-from distributed_grid.agent.supervisor.sockets import Seldom
+from distributed_grid.agent.supervisor.sockets import Throttle
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts, Offer
 from distributed_grid.runtime import unix
@@ -55,7 +55,7 @@ class Control:
         self._dir = state_dir
         self._launcher, self._table = launcher, table
         self._about, self._take_back, self._changed = about, take_back, changed
-        self._seldom = Seldom()
+        self._throttle = Throttle()
 
     async def run(self) -> None:
         """Serve, for ever."""
@@ -66,7 +66,7 @@ class Control:
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if why := self._refusal(writer.get_extra_info("socket")):
-                if said := self._seldom.passed(why, boot_clock()):
+                if said := self._throttle.passed(why, boot_clock()):
                     log.warning("not let in at the agent's own socket", why=said)
                 _tell(writer, {"error": why})
                 return

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from distributed_grid.agent.cgroups.groups import described, survey
+from distributed_grid.agent.cgroups.hierarchies import described, survey
 from distributed_grid.agent.gpus.backends import open_backend
 from distributed_grid.agent.launch.isolation import (
     AGENT,

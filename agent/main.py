@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from distributed_grid import __version__
-from distributed_grid.agent.cgroups.groups import described, survey, take_leaf
+from distributed_grid.agent.cgroups.hierarchies import described, survey, take_leaf
 from distributed_grid.agent.core.spare.lender import describe
 from distributed_grid.agent.core.spare.thresholds import OFF, Limits
 from distributed_grid.agent.data.disk import Bounds
@@ -38,8 +38,7 @@ from distributed_grid.agent.runtime import Runtime, RuntimeSettings
 from distributed_grid.agent.sampling.probe import Probe
 from distributed_grid.agent.sampling.trees import kin_roots
 from distributed_grid.agent.supervisor.loop import OUTPUT_LIMIT
-from distributed_grid.agent.supervisor.procs import become_subreaper
-from distributed_grid.agent.walls import forkserver
+from distributed_grid.agent.walls import forkserver, syscalls
 from distributed_grid.agent.walls.enclosure import USER
 from distributed_grid.config.schema import Agent
 from distributed_grid.config.settings import ClusterConfig
@@ -336,7 +335,7 @@ def _own(launcher: Launcher) -> Iterable[int]:
 
 def _adopt_orphans() -> None:
     """If the supervisor is killed, its jobs become our children: known as ours, and reaped."""
-    become_subreaper()
+    syscalls.become_subreaper()
 
     def reap(*_: object) -> None:
         with contextlib.suppress(ChildProcessError):

@@ -11,39 +11,10 @@ from typing import NamedTuple
 
 from distributed_grid.agent.cgroups import cgroupfs as fs
 from distributed_grid.agent.cgroups.cgroupfs import Place
-from distributed_grid.agent.cgroups.hierarchies import (
-    CONTROLLERS,
-    LEAVES,
-    Survey,
-    described,
-    freezer,
-    home,
-    is_given,
-    mounted,
-    survey,
-    take_leaf,
-)
+from distributed_grid.agent.cgroups.hierarchies import LEAVES, is_given
 from distributed_grid.agent.supervisor.job import Job
 
-__all__ = [
-    "CONTROLLERS", "Amounts", "Cgroups", "Place", "Refused", "Survey", "amounts_of", "described", "freezer", "frozen",
-    "home", "left", "mounted", "survey", "take_leaf", "thawed",
-]  # fmt: skip
-
-_NO_KEYS = (
-    ".",
-    "try-",
-    "cgroup.",
-    "cpu.",
-    "cpuset.",
-    "freezer.",
-    "io.",
-    "memory.",
-    "pids.",
-    "tasks",
-    "notify_",
-    "release_",
-)
+_NO_KEYS = tuple(". try- cgroup. cpu. cpuset. freezer. io. memory. pids. tasks notify_ release_".split())
 _DIE_WITHIN = 0.1  # seconds that one call of `kill` waits for the last of a job to go
 _OURS = (*LEAVES, ".control")  # systemd runs what a unit does beside its main process in the last
 
@@ -97,7 +68,13 @@ def left(place: Place, key: str) -> bool:
 
 class Cgroups:
     """The groups of all jobs, each named after its allocation (`key`). `places` are the controllers that limit, `at` is
-    the hierarchy where every job has a group (None: nowhere)."""
+    the hierarchy where every job has a group (None: nowhere).
+
+    A group's files belong to the agent's user. A job with a user id of its own cannot write to them; one that shares
+    the agent's user may move itself where its user may write, and one that is root leaves any group of version 1. So
+    walls hide /sys/fs/cgroup or mount it read-only, and without them a group is a good guess and no proof. To enter one
+    waits for the machine's forks (docs/decisions/0015), so only a job with a limit of memory or CPU has one of its own
+    from its start."""
 
     def __init__(self, places: dict[str, Place], log: Callable[[str], None], at: Place | None = None) -> None:
         self._places = places

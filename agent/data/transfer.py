@@ -20,7 +20,7 @@ from distributed_grid.agent.data.job_files import JobFiles
 from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.workdir import SlotIndex
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
-from distributed_grid.agent.supervisor.sockets import Seldom
+from distributed_grid.agent.supervisor.sockets import Throttle
 from distributed_grid.agent.walls.files_socket import Root
 from distributed_grid.identity.credentials import IDENTITY
 from distributed_grid.protocol.codec import PART_BYTES
@@ -235,7 +235,7 @@ class DataConnection:
         self._awaited: dict[int, asyncio.Future[BlobData]] = {}
         self._threads = ThreadPoolExecutor(THREADS, "files")
         self._turns: dict[str, tuple[asyncio.Semaphore, list[int]]] = {}
-        self._seldom = Seldom()
+        self._throttle = Throttle()
 
     async def begin(self, session_id: str) -> None:
         """There is a new control connection with this session (empty: there is none): what belonged to the one before
@@ -369,7 +369,7 @@ class DataConnection:
                 self._turns.pop(allocation, None)
 
     def _refused(self, why: str) -> None:
-        if said := self._seldom.passed(why, boot_clock()):
+        if said := self._throttle.passed(why, boot_clock()):
             self._log(f"files of a job are not given: {said}"[:ERROR_CHARS])
 
     def _find(self, want: WantFiles) -> list[FileEntry]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distributed_grid.agent.cgroups import groups as cgroups
-from distributed_grid.agent.cgroups.groups import Place
+from distributed_grid.agent.cgroups.cgroupfs import Place
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER, Job, JobState
 from distributed_grid.agent.supervisor.journal import Journal

@@ -120,7 +120,15 @@ def _doubt(generation: str, found: list[tuple[int, Record]], bad: list[int], mar
 
 
 class Journal:
-    """The journal at `path`, `size` bytes of records in it. `log` takes a sentence for a person when something was
+    """A line is eight hex digits of CRC-32, a space, its number, a space and a JSON array. What a killed process wrote
+    is in the kernel and safe; only a sync makes it safe from a power cut. A torn last line is the ordinary trace of a
+    cut and is dropped; damage elsewhere puts the file aside, and what can be read of it is used. The mark beside it has
+    the boot, the generation (each rewrite makes a new one) and the number of the last committed line, and is not
+    synced: by it a journal that is missing, older or cut is known as such. The file is filled up with zeros, a chunk at
+    a time, since a sync of a file that grew waits for all that others did on the filesystem. After a write or sync that
+    failed nobody knows what the disk holds, so that file is not used again.
+
+    The journal at `path`, `size` bytes of records in it. `log` takes a sentence for a person when something was
     wrong with the file. `sound` says that all it was given is in the file that is at `path`; it is not until the first
     rewrite, and after an error not until the next one: until then a commit raises. `doubt`: what showed, when it was
     loaded, that it is not all that was written in this boot; empty: it is."""

@@ -16,7 +16,8 @@ import socket
 import time
 from typing import Any
 
-from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups, described, freezer, survey
+from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups
+from distributed_grid.agent.cgroups.hierarchies import described, freezer, survey
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.endings import Endings
 from distributed_grid.agent.supervisor.freeze import Freezer, told
@@ -24,9 +25,10 @@ from distributed_grid.agent.supervisor.job import LEASE_GRACE, NEVER, Job, Lease
 from distributed_grid.agent.supervisor.journal import Book
 from distributed_grid.agent.supervisor.limits import Limits, Outputs
 from distributed_grid.agent.supervisor.recovery import Survivors
-from distributed_grid.agent.supervisor.sockets import AgentSocket, FilesDoor, Telling
-from distributed_grid.agent.supervisor.spawners import Slots, Spawning, Starting
+from distributed_grid.agent.supervisor.sockets import AgentSocket, FilesSocket, Warnings
+from distributed_grid.agent.supervisor.spawners import Launches, Spawners, Spawning
 from distributed_grid.agent.supervisor.tree import Tree
+from distributed_grid.agent.walls import syscalls
 from distributed_grid.agent.walls.enclosure import NAMESPACE
 from distributed_grid.agent.walls.forkserver import ForkServer, ForkServerGone
 from distributed_grid.agent.walls.spawner import CannotStart
@@ -74,15 +76,15 @@ class Supervisor:
         self.codes: dict[Job, float] = {}  # of an earlier supervisor, ended, and until when the exit code is looked for
         self.selector = selectors.DefaultSelector()
         jobs_score, _ = procs.protect_from_oom()
-        self.telling = Telling(log, self._tell_warning, procs.now)
-        warn = self.telling.warn
+        self.warnings = Warnings(log, self._tell_warning, procs.now)
+        warn = self.warnings.warn
         self._hears: AgentSocket | None = None
         found = survey(cgroup)
         groups = Cgroups(found.places, log, found.home)
         self.groups = SlotGroups(groups, state_dir, log)
         said = self._told, self._came, warn
-        self.slots = Slots(state_dir, walls, forks, self.selector, *said, self.groups, jobs_score)
-        self.starting = Starting(self.slots, self.allocs, self._cannot_start)
+        self.slots = Spawners(state_dir, walls, forks, self.selector, *said, self.groups, jobs_score)
+        self.launches = Launches(self.slots, self.allocs, self._cannot_start)
         self.tree = Tree(warn, forks.act, self.slots.helpers, self._sweep, self.groups)
         self.leases = Leases()
         self.outputs = Outputs(self.allocs, output_limit, warn)
@@ -96,13 +98,13 @@ class Supervisor:
         self.survivors = Survivors(self.book, self.tree, self.slots, places, warn)
         self._take_signals()
         self._restore()
-        self.files = FilesDoor(state_dir, walls, forks, self.selector, warn, self.tree.is_job)
-        who = self.tree.is_job, self.starting.unreserve
+        self.files = FilesSocket(state_dir, walls, forks, self.selector, warn, self.tree.is_job)
+        who = self.tree.is_job, self.launches.unreserve
         self.agent = AgentSocket(state_dir, self.selector, self._greeting, self._hear, warn, *who)
         self._hears = self.agent
 
     def _take_signals(self) -> None:
-        procs.become_subreaper()
+        syscalls.become_subreaper()
         for signum in _IGNORED:
             signal.signal(signum, signal.SIG_IGN)
         # SIGTERM comes from a machine that shuts down, and jobs get it too: leave as soon as nothing runs.
@@ -211,7 +213,7 @@ class Supervisor:
         about_us = {"version": VERSION, "software": self.software, "pid": os.getpid(), "limits": self.kept_by}
         lost = self.book.loss.told() if self.book.loss is not None else None
         about_us |= {"walls": self.slots.walls, "loss": lost, "nameless": self.slots.nameless}
-        about_us |= {"warnings": self.telling.unheard(), "grouped": self.groups.there}
+        about_us |= {"warnings": self.warnings.unheard(), "grouped": self.groups.there}
         return {"op": "hello", **about_us, "known": known}
 
     def _tell_warning(self, line: str) -> bool:
@@ -267,24 +269,24 @@ class Supervisor:
         elif lease and since + lease <= procs.now():
             # Newer renewals do not count: it may have been given up before them, while it was on its way here.
             self._refuse(key, "lease-expired", lease_text(lease))
-        elif key not in self.starting:
+        elif key not in self.launches:
             self.leases.hold(key, lease, since)
-            self.starting.add(key, order)
+            self.launches.add(key, order)
 
     def _reserve(self, order: dict[str, Any]) -> None:
         """Say where the working directory of a launch will be, which has to be filled before."""
         key = order["id"]
         if key in self.jobs or "/" in key or key.startswith("."):
             self.agent.tell({"op": "reserved", "id": key, "slot": ""})
-        elif (found := self.starting.reserve(key, order)) is None:
+        elif (found := self.launches.reserve(key, order)) is None:
             self.agent.tell({"op": "reserved", "id": key, "slot": "", "why": "no spawner can be made"})
         elif found.ready:
             self._came(found, "")
 
     def _came(self, spawning: Spawning, why: str) -> None:
         """A spawner is ready, or never will be."""
-        self.starting.came(spawning, why)
-        if spawning.taken and self.starting.is_reserved(spawning):
+        self.launches.came(spawning, why)
+        if spawning.taken and self.launches.is_reserved(spawning):
             slot = "" if why else spawning.slot.name
             self.agent.tell({"op": "reserved", "id": spawning.taken, "slot": slot, "why": why})
 
@@ -293,7 +295,7 @@ class Supervisor:
         if job is None:
             if key in self.book.forgotten:
                 self._was_over(key, cause)
-            elif self.book.unknown and key not in self.starting:
+            elif self.book.unknown and key not in self.launches:
                 log(f"{key} is to be ended, and is not known since the journal was damaged: not answered")
             else:
                 self._refuse(key, cause, text or "ended before it was started")
@@ -312,7 +314,7 @@ class Supervisor:
 
     def _refuse(self, key: str, cause: str, text: str) -> None:
         """Never start what was not started yet. Remembered as over, so that a launch that comes late is refused."""
-        self.starting.drop(key)
+        self.launches.drop(key)
         job = self.jobs[key] = Job(key)
         self._is_over(job, never_ran(cause, text))
 
@@ -375,7 +377,7 @@ class Supervisor:
         self.slots.close()
 
     def _may_leave(self) -> bool:
-        busy = self.tree.busy() or self.starting or self.book.over
+        busy = self.tree.busy() or self.launches or self.book.over
         if busy or (self.agent.connected and not self.leave):
             self.idle_since = procs.now()
             return False
@@ -389,7 +391,7 @@ class Supervisor:
             due.append(self.agent.due)
         if self.tree.running or self.tree.watched:
             due += [self.outputs.due, procs.now() + _DOZE]
-        if self.starting.any_ready() or self.book.over or not self.book.journal.sound:
+        if self.launches.any_ready() or self.book.over or not self.book.journal.sound:
             due.append(self.book.retry_at)
         if not self.agent.connected:
             due.append(self.idle_since + LINGER)
@@ -412,7 +414,7 @@ class Supervisor:
     def _end_unleased(self, now: float) -> None:
         """End what has a lease that is over."""
         for key, lease in self.leases.over(now).items():
-            if key in self.starting:
+            if key in self.launches:
                 self._refuse(key, "lease-expired", lease_text(lease))
             else:
                 job = self.jobs[key]
@@ -438,7 +440,7 @@ class Supervisor:
         if now < self.book.retry_at:
             return
         fresh = []
-        for key, order, spawning in itertools.islice(self.starting.ready(), BATCH):
+        for key, order, spawning in itertools.islice(self.launches.ready(), BATCH):
             asked = order["limit"], order["grace"], order["cores"], order["lease"], order["lease_from"]
             job = self.jobs[key] = Job(key, now, *asked, limits=order.get("limits"))
             job.place, job.left = spawning.place, True
@@ -479,7 +481,7 @@ class Supervisor:
             self.spawners[job.id] = spawning
             self.limits.admit(job, spawning.pid)
             try:
-                if not self.starting.send(job.id, order, spawning):
+                if not self.launches.send(job.id, order, spawning):
                     self._again(job, order)
             except CannotStart as why:
                 self._is_over(job, never_ran(why.cause, why.text))
@@ -490,7 +492,7 @@ class Supervisor:
         """Its spawner was gone before it had the order: another one gets it."""
         self.tree.over(job)
         del self.jobs[job.id], self.spawners[job.id]
-        self.starting.add(job.id, order)
+        self.launches.add(job.id, order)
 
     def _cannot_start(self, key: str, why: CannotStart) -> None:
         self._refuse(key, why.cause, why.text)
@@ -547,7 +549,7 @@ class Supervisor:
         job = self.jobs[spawning.taken]
         if job.status is None and job.id in spawning.noted:  # it was killed before it could tell
             self.tree.main_ended(job, spawning.noted[job.id])
-        (log if job.cause else self.telling.warn)(text)  # who is ended by us, may be with its spawner
+        (log if job.cause else self.warnings.warn)(text)  # who is ended by us, may be with its spawner
         return job
 
     def _sweep(self, job: Job) -> bool:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
-_PR_SET_CHILD_SUBREAPER = 36
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
 _PIDFD_INFO_EXIT = 1 << 3
@@ -35,12 +34,6 @@ class Stat(NamedTuple):
     start: int
     resident: int
     status: int
-
-
-def become_subreaper() -> None:
-    """From now on orphaned descendants become children of this process."""
-    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def punch(fd: int, start: int, end: int) -> None:

@@ -17,7 +17,7 @@ from distributed_grid.agent.cgroups.cgroupfs import members_below
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER, Job, Place
 from distributed_grid.agent.supervisor.journal import Book
-from distributed_grid.agent.supervisor.spawners import Slots
+from distributed_grid.agent.supervisor.spawners import Spawners
 from distributed_grid.agent.supervisor.tree import Tree
 
 ALLOCATION = re.compile(r"j-[a-z2-7]{12}(?:_\d{1,9})?\.\d{1,9}")
@@ -35,7 +35,7 @@ class Survivors:
         self,
         book: Book,
         tree: Tree,
-        slots: Slots,
+        slots: Spawners,
         groups: Iterable[Group | None],
         log: Callable[[str], None],
     ) -> None:

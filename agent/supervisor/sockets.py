@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.supervisor.job import NEVER
 from distributed_grid.agent.walls import accounts, wire
 from distributed_grid.agent.walls.enclosure import USER, Slot
 from distributed_grid.agent.walls.forkserver import ForkServer
@@ -22,7 +23,6 @@ from distributed_grid.runtime.unix import AGENT, PeerRefused, bound, judge, proc
 
 PATIENCE = 0.002
 """Seconds that a patient message waits at most for others to go with."""
-NEVER = float("inf")
 _PART = 1 << 16  # more would be fetched from the system, and given back, for each message
 _MOST_UNSENT = 8 << 20
 _MOST_LINE = 16 << 20
@@ -48,17 +48,12 @@ class AgentSocket:
         self.connected = False
         self.due = NEVER
         self._selector = selector
-        self._greet, self._hear, self._log, self._is_job = greet, hear, log, is_job
+        self._greet, self._hear, self._log = greet, hear, log
         self._gone = gone
         self._agent: socket.socket | None = None
         self._received = bytearray()
         self._unsent = bytearray()
-        path = Path(state_dir, "supervisor.sock")
-        path.unlink(missing_ok=True)
-        self._listener = listener = bound(path)
-        listener.listen(8)
-        listener.setblocking(False)
-        selector.register(listener, selectors.EVENT_READ, self._accept)
+        _listen(Path(state_dir, "supervisor.sock"), selector, self._accept, log, is_job)
 
     def tell(self, message: dict[str, Any], patient: bool = False) -> None:
         """Send this with the next flush, if it is patient with one that is a little later. Dropped if no agent is
@@ -89,17 +84,7 @@ class AgentSocket:
         with contextlib.suppress(BlockingIOError):
             del self._unsent[: agent.send(self._unsent)]
 
-    def _accept(self) -> None:
-        try:
-            peer, _ = self._listener.accept()
-        except OSError:
-            return
-        try:
-            judge(peer, "this supervisor", job_roots(), is_job=self._is_job)
-        except PeerRefused as refused:
-            self._log(f"a connection is refused: {refused}")
-            peer.close()
-            return
+    def _accept(self, peer: socket.socket) -> None:
         if self._agent is not None:
             self._read()  # what the older one still said counts
             self._close("a newer agent took over")
@@ -147,6 +132,35 @@ class AgentSocket:
         self._unsent.clear()
 
 
+def _listen(
+    path: Path,
+    selector: selectors.BaseSelector,
+    accepted: Callable[[socket.socket], None],
+    log: Callable[[str], None],
+    is_job: Callable[[int], bool],
+) -> None:
+    """Hand each connection there to `accepted`, but those of jobs and of other users."""
+    path.unlink(missing_ok=True)
+    listener = bound(path)
+    listener.listen(16)
+    listener.setblocking(False)
+
+    def accept() -> None:
+        try:
+            peer, _ = listener.accept()
+        except OSError:
+            return
+        try:
+            judge(peer, "this supervisor", job_roots(), is_job=is_job)
+        except PeerRefused as why:
+            log(f"not let in at {path.name}: {why}")
+            peer.close()
+            return
+        accepted(peer)
+
+    selector.register(listener, selectors.EVENT_READ, accept)
+
+
 def job_roots() -> set[int]:
     """Whose descendants are jobs: ours, and our agent's, which are what a killed supervisor before us left."""
     parent = os.getppid()
@@ -159,7 +173,7 @@ _AT_ONCE = 64
 """Connections that may wait to say which slot they are about."""
 
 
-class FilesDoor:
+class FilesSocket:
     """Listens at `files.sock` in the state directory. A line of JSON says which slot, with the groups of its user."""
 
     def __init__(
@@ -172,26 +186,11 @@ class FilesDoor:
         is_job: Callable[[int], bool],
     ) -> None:
         self._state, self._walls, self._forks = state_dir, walls, forks
-        self._selector, self._log, self._is_job = selector, log, is_job
+        self._selector, self._log = selector, log
         self._waiting: dict[socket.socket, None] = {}
-        path = Path(state_dir, FILES_SOCKET)
-        path.unlink(missing_ok=True)
-        self._listener = bound(path)
-        self._listener.listen(16)
-        self._listener.setblocking(False)
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        _listen(Path(state_dir, FILES_SOCKET), selector, self._accept, log, is_job)
 
-    def _accept(self) -> None:
-        try:
-            peer, _ = self._listener.accept()
-        except OSError:
-            return
-        try:
-            judge(peer, "this supervisor", job_roots(), is_job=self._is_job)
-        except PeerRefused as why:
-            self._log(f"not let in at {FILES_SOCKET}: {why}")
-            peer.close()
-            return
+    def _accept(self, peer: socket.socket) -> None:
         if len(self._waiting) >= _AT_ONCE:
             self._drop(next(iter(self._waiting)))
         peer.setblocking(False)
@@ -245,7 +244,7 @@ UNHEARD = 20
 """Lines that are kept for an agent that is not there; of more, the newest."""
 
 
-class Seldom:
+class Throttle:
     """Lets a line pass if it was not said within the last interval, and not enough was. The first line of the next
     interval says how many were left out."""
 
@@ -267,18 +266,18 @@ class Seldom:
         return line
 
 
-class Telling:
+class Warnings:
     """Warnings of the supervisor: into its own log, and to the agent, whose log an operator reads. `tell` takes one to
     the agent (False: there is none; it is kept for the next one)."""
 
     def __init__(self, log: Callable[[str], None], tell: Callable[[str], bool], clock: Callable[[], float]) -> None:
         self._log, self._tell, self._clock = log, tell, clock
-        self._seldom = Seldom()
+        self._throttle = Throttle()
         self._unheard: deque[str] = deque(maxlen=UNHEARD)
 
     def warn(self, line: str) -> None:
         """Say this, unless it was said a moment ago."""
-        if said := self._seldom.passed(line, self._clock()):
+        if said := self._throttle.passed(line, self._clock()):
             self._log(said)
             if not self._tell(said):
                 self._unheard.append(said)

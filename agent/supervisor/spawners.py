@@ -57,7 +57,7 @@ class Spawning(Use):
         return self.place is not None and not self.dead
 
 
-class Slots:
+class Spawners:
     """All spawners of one supervisor. `hear` gets what one says of its job, with descriptors that are its to close;
     `came` is called when one is ready or never will be (then with a reason)."""
 
@@ -353,10 +353,10 @@ def _noted(path: str) -> dict[str, int]:
     return {}
 
 
-class Starting:
+class Launches:
     """Launches that were not started yet, oldest first. `failed` gets those for which no spawner can be had."""
 
-    def __init__(self, slots: Slots, allocs: str, failed: Callable[[str, CannotStart], None]) -> None:
+    def __init__(self, slots: Spawners, allocs: str, failed: Callable[[str, CannotStart], None]) -> None:
         self._slots = slots
         self._allocs = allocs
         self._failed = failed
@@ -472,5 +472,5 @@ class Starting:
 
 
 @fault("supervisor.spawn")
-def _order(slots: Slots, spawning: Spawning, message: Order, fds: list[int]) -> bool:
+def _order(slots: Spawners, spawning: Spawning, message: Order, fds: list[int]) -> bool:
     return slots.order(spawning, message, (fds[0], fds[1]))

@@ -41,7 +41,13 @@ class Verdict(NamedTuple):
 
 
 class Kin:
-    """All processes below a subreaper, by its pid, but for some of its children and all below those: `spare`."""
+    """All processes below a subreaper, by its pid, but for some of its children and all below those: `spare`.
+
+    Lineage alone says who they are: a subreaper never loses a descendant, whatever that does (setsid, double fork).
+    Reading `children` files misses processes that fork and exit faster than they are read. A walk through /proc does
+    not: it goes up by pid, and what a process leaves behind has a higher pid than itself, so one of a line that lives
+    on is always still ahead. A walk proves that nothing is left, if each process that it met could be read and was none
+    of them, and pids did not begin anew meanwhile."""
 
     def __init__(self, subreaper: int, spare: Callable[[], Collection[int]] = tuple) -> None:
         self._subreaper = subreaper

@@ -46,7 +46,10 @@ def why_no_landlock(state_dir: str) -> str:
 
 def landlock_rules(state_dir: str, allowed: Iterable[str], readable: Iterable[str] = ()) -> int:
     """A descriptor of the rules by which a process can neither read nor change what lies in the state directory, but
-    for these paths in there; nor signal what was not started by it or its like. To be closed. Raises OSError."""
+    for these paths in there; nor signal what was not started by it or its like. To be closed. Raises OSError.
+
+    Landlock knows only what is allowed: all that lies beside the way to the state directory, entry by entry. What is
+    made there later is not, so this is used only where our user can make nothing on that way (`why_no_landlock`)."""
     version = _landlock_version()
     files = _WRITE_FILE | _READ_FILE | (_TRUNCATE if version >= 3 else 0)
     handled = files | _REMOVE_AND_MAKE | _REFER

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.cgroups import cgroupfs
-from distributed_grid.agent.cgroups import groups as cgroups
-from distributed_grid.agent.cgroups.groups import Amounts, Cgroups, Place
+from distributed_grid.agent.cgroups import cgroupfs, hierarchies
+from distributed_grid.agent.cgroups.cgroupfs import Place
+from distributed_grid.agent.cgroups.groups import Amounts, Cgroups
 from distributed_grid.agent.supervisor import procs
 from tests.agent.conftest import removed, runs
 
@@ -87,7 +87,7 @@ def until(holds: Callable[[], object]) -> None:
 
 def places(setting: str) -> dict[str, Place]:
     """A limit of processes, in whichever version there is one: no test here can hurt the machine."""
-    mounts = cgroups.mounted()
+    mounts = hierarchies.mounted()
     if "pids" in mounts:
         with contextlib.suppress(FileExistsError):
             os.mkdir(mounts["pids"] + setting)
@@ -104,7 +104,7 @@ def places(setting: str) -> dict[str, Place]:
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     setting = f"/grid-test-{secrets.token_hex(4)}"
     version, name = HOMES[request.param]
-    mount = cgroups.mounted().get(name)
+    mount = hierarchies.mounted().get(name)
     if mount is None or os.geteuid() != 0:
         pytest.skip(f"needs root, and the hierarchy {name or 'of version 2'}")
     with contextlib.suppress(FileExistsError):

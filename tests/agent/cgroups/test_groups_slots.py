@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.cgroups import groups as cgroups
+from distributed_grid.agent.cgroups import hierarchies
+from distributed_grid.agent.cgroups.cgroupfs import Place as Group
 from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor import tree as rounds
@@ -40,7 +41,7 @@ LEAVES = ("sh", "-c", "env -i setsid sleep 1000 & echo $!; exec sleep 1000")
 async def grouped(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
     """A bench whose slots have groups."""
     setting = f"/grid-test-{secrets.token_hex(4)}"
-    if os.geteuid() != 0 or not cgroups.mounted():
+    if os.geteuid() != 0 or not hierarchies.mounted():
         pytest.skip("needs root, and control groups")
     made = Bench(tmp_path / "node", cgroup=setting, walls=request.param)
     made.dir.mkdir(mode=0o700)
@@ -50,13 +51,13 @@ async def grouped(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         yield made
     finally:
         await made.close()
-        bases = [Path(mount + setting) for mount in {*cgroups.mounted().values()}]
+        bases = [Path(mount + setting) for mount in {*hierarchies.mounted().values()}]
         await made.until(lambda: all(removed(base) for base in bases))
 
 
 def groups_of(bench: Bench) -> list[Path]:
     """The groups of slots that are there."""
-    mounts = {*cgroups.mounted().values()}
+    mounts = {*hierarchies.mounted().values()}
     return [path for mount in mounts for path in Path(mount + bench.setting).glob("slot-*")]  # type: ignore[attr-defined]
 
 
@@ -88,10 +89,10 @@ async def test_what_forks_anew_all_the_time_is_over_a_moment_after_its_time(grou
 
 @pytest.mark.parametrize("hierarchy", ["", "freezer"])
 def test_all_but_the_spawner_is_ended_by_the_group_alone(hierarchy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    mount = cgroups.mounted().get(hierarchy)
+    mount = hierarchies.mounted().get(hierarchy)
     if mount is None or os.geteuid() != 0:
         pytest.skip(f"needs root, and the hierarchy {hierarchy or 'of version 2'}")
-    at = cgroups.Place(1 if hierarchy else 2, f"{mount}/grid-test-{secrets.token_hex(4)}")
+    at = Group(1 if hierarchy else 2, f"{mount}/grid-test-{secrets.token_hex(4)}")
     os.mkdir(at.path)
     groups = SlotGroups(Cgroups({}, print, at), "/state", print)
     code = "import sys\nfor door in sys.argv[2:]: open(door, 'w').write('0')\n" + FORKER

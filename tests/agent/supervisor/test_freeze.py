@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
-from distributed_grid.agent.cgroups import groups as cgroups
-from distributed_grid.agent.cgroups.groups import Place, SlotGroups
+from distributed_grid.agent.cgroups import hierarchies
+from distributed_grid.agent.cgroups.cgroupfs import Place
+from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups
 from distributed_grid.agent.supervisor import freeze as supervisor_freeze
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.freeze import Freezer
@@ -213,7 +214,7 @@ async def test_the_next_supervisor_knows_what_is_frozen_and_lets_it_go_on(bench:
 
 
 def ungrouped() -> SlotGroups:
-    return SlotGroups(cgroups.Cgroups({}, print), "/", print)
+    return SlotGroups(Cgroups({}, print), "/", print)
 
 
 def test_nothing_is_stopped_before_the_journal_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +246,7 @@ def test_nothing_is_stopped_before_the_journal_has_it(tmp_path: Path, monkeypatc
 @pytest.fixture(params=[1, 2])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """A place of this version in which groups can be made."""
-    mounts = cgroups.mounted()
+    mounts = hierarchies.mounted()
     mount = mounts.get("freezer" if request.param == 1 else "", "")
     path = f"{mount}/grid-test-{secrets.token_hex(4)}"
     try:
@@ -348,7 +349,7 @@ def setting() -> Iterator[str]:
     """A place for groups in every hierarchy, none of which is left."""
     name = f"grid-test-{secrets.token_hex(4)}"
     yield "/" + name
-    groups = [Path(mount, name) for mount in {*cgroups.mounted().values()}]
+    groups = [Path(mount, name) for mount in {*hierarchies.mounted().values()}]
     until(lambda: all(removed(group) for group in groups), "the kernel is done with the groups")
 
 
@@ -363,7 +364,7 @@ class Grouped(NamedTuple):
 @pytest.fixture
 async def grouped(setting: str, make_bench: Callable[..., Awaitable[Bench]]) -> Grouped:
     # In this order: the bench, which has groups as long as it is there, is closed first.
-    place = cgroups.freezer(setting)
+    place = hierarchies.freezer(setting)
     if place is None:
         pytest.skip("no cgroup that freezes can be made here")
     made = Grouped(await make_bench(cgroup=setting), place, [])

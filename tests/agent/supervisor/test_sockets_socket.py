@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.supervisor.sockets import NEVER, PATIENCE, AgentSocket
+from distributed_grid.agent.supervisor.job import NEVER
+from distributed_grid.agent.supervisor.sockets import PATIENCE, AgentSocket
 
 
 class Talk:

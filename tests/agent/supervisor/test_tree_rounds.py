@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from distributed_grid.agent.cgroups import groups as cgroups
+from distributed_grid.agent.cgroups import hierarchies
 from distributed_grid.agent.supervisor import tree
 from distributed_grid.agent.supervisor.tree import Found
 
@@ -80,8 +80,9 @@ time.sleep(1000)
 REAPER = """
 import json, os, signal, subprocess, sys, time
 from distributed_grid.agent.supervisor import procs, tree
+from distributed_grid.agent.walls import syscalls
 code, user, keeps_root, neighbour = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "1", sys.argv[4] == "1"
-procs.become_subreaper()
+syscalls.become_subreaper()
 spare = [subprocess.Popen(["sh", "-c", "sleep 1000 & wait"]).pid] if neighbour else []
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # all are reaped at once
 if keeps_root:
@@ -110,7 +111,7 @@ class Ended(NamedTuple):
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    mount = cgroups.mounted().get("pids")
+    mount = hierarchies.mounted().get("pids")
     if mount is None or os.geteuid() != 0:
         pytest.skip("needs root, and the pids controller in version 1")
     made = Path(mount, f"grid-test-{secrets.token_hex(4)}")

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.cgroups import groups
+from distributed_grid.agent.cgroups import hierarchies
 from distributed_grid.agent.cgroups.cgroupfs import Place
-from distributed_grid.agent.cgroups.groups import Survey, described, survey
+from distributed_grid.agent.cgroups.hierarchies import Survey, described, survey
 from distributed_grid.protocol.jobs import Cause, JobLimits, exit_status
 from distributed_grid.protocol.resources import MIB, Grant
 from tests.agent.conftest import Bench, removed
@@ -31,7 +31,7 @@ def settled(setting: str) -> Survey:
     """What a supervisor would find."""
     if OURS:
         return survey(setting)
-    code = "import json, sys; from distributed_grid.agent.cgroups.groups import survey"
+    code = "import json, sys; from distributed_grid.agent.cgroups.hierarchies import survey"
     code += "; print(json.dumps(survey(sys.argv[1])))"
     done = subprocess.run([sys.executable, "-c", code, setting], capture_output=True, text=True, check=True)
     places, missing, _ = json.loads(done.stdout)
@@ -82,7 +82,7 @@ async def confined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         yield Confined(made, setting, places)
     finally:
         await made.close()
-        bases = [Path(mount + setting) for mount in {*groups.mounted().values()}]
+        bases = [Path(mount + setting) for mount in {*hierarchies.mounted().values()}]
         await made.until(lambda: all(removed(base) for base in bases))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.cgroups import groups as cgroups
+from distributed_grid.agent.cgroups import hierarchies
 from distributed_grid.agent.launch.supervisor import facts_while
 from distributed_grid.agent.supervisor.endings import DOUBT
 from distributed_grid.protocol.jobs import Cause, JobSpec
@@ -25,7 +25,7 @@ from tests.protocol.samples import FACTS
 @pytest.fixture
 def ice() -> Iterator[Path]:
     """A freezer of version 1: what is frozen in there does not even die of SIGKILL."""
-    mount = cgroups.mounted().get("freezer")
+    mount = hierarchies.mounted().get("freezer")
     if mount is None or os.geteuid() != 0:
         pytest.skip("needs root, and the freezer of version 1")
     made = Path(mount, f"grid-test-{secrets.token_hex(4)}")

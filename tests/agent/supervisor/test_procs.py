@@ -1,0 +1,60 @@
+"""Real processes, seen and signalled as the supervisor does it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from distributed_grid.agent.supervisor import procs
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process
+        process.kill()
+
+
+def test_a_process_is_seen_as_it_is_also_under_an_odd_name(child: subprocess.Popen[bytes]) -> None:
+    seen = procs.stat(child.pid)
+    assert seen is not None and procs.lives(seen)
+    assert (seen.parent, seen.threads, seen.session) == (os.getpid(), 1, os.getsid(0))
+    code = "open('/proc/self/comm', 'w').write('a) R 1 (b'); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as odd:
+        assert odd.stdin is not None and odd.stdout is not None and odd.stdout.readline()
+        assert (at := procs.stat(odd.pid)) is not None and at.parent == os.getpid()
+        odd.stdin.close()
+
+
+def test_only_the_one_process_with_that_start_time_is_signalled(child: subprocess.Popen[bytes]) -> None:
+    seen = procs.stat(child.pid)
+    assert seen is not None
+    assert not procs.send(child.pid, seen.start + 1, signal.SIGKILL)
+    assert child.poll() is None
+    assert procs.send(child.pid, seen.start, signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    assert not procs.send(child.pid, seen.start, signal.SIGKILL)
+
+
+def test_the_exit_of_who_is_not_reaped_is_known_by_its_pidfd(child: subprocess.Popen[bytes]) -> None:
+    seen, fd = procs.stat(child.pid), os.pidfd_open(child.pid)
+    assert seen is not None and procs.pid_of(fd) == child.pid
+    assert procs.status_by_pidfd(fd, child.pid, seen.start) is None
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert procs.status_by_pidfd(fd, child.pid, seen.start) == signal.SIGKILL
+    os.close(fd)
+
+
+def test_all_below_a_process_are_found(child: subprocess.Popen[bytes]) -> None:
+    found = procs.descendants([os.getpid()])
+    assert {os.getpid(), child.pid} <= found.keys()
+    assert child.pid in procs.children(os.getpid()) and child.pid in procs.OwnChildren().read()
+
+
+@pytest.mark.parametrize(("found", "jobs", "own"), [(0, 500, -500), (-1000, 500, -1000), (900, 900, 400)])
+def test_the_killer_for_want_of_memory_takes_jobs_before_us(found: int, jobs: int, own: int) -> None:
+    assert procs.oom_scores(found) == (jobs, own)
