@@ -1,6 +1,6 @@
 """A click group that knows its commands by name and imports one only when it is called.
 
-Even `grid --help` imports none: the one-line summaries stand in the table. `tests/cli/test_start.py` compares them
+Even `grid --help` imports none: the one-line summaries stand in the table. `tests/cli/test_main.py` compares them
 with what the commands say of themselves.
 """
 

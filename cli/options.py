@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from distributed_grid.cli.completion import complete_nodes
-from distributed_grid.protocol.jobs import SIGNALS, JobLimits, parse_limits
-from distributed_grid.protocol.placement import Strategy, parse_placing
+from distributed_grid.protocol.jobs import SIGNALS, JobLimits
+from distributed_grid.protocol.placement import Strategy
 from distributed_grid.protocol.text import format_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,13 +31,8 @@ def limit_options(command: F) -> F:
     return command
 
 
-def limits_of(options: dict[str, Any], time_limit: float) -> JobLimits:
-    """What they say. Raises BadValue."""
-    return parse_limits(options["warn_signal"], options["pids_limit"], options["cpu_limit"], time_limit=time_limit)
-
-
 def limits_words(limits: JobLimits) -> str:
-    """They in words; empty where there are none."""
+    """The limits for people; empty where there are none."""
     said = []
     if limits.warn_signal:
         name = next(name for name, number in SIGNALS.items() if number == limits.warn_signal)
@@ -75,12 +70,6 @@ def placing(command: F) -> F:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
-
-
-def placing_fields(options: dict[str, Any], gpu: int) -> dict[str, Any]:
-    """What they say, as fields of a Request for so many milli-GPUs. Raises BadValue."""
-    names = ("strategy", "only", "exclude", "labels", "gpu_model", "gpu_memory", "near", "apart", "walls")
-    return parse_placing(gpu=gpu, **{name: options[name] for name in names})
 
 
 EVERYWHERE = ("config", "coordinator", "output", "color", "quiet", "verbose", "--help")

@@ -8,7 +8,6 @@ import click
 from distributed_grid.cli import formatting
 from distributed_grid.cli.attach.waiting import Waiting
 from distributed_grid.cli.context import Invocation
-from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import GroupKind, GroupView
 from distributed_grid.protocol.groups import words as array_words
 from distributed_grid.protocol.jobs import Cause, JobView, exit_status
@@ -37,27 +36,6 @@ def many_options(command: F) -> F:
     ):
         command = option(command)
     return command
-
-
-def many_of(options: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a Submission that such options say. Raises BadValue."""
-    from datetime import datetime
-
-    from distributed_grid.coordinator.client.requests import parse_begin
-    from distributed_grid.protocol.groups import parse_array
-    from distributed_grid.protocol.jobs import parse_after
-
-    fields: dict[str, Any] = {}
-    if options["array"] is not None and options["gang"] is not None:
-        raise BadValue("an array of gangs cannot be asked for", hint="submit each gang by itself, or leave out --nodes")
-    if options["array"] is not None:
-        fields["array"] = parse_array(options["array"], options["max_fails"])
-    elif options["max_fails"] is not None:
-        raise BadValue(f"--max-fails {options['max_fails']} of what?", hint="say it with --array")
-    fields |= parse_after(options["after"], options["after_ok"], options["after_any"])
-    if options["begin"] is not None:
-        fields |= parse_begin(options["begin"], datetime.now().astimezone())
-    return fields
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

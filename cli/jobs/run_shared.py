@@ -3,20 +3,23 @@
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from msgspec.structs import replace
 
-from distributed_grid.cli.attach.results import get_options
+from distributed_grid.cli.attach.results import get_options, ship
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current
-from distributed_grid.cli.jobs.groups import many_of, many_options
-from distributed_grid.cli.options import Sectioned, limit_options, limits_of, placing, placing_fields
+from distributed_grid.cli.jobs.groups import many_options
+from distributed_grid.cli.options import Sectioned, limit_options, placing
+from distributed_grid.coordinator.client.blocking import GridClient
+from distributed_grid.coordinator.client.requests import describe_job
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import parse_gang
-from distributed_grid.protocol.jobs import JobSpec, Request, parse_priority, parse_retries
+from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.messages import Submission
 from distributed_grid.protocol.resources import (
-    MILLI,
     Resources,
     parse_amount,
     parse_cpu,
@@ -26,10 +29,12 @@ from distributed_grid.protocol.resources import (
 )
 from distributed_grid.protocol.text import parse_duration
 
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.client.blocking import GridClient
-    from distributed_grid.protocol.messages import Submission
-
+AS_THEY_ARE = (
+    "name workdir priority nodes time_limit warn_signal pids_limit cpu_limit immediate"
+    " strategy only exclude labels gpu_model gpu_memory near apart walls"
+    " retry_on retries retry_memory array max_fails after after_ok after_any begin"
+).split()
+"""Options that mean what `describe_job` calls so."""
 GRID_FAILED = 125
 NOT_PLACED = 75
 
@@ -77,7 +82,7 @@ class RunShared(Sectioned):
 @click.option("--dry-run", is_flag=True, help="Only say where it would run; exit with 75 if nowhere now.")
 @click.option("--on-exit", type=click.Choice(["cancel", "keep"]), default="cancel", help="If we are ended (cancel).")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], **options: Any) -> None:
+def run_shared(command: tuple[str, ...], **options: Any) -> None:
     """Run a command on borrowed resources of another node.
 
     Its output, exit code and signals are the command's own: ^C interrupts it, twice ends it, three times leaves.
@@ -89,25 +94,17 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
     """
     invocation, since = current(), time.time()
     invocation.failure = GRID_FAILED
-    request = request_of(kind, amount, options)
-    spec = spec_of(command, options)
-    many = many_of(options)
+    submission = submission_of(command, options)
     _check_globs(options)
     if options["dry_run"]:
-        _dry_run(invocation, request, bool(options["array"]))
+        _dry_run(invocation, submission.request, bool(options["array"]))
     config = invocation.config()
     if config is not None:
         config.require_sharing()
-    from distributed_grid.protocol.messages import Submission
 
     grid = invocation.connect()
     if not (options["no_ship"] or options["workdir"]):
-        import msgspec
-
-        from distributed_grid.cli.attach.results import ship
-
-        spec = msgspec.structs.replace(spec, bundle=ship(invocation, grid))
-    submission = Submission(key=os.urandom(16).hex(), spec=spec, request=request, **many)
+        submission = replace(submission, spec=replace(submission.spec, bundle=ship(invocation, grid)))
     if options["detach"]:
         _detach(invocation, grid, submission)
         return
@@ -119,7 +116,7 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
 
         sys.exit(attach_array(invocation, grid, submission, keep))
     attached = Attached(invocation, grid, submission=submission, keep=keep)
-    if request.gang:
+    if submission.request.gang:
         from distributed_grid.cli.attach.gang import begin_gang
 
         attached = begin_gang(invocation, grid, submission, keep)
@@ -131,8 +128,33 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
     sys.exit(code)
 
 
-def request_of(kind: str | None, amount: str | None, options: dict[str, Any]) -> Request:
-    """What is asked for. Raises BadValue."""
+def submission_of(command: tuple[str, ...], options: dict[str, Any]) -> Submission:
+    """What the options ask for. Raises BadValue."""
+    workdir, gang, grace = options["workdir"], parse_gang(options["gang"]), options["grace"]
+    if workdir and not workdir.startswith("/"):
+        raise BadValue(f"--workdir {workdir} is not an absolute path", why="it names a directory of the node")
+    for text in (*command, workdir, options["name"]):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise BadValue(f"{text!r} cannot be sent", why="commands, paths and names must be UTF-8") from None
+    if options["array"] is not None and options["gang"] is not None:
+        raise BadValue("an array of gangs cannot be asked for", hint="submit each gang by itself, or leave out --nodes")
+    if options["max_fails"] is not None and options["array"] is None:
+        raise BadValue(f"--max-fails {options['max_fails']} of what?", hint="say it with --array")
+    submission = describe_job(
+        command,
+        resources=_resources(options),
+        env=dict(_variable(one) for one in options["env"]),
+        grace=parse_duration(grace) if grace is not None else 5.0,
+        requeue=not options["no_requeue"],
+        **{name: options[name] for name in AS_THEY_ARE},
+    )
+    return replace(submission, request=replace(submission.request, gang=gang))
+
+
+def _resources(options: dict[str, Any]) -> Resources:
+    kind, amount = options["kind"], options["amount"]
     wanted = Resources()
     if kind is not None:
         wanted = parse_amount(parse_kind(kind), amount if amount is not None else "1")
@@ -146,42 +168,7 @@ def request_of(kind: str | None, amount: str | None, options: dict[str, Any]) ->
     for name, flag in (("cpu", "--cpus"), ("memory", "--mem"), ("gpu", "--gpus")):
         if getattr(wanted, name) and getattr(given, name):
             raise BadValue(f"{name} is asked for twice", why=f"by --type {name} and by {flag}", hint="keep one of them")
-    wanted += given
-    if not wanted.cpu:
-        wanted += Resources(cpu=MILLI)
-    return Request(
-        resources=wanted,
-        priority=parse_priority(options["priority"]),
-        nodes=options["nodes"],
-        immediate=options["immediate"],
-        requeue=not options["no_requeue"],
-        **placing_fields(options, wanted.gpu),
-        gang=parse_gang(options["gang"]),
-        **parse_retries(options["retry_on"], options["retries"], options["retry_memory"]),
-    )
-
-
-def spec_of(command: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
-    """The command and its surroundings. Raises BadValue."""
-    workdir = options["workdir"]
-    if workdir and not workdir.startswith("/"):
-        raise BadValue(f"--workdir {workdir} is not an absolute path", why="it names a directory of the node")
-    for text in (*command, workdir, options["name"]):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise BadValue(f"{text!r} cannot be sent", why="commands, paths and names must be UTF-8") from None
-    limit, grace = options["time_limit"], options["grace"]
-    seconds = parse_duration(limit) if limit is not None else 0.0
-    return JobSpec(
-        argv=command,
-        env=dict(_variable(one) for one in options["env"]),
-        name=options["name"],
-        workdir=workdir,
-        time_limit=seconds,
-        grace=parse_duration(grace) if grace is not None else 5.0,
-        limits=limits_of(options, seconds),
-    )
+    return wanted + given
 
 
 def _variable(text: str) -> tuple[str, str]:
@@ -195,7 +182,7 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _detach(invocation: Invocation, grid: "GridClient", submission: "Submission") -> None:
+def _detach(invocation: Invocation, grid: GridClient, submission: Submission) -> None:
     from distributed_grid.cli import formatting
     from distributed_grid.protocol.messages import Submit, Submitted
 

@@ -1,19 +1,18 @@
 """`grid submit`: jobs from a file, YAML or JSON Lines. Its keys are the long options of `grid run-shared`."""
 
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+from msgspec.structs import replace
 
 from distributed_grid.cli.context import current
-from distributed_grid.cli.jobs.groups import many_of
-from distributed_grid.cli.jobs.run_shared import request_of, run_shared, spec_of
+from distributed_grid.cli.jobs.run_shared import run_shared, submission_of
 from distributed_grid.config.kinds import Problem, did_you_mean
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.jobs import JobSpec, Request
+from distributed_grid.protocol.messages import Submission, Submit, Submitted
 
 FILE_BYTES = 64 << 20
 MOST_JOBS = 100_000
@@ -24,14 +23,10 @@ NOT_OF_A_JOB = {"help", "config", "coordinator", "output", "color", "quiet", "ve
 
 
 class Described(NamedTuple):
-    """One job of the file: the line it begins in, what it asks for, what it runs, whether that is to have the current
-    directory, and what makes many of it."""
+    """One job of the file: what is to be submitted, and whether the current directory is to be shipped with it."""
 
-    where: str
-    request: Request
-    spec: JobSpec
+    submission: Submission
     shipped: bool
-    many: dict[str, Any]
 
 
 class JobsFileError(BadValue):
@@ -169,14 +164,12 @@ class _Reader:
         if len(self.problems) > before:
             return
         try:
-            request = request_of(options["kind"], options["amount"], options)
-            spec = spec_of(tuple(command), options)
-            many = many_of(options)
+            submission = submission_of(tuple(command), options)
         except GridError as error:
             self._problem(node, f"{error.what}: {error.why}" if error.why else error.what, error.hint)
             return
         shipped = not (options["no_ship"] or options["workdir"])
-        self.jobs.append(Described(self._where(node), request, spec, shipped, many))
+        self.jobs.append(Described(submission, shipped))
 
     def _settings(self, node: Any, what: str) -> dict[str, Any]:
         """What a mapping says, by the names of the options; None: as if it were not said."""
@@ -274,25 +267,16 @@ def submit(path: str) -> None:
     if config is not None:
         config.require_sharing()
 
-    import msgspec
-
     from distributed_grid.cli.attach.results import ship
     from distributed_grid.protocol.codec import BULK_BYTES, encode
-    from distributed_grid.protocol.messages import Submission, Submit, Submitted
 
     grid = invocation.connect()
     bundle = ship(invocation, grid) if any(job.shipped for job in jobs) else ""
-    call = os.urandom(12).hex()
-    submissions = tuple(
-        Submission(
-            key=f"{call}{number:08x}",
-            spec=msgspec.structs.replace(job.spec, bundle=bundle) if job.shipped else job.spec,
-            request=job.request,
-            **job.many,
-        )
-        for number, job in enumerate(jobs)
-    )
-    message = Submit(id=0, jobs=submissions)
+    submissions = [one.submission for one in jobs]
+    for number, (one, shipped) in enumerate(jobs):
+        if shipped:
+            submissions[number] = replace(one, spec=replace(one.spec, bundle=bundle))
+    message = Submit(id=0, jobs=tuple(submissions))
     if (size := len(encode(0, [message]))) > BULK_BYTES:
         raise BadValue(
             f"the {len(jobs)} jobs of {path} have {size} bytes",
@@ -302,7 +286,7 @@ def submit(path: str) -> None:
     reply: Submitted = grid.call(message)
     grid.close()
     if invocation.output in ("json", "jsonl"):
-        rows = [{"id": job, "name": one.spec.name} for job, one in zip(reply.jobs, jobs, strict=True)]
+        rows = [{"id": job, "name": one.spec.name} for job, one in zip(reply.jobs, submissions, strict=True)]
         formatting.emit_json(invocation, {"jobs": rows}, rows="jobs")
     else:
         formatting.emit("".join(f"{job}\n" for job in reply.jobs))

@@ -33,34 +33,45 @@ def test_a_job_takes_the_defaults_where_it_says_nothing_itself() -> None:
           time: 1h30m
         """
     )
-    assert one.spec.argv == ("python", "train.py", "--name", "a b")
-    assert (one.spec.name, one.request.priority, one.shipped) == ("first", Priority.LOW, False)
-    assert one.request.resources == Resources(2 * MILLI, GIB)
-    assert other.spec.argv == ("sh", "-c", "exit 3")
-    assert (other.request.priority, other.shipped, other.spec.time_limit) == (Priority.HIGH, True, 5400)
-    assert other.request.retry_on == (RetryOn.LOST, RetryOn.FAILED)
+    assert one.submission.spec.argv == ("python", "train.py", "--name", "a b")
+    assert (one.submission.spec.name, one.submission.request.priority, one.shipped) == ("first", Priority.LOW, False)
+    assert one.submission.request.resources == Resources(2 * MILLI, GIB)
+    assert other.submission.spec.argv == ("sh", "-c", "exit 3")
+    assert (other.submission.request.priority, other.shipped, other.submission.spec.time_limit) == (
+        Priority.HIGH,
+        True,
+        5400,
+    )
+    assert other.submission.request.retry_on == (RetryOn.LOST, RetryOn.FAILED)
 
 
 def test_variables_of_the_defaults_and_of_the_job_are_both_given_and_the_jobs_own_count() -> None:
     (one,) = jobs("defaults: {env: {A: 1, B: 2}}\njobs: [{command: env, env: {B: 3, C: 4}}]")
-    assert one.spec.env == {"A": "1", "B": "3", "C": "4"}
+    assert one.submission.spec.env == {"A": "1", "B": "3", "C": "4"}
 
 
 def test_null_takes_a_default_away() -> None:
     (one,) = jobs("defaults: {time: 5, cpus: 3}\njobs: [{command: 'true', time: null, cpus: ~}]")
-    assert (one.spec.time_limit, one.request.resources.cpu) == (0, MILLI)
+    assert (one.submission.spec.time_limit, one.submission.request.resources.cpu) == (0, MILLI)
 
 
 def test_json_lines_are_a_job_a_line_and_complaints_name_the_line() -> None:
     one, other = jobs('{"command": ["a"], "gpus": 1}\n\n{"command": "b c"}\n')
-    assert (one.spec.argv, one.request.resources.gpu, other.spec.argv) == (("a",), MILLI, ("b", "c"))
+    assert (one.submission.spec.argv, one.submission.request.resources.gpu, other.submission.spec.argv) == (
+        ("a",),
+        MILLI,
+        ("b", "c"),
+    )
     assert refused('{"command": "a"}\n{"command": "b", "gpu": 1}\n')[0].startswith(
         "error: jobs.yaml:2: unknown key 'gpu'"
     )
 
 
 def test_one_line_of_json_that_lists_jobs_is_a_whole_file() -> None:
-    assert [one.spec.argv for one in jobs('{"jobs": [{"command": "a"}, {"command": "b"}]}')] == [("a",), ("b",)]
+    assert [one.submission.spec.argv for one in jobs('{"jobs": [{"command": "a"}, {"command": "b"}]}')] == [
+        ("a",),
+        ("b",),
+    ]
 
 
 def test_all_that_is_wrong_is_told_at_once_with_lines_and_suggestions() -> None:
@@ -102,4 +113,4 @@ def test_what_cannot_be_taken(text: str, said: str) -> None:
 
 def test_objects_of_python_are_never_made() -> None:
     (one,) = jobs("jobs:\n- command: !!python/object/apply:os.system [echo, gone]")
-    assert one.spec.argv == ("echo", "gone")
+    assert one.submission.spec.argv == ("echo", "gone")
