@@ -36,8 +36,3 @@ def test_every_method_of_both_clients_is_explained(client: type) -> None:
     for_shells = {"connect", "close", "do", "call", "ask", "watch", "receive", "fileno", "timeout", "number"}
     text = PAGE.read_text()
     assert not {name for name in methods - for_shells if f"`{name}(" not in text}
-
-
-def test_both_clients_have_the_same_methods() -> None:
-    asyncio_only = {name for name in vars(GridClient) if not name.startswith("_")} - set(vars(sync.GridClient))
-    assert not asyncio_only

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
-from distributed_grid.cli.lazy import Lazy, LazyGroup
+from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.cli.main import COMMANDS, main
 
 SLOW = {"asyncio", "structlog", "rich", "yaml", "websockets", "ray", "psutil", "msgspec"}
@@ -40,20 +39,6 @@ def test_commands_say_of_themselves_what_the_table_says() -> None:
     assert said == {name: lazy.summary for name, lazy in COMMANDS.items()}
 
 
-def test_a_command_is_imported_only_when_called() -> None:
-    group = LazyGroup(name="g", table={"odd": Lazy("no.such.module:odd", "An odd one.")})
-    context = click.Context(group)
-    assert group.list_commands(context) == ["odd"]
-    assert "An odd one." in group.get_help(context)
-    with pytest.raises(ModuleNotFoundError):
-        group.get_command(context, "odd")
-
-
-def test_a_table_entry_that_is_no_command_is_an_error() -> None:
-    with pytest.raises(TypeError, match="is not a command"):
-        Lazy("distributed_grid.cli.main:COMMANDS", "").load()
-
-
 def test_the_entry_point_is_a_lazy_group() -> None:
     assert isinstance(main, LazyGroup)
     assert main.table is COMMANDS
@@ -76,11 +61,6 @@ def test_nothing_but_the_bridge_ever_imports_ray(module: str) -> None:
     assert "ray" not in run(f"import sys, distributed_grid.{module}; print(*sys.modules)").split()
 
 
-def test_a_mistyped_command_is_answered_with_the_right_one() -> None:
-    with pytest.raises(click.UsageError, match="Did you mean 'run-shared'"):
-        main.main(["run-shard"], standalone_mode=False)
-
-
 @pytest.mark.parametrize("path", [["job"], ["agent"], ["coordinator"], ["dev"], ["config"], ["cluster"]])
 def test_every_command_has_help_and_takes_the_common_options(path: list[str]) -> None:
     group = COMMANDS[path[0]].load()
@@ -88,23 +68,6 @@ def test_every_command_has_help_and_takes_the_common_options(path: list[str]) ->
     for command in group.commands.values():
         assert command.get_short_help_str()
         assert {"-c", "-o", "--coordinator"} <= {name for parameter in command.params for name in parameter.opts}
-
-
-def test_a_command_of_the_guides_is_answered_with_its_name_here() -> None:
-    with pytest.raises(click.UsageError, match="Did you mean 'shared-status'"):
-        main.main(["resource-sharing", "status"], standalone_mode=False)
-
-
-def test_the_help_of_a_group_has_the_whole_line_of_each_command() -> None:
-    said = " ".join(CliRunner().invoke(main, ["boost", "--help"]).output.split())
-    assert "Borrow AMOUNT cores, GPUs or GB for the node TARGET, through its Ray cluster." in said
-    assert said.index("request Borrow") < said.index("status Show") < said.index("history Show")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_name_our_variable(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    main.main(["completion", shell], standalone_mode=False)
-    assert "_GRID_COMPLETE" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2])

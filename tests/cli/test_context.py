@@ -1,0 +1,49 @@
+"""What one call of `grid` was told: where the coordinator is, how much it says, and in which colours."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.cli.context import Invocation, client
+from distributed_grid.coordinator.client.session import GridUnavailable
+from tests.coordinator.client.test_aio import free_port
+
+
+def test_the_coordinator_is_that_of_the_option_before_that_of_the_environment_and_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text('coordinator: {url: "ws://127.0.0.1:7001"}\n')
+    said = Invocation(config_path=str(file))
+    monkeypatch.delenv("GRID_COORDINATOR", raising=False)
+    assert said.url() == "ws://127.0.0.1:7001"
+    monkeypatch.setenv("GRID_COORDINATOR", "ws://127.0.0.1:7002")
+    assert said.url() == "ws://127.0.0.1:7002"
+    said.coordinator = "ws://127.0.0.1:7003"
+    assert said.url() == "ws://127.0.0.1:7003"
+
+
+def test_a_coordinator_that_is_away_is_waited_for_and_that_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"ws://127.0.0.1:{free_port()}"
+    with pytest.raises(GridUnavailable, match="cannot reach"):
+        Invocation(coordinator=url).connect(patience=0.3)
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and f"cannot reach the coordinator at {url}" in told and "waiting for it" in told
+
+
+def test_a_command_does_not_wait_for_a_coordinator_that_it_has_lost() -> None:
+    assert client("ws://127.0.0.1:1").session.patience == 0.0
+
+
+def test_quiet_means_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    Invocation(quiet=True).say("a word")
+    Invocation().say("a\x1b[31m word")
+    told = capsys.readouterr().err
+    assert told.startswith("grid: a") and told.count("word") == 1 and "\x1b" not in told
+
+
+def test_colours_are_for_terminals_unless_somebody_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not Invocation().colored(io.StringIO())
+    assert Invocation(color="always").colored(io.StringIO())
+    assert not Invocation(color="never").colored()
