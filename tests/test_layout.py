@@ -417,17 +417,6 @@ UNMIRRORED = {
     "agent/walls/enclosure.py",
     "agent/walls/forkserver.py",
     "agent/walls/syscalls.py",
-    "cli/attach/attached.py",
-    "cli/attach/follow.py",
-    "cli/attach/gang.py",
-    "cli/attach/results.py",
-    "cli/completion.py",
-    "cli/context.py",
-    "cli/jobs/groups.py",
-    "cli/jobs/jobs.py",
-    "cli/jobs/run_shared.py",
-    "cli/lazy.py",
-    "cli/main.py",
     "simulator/agent.py",
     "simulator/clients.py",
     "simulator/coordinator.py",
@@ -440,7 +429,6 @@ UNMIRRORED = {
     "simulator/run.py",
     "simulator/supervisor.py",
     "simulator/world.py",
-    "distributed_grid/sync.py",
 }
 """Modules without tests of their own name, tested by those of others. This list only ever gets shorter."""
 

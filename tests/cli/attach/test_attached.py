@@ -11,9 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from distributed_grid.cli.attach.attached import Attached
-from distributed_grid.cli.attach.results import bring_back
 from distributed_grid.cli.context import Invocation, client
-from distributed_grid.cli.main import main
 from distributed_grid.coordinator.client.requests import describe_job
 from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.protocol.jobs import Cause, Outcome
@@ -57,19 +55,8 @@ def test_the_output_and_the_exit_code_of_a_job_are_ours(tmp_path: Path, capfdbin
         attached = Attached(Invocation(), client(url).connect(), submission=describe_job("make"))
         assert attached.run() == 7
         assert capfdbinary.readouterr() == (b"out\n", b"err\n")
-        assert bring_back(attached, ("*",), False, False, 7) == 7, "the job's code stays, whatever comes back"
 
 
 def test_a_job_that_nobody_knows_is_no_job_to_follow(tmp_path: Path) -> None:
     with grid_aside(tmp_path) as url, pytest.raises(RequestRefused, match="no job"):
         Attached(Invocation(), client(url).connect(), job="nobody").run()
-
-
-def test_logs_prints_what_there_is_and_attach_ends_as_the_job_did(tmp_path: Path, capfdbinary: Any) -> None:
-    with grid_aside(tmp_path, runs=ends_with(ENDED)) as url:
-        with client(url) as grid:
-            grid.wait(grid.submit("make"))
-        for words, code, told in ((["logs", "--stdout"], 0, (b"out\n", b"")), (["attach"], 7, (b"out\n", b"err\n"))):
-            with pytest.raises(SystemExit) as end:
-                main.main(["--coordinator", url, *words, "last"], standalone_mode=False)
-            assert end.value.code == code and capfdbinary.readouterr() == told

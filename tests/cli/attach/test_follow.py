@@ -1,0 +1,21 @@
+"""`grid logs` and `grid attach` in this process: what is printed, and the exit code."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributed_grid.cli.context import client
+from distributed_grid.cli.main import main
+from tests.cli.attach.test_attached import ENDED, grid_aside
+from tests.coordinator.client.test_aio import ends_with
+
+
+def test_logs_prints_what_there_is_and_attach_ends_as_the_job_did(tmp_path: Path, capfdbinary: Any) -> None:
+    with grid_aside(tmp_path, runs=ends_with(ENDED)) as url:
+        with client(url) as grid:
+            grid.wait(grid.submit("make"))
+        for words, code, told in ((["logs", "--stdout"], 0, (b"out\n", b"")), (["attach"], 7, (b"out\n", b"err\n"))):
+            with pytest.raises(SystemExit) as end:
+                main.main(["--coordinator", url, *words, "last"], standalone_mode=False)
+            assert end.value.code == code and capfdbinary.readouterr() == told

@@ -1,0 +1,34 @@
+"""`grid jobs`, `job show`, `why` and `cancel` in this process."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from distributed_grid.cli.context import client
+from distributed_grid.cli.main import main
+from tests.cli.attach.test_attached import grid_aside
+from tests.coordinator.ends import runs_on
+
+
+def test_a_job_is_listed_shown_explained_and_ended(tmp_path: Path, capfd: Any) -> None:
+    def said(*words: str) -> str:
+        capfd.readouterr()
+        main.main(["--coordinator", url, *words], standalone_mode=False)
+        return str(capfd.readouterr().out)
+
+    with grid_aside(tmp_path, runs=runs_on) as url:
+        with client(url) as grid:
+            job = grid.submit("sleep 60", name="train")
+            waits = grid.submit("sleep 60", cpus=4)
+        assert [row["name"] for row in json.loads(said("-o", "json", "jobs"))["jobs"]] == ["", "train"]
+        assert said("-o", "quiet", "jobs").split() == [waits, job]
+        assert "sleep 60" in said("job", "show", "train")
+        assert "asks 1 cpu" in said("why", job)
+        assert json.loads(said("-o", "json", "why", waits))["job"]["id"] == waits
+        said("cancel", job, waits)
+        assert "cancelled" in said("jobs", "--all")
+
+
+def test_which_jobs_are_to_be_ended_has_to_be_said(capfd: Any) -> None:
+    assert main.main(["cancel"], standalone_mode=False) == 2
+    assert "which jobs are to be ended?" in capfd.readouterr().err
