@@ -416,7 +416,6 @@ UNMIRRORED = {
     "agent/walls/available.py",
     "agent/walls/enclosure.py",
     "agent/walls/forkserver.py",
-    "agent/walls/syscalls.py",
     "simulator/agent.py",
     "simulator/clients.py",
     "simulator/coordinator.py",
