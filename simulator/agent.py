@@ -41,7 +41,6 @@ from distributed_grid.protocol.messages import (
 from distributed_grid.protocol.nodes import Known, Offer, Sample
 from distributed_grid.simulator.engine import UP, Engine, Wire
 from distributed_grid.simulator.machine import Machine
-from distributed_grid.simulator.supervisor import Job as Supervised
 from distributed_grid.simulator.supervisor import Launcher
 
 HOLDS = 30.0
@@ -138,11 +137,12 @@ class Agent(Launcher):
 
     def _start(self) -> None:
         known = []
-        for job, outcome in self.supervisor().connect(self):
-            launch = self.machine.specs.get(job.id) if outcome is None else None
-            known.append((_known(job, outcome), launch, 0))
-            if outcome is not None:
-                self.known_over[job.id] = None
+        for said in self.supervisor().connect(self):
+            one = _known(said)
+            launch = self.machine.specs.get(one.allocation) if one.outcome is None else None
+            known.append((one, launch, 0))
+            if one.outcome is not None:
+                self.known_over[one.allocation] = None
         self.table.restore(known, self.machine.clock())
         if self.machine.newest is not None:
             self.table.welcome(*self.machine.newest)
@@ -400,7 +400,8 @@ class Agent(Launcher):
         self.ask({"op": "stop", "id": stop.allocation, "grace": stop.grace, "cause": stop.cause, "text": stop.text})
 
 
-def _known(job: Supervised, outcome: Outcome | None) -> Known:
-    if outcome is not None:
-        return Known(job.id, State.ENDED, outcome)
-    return Known(job.id, State.STOPPING if job.cause else State.RUNNING)
+def _known(said: dict[str, Any]) -> Known:
+    """What a supervisor says of an allocation."""
+    if said["outcome"] is not None:
+        return Known(said["id"], State.ENDED, msgspec.convert(said["outcome"], Outcome))
+    return Known(said["id"], State.STOPPING if said["stopping"] else State.RUNNING)

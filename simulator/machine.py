@@ -31,7 +31,7 @@ class Machine:
         self.agent: Any = None
         self.supervisor: Any = None
         # The disk: the journal with how much of it is synced, the specs of allocations, the newest coordinator seen.
-        self.journal: list[tuple[Any, ...]] = []
+        self.journal: list[list[Any]] = []
         self.synced = 0
         self.specs: dict[str, Launch] = {}
         self.newest: tuple[Any, ...] | None = None
@@ -132,7 +132,7 @@ class Machine:
         if signal or not self.judge.plans[number_of(run.job)].daemon:
             self.judge.over(run, code, signal)
         if self.supervisor is not None and not self.supervisor.dead:
-            self.supervisor.main_ended(run.allocation, (code, signal))
+            self.supervisor.main_ended(run.allocation, code, signal)
 
     def _done(self, run: Run, code: int | None, counted: float) -> None:
         """Its main process has had its time, but for what it was frozen and that was not counted yet."""
@@ -161,13 +161,14 @@ class Machine:
             (code, counted), run.done = run.done, None
             self._done(run, code, counted)
 
-    def had_its_time(self, allocation: str, limit: float) -> None:
-        """Its supervisor ends it for its time limit: not before it could run for so long."""
+    def had_its_time(self, allocation: str, limit: float, since: float) -> None:
+        """Its supervisor ends it for its time limit: not before it could run for so long, since its intent (by the
+        node's clock)."""
         run = self.runs.get(allocation)
         if run is None or not run.alive:
             return
         frozen = run.frozen_for + (self.engine.now - run.frozen_at if run.frozen_at is not None else 0.0)
-        ran = self.engine.now - run.began - frozen
+        ran = self.seconds(self.clock() - since) - frozen
         if ran < self.seconds(limit) - 0.01:
             raise Violation(run.job, f"{run.allocation} is ended for its time limit of {limit:g} s after {ran:.2f} s")
 

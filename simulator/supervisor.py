@@ -1,119 +1,163 @@
-"""A simulated supervisor (intents are on disk before their process is made, ends before they are reported, and
-both are known to the next one), and the agent's end of the connection to it. Stands for agent/supervisor/ and
-agent/launch/launcher.py.
+"""A simulated supervisor: the real promises (`Allocations`), endings, freezes, leases and journal's records of
+agent/supervisor/, over simulated processes, disk and clock; and the agent's end of the connection to it, which stands
+for agent/launch/launcher.py.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from distributed_grid.protocol.jobs import Cause, Outcome
+import msgspec
+
+from distributed_grid.agent.supervisor.allocations import Allocations
+from distributed_grid.agent.supervisor.endings import Endings, Freezer
+from distributed_grid.agent.supervisor.job import NEVER, Job, JobState, Leases, Recorded, never_ran
+from distributed_grid.protocol.jobs import Outcome
 from distributed_grid.protocol.messages import Exited, Started, Suspended
 from distributed_grid.simulator.engine import Engine, Process
 from distributed_grid.simulator.machine import Machine
 
-NEVER = float("inf")
-LEASE_GRACE = 1.0
-FROZEN_STAYS = 30.0
+PID = 7
+"""Of every main process: nobody looks at it here."""
+LOOK = 0.2
+"""Seconds between two looks whether what a main process left behind is gone."""
+SLACK = 1e-6
+"""Seconds by which a timer is late, so that what it is for is due in spite of rounding."""
 
 
-class Job:
-    """An allocation from its intent to its end. `status` is (code, signal) of its main process, (None, -1) if nobody
-    knows it, None while it lives. `leaseless`: its lease is over."""
+class Journal:
+    """A node's journal. What is appended is safe from a kill, and once it is synced from a power cut as well."""
 
-    def __init__(self, id: str, limit: float = 0.0, grace: float = 5.0, lease: float = 0.0, since: float = 0.0) -> None:
-        self.id, self.limit, self.grace, self.lease, self.since = id, limit, grace, lease, since
-        self.leaseless = False
-        self.outcome: Outcome | None = None
-        self.status: tuple[int | None, int] | None = None
-        self.cause = ""
-        self.text = ""
-        self.kill_at = NEVER
-        self.spawned = False
-        self.frozen_at: float | None = None
-        self.frozen_for = 0.0
-        self.frozen_why = ""
-        self.frozen_until = 0.0
-        self.limit_met = False
-        """Its time limit came while it was frozen."""
-        self.limit_counts = 0.0
-        """The frozen seconds by which its time limit was put off."""
+    sound = True
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.jobs: dict[str, Job] = {}
+
+    def append(self, *record: Any) -> None:
+        if record[0] == "stop" and record[2] == "time-limit":
+            job = self.jobs[record[1]]
+            self._machine.had_its_time(job.id, job.limit, job.began)
+        self._machine.journal.append([*record])
+
+
+class Book(Recorded):
+    """All jobs of a node, and those of them that ended and are not durable yet."""
+
+    unknown = False
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self.over: list[Job] = []
+        self.journal = Journal(machine)
+        self.journal.jobs = self.jobs
+
+
+class Processes:
+    """Those of all jobs of a node, as the supervisor has them end, stop and go on."""
+
+    due = NEVER
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def terminate(self, job: Job) -> None:
+        self._machine.terminate(job.id)
+
+    def kill(self, job: Job) -> None:
+        self._machine.kill(job.id)
+
+    def signal_group(self, job: Job, signum: int) -> None:
+        """No job here asks for a warning."""
+
+    def members(self, job: Job) -> dict[int, Any]:
+        return {}
+
+    def adopt(self, job: Job) -> None:
+        """It is frozen as it was."""
+
+    def stop(self, job: Job) -> None:
+        self._machine.freeze(job.id)
+
+    def go_on(self, job: Job) -> None:
+        self._machine.thaw(job.id)
+
+    def forget(self, job: Job) -> None:
+        """Nothing is kept of it."""
+
+    def tidy(self) -> None:
+        """There is nothing to tidy."""
+
+
+class Launches(dict[str, dict[str, Any]]):
+    """Launches that were not started yet."""
+
+    def add(self, key: str, order: dict[str, Any]) -> None:
+        self[key] = order
+
+    def drop(self, key: str) -> None:
+        self.pop(key, None)
 
 
 class Supervisor(Process):
-    """One life of a node's supervisor."""
+    """One life of a node's supervisor: its loop."""
 
     def __init__(self, engine: Engine, machine: Machine) -> None:
         super().__init__()
         self.engine, self.machine = engine, machine
         self.agent: Any = None
-        self.jobs: dict[str, Job] = {}
-        self.forgotten: dict[str, None] = {}
-        self._launches: dict[str, dict[str, Any]] = {}
-        self._over: list[Job] = []
-        self._due = False
-        self._syncing_until = 0.0
-        self.renewed = 0.0
-        self._noted = 0.0
+        self.book = Book(machine)
+        self.jobs = self.book.jobs
+        self._launches = Launches()
+        self._turn_due = False
+        self._armed = NEVER
+        self._syncing_until = self._retry_at = 0.0
+        processes, note, clock = Processes(machine), engine.note, machine.clock
+        self.leases = Leases()
+        self.freezer = Freezer(processes, self.book.journal, self._tell, note, clock)
+        self.endings = Endings(processes, self.book.journal, self.freezer, lambda job: None, clock)
+        decides = self.leases, self.endings, self._tell, self.freezer.forget, note, clock
+        self.allocations = Allocations(self.book, self._launches, *decides)
         self._restore()
 
     def _restore(self) -> None:
-        boot = ""
-        for kind, key, *rest in self.machine.journal:
-            if kind == "boot":
-                boot = key
-            elif kind == "intent":
-                self.jobs[key] = Job(key, *rest)
-            elif kind == "start":
-                self.jobs[key].spawned = True
-            elif kind == "stop":
-                self.jobs[key].cause, self.jobs[key].text = rest
-            elif kind == "freeze":
-                self.jobs[key].frozen_at, self.jobs[key].frozen_why = rest
-            elif kind == "thaw":
-                self.jobs[key].frozen_at, self.jobs[key].frozen_for = None, rest[0]
-            elif kind == "renewed":
-                self.renewed = key
-            elif kind == "exit":
-                self.jobs.setdefault(key, Job(key)).outcome = rest[0]
-            elif kind == "forget":
-                self.jobs.pop(key, None)
-                self.forgotten[key] = None
-        now = f"boot{self.machine.boots}"
-        for job in [*self.jobs.values()]:
-            if job.outcome is not None:
-                continue
-            if boot and boot != now:
-                job.outcome = Outcome(Cause.REBOOTED, text="the node was restarted while it ran")
-            elif job.spawned and self.machine.lives(job.id) and job.id not in self.machine.main_over:
-                job.limit_counts = job.frozen_for
-                if job.cause:
-                    self._end(job, job.grace)
-                elif job.frozen_at is not None:
-                    self._stay_frozen(job, FROZEN_STAYS)
-                self._arm(job)
-                self._lease(job)
-            else:
-                self.main_ended(job.id, (None, -1))
-        self._append("boot", now)
+        """Take over what an earlier supervisor left running."""
+        machine, book = self.machine, self.book
+        for record in machine.journal:
+            book.take(record)
+        before, book.boot = book.boot, f"boot{machine.boots}"
+        self.leases.renewed = book.renewed
         for job in self.jobs.values():
-            if job.outcome is not None:
-                self._append("exit", job.id, job.outcome)
-        self.machine.synced = len(self.machine.journal)
-
-    def _append(self, *record: Any) -> None:
-        self.machine.journal.append(record)
+            if job.over:
+                continue
+            job.adopted = True
+            if before != book.boot:
+                job.main_ended(-1)
+                job.end({"cause": "rebooted", "text": "the node was restarted while it ran"})
+                continue
+            self.leases.hold(job.id, job.lease, job.since)
+            if job.pid and machine.lives(job.id) and job.id not in machine.main_over:
+                if job.cause:
+                    self.endings.end(job, job.grace)
+                self.freezer.restore(job)
+                self.endings.arm(job)
+            else:
+                job.main_ended(-1)
+        self._settle()
+        book.over.clear()
+        machine.journal[:] = book.records()
+        machine.synced = len(machine.journal)
+        self._arm()
 
     # --- the agent ----------------------------------------------------------------------------------------------------
 
-    def connect(self, agent: Any) -> list[tuple[Job, Outcome | None]]:
-        """An agent comes and is told all there is. What is over and not on disk yet is told as running still."""
+    def connect(self, agent: Any) -> list[dict[str, Any]]:
+        """An agent comes and is told all there is."""
         self.agent = agent
-        over = [job.id for job in self._over]
-        for job in self.jobs.values():
-            if job.outcome is None and job.frozen_at is not None:
-                self._tell_frozen(job, 0.0)
-        known = [job for job in self.jobs.values() if job.id not in over or (job.outcome and job.outcome.started)]
-        return [(job, None if job.id in over else job.outcome) for job in known]
+        known = self.allocations.known()
+        for one in known:
+            if one["outcome"] is None and one["frozen"] is not None:
+                self._tell(one["frozen"])
+        return known
 
     def hear(self, agent: Any, number: int, op: dict[str, Any]) -> None:
         """What the agent asks for. Of what one said that was killed a little may never have left it."""
@@ -121,67 +165,27 @@ class Supervisor(Process):
             return
         if self._syncing(self.hear, agent, number, op):
             return
+        job = self.jobs.get(op.get("id", ""))
         match op["op"]:
             case "launch":
-                self._launch(op)
+                self.allocations.launch(op)
             case "stop":
-                self._stop(op)
-            case "freeze":
-                self._freeze(op)
-            case "thaw":
-                if op["id"] in self.jobs:
-                    self._thaw(self.jobs[op["id"]])
+                self.allocations.stop(op["id"], op["cause"], op["text"], op["grace"])
+            case "freeze" if job is not None:
+                self.freezer.ask(job, op["why"], op["for"])
+            case "thaw" if job is not None:
+                self.endings.thaw(job)
             case "renew":
-                self._renew(op["at"])
+                self.allocations.renew(op["at"])
             case "forget":
-                for key in op["ids"]:
-                    if key in self.jobs and self.jobs[key].outcome is not None and self.jobs[key] not in self._over:
-                        del self.jobs[key]
-                        self.forgotten[key] = None
-                        self._append("forget", key)
+                self.allocations.forget(op["ids"])
         self._soon()
 
-    def _launch(self, op: dict[str, Any]) -> None:
-        key = op["id"]
-        if key in self.jobs:
-            self._tell(self.jobs[key])
-        elif key in self.forgotten:
-            self._was_over(key, Cause.SPAWN_FAILED)
-        elif op["lease"] and op["lease_from"] + op["lease"] <= self.machine.clock():
-            job = self.jobs[key] = Job(key)
-            job.outcome = Outcome(Cause.LEASE_EXPIRED, text="its lease was over before it came", started=False)
-            self._over.append(job)
-        else:
-            self._launches.setdefault(key, op)
-
-    def _stop(self, op: dict[str, Any]) -> None:
-        key = op["id"]
-        self._launches.pop(key, None)
-        job = self.jobs.get(key)
-        if job is None:
-            if key in self.forgotten:
-                self._was_over(key, Cause(op["cause"]))
-            else:
-                job = self.jobs[key] = Job(key)
-                job.outcome = Outcome(Cause(op["cause"]), text=op["text"], started=False)
-                self._over.append(job)
-        elif job.outcome is not None:
-            self._tell(job)
-        else:
-            self._ask_end(job, op["cause"], op["text"], op["grace"])
-
-    def _was_over(self, key: str, cause: Cause) -> None:
-        self._say(key, Outcome(cause, text="it was over before; nothing is started twice", started=False))
-
-    def _tell(self, job: Job) -> None:
-        if job not in self._over:
-            self._say(job.id, job.outcome)
-
-    def _say(self, key: str, outcome: Outcome | None) -> None:
+    def _tell(self, message: dict[str, Any], patient: bool = False) -> None:
         if self.agent is not None:
-            self.engine.later(0.0003, self.agent, self.agent.told, self, key, outcome)
+            self.engine.later(0.0003, self.agent, self.agent.told, self, message)
 
-    # --- a turn -------------------------------------------------------------------------------------------------------
+    # --- the loop -----------------------------------------------------------------------------------------------------
 
     def _syncing(self, act: Callable[..., None], *args: Any) -> bool:
         """Whether its one thread waits for the disk: then this happens afterwards."""
@@ -190,197 +194,105 @@ class Supervisor(Process):
         self.engine.at(self._syncing_until, self, act, *args)
         return True
 
-    def _soon(self, seconds: float = 0.0002) -> None:
-        if not self._due and (self._launches or self._over):
-            self._due = True
-            self.engine.later(seconds, self, self._act)
+    def _soon(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            self.engine.later(0.0002, self, self._turn)
 
-    def _act(self) -> None:
-        """One write and one sync for all intents and ends of this turn; what comes meanwhile waits."""
-        if self._syncing(self._act):
+    def _turn(self) -> None:
+        if self._syncing(self._turn):
             return
-        self._due = False
+        self._turn_due = False
+        now = self.machine.clock()
+        self.allocations.end_unleased(now)
+        self.endings.fire(now)
+        self._settle()
+        self._act(now)
+        self.freezer.act()
+        self._arm()
+
+    def _settle(self) -> None:
+        """A job is over when nothing of it is alive. What its main process left behind is ended first."""
+        for job in [*self.jobs.values()]:
+            if job.state is not JobState.COMPLETING:
+                continue
+            if not self.machine.lives(job.id):
+                self.allocations.is_over(job, job.ended(self.machine.clock()))
+            elif job.kill_at == NEVER:
+                self.endings.end(job, job.grace)
+            else:
+                self.endings.arm(job)
+
+    def _arm(self) -> None:
+        """Have the next turn when something is due."""
+        due = [self.endings.due, self.leases.next, *(one.until for one in self.freezer.jobs.values())]
+        if self._launches or self.book.over:
+            due.append(self._retry_at)
+        if any(job.state is JobState.COMPLETING for job in self.jobs.values()):
+            due.append(self.machine.clock() + LOOK)
+        if (soonest := min(due)) < self._armed:
+            self._armed = soonest
+            seconds = max(0.0, self.machine.seconds(soonest - self.machine.clock())) + SLACK
+            self.engine.later(seconds, self, self._wake, soonest)
+
+    def _wake(self, when: float) -> None:
+        if when == self._armed:
+            self._armed = NEVER
+            self._turn_due = True
+            self._turn()
+
+    def _act(self, now: float) -> None:
+        """One write and one sync for all intents and ends of this turn; what comes meanwhile waits."""
+        if now < self._retry_at or not (self._launches or self.book.over):
+            return
         fresh = [*self._launches.values()]
         self._launches.clear()
         if self.machine.journal_bad:
+            self._retry_at = now + 1.0
             for op in fresh:
-                self._say(op["id"], Outcome(Cause.SPAWN_FAILED, text="the journal cannot be written", started=False))
-            self._soon(1.0)
+                self.leases.drop(op["id"])
+                text = "the journal on the node cannot be written (is the disk full?)"
+                self._tell({"op": "exited", "id": op["id"], "outcome": never_ran("spawn-failed", text)})
             return
         begun = []
         for op in fresh:
-            job = self.jobs[op["id"]] = Job(op["id"], op["limit"], op["grace"], op["lease"], op["lease_from"])
-            self._append("intent", job.id, job.limit, job.grace, job.lease, job.since)
+            job = self.jobs[op["id"]] = Job(op["id"], now, op["limit"], op["grace"], (), op["lease"], op["lease_from"])
+            self.book.journal.append(*job.intent())
             begun.append(job)
-        for job in self._over:
-            self._append("exit", job.id, job.outcome)
+        for job in self.book.over:
+            self.book.journal.append("exit", job.id, job.outcome)
         self._syncing_until = self.engine.now + 0.0005 + self.machine.chance.random() * self.machine.sluggish
-        self.engine.at(self._syncing_until, self, self._synced, len(self.machine.journal), begun, [*self._over])
+        length, over = len(self.machine.journal), [*self.book.over]
+        self.engine.at(self._syncing_until, self, self._synced, length, begun, over)
 
-    def _synced(self, length: int, begun: list[Job], told: list[Job]) -> None:
+    def _synced(self, length: int, begun: list[Job], over: list[Job]) -> None:
         self.machine.synced = max(self.machine.synced, length)
-        self._over = [job for job in self._over if job not in told]
-        for job in told:
-            self._tell(job)
+        self.book.over = [job for job in self.book.over if job not in over]
+        for job in over:
+            self.allocations.tell(job)
         for job in begun:
             self.machine.spawn(job.id)
         if begun:
             self._syncing_until = self.engine.now + 0.0001 + self.machine.sluggish / 4
             self.engine.at(self._syncing_until, self, self._begun, begun)
-        self._soon()
+        self._arm()
 
     def _begun(self, jobs: list[Job]) -> None:
         for job in jobs:
-            self._append("start", job.id)
-            job.spawned = True
-            self._tell(job)
-            self._arm(job)
-            self._lease(job)
+            job.runs(PID)
+            self.book.journal.append(*job.begin())
+            self.allocations.tell(job)
+            self.endings.arm(job)
+        self._arm()
 
-    # --- ends ---------------------------------------------------------------------------------------------------------
-
-    def _arm(self, job: Job) -> None:
-        if job.limit:
-            self.engine.later(self.machine.seconds(job.limit), self, self._limit, job)
-
-    def _limit(self, job: Job) -> None:
-        if self._syncing(self._limit, job):
-            return
-        if job.frozen_at is not None:
-            job.limit_met = True
-            return
-        if job.frozen_for > job.limit_counts:
-            put_off, job.limit_counts = job.frozen_for - job.limit_counts, job.frozen_for
-            self.engine.later(self.machine.seconds(put_off), self, self._limit, job)
-            return
-        if job.outcome is None and job.status is None and not job.cause:
-            self.machine.had_its_time(job.id, job.limit)
-            self._ask_end(job, Cause.TIME_LIMIT, "ran longer than its time limit", job.grace)
-
-    def _lease(self, job: Job) -> None:
-        """Have its lease looked at when it ends, unless it is renewed until then."""
-        if job.lease:
-            due = self.machine.seconds(self._deadline(job) - self.machine.clock())
-            self.engine.later(max(0.0, due), self, self._lease_due, job)
-
-    def _deadline(self, job: Job) -> float:
-        return max(job.since, self.renewed) + job.lease
-
-    def _lease_due(self, job: Job) -> None:
-        if self._syncing(self._lease_due, job):
-            return
-        if job.outcome is None and not job.leaseless:
-            if self.machine.clock() < self._deadline(job) - 1e-6:
-                self._lease(job)
-                return
-            self.engine.note(f"the lease of {job.id} on {self.machine.name} is over")
-            job.leaseless = True
-            self._ask_end(job, Cause.LEASE_EXPIRED, "its lease was not renewed", min(job.grace, LEASE_GRACE))
-
-    def _renew(self, at: float) -> None:
-        now = self.machine.clock()
-        held = [job for job in self.jobs.values() if job.lease and job.outcome is None and not job.leaseless]
-        for job in held:
-            if self._deadline(job) <= now:
-                self._lease_due(job)  # what is over by now is not revived
-        self.renewed = max(self.renewed, min(at, now))
-        if self.renewed - self._noted >= min((job.lease for job in held), default=NEVER) / 4:
-            self._noted = self.renewed
-            self._append("renewed", self.renewed)
-
-    def _ask_end(self, job: Job, cause: str, text: str, grace: float) -> None:
-        if job.status is None and not job.cause:
-            job.cause, job.text = cause, text
-            self._append("stop", job.id, cause, text)
-        self._end(job, grace if grace >= 0 else job.grace)
-
-    # --- the owner ----------------------------------------------------------------------------------------------------
-
-    def _freeze(self, op: dict[str, Any]) -> None:
-        job = self.jobs.get(op["id"])
-        if job is None or not job.spawned or job.outcome is not None or job.cause or job.status is not None:
-            return
-        if job.frozen_at is None:
-            job.frozen_at, job.frozen_why = self.machine.clock(), op["why"]
-            self._append("freeze", job.id, job.frozen_at, job.frozen_why)
-            self.machine.freeze(job.id)
-            self._tell_frozen(job, 0.0)
-        self._stay_frozen(job, op["for"])
-
-    def _stay_frozen(self, job: Job, seconds: float) -> None:
-        job.frozen_until = self.engine.now + self.machine.seconds(seconds)
-        self.engine.at(job.frozen_until, self, self._frozen_long, job)
-
-    def _frozen_long(self, job: Job) -> None:
-        if self.engine.now >= job.frozen_until - 1e-6:
-            self._thaw(job)
-
-    def _thaw(self, job: Job) -> None:
-        if job.frozen_at is None:
-            return
-        lasted = self.machine.clock() - job.frozen_at
-        job.frozen_for, job.frozen_at = job.frozen_for + lasted, None
-        self.machine.thaw(job.id)
-        self._append("thaw", job.id, job.frozen_for)
-        self._tell_frozen(job, lasted)
-        if job.limit_met:
-            job.limit_met = False
-            self._limit(job)
-
-    def _tell_frozen(self, job: Job, lasted: float) -> None:
-        why = ""
-        if job.frozen_at is not None:
-            why, lasted = job.frozen_why, self.machine.clock() - job.frozen_at
-        told = Suspended(allocation=job.id, why=why, lasted=lasted, in_all=job.frozen_for + (lasted if why else 0.0))
-        if self.agent is not None:
-            self.engine.later(0.0003, self.agent, self.agent.suspended, self, told)
-
-    def _end(self, job: Job, grace: float) -> None:
-        self._thaw(job)
-        if grace > 0 and job.kill_at == NEVER:
-            self.machine.terminate(job.id)
-        kill_at = self.engine.now + grace
-        if kill_at < job.kill_at:
-            job.kill_at = kill_at
-            self.engine.at(kill_at, self, self._kill, job)
-
-    def _kill(self, job: Job) -> None:
-        if self._syncing(self._kill, job):
-            return
-        if job.outcome is None:
-            self.machine.kill(job.id)
-            self._look(job)
-
-    def main_ended(self, key: str, status: tuple[int | None, int]) -> None:
-        """Its main process is gone, with this status."""
-        if self._syncing(self.main_ended, key, status):
+    def main_ended(self, key: str, code: int | None, signal: int) -> None:
+        """Its main process is gone: it has exited with this code, or was killed by this signal."""
+        if self._syncing(self.main_ended, key, code, signal):
             return
         job = self.jobs.get(key)
-        if job is not None and job.outcome is None and job.status is None:
-            job.status = status
-            self._look(job)
-
-    def _look(self, job: Job) -> None:
-        """It is over when nothing of it is alive; what its main process left behind is ended first."""
-        if job.status is None or job.outcome is not None:
-            return
-        if self.machine.lives(job.id):
-            if job.kill_at == NEVER:
-                self._end(job, job.grace)
-            self.engine.later(0.2, self, self._look, job)
-            return
-        code, signal = job.status
-        if signal < 0:
-            cause = Cause(job.cause or "supervisor-lost")
-            job.outcome = Outcome(cause, text=job.text or "how it ended is not known")
-        elif job.cause:
-            job.outcome = Outcome(Cause(job.cause), code=code or 0, signal=signal, text=job.text)
-        elif signal:
-            job.outcome = Outcome(Cause.SIGNALLED, signal=signal)
-        else:
-            job.outcome = Outcome(Cause.EXITED, code=code or 0)
-        self._over.append(job)
-        self._soon()
+        if job is not None and not job.over and job.state is not JobState.COMPLETING:
+            job.main_ended(signal or (code or 0) << 8)
+            self._soon()
 
 
 class Launcher(Process):
@@ -438,33 +350,34 @@ class Launcher(Process):
 
     def supervisor_gone(self) -> None:
         """The supervisor was killed: another one takes over; what is not answered is asked again."""
-        for job, outcome in self.supervisor().connect(self):
-            if outcome is not None and job.id not in self.known_over:
-                self._exited(job.id, outcome)
-            elif outcome is None and job.id in self._unanswered:
-                self.report(Started(allocation=job.id))
+        for known in self.supervisor().connect(self):
+            key, outcome = known["id"], known["outcome"]
+            if outcome is not None and key not in self.known_over:
+                self._exited(key, outcome)
+            elif outcome is None and key in self._unanswered:
+                self.report(Started(allocation=key))
         if self.lease_from:
             self._send({"op": "renew", "at": self.lease_from})
         for ops in [*self._unanswered.values()]:
             for op in ops:
                 self._send(op)
 
-    def told(self, supervisor: Supervisor, key: str, outcome: Outcome | None) -> None:
-        """The supervisor says that this runs, or is over."""
+    def told(self, supervisor: Supervisor, message: dict[str, Any]) -> None:
+        """The supervisor says that this runs, is over, is frozen, or goes on."""
         if supervisor is not self.machine.supervisor or supervisor.agent is not self:
             return
-        if outcome is not None:
-            self._exited(key, outcome)
-            return
-        stops = [op for op in self._unanswered.pop(key, []) if op["op"] == "stop"]
-        if stops:
-            self._unanswered[key] = stops
-        self.report(Started(allocation=key))
-
-    def suspended(self, supervisor: Supervisor, told: Suspended) -> None:
-        """The supervisor says that this is frozen, or goes on."""
-        if supervisor is self.machine.supervisor and supervisor.agent is self:
-            self.took(told)
+        key = message["id"]
+        match message["op"]:
+            case "exited":
+                self._exited(key, message["outcome"])
+            case "started":
+                stops = [op for op in self._unanswered.pop(key, []) if op["op"] == "stop"]
+                if stops:
+                    self._unanswered[key] = stops
+                self.report(Started(allocation=key))
+            case "frozen":
+                why, lasted, in_all = message["why"], message["lasted"], message["in_all"]
+                self.took(Suspended(allocation=key, why=why, lasted=lasted, in_all=in_all))
 
     def took(self, told: Suspended) -> None:
         """That is so."""
@@ -478,7 +391,7 @@ class Launcher(Process):
         """Have it go on."""
         self._send({"op": "thaw", "id": allocation})
 
-    def _exited(self, key: str, outcome: Outcome) -> None:
+    def _exited(self, key: str, outcome: dict[str, Any]) -> None:
         self._unanswered.pop(key, None)
         self.known_over[key] = None
-        self.report(Exited(allocation=key, outcome=outcome))
+        self.report(Exited(allocation=key, outcome=msgspec.convert(outcome, Outcome)))

@@ -24,13 +24,16 @@ CEILING = 600
 WIDTH = 13  # modules that lie side by side
 
 
+# What of the supervisor the simulator runs, too.
+SUPERVISORS_PURE = {"agent.supervisor.allocations", "agent.supervisor.endings", "agent.supervisor.job"}
+
 # Who may import what of ours; the longest matching name decides. A name also stands for what is under it:
 # coordinator.client covers coordinator.client.jobs. "" is the top package, for __version__.
 EDGES: dict[str, set[str]] = {
     "protocol": {"protocol"},
     "coordinator.core": {"protocol", "coordinator.core"},
     "agent.core": {"protocol", "agent.core"},
-    "simulator": {"protocol", "coordinator.core", "agent.core", "agent.supervisor.job", "simulator"},
+    "simulator": {"protocol", "coordinator.core", "agent.core", *SUPERVISORS_PURE, "simulator"},
     # What all rooms share.
     "identity": {"protocol", "identity"},
     "runtime": {"protocol", "runtime", "identity"},
@@ -81,7 +84,7 @@ STARTS: dict[str, set[str]] = {
     "cli.dev.dev": {"agent.gpus.backends"},
 }
 
-PURE = {"protocol", "coordinator.core", "agent.core", "simulator", "push.plan", "agent.supervisor.job"}
+PURE = {"protocol", "coordinator.core", "agent.core", "simulator", "push.plan", *SUPERVISORS_PURE}
 PURE_STDLIB = set(
     "__future__ abc bisect collections collections.abc contextlib copy dataclasses decimal difflib enum fnmatch"
     " functools hashlib heapq itertools math operator re statistics string struct textwrap types typing zlib".split()
@@ -92,6 +95,8 @@ PURE_OTHERS = {
     "agent.core": {"msgspec"},
     "push.plan": {"msgspec", "urllib.parse"},
     "simulator": {"msgspec", "random"},  # every draw from one seeded Random
+    "agent.supervisor.allocations": set(),
+    "agent.supervisor.endings": set(),
     "agent.supervisor.job": {"os.WCOREDUMP", "os.waitstatus_to_exitcode", "signal"},  # what a wait status says
 }
 

@@ -350,13 +350,6 @@ class Book:
                 self.over.append(job)
             self._log("nothing lives of what the damaged journal did not name")
 
-    def forget(self, key: str) -> None:
-        """Its end is known where it counts. Without effect on what has not ended."""
-        if key in self.jobs and self.jobs[key].over:
-            del self.jobs[key]
-            self.forgotten[key] = None
-            self.journal.append("forget", key)
-
     def save(self, sync: bool) -> list[Job] | None:
         """Write what was appended and what is over, with `sync` through to the disk. What is over and durable now; None
         if the disk takes nothing."""

@@ -19,15 +19,15 @@ from typing import Any
 from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups
 from distributed_grid.agent.cgroups.hierarchies import described, freezer, survey
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.supervisor.endings import Endings
-from distributed_grid.agent.supervisor.freeze import Freezer, told
-from distributed_grid.agent.supervisor.job import LEASE_GRACE, NEVER, Job, Leases, lease_text, never_ran
+from distributed_grid.agent.supervisor.allocations import Allocations
+from distributed_grid.agent.supervisor.endings import Endings, Freezer
+from distributed_grid.agent.supervisor.job import NEVER, Job, Leases, never_ran
 from distributed_grid.agent.supervisor.journal import Book
 from distributed_grid.agent.supervisor.limits import Limits, Outputs
 from distributed_grid.agent.supervisor.recovery import Survivors
 from distributed_grid.agent.supervisor.sockets import AgentSocket, FilesSocket, Warnings
 from distributed_grid.agent.supervisor.spawners import Launches, Spawners, Spawning
-from distributed_grid.agent.supervisor.tree import Tree
+from distributed_grid.agent.supervisor.tree import Stopper, Tree
 from distributed_grid.agent.walls import syscalls
 from distributed_grid.agent.walls.enclosure import NAMESPACE
 from distributed_grid.agent.walls.forkserver import ForkServer, ForkServerGone
@@ -90,8 +90,11 @@ class Supervisor:
         self.outputs = Outputs(self.allocs, output_limit, warn)
         self.book = Book(os.path.join(state_dir, "journal"), self.leases, log)
         self.jobs = self.book.jobs
-        self.freezer = Freezer(self.tree, self.book.journal, lambda said: self.agent.tell(said), log, freezer(cgroup))
-        self.endings = Endings(self.tree, self.book.journal, self.freezer, self._unended)
+        stopper = Stopper(self.tree, log, freezer(cgroup))
+        self.freezer = Freezer(stopper, self.book.journal, self._tell, log, procs.now)
+        self.endings = Endings(self.tree, self.book.journal, self.freezer, self._unended, procs.now)
+        decides = self.leases, self.endings, self._tell, self._release, log, procs.now
+        self.allocations = Allocations(self.book, self.launches, *decides)
         self.kept_by = described(found)
         self.limits = Limits(self.tree, groups, self.groups, self.endings.ask, self._strayed)
         places = [*found.places.values(), freezer(cgroup)]
@@ -198,23 +201,11 @@ class Supervisor:
     # --- what the agent says -------------------------------------------------------------------------------------
 
     def _greeting(self) -> dict[str, Any]:
-        now = procs.now()
-        known = []
-        for job in self.jobs.values():
-            outcome = job.outcome
-            if outcome is not None and job in self.book.over:
-                if not outcome.get("started", True):
-                    continue
-                outcome = None  # it is not on disk yet, and so still to be told
-            about = {"id": job.id, "pid": job.pid, "stopping": bool(job.cause), "for": now - job.began}
-            frozen = told(job, now) if job.frozen_at or job.frozen_for else None
-            about |= {"outcome": outcome, "frozen": frozen, "unended": job.unended if outcome is None else ""}
-            known.append({**about, **_where(job)})
         about_us = {"version": VERSION, "software": self.software, "pid": os.getpid(), "limits": self.kept_by}
         lost = self.book.loss.told() if self.book.loss is not None else None
         about_us |= {"walls": self.slots.walls, "loss": lost, "nameless": self.slots.nameless}
         about_us |= {"warnings": self.warnings.unheard(), "grouped": self.groups.there}
-        return {"op": "hello", **about_us, "known": known}
+        return {"op": "hello", **about_us, "known": self.allocations.known()}
 
     def _tell_warning(self, line: str) -> bool:
         if self._hears is None or not self._hears.connected:
@@ -225,11 +216,11 @@ class Supervisor:
     def _hear(self, message: dict[str, Any]) -> None:
         match message["op"]:
             case "launch":
-                self._launch(message)
+                self.allocations.launch(message)
             case "reserve":
                 self._reserve(message)
             case "stop":
-                self._stop(message["id"], message["cause"], message["text"], message["grace"])
+                self.allocations.stop(message["id"], message["cause"], message["text"], message["grace"])
             case "signal":
                 job = self.jobs.get(message["id"])
                 if job is not None and not job.over and 0 < message["signal"] <= signal.NSIG:
@@ -244,34 +235,15 @@ class Supervisor:
                 if (job := self.jobs.get(message["id"])) is not None:
                     self.endings.thaw(job)
             case "renew":
-                now = procs.now()
-                self._end_unleased(now)  # what is over by now is not revived: we may have been stopped since
-                if self.leases.renew(message["at"], now):
-                    self.book.journal.append("renewed", self.leases.renewed)
+                self.allocations.renew(message["at"])
             case "forget":
-                for key in message["ids"]:
-                    self.book.forget(key)
+                self.allocations.forget(message["ids"])
             case "leave":
                 self.leave = True
             case "proven":
                 self._proven()
             case other:
                 log(f"the agent says {other!r}, which is not known here")
-
-    def _launch(self, order: dict[str, Any]) -> None:
-        key, lease, since = order["id"], order["lease"], order["lease_from"]
-        if key in self.jobs:
-            self._tell(self.jobs[key])
-        elif key in self.book.forgotten:
-            self._was_over(key, "spawn-failed")
-        elif "/" in key or key.startswith("."):
-            log(f"{key!r} is not the id of an allocation")
-        elif lease and since + lease <= procs.now():
-            # Newer renewals do not count: it may have been given up before them, while it was on its way here.
-            self._refuse(key, "lease-expired", lease_text(lease))
-        elif key not in self.launches:
-            self.leases.hold(key, lease, since)
-            self.launches.add(key, order)
 
     def _reserve(self, order: dict[str, Any]) -> None:
         """Say where the working directory of a launch will be, which has to be filled before."""
@@ -290,20 +262,6 @@ class Supervisor:
             slot = "" if why else spawning.slot.name
             self.agent.tell({"op": "reserved", "id": spawning.taken, "slot": slot, "why": why})
 
-    def _stop(self, key: str, cause: str, text: str, grace: float) -> None:
-        job = self.jobs.get(key)
-        if job is None:
-            if key in self.book.forgotten:
-                self._was_over(key, cause)
-            elif self.book.unknown and key not in self.launches:
-                log(f"{key} is to be ended, and is not known since the journal was damaged: not answered")
-            else:
-                self._refuse(key, cause, text or "ended before it was started")
-        elif job.over:
-            self._tell(job)
-        else:
-            self.endings.ask(job, cause, text, grace)
-
     def _proven(self) -> None:
         """Nothing lives of what a damaged journal did not name."""
         self.book.proven()
@@ -312,15 +270,8 @@ class Supervisor:
         if self.book.loss is not None:
             self.agent.tell({"op": "proven", "id": self.book.loss.id})
 
-    def _refuse(self, key: str, cause: str, text: str) -> None:
-        """Never start what was not started yet. Remembered as over, so that a launch that comes late is refused."""
-        self.launches.drop(key)
-        job = self.jobs[key] = Job(key)
-        self._is_over(job, never_ran(cause, text))
-
-    def _is_over(self, job: Job, outcome: dict[str, Any]) -> None:
-        """Nothing of it is alive, or ever was. Told once that is durable."""
-        job.end(outcome)
+    def _release(self, job: Job) -> None:
+        """Give back what it held, now that nothing of it lives."""
         self.tree.over(job)
         if (job.orphaned or job.adopted) and job.place is not None and job.place.own:
             self.slots.forks.act(job.place.uid, job.place.gid, [["clear"]])  # else its spawner does
@@ -329,11 +280,9 @@ class Supervisor:
         if job.pidfd >= 0 and not job.adopted:
             os.close(job.pidfd)
             job.pidfd = -1
-        self.leases.drop(job.id)
         self.outputs.leave(job.id)
         self.limits.leave(job)
         self.freezer.forget(job)
-        self.book.over.append(job)
 
     def _unended(self, job: Job) -> None:
         log(f"{job.id} cannot be ended: {job.unended}; it is killed again until nothing of it lives")
@@ -343,18 +292,8 @@ class Supervisor:
         log(f"{job.id}: {text}")
         self.agent.tell({"op": "noted", "id": job.id, "text": text})
 
-    def _was_over(self, key: str, cause: str) -> None:
-        text = "it was over and acknowledged before; an allocation is never started twice"
-        self.agent.tell({"op": "exited", "id": key, "outcome": never_ran(cause, text)})
-
-    def _tell(self, job: Job) -> None:
-        if job in self.book.over:
-            return
-        if job.outcome is not None:
-            self.agent.tell({"op": "exited", "id": job.id, "outcome": job.outcome, **_where(job)})
-        else:
-            # A short job's end is told together with its start: for us, the agent and the coordinator half the work.
-            self.agent.tell({"op": "started", "id": job.id, "pid": job.pid, **_where(job)}, patient=True)
+    def _tell(self, message: dict[str, Any], patient: bool = False) -> None:
+        self.agent.tell(message, patient=patient)
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
@@ -402,7 +341,7 @@ class Supervisor:
     def _fire(self) -> None:
         """Do what is due: time limits, leases, the end of somebody's grace, a look at the outputs and at the limits."""
         now = procs.now()
-        self._end_unleased(now)
+        self.allocations.end_unleased(now)
         self._find_codes(now)
         if self.survivors.look(now):
             self._proven()
@@ -410,15 +349,6 @@ class Supervisor:
         self.outputs.look(now)
         self.limits.look(now)
         self.slots.look(now)
-
-    def _end_unleased(self, now: float) -> None:
-        """End what has a lease that is over."""
-        for key, lease in self.leases.over(now).items():
-            if key in self.launches:
-                self._refuse(key, "lease-expired", lease_text(lease))
-            else:
-                job = self.jobs[key]
-                self.endings.ask(job, "lease-expired", lease_text(lease), min(job.grace, LEASE_GRACE))
 
     def _settle(self) -> None:
         """A job is over when nothing of it is alive. What its main process left behind is ended first."""
@@ -428,7 +358,7 @@ class Supervisor:
             job.look = False
             if not self.tree.alive(job):
                 self.limits.judge(job)
-                self._is_over(job, job.ended(procs.now()))
+                self.allocations.is_over(job, job.ended(procs.now()))
             elif job.kill_at == NEVER:
                 self.endings.end(job, job.grace)
             else:
@@ -457,7 +387,7 @@ class Supervisor:
             self.leases.drop(job.id)
             self.slots.release(spawning)
             job.end(never_ran("spawn-failed", "the journal on the node cannot be written (is the disk full?)"))
-            self._tell(job)
+            self.allocations.tell(job)
 
     def _tell_nameless(self) -> None:
         if self.slots.nameless and not self._told_nameless:
@@ -468,7 +398,7 @@ class Supervisor:
         """Make it durable, then tell the ends. False if the disk takes nothing."""
         told = self.book.save(sync)
         for job in told or ():
-            self._tell(job)
+            self.allocations.tell(job)
         return told is not None
 
     # --- starts and ends, by spawners -------------------------------------------------------------------------------
@@ -484,7 +414,7 @@ class Supervisor:
                 if not self.launches.send(job.id, order, spawning):
                     self._again(job, order)
             except CannotStart as why:
-                self._is_over(job, never_ran(why.cause, why.text))
+                self.allocations.is_over(job, never_ran(why.cause, why.text))
         if self.book.over:
             self._save(sync=True)
 
@@ -495,7 +425,7 @@ class Supervisor:
         self.launches.add(job.id, order)
 
     def _cannot_start(self, key: str, why: CannotStart) -> None:
-        self._refuse(key, why.cause, why.text)
+        self.allocations.refuse(key, why.cause, why.text)
 
     def _told(self, spawning: Spawning, message: dict[str, Any], fds: list[int]) -> None:
         """What a spawner says of its job."""
@@ -509,7 +439,7 @@ class Supervisor:
                 self._spawned(job, int(message["pid"]), fds)
             elif message["op"] == "failed":
                 self.limits.admitted(job, spawning.pid)
-                self._is_over(job, never_ran(str(message["cause"]), str(message["text"])))
+                self.allocations.is_over(job, never_ran(str(message["cause"]), str(message["text"])))
             elif message["op"] == "ended":
                 job.cpu, job.peak = float(message["cpu"]), max(job.peak, int(message["peak"]))
                 job.left = bool(message["left"])
@@ -532,7 +462,7 @@ class Supervisor:
         self.limits.admitted(job, job.place.pid if job.place is not None else 0)
         self.book.journal.append(*job.begin())  # not synced: where the power is cut the process is gone as well
         self._watch(job)
-        self._tell(job)
+        self.allocations.tell(job)
         self.endings.arm(job)
         if job.cause:  # it was to end before it was there
             self.tree.terminate(job)
@@ -558,8 +488,3 @@ class Supervisor:
         if spawning is None or spawning.dead or not (spawning.slot.own or spawning.slot.walls == NAMESPACE):
             return False
         return self.slots.order(spawning, {"op": "kill"})
-
-
-def _where(job: Job) -> dict[str, Any]:
-    """What the agent has to know of the place of a job's processes."""
-    return {"slot": job.place.name, "walls": job.place.walls} if job.place is not None else {}

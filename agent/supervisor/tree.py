@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from distributed_grid.agent.cgroups import groups as cgroups
+from distributed_grid.agent.cgroups.cgroupfs import Place
 from distributed_grid.agent.cgroups.groups import SlotGroups
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.supervisor.job import Job
+from distributed_grid.agent.supervisor.job import NEVER, Job, JobState
 from distributed_grid.agent.walls import accounts
 from distributed_grid.agent.walls.enclosure import NAMESPACE
 
@@ -203,6 +205,8 @@ def _everyone() -> Iterator[int]:
 _ROUNDS = 50
 _KILL_SECONDS = 0.5  # that one try to end a job without user id, namespace or group of its own may hold up everything
 _STOP_TRIES = 200
+_STOPPED = "Tt"
+_AGAIN = 0.45  # seconds to another look whether the kernel is done with what was the last of a group
 Act = Callable[[int, int, list[list[Any]]], None]
 
 
@@ -466,3 +470,76 @@ def _next_ended() -> int:
 
 def _is_of(pid: int, uid: int) -> bool:
     return accounts.uid_of_process(pid) == uid
+
+
+# --- freezing ---------------------------------------------------------------------------------------------------------
+
+
+class Stopper:
+    """Stops all of a job and lets it go on, for `Freezer` (endings.py): as a control group where one can be made, else
+    by SIGSTOP to each process, until nobody is left who runs. `place` is where groups can be made that freeze as one
+    (None: nowhere)."""
+
+    def __init__(self, tree: Tree, log: Callable[[str], None], place: Place | None = None) -> None:
+        self.due = NEVER
+        self._tree, self._log, self._place = tree, log, place
+        self._stopped: dict[Job, dict[int, int]] = {}
+        """The processes that were stopped for a job (pid to start time), in that order, and no others."""
+        self._grouped: set[str] = set()
+        """Jobs that may have a group of ours; and of those that are over, in `_leaving`, looked at anew when `due`."""
+        self._leaving: set[str] = set()
+
+    def adopt(self, job: Job) -> None:
+        """An earlier supervisor may have stopped it."""
+        self._grouped.add(job.id)
+        if job.state is JobState.FROZEN:
+            found = self._tree.members(job).items()
+            self._stopped[job] = {pid: at.start for pid, at in found if at.state in _STOPPED}
+
+    def stop(self, job: Job) -> None:
+        """All of it as a group; else by SIGSTOP, until nobody is new. What the job has stopped itself is not ours to
+        wake."""
+        if self._as_group(job):
+            return
+        sent: dict[int, int] = {}
+        for _ in range(_ROUNDS):
+            found = self._tree.members(job).items()
+            fresh = {pid: at.start for pid, at in found if sent.get(pid) != at.start and at.state not in _STOPPED}
+            if not fresh:
+                break
+            self._tree.send(job, fresh, signal.SIGSTOP)
+            sent |= fresh
+        self._stopped[job] = self._stopped.get(job, {}) | sent
+
+    def _as_group(self, job: Job) -> bool:
+        if self._place is None:
+            return False
+        try:
+            self._grouped.add(job.id)
+            cgroups.frozen(self._place, job.id, lambda: self._tree.members(job))
+        except OSError as error:
+            self._log(f"{error.filename} cannot be used ({error.strerror}): jobs are frozen by SIGSTOP from now on")
+            cgroups.thawed(self._place, job.id)
+            self._place = None
+            return False
+        return True
+
+    def go_on(self, job: Job) -> None:
+        """Let it go on, those that were stopped last first."""
+        if self._place is not None:
+            cgroups.thawed(self._place, job.id)
+        self._tree.send(job, dict(reversed(self._stopped.pop(job, {}).items())), signal.SIGCONT)
+
+    def forget(self, job: Job) -> None:
+        """Nothing of it is left."""
+        self._stopped.pop(job, None)
+        if job.id in self._grouped:
+            self._grouped.discard(job.id)
+            self._leaving.add(job.id)
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Remove the groups of jobs that are over, as far as the kernel is done with them."""
+        place = self._place
+        self._leaving = {key for key in self._leaving if place is not None and not cgroups.left(place, key)}
+        self.due = procs.now() + _AGAIN if self._leaving else NEVER

@@ -13,6 +13,9 @@ import pytest
 from distributed_grid.agent.core import table
 from distributed_grid.agent.core.spare.lender import Lender
 from distributed_grid.agent.core.table import Table
+from distributed_grid.agent.supervisor.allocations import Allocations
+from distributed_grid.agent.supervisor.endings import Endings, Freezer
+from distributed_grid.agent.supervisor.job import Leases
 from distributed_grid.coordinator.core import ledger
 from distributed_grid.coordinator.core.commands import AckExits, Command, JobsSubmitted, Send
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -36,7 +39,6 @@ from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.engine import Violation
 from distributed_grid.simulator.judge import Judge
-from distributed_grid.simulator.supervisor import Supervisor
 
 MOST = 1500
 """Seeds that are looked through for one that shows it."""
@@ -95,7 +97,7 @@ def run_again_without_limit(patch: Patch) -> None:
 
 
 def leases_are_not_kept(patch: Patch) -> None:
-    patch(Supervisor, "_lease", lambda self, job: None)
+    patch(Leases, "hold", lambda self, key, lease, since: None)
 
 
 def say_nothing_again_to_a_node_that_is_back(patch: Patch) -> None:
@@ -153,14 +155,14 @@ def start_what_was_declined(patch: Patch) -> None:
 
 
 def start_in_spite_of_an_intent(patch: Patch) -> None:
-    launch = Supervisor._launch
+    launch = Allocations.launch
 
-    def again(self: Supervisor, op: dict[str, Any]) -> None:
-        self.jobs.pop(op["id"], None)
-        self.forgotten.pop(op["id"], None)
-        launch(self, op)
+    def again(self: Allocations, order: dict[str, Any]) -> None:
+        self._book.jobs.pop(order["id"], None)
+        self._book.forgotten.pop(order["id"], None)
+        launch(self, order)
 
-    patch(Supervisor, "_launch", again)
+    patch(Allocations, "launch", again)
 
 
 def obey_two_coordinators(patch: Patch) -> None:
@@ -279,17 +281,17 @@ def forget_who_is_to_be_excluded(patch: Patch) -> None:
 
 
 def do_not_wake_who_is_to_end(patch: Patch) -> None:
-    end = Supervisor._end
+    end = Endings.end
 
-    def deaf(self: Supervisor, job: Any, grace: float) -> None:
-        thaw = Supervisor._thaw
-        Supervisor._thaw = lambda self, job: None  # type: ignore[method-assign]
+    def deaf(self: Endings, job: Any, grace: float) -> None:
+        thaw = Freezer.thaw
+        Freezer.thaw = lambda self, job: False  # type: ignore[method-assign]
         try:
             end(self, job, grace)
         finally:
-            Supervisor._thaw = thaw  # type: ignore[method-assign]
+            Freezer.thaw = thaw  # type: ignore[method-assign]
 
-    patch(Supervisor, "_end", deaf)
+    patch(Endings, "end", deaf)
 
 
 def serve_whoever_came_first_whatever_he_holds(patch: Patch) -> None:
@@ -346,9 +348,9 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     take_a_result_for_another: 1,
     count_offers_twice: 56,
     start_what_was_declined: 678,
-    start_in_spite_of_an_intent: 4,
+    start_in_spite_of_an_intent: 442,
     obey_two_coordinators: 4,
-    drop_all_ends_at_one_acknowledgement: 1600,
+    drop_all_ends_at_one_acknowledgement: 1130,
     begin_without_what_is_held: 3,
     decide_about_a_gang_before_all_of_it_is_over: 72,
     let_the_others_of_a_gang_go_on: 87,

@@ -16,12 +16,11 @@ import pytest
 from distributed_grid.agent.cgroups import hierarchies
 from distributed_grid.agent.cgroups.cgroupfs import Place
 from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups
-from distributed_grid.agent.supervisor import freeze as supervisor_freeze
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.supervisor.freeze import Freezer
+from distributed_grid.agent.supervisor.endings import RESTORED, Freezer
 from distributed_grid.agent.supervisor.job import NEVER, Job
 from distributed_grid.agent.supervisor.journal import Journal
-from distributed_grid.agent.supervisor.tree import Tree
+from distributed_grid.agent.supervisor.tree import Stopper, Tree
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Suspended
 from tests.agent.conftest import Bench, removed, renewed
@@ -228,10 +227,10 @@ def test_nothing_is_stopped_before_the_journal_has_it(tmp_path: Path, monkeypatc
         return {}
 
     monkeypatch.setattr(tree, "members", members)
-    freezer = Freezer(tree, journal, lambda said: None, print)
+    freezer = Freezer(Stopper(tree, print), journal, lambda said: None, print, procs.now)
     job = Job("j-1.1", procs.now())
     job.runs(7)
-    freezer.ask(job, WHY, supervisor_freeze.RESTORED)
+    freezer.ask(job, WHY, RESTORED)
     freezer.act()  # the disk refuses: the journal is not sound
     assert asked == []
     journal.rewrite(job.records())
@@ -270,7 +269,8 @@ class Counter:
         tree.members = lambda job: procs.descendants([self.process.pid])  # type: ignore[method-assign]
         self.said: list[dict[str, object]] = []
         self.log: list[str] = []
-        self.freezer = Freezer(tree, journal, self.said.append, self.log.append, place)
+        self.stopper = Stopper(tree, self.log.append, place)
+        self.freezer = Freezer(self.stopper, journal, self.said.append, self.log.append, procs.now)
         self.job = Job("j-1.1", procs.now())
         self.job.runs(self.process.pid)
 
@@ -290,9 +290,9 @@ class Counter:
 
     def stands(self) -> bool:
         """By the kernel's word for the group, or for each process where there is none."""
-        place = self.freezer._place
+        place = self.stopper._place
         if place is None:
-            found = {seen.state for seen in self.freezer._tree.members(self.job).values()}
+            found = {seen.state for seen in self.stopper._tree.members(self.job).values()}
             return "T" in found and found <= {"T", "D", "Z"}
         if place.version == 1:
             return Path(place.path, self.job.id, "freezer.state").read_text() == "FROZEN\n"
@@ -318,7 +318,7 @@ def test_a_job_is_frozen_as_a_group_where_one_can_be_made(counter: Counter, plac
     assert counter.grows()
     counter.freeze()
     assert not counter.grows(0.2) and "T" not in {
-        seen.state for seen in counter.freezer._tree.members(counter.job).values()
+        seen.state for seen in counter.stopper._tree.members(counter.job).values()
     }
     assert counter.said[-1]["why"] == WHY and counter.log == []
     counter.freezer.thaw(counter.job)
@@ -327,7 +327,8 @@ def test_a_job_is_frozen_as_a_group_where_one_can_be_made(counter: Counter, plac
 
 def test_the_next_supervisor_lets_a_frozen_group_go_on(counter: Counter, place: Place) -> None:
     counter.freeze()
-    following = Freezer(counter.freezer._tree, counter.freezer._journal, counter.said.append, counter.log.append, place)
+    stopper = Stopper(counter.stopper._tree, counter.log.append, place)
+    following = Freezer(stopper, counter.freezer._journal, counter.said.append, counter.log.append, procs.now)
     following.restore(counter.job)
     assert not counter.grows(0.2)
     following.thaw(counter.job)
@@ -336,12 +337,12 @@ def test_the_next_supervisor_lets_a_frozen_group_go_on(counter: Counter, place: 
 
 def test_where_the_group_fails_the_processes_are_stopped_one_by_one(counter: Counter, place: Place) -> None:
     Path(place.path, "j-1.1").mkdir()
-    counter.freezer._place = Place(3 - place.version, place.path)  # whose files are not there
+    counter.stopper._place = Place(3 - place.version, place.path)  # whose files are not there
     counter.freeze()
     assert not counter.grows(0.2) and "SIGSTOP from now on" in counter.log[0]
     counter.freezer.thaw(counter.job)
     assert counter.grows()
-    counter.freezer._place = place
+    counter.stopper._place = place
 
 
 @pytest.fixture

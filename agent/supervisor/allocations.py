@@ -1,0 +1,160 @@
+"""What a supervisor promises of allocations: one that ended, or that was refused, is never started; an end is reported
+once it is durable, and until it is acknowledged; and a lease that is over ends what holds it. What is done with
+processes and the disk is handed in, and so is the clock: the simulator runs this over its own machines. Stdlib only.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from distributed_grid.agent.supervisor.endings import Endings, Journals, told
+from distributed_grid.agent.supervisor.job import LEASE_GRACE, Job, Leases, lease_text, never_ran
+
+Order = dict[str, Any]
+
+
+class Books(Protocol):
+    """All jobs: `over` are those that ended and are not durable yet, `forgotten` the ids of what was acknowledged;
+    `unknown`: something may live that is not known here."""
+
+    jobs: dict[str, Job]
+    over: list[Job]
+    forgotten: dict[str, None]
+
+    @property
+    def journal(self) -> Journals: ...
+    @property
+    def unknown(self) -> bool: ...
+
+
+class Launches(Protocol):
+    """Launches that were not started yet."""
+
+    def __contains__(self, key: object) -> bool: ...
+    def add(self, key: str, order: Order) -> None: ...
+    def drop(self, key: str) -> None: ...
+
+
+class Allocations:
+    """All allocations of a node. `tell` has a message for the agent, and `release` gives back what a job held of the
+    node once nothing of it lives."""
+
+    def __init__(
+        self,
+        book: Books,
+        launches: Launches,
+        leases: Leases,
+        endings: Endings,
+        tell: Callable[..., None],
+        release: Callable[[Job], None],
+        log: Callable[[str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._book, self._launches, self._leases, self._endings = book, launches, leases, endings
+        self._tell, self._release, self._log, self._clock = tell, release, log, clock
+
+    # --- what the agent says ------------------------------------------------------------------------------------------
+
+    def known(self) -> list[dict[str, Any]]:
+        """What an agent is told that comes. An end that is not on disk yet is still to be told."""
+        now, found = self._clock(), []
+        for job in self._book.jobs.values():
+            outcome = job.outcome
+            if outcome is not None and job in self._book.over:
+                if not outcome.get("started", True):
+                    continue
+                outcome = None
+            about = {"id": job.id, "pid": job.pid, "stopping": bool(job.cause), "for": now - job.began}
+            frozen = told(job, now) if job.frozen_at or job.frozen_for else None
+            about |= {"outcome": outcome, "frozen": frozen, "unended": job.unended if outcome is None else ""}
+            found.append({**about, **_where(job)})
+        return found
+
+    def launch(self, order: Order) -> None:
+        """Start this, unless it is known: then say how it stands."""
+        key, lease, since = order["id"], order["lease"], order["lease_from"]
+        if key in self._book.jobs:
+            self.tell(self._book.jobs[key])
+        elif key in self._book.forgotten:
+            self._was_over(key, "spawn-failed")
+        elif "/" in key or key.startswith("."):
+            self._log(f"{key!r} is not the id of an allocation")
+        elif lease and since + lease <= self._clock():
+            # Newer renewals do not count: it may have been given up before them, while it was on its way here.
+            self.refuse(key, "lease-expired", lease_text(lease))
+        elif key not in self._launches:
+            self._leases.hold(key, lease, since)
+            self._launches.add(key, order)
+
+    def stop(self, key: str, cause: str, text: str, grace: float) -> None:
+        """End this, also if it was never heard of."""
+        job = self._book.jobs.get(key)
+        if job is None:
+            if key in self._book.forgotten:
+                self._was_over(key, cause)
+            elif self._book.unknown and key not in self._launches:
+                self._log(f"{key} is to be ended, and is not known since the journal was damaged: not answered")
+            else:
+                self.refuse(key, cause, text or "ended before it was started")
+        elif job.over:
+            self.tell(job)
+        else:
+            self._endings.ask(job, cause, text, grace)
+
+    def renew(self, at: float) -> None:
+        """The coordinator has answered the heartbeat that was sent at `at`: all leases run anew from then."""
+        now = self._clock()
+        self.end_unleased(now)  # what is over by now is not revived: we may have been stopped since
+        if self._leases.renew(at, now):
+            self._book.journal.append("renewed", self._leases.renewed)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """These ends are known where it counts. Without effect on what has not ended."""
+        book = self._book
+        for key in keys:
+            if key in book.jobs and book.jobs[key].over:
+                del book.jobs[key]
+                book.forgotten[key] = None
+                book.journal.append("forget", key)
+
+    def end_unleased(self, now: float) -> None:
+        """End what has a lease that is over."""
+        for key, lease in self._leases.over(now).items():
+            if key in self._launches:
+                self.refuse(key, "lease-expired", lease_text(lease))
+            else:
+                job = self._book.jobs[key]
+                self._endings.ask(job, "lease-expired", lease_text(lease), min(job.grace, LEASE_GRACE))
+
+    # --- what has happened --------------------------------------------------------------------------------------------
+
+    def refuse(self, key: str, cause: str, text: str) -> None:
+        """Never start what was not started yet. Remembered as over, so that a launch that comes late is refused."""
+        self._launches.drop(key)
+        job = self._book.jobs[key] = Job(key)
+        self.is_over(job, never_ran(cause, text))
+
+    def is_over(self, job: Job, outcome: dict[str, Any]) -> None:
+        """Nothing of it is alive, or ever was. Told once that is durable."""
+        job.end(outcome)
+        self._leases.drop(job.id)
+        self._release(job)
+        self._book.over.append(job)
+
+    def tell(self, job: Job) -> None:
+        """How it stands; of what is over, once that is durable."""
+        if job in self._book.over:
+            return
+        if job.outcome is not None:
+            self._tell({"op": "exited", "id": job.id, "outcome": job.outcome, **_where(job)})
+        else:
+            # A short job's end is told together with its start: for us, the agent and the coordinator half the work.
+            self._tell({"op": "started", "id": job.id, "pid": job.pid, **_where(job)}, patient=True)
+
+    def _was_over(self, key: str, cause: str) -> None:
+        text = "it was over and acknowledged before; an allocation is never started twice"
+        self._tell({"op": "exited", "id": key, "outcome": never_ran(cause, text)})
+
+
+def _where(job: Job) -> dict[str, Any]:
+    """What the agent has to know of the place of a job's processes."""
+    return {"slot": job.place.name, "walls": job.place.walls} if job.place is not None else {}
