@@ -413,10 +413,7 @@ def _way_back(needs: dict[str, dict[str, int]], name: str) -> tuple[str, ...]:
 # --- tests mirror the tree --------------------------------------------------------------------------------------------
 
 UNMIRRORED = {
-    "coordinator/eventlog/format.py",
-    "coordinator/eventlog/what_if.py",
     "coordinator/ray/bridge.py",
-    "coordinator/store/errors.py",
     "agent/supervisor/main.py",
     "agent/walls/available.py",
     "agent/walls/enclosure.py",
@@ -425,12 +422,9 @@ UNMIRRORED = {
     "simulator/clients.py",
     "simulator/coordinator.py",
     "simulator/disk.py",
-    "simulator/engine.py",
     "simulator/grant_order.py",
     "simulator/judge.py",
     "simulator/machine.py",
-    "simulator/plan.py",
-    "simulator/run.py",
     "simulator/supervisor.py",
     "simulator/world.py",
 }

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from distributed_grid.cli.main import main
-from tests.coordinator.eventlog.test_replay import SILENT, rewrite, written
+from tests.coordinator.eventlog.stories import SILENT, rewrite, written
 
 
 @pytest.fixture

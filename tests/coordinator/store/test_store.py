@@ -11,7 +11,7 @@ from distributed_grid.coordinator.core.commands import Audit, RecordAllocation, 
 from distributed_grid.coordinator.core.model import Active, Allocation, Attempt, Ended, Job
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.store import open
-from distributed_grid.coordinator.store.errors import RESERVE_BYTES, DiskTrouble, Reserve, StoreFailed, failure
+from distributed_grid.coordinator.store.errors import RESERVE_BYTES, DiskTrouble, Reserve, StoreFailed
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State, Step
 from distributed_grid.protocol.nodes import NodeFacts
@@ -277,42 +277,3 @@ def test_an_older_state_of_the_disk_is_seen(path: Path) -> None:
     store._writer.execute(open.SET_HEAD, (open.encode_head(older),))
     with pytest.raises(StoreFailed, match="not what it was"):
         store.reopen()
-
-
-def test_the_reserve_is_made_only_where_as_much_is_left_and_given_up_at_a_start_without_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reserve = Reserve(tmp_path)
-    monkeypatch.setattr(reserve, "_free", lambda: RESERVE_BYTES)
-    assert "16 MiB are free, 20 MiB are needed" in reserve.make()
-    assert not (tmp_path / "reserve").exists()
-    monkeypatch.undo()
-    assert reserve.make() == ""
-    reserve.ease()
-    assert (tmp_path / "reserve").exists()
-    monkeypatch.setattr(reserve, "_free", lambda: 0)
-    assert reserve.make() == "", "what is there is not asked for again"
-    reserve.ease()
-    assert not (tmp_path / "reserve").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "passes"),
-    [
-        ("SQLITE_FULL", True),
-        ("SQLITE_IOERR_FSYNC", True),
-        ("SQLITE_READONLY_DBMOVED", True),
-        ("SQLITE_CANTOPEN", True),
-        ("SQLITE_BUSY_SNAPSHOT", True),
-        ("SQLITE_CORRUPT_INDEX", False),
-        ("SQLITE_NOTADB", False),
-        ("SQLITE_CONSTRAINT_UNIQUE", False),
-        ("SQLITE_ERROR", False),
-    ],
-)
-def test_what_may_pass_is_told_from_what_will_not(path: Path, name: str, passes: bool) -> None:
-    error = sqlite3.OperationalError("it failed")
-    error.sqlite_errorname = name
-    said = failure(path, error)
-    assert isinstance(said, DiskTrouble) is passes
-    assert str(path) in said.what and said.hint

@@ -44,13 +44,6 @@ def test_the_same_seed_is_the_same_grid_whatever_the_hash_seed() -> None:
     assert run(20).trace == traces[0].split()[0]
 
 
-def test_a_plan_without_something_is_the_same_but_for_that() -> None:
-    whole, cut = make(3, Shape()), make(3, Shape(), ("job2", "partition"))
-    assert cut.jobs == tuple(job for job in whole.jobs if job.number != 2)
-    assert cut.faults == tuple(fault for fault in whole.faults if fault.kind != "partition")
-    assert (cut.nodes, cut.chance) == (whole.nodes, whole.chance)
-
-
 def test_what_is_violated_is_cut_down_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     over = Judge.over
     monkeypatch.setattr(Judge, "over", lambda self, ran, code, signal=0: over(self, ran, 77, signal))
