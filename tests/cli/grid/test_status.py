@@ -37,4 +37,4 @@ def test_the_screen_and_json_have_the_same_sums() -> None:
 
 def test_use_of_a_ray_node_and_loopback_addresses() -> None:
     assert (_use("CPU", 2.0, 8.0), _use("GPU", 0.0, 0.0), _use("memory", 1 << 30, 2 << 30)) == ("2/8", "-", "1G/2G")
-    assert _is_local("127.0.0.1") and not _is_local("10.0.0.1") and not _is_local("host")
+    assert _is_local("127.0.0.1") and not _is_local("192.0.2.1") and not _is_local("host")
