@@ -16,11 +16,11 @@ from distributed_grid.identity.credentials import has_identity
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import NewCertificate, WantCertificate
 
-LOOK_EVERY = 3600.0
+MAX_SLEEP = 3600.0
 """Longest sleep (s): the clock may be set, and the machine may be suspended."""
 ANSWER_SECONDS = 30.0
 PAUSE = 1.0
-AGAIN = 60.0
+BACK_OFF = 60.0
 """Back-off after a failed renewal: one to two times as many seconds."""
 
 log = structlog.get_logger("agent")
@@ -47,11 +47,11 @@ class Renewal:
             with contextlib.suppress(GridError):  # dialling says what is wrong with it
                 at = max(renewal_time(self._folder), tried)
             if (left := at - time.time()) > 0:
-                await asyncio.sleep(min(left, LOOK_EVERY))
+                await asyncio.sleep(min(left, MAX_SLEEP))
             elif (session := self._session()) is None:
                 await asyncio.sleep(PAUSE)
             elif not await self._renewed(session):
-                tried = time.time() + AGAIN * random.uniform(1, 2)  # noqa: S311
+                tried = time.time() + BACK_OFF * random.uniform(1, 2)  # noqa: S311
 
     async def _renewed(self, session: Session) -> bool:
         """Try once."""

@@ -199,7 +199,7 @@ class Runtime:
                 if launch is None:
                     log.warning("it is not known what it holds", allocation=one.allocation)
         self.table.restore(found, boot_clock())
-        self.launcher.tell_frozen()
+        self.launcher.report_frozen()
         self._fence.load()
 
     # --- the coordinator ----------------------------------------------------------------------------------------------

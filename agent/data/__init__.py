@@ -1,1 +1,1 @@
-"""What jobs leave and need on disk: output, shipped contents, results, and how long they are kept."""
+"""Files of jobs on disk: output, shipped contents, results, and their retention."""

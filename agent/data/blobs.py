@@ -1,4 +1,4 @@
-"""What was shipped with jobs, fetched once and kept for the next job: files named by the hash of their content."""
+"""Cache of contents shipped with jobs: files named by the hash of their content."""
 
 import asyncio
 import contextlib
@@ -13,14 +13,14 @@ from distributed_grid.protocol.messages import BlobData
 
 KEPT_BYTES = 2 << 30
 AT_ONCE = 8
-"""Blobs that are fetched at the same time for one job."""
+"""Maximum number of blobs fetched concurrently for one job."""
 
 Part = Callable[[str, int], Awaitable[BlobData]]
 
 
 class BlobCache:
-    """The blobs under one directory. `part` asks the coordinator for the bytes of a blob from an offset on. Above
-    `kept` bytes those that were not used for longest go, but never one that a job is just being laid out from."""
+    """The blobs in one directory. `part` asks the coordinator for the bytes of a blob from an offset on. Above `kept`
+    bytes the least recently used are removed, but never one that is being unpacked."""
 
     def __init__(self, directory: Path, part: Part, kept: int = KEPT_BYTES) -> None:
         self.directory = directory
@@ -31,7 +31,8 @@ class BlobCache:
 
     @contextlib.asynccontextmanager
     async def bundle(self, blob: str) -> AsyncIterator[Manifest]:
-        """Within, all contents of the manifest of this hash lie in the directory, and stay. Raises GridError."""
+        """Context in which all contents of the manifest with this hash are in the directory and stay. Raises
+        GridError."""
         with self._pinned([blob]):
             await self._ensure(blob, MANIFEST_BYTES)
             manifest = await asyncio.to_thread(self._manifest, blob)
@@ -73,7 +74,7 @@ class BlobCache:
             raise errors.exceptions[0] from None
 
     async def _ensure(self, blob: str, most: int) -> None:
-        """Fetch it if it is not there. Who asks for what is being fetched waits for that."""
+        """Fetch it if it is missing; concurrent callers wait for the same fetch."""
         if not is_blob_hash(blob):
             raise GridError(f"{blob[:80]!r} is not the name of anything shipped")
         with contextlib.suppress(OSError):
@@ -88,10 +89,10 @@ class BlobCache:
     def _fetched(self, blob: str, task: "asyncio.Task[None]") -> None:
         del self._fetching[blob]
         if not task.cancelled():
-            task.exception()  # told to those who wait, if anybody still does
+            task.exception()  # raised to waiting callers, if any
 
     async def _fetch(self, blob: str, most: int) -> None:
-        """Write it aside, check it, and only then give it its name: a file of that name is always whole."""
+        """Write to a temporary file, check it, and rename: a file with a blob's name is always whole."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         aside = self.directory / f".{blob}"
         content, size = hasher(), 0
@@ -120,7 +121,7 @@ class BlobCache:
             aside.unlink(missing_ok=True)
 
     def _excess(self) -> list[str]:
-        """What is above the bound, oldest use first, and what an agent that was killed had begun to fetch."""
+        """Blobs above the bound, least recently used first, and partial fetches of an agent that was killed."""
         found, total, gone = [], 0, []
         with os.scandir(self.directory) as entries:
             for entry in entries:

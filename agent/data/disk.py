@@ -1,7 +1,5 @@
-"""The disk of a node: how long what ended jobs left is kept, bounded by age, count and bytes, the oldest of
-whoever has the most first; and whether the disk takes anything, since a node whose disk does not declines jobs
-and offers nothing.
-"""
+"""The disk of a node: retention of ended jobs' files, bounded by age, count and bytes (the oldest of the user with the
+most go first), and checks for space: a node whose disk is full declines jobs and offers nothing."""
 
 import asyncio
 import contextlib
@@ -26,23 +24,22 @@ log = structlog.get_logger("agent")
 
 _DAY = 86400.0
 _GONE = ".gone-"
-"""Folders of this name are on their way out. No allocation has such an id."""
-SWEEP_EVERY = 60.0
+"""Prefix of folders that are being removed. No allocation has such an id."""
+SWEEP_INTERVAL = 60.0
 LOG_BYTES = 4 << 20
-"""The most that the supervisor's log may have before it is begun anew; the one before is kept beside it."""
+"""Maximum size of the supervisor's log before it is rotated; one old log is kept."""
 PATIENCE = 30.0
-"""Seconds for which one allocation's files are measured or removed: a process that is left may change them all the
-time. What is not removed by then is tried again by the next sweep."""
+"""Timeout for measuring or removing one allocation's files (s): a surviving process may keep changing them. The next
+sweep tries again."""
 LEAST_FREE = 16 << 20
-"""Bytes that have to be free on the disk, since a node without any takes no jobs (disk.py): with less, what users left
-goes who have more than as much there."""
+"""Free bytes that retention keeps: with less, files of the users with more than as much are removed."""
 DAMAGED = 3
-"""Damaged journals that are kept for people to look at: the first ones, which show how it began."""
+"""Maximum number of damaged journals kept for inspection: the first ones, which show how it began."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is kept of ended jobs: for so many days, so many of them, and so many bytes on disk, at most."""
+    """What is kept of ended jobs, at most: days, number of jobs, bytes on disk."""
 
     days: float = 1.0
     jobs: int = 1000
@@ -50,7 +47,7 @@ class Bounds:
 
 
 class _Leftover(NamedTuple):
-    """What an ended job left: since when it is over, the bytes on disk, and whose job it was."""
+    """Files of an ended job: when it ended, bytes on disk, and its user."""
 
     since: float
     size: int
@@ -58,9 +55,9 @@ class _Leftover(NamedTuple):
 
 
 class Retention:
-    """The folders below `allocs` in a state directory, and the working directories of these allocations, which `slots`
-    knows and `jobs` gets at. An age counts on the boot clock, from when this agent first saw
-    that the job was over: nobody can set that clock. What an agent before this one left counts as seen at the start."""
+    """The folders below `allocs` in a state directory, and the working directories of these allocations (`slots` knows
+    where, `jobs` has access). Ages count on the boot clock, which nobody can set, from when this agent first saw that
+    the job had ended; those of an earlier agent count from the start."""
 
     def __init__(
         self,
@@ -79,30 +76,30 @@ class Retention:
         self._over: dict[str, _Leftover] = {}  # the oldest first
 
     async def run(self, live: Collection[str]) -> None:
-        """Keep the disk bounded, for ever: what ended long ago is removed."""
+        """Sweep regularly, for ever."""
         while True:
             try:
                 if gone := await self.sweep(live):
                     log.info("removed what old jobs left", allocations=gone)
             except OSError as error:
                 log.warning("what old jobs left cannot be looked at", why=str(error))
-            await asyncio.sleep(SWEEP_EVERY)
+            await asyncio.sleep(SWEEP_INTERVAL)
 
     async def sweep(self, live: Collection[str]) -> int:
-        """Remove what is beyond the bounds; how many folders that were. Never one in `live`: all that runs or is not
-        acknowledged, as it is at any moment of this. Raises OSError where the disk cannot be read."""
-        # A folder is made for what is in `live` already, so what is listed first and is not there then is over.
+        """Remove what exceeds the bounds; the number of folders removed. Never one in `live`, which is read anew
+        throughout: all that runs or is not acknowledged. Raises OSError if the disk cannot be read."""
+        # `live` is updated before a folder is made: a folder listed first and not in `live` then is of an ended job.
         names = await asyncio.to_thread(_names, self._allocs)
         over = names.difference(live)
         self._over = {name: seen for name, seen in self._over.items() if name in over}
         for name, size, user in await asyncio.to_thread(self._measure, over.difference(self._over)):
             self._over[name] = _Leftover(self._clock(), size, user)
-        gone = [name for name in self._beyond() if name not in live and self._set_aside(name)]
+        gone = [name for name in self._excess() if name not in live and self._set_aside(name)]
         await asyncio.to_thread(self._clear)
         return len(gone)
 
     def _measure(self, names: Iterable[str]) -> list[tuple[str, int, str]]:
-        """The bytes on disk of each, and whose it is, in the order in which they were last touched."""
+        """Bytes on disk and user of each, ordered by last modification."""
         found = []
         for name in sorted(names, key=lambda name: _touched(self._allocs / name)):
             slot = self._slots.slot(name)
@@ -110,8 +107,9 @@ class Retention:
             found.append((name, size, _user(self._dir, name)))
         return found
 
-    def _beyond(self) -> list[str]:
-        """What has to go: what is too old, and then the oldest of who has the most, by count and by bytes."""
+    def _excess(self) -> list[str]:
+        """What exceeds the bounds: what is too old, and then the oldest of the user with the most, by count and by
+        bytes."""
         long_ago = self._clock() - self._bounds.days * _DAY
         gone = [name for name, left in self._over.items() if left.since <= long_ago]
         kept: dict[str, list[str]] = {}
@@ -131,13 +129,13 @@ class Retention:
             lacks -= drop(max(kept, key=lambda one: len(kept[one])))
         while sum(sizes.values()) > self._bounds.size:
             lacks -= drop(max(sizes, key=lambda one: sizes[one]))
-        # It may be a job that runs which fills the disk: who has left little keeps it.
+        # A running job may be filling the disk: users with few leftovers keep them.
         while lacks > 0 and max(sizes.values(), default=0) > LEAST_FREE:
             lacks -= drop(max(sizes, key=lambda one: sizes[one]))
         return gone
 
     def _set_aside(self, name: str) -> bool:
-        """Take it out of the way at once, since removing takes its time and the same launch may come again."""
+        """Rename it at once, since removal takes time and the same launch may come again."""
         try:
             os.rename(self._allocs / name, self._allocs / f"{_GONE}{name}")
         except OSError:
@@ -153,14 +151,14 @@ class Retention:
                 if name.startswith(_GONE):
                     self._clear_one(allocs, name)
         self._clear_slots()
-        _begin_anew(self._dir / "supervisor.log")
+        _rotate(self._dir / "supervisor.log")
         damaged = sorted(self._dir.glob("journal.corrupt-*"), key=lambda path: (len(path.name), path.name))
         for path in damaged[DAMAGED:]:
             path.unlink(missing_ok=True)
 
     def _clear_slots(self) -> None:
-        """Remove the directories of slots whose spawner has left and of which no allocation is kept. One that is just
-        being made has neither yet, so it has to be unused for two sweeps."""
+        """Remove the directories of slots without spawner or kept allocation. A new slot has neither yet, so it has to
+        be unused for two sweeps."""
         with contextlib.suppress(FileNotFoundError):  # before the first supervisor
             unused = {*os.listdir(self._dir / "jobs")} - {*os.listdir(self._dir / "spawners")} - self._slots.in_use()
             for slot in unused & self._unused:
@@ -195,7 +193,7 @@ def _user(state_dir: Path, allocation: str) -> str:
 
 
 def _free(path: Path) -> int:
-    """Bytes that can be written there; many where that is not known."""
+    """Bytes available for writing; a large number where unknown."""
     try:
         seen = os.statvfs(path)
     except OSError:
@@ -204,7 +202,7 @@ def _free(path: Path) -> int:
 
 
 def _bytes(path: str) -> int:
-    """The bytes on disk of all that is in a directory, or of as much of it as can be looked at in a limited time."""
+    """Bytes on disk of a directory's contents, or of the part that can be read in limited time."""
     with contextlib.suppress(OSError), workdir.opened(path) as root:
         return files.measure(root, PATIENCE)
     return 0
@@ -219,7 +217,7 @@ def _touched(path: Path) -> float:
 
 
 def _remove(allocs: int, name: str) -> None:
-    """Most jobs leave these few names only; looking for more costs three times as much as removing them."""
+    """Remove these few names, as most jobs leave no others; a search costs three times as much as removing them."""
     try:
         for inner in ("spec", "stdout", "stderr"):
             with contextlib.suppress(FileNotFoundError):
@@ -231,23 +229,23 @@ def _remove(allocs: int, name: str) -> None:
         files.remove(allocs, os.fsencode(name), PATIENCE)
 
 
-def _begin_anew(log: Path) -> None:
-    """Bound a log that a process appends to and holds open: the file has to stay the same one."""
+def _rotate(log: Path) -> None:
+    """Rotate a log that a process holds open for appending: the file has to stay the same one."""
     with contextlib.suppress(OSError):
         if log.stat().st_size > LOG_BYTES:
             shutil.copyfile(log, log.with_name(f"{log.name}.1"))
             os.truncate(log, 0)
 
 
-ROOM = 4 << 20
-"""Bytes there must be room for: a job's spec, its directory, and the supervisor's journal, which grows by a MiB."""
-LOOK_EVERY = 10.0
-LOOK_AGAIN = 1.0
-"""Seconds between two looks, while all is well and while it is not."""
+SPACE_NEEDED = 4 << 20
+"""Bytes that must be free: for a job's spec, its directory, and the supervisor's journal, which grows by a MiB."""
+CHECK_INTERVAL = 10.0
+RETRY_INTERVAL = 1.0
+"""Interval between checks (s), while all is well and while it is not."""
 
 
 class Disk:
-    """`trouble` says why no job can be started here; empty: it can. `changed` is called when that has changed."""
+    """`trouble` says why no job can be started; empty: jobs can be. `changed` is called when that changes."""
 
     def __init__(self, state_dir: Path, changed: Callable[[], None]) -> None:
         self.trouble = ""
@@ -255,13 +253,13 @@ class Disk:
         self._changed = changed
 
     async def run(self) -> None:
-        """Look now and then, for ever."""
+        """Check regularly, for ever."""
         while True:
             await self.look()
-            await asyncio.sleep(LOOK_AGAIN if self.trouble else LOOK_EVERY)
+            await asyncio.sleep(RETRY_INTERVAL if self.trouble else CHECK_INTERVAL)
 
     async def look(self) -> None:
-        """Try it."""
+        """Check whether the disk can be written."""
         try:
             await asyncio.to_thread(self._try)
         except OSError as error:
@@ -270,17 +268,17 @@ class Disk:
             self._note("")
 
     def failed(self, error: OSError) -> str:
-        """Something could not be written there: that is so from now on, until a look finds otherwise. It in words."""
+        """Record a failed write: trouble until a check succeeds. Returns it as text."""
         kind = {errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EROFS: "read-only"}.get(error.errno or 0, "failing")
         self._note(f"disk {kind}: {error.strerror} in {self._dir}")
         return self.trouble
 
     def _try(self) -> None:
-        """Take the room and give it back. Raises OSError."""
+        """Allocate the space and free it again. Raises OSError."""
         path = self._dir / ".room"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(fd, 0, ROOM)
+            os.posix_fallocate(fd, 0, SPACE_NEEDED)
             os.pwrite(fd, b"x", 0)
             os.fdatasync(fd)
         finally:

@@ -1,5 +1,5 @@
-"""The files of jobs, as the agent gets at them: by a process that has the job's own rights, behind the walls of the
-slot in which it ran. The agent itself opens nothing that a job could have put there. All calls block."""
+"""Access to the files of jobs, through a process that has the job's own rights, behind the walls of its slot. The agent
+itself opens nothing that a job could have put there. All calls block."""
 
 import contextlib
 import json
@@ -31,9 +31,9 @@ from distributed_grid.runtime.unix import connected
 
 ANSWER_SECONDS = 60.0
 PATIENCE = 60.0
-"""Seconds that measuring or removing one directory may take."""
+"""Timeout for measuring or removing one directory (s)."""
 KEPT = 5.0
-"""Seconds for which a process that has answered is kept for the next question: a file is read in many parts."""
+"""Seconds that an idle process is kept for the next request: a file is read in many parts."""
 T = TypeVar("T")
 
 
@@ -61,8 +61,8 @@ class JobFiles:
         return self._with(slot, lambda files: files.read(root, os.fsencode(path), offset, size))
 
     def lay_out(self, slot: str, allocation: str, manifest: Manifest, blobs: Path) -> None:
-        """Make a working directory with what was shipped; what a try before left there is removed. Raises GridError
-        and OSError."""
+        """Make a working directory with what was shipped; what an earlier attempt left there is removed. Raises
+        GridError and OSError."""
         entries, names = shipped(manifest)
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         above = os.fsencode(self._folder(slot))
@@ -71,8 +71,8 @@ class JobFiles:
     def make(
         self, slot: str, above: bytes, name: bytes, entries: Sequence[Entry], open_blob: Callable[[int], int]
     ) -> None:
-        """Make a directory with these entries, in a directory that the slot's user may write to; what has that name is
-        removed before. Raises GridError and OSError."""
+        """Make a directory with these entries in a directory that the slot's user may write to, replacing what has that
+        name. Raises GridError and OSError."""
         path = above + b"/" + name
 
         def make(files: Files) -> None:
@@ -83,11 +83,11 @@ class JobFiles:
         self._with(slot, make)
 
     def remove_at(self, slot: str, above: bytes, name: bytes) -> None:
-        """Remove what has this name in a directory that the slot's user may write to. Raises GridError and OSError."""
+        """Remove this name in a directory that the slot's user may write to. Raises GridError and OSError."""
         self._with(slot, lambda files: files.remove(Root(path=above), name))
 
     def size(self, slot: str, allocation: str) -> int:
-        """The bytes on disk of a working directory, or of as much of it as can be looked at in a limited time."""
+        """Bytes on disk of a working directory, or of the part that can be read in limited time."""
         try:
             with self._opened(slot) as above:
                 if above is None:
@@ -109,7 +109,7 @@ class JobFiles:
                 remove(above, allocation.encode(), PATIENCE)
 
     def remove_slot(self, slot: str) -> None:
-        """Remove the directory of a slot that is used no more. Raises GridError and OSError."""
+        """Remove the directory of an unused slot. Raises GridError and OSError."""
         with self._opened(slot) as above:
             if above is None:
                 self._with(slot, lambda files: files.clear(self.root(slot), PATIENCE))
@@ -119,7 +119,7 @@ class JobFiles:
 
     @contextlib.contextmanager
     def _opened(self, slot: str) -> Iterator[int | None]:
-        """A descriptor of the slot's directory, where we may do there what we want (None: its user alone may)."""
+        """A descriptor of the slot's directory if we have full access (None: only its user has)."""
         folder = self._folder(slot)
         if os.geteuid() not in (0, os.lstat(folder).st_uid):
             yield None
@@ -131,11 +131,11 @@ class JobFiles:
             os.close(fd)
 
     def root(self, slot: str, allocation: str = "") -> Root:
-        """The directory of a slot, or that of an allocation in it."""
+        """The directory of a slot, or of an allocation in it."""
         return Root(path=os.fsencode(self._folder(slot) / allocation))
 
     def close(self) -> None:
-        """Let all of them end."""
+        """End all processes."""
         with self._lock:
             for _, files in self._kept.values():
                 files.close()
@@ -158,7 +158,7 @@ class JobFiles:
             except NoAnswer as error:
                 files.close()
                 if fresh:
-                    raise GridError("the files cannot be got at", why=error.strerror or "") from None
+                    raise GridError("the files cannot be accessed", why=error.strerror or "") from None
                 files = None  # it has ended since
                 continue
             except BaseException:
@@ -204,8 +204,8 @@ def _groups(uid: int, gid: int) -> list[int]:
 
 
 def shipped(manifest: Manifest) -> tuple[list[Entry], list[str]]:
-    """The same as walls/files.py unpacks it: the entries, and the hashes of the blobs that they number. Raises BadValue
-    for an entry that could write elsewhere."""
+    """Convert a manifest for walls/files.py: the entries, and the hashes of the blobs that they number. Raises BadValue
+    for an entry that could write outside."""
     numbers: dict[str, int] = {}
     entries: list[Entry] = []
     for entry in manifest.entries:

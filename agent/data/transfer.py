@@ -1,7 +1,5 @@
-"""Bulk data between a node and the coordinator: what jobs have written, read from the files they write to as these
-grow; and the second connection, which carries outputs, files and shipped contents, opened when first needed and
-gone with its session.
-"""
+"""Bulk data between a node and the coordinator: outputs of jobs, read from their files as these grow; and the second
+connection, for outputs, files and shipped contents, opened on demand and closed with its session."""
 
 import asyncio
 import contextlib
@@ -51,14 +49,14 @@ _HEADER = struct.Struct("iIII")
 
 @dataclass
 class _Watch:
-    """Who waits for an allocation; `number` is the kernel's for its folder, -1 without."""
+    """Readers waiting for an allocation; `number` is inotify's for its folder, -1 without."""
 
     number: int = -1
     waiting: set[asyncio.Event] = field(default_factory=set)
 
 
 class Outputs:
-    """Outputs of all allocations of one agent. `running` says whether more may come of one."""
+    """Outputs of all allocations of one agent. `running` says whether an allocation may write more."""
 
     def __init__(self, state_dir: Path, running: Callable[[str], bool]) -> None:
         self._dir = state_dir
@@ -70,13 +68,13 @@ class Outputs:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def ended(self, allocation: str) -> None:
-        """It is over, nothing of it is alive: whoever waits for its output gets the end."""
+        """Nothing of the allocation is alive: readers waiting for its output get the end."""
         if (watch := self._watches.get(allocation)) is not None:
             for event in watch.waiting:
                 event.set()
 
     def close(self) -> None:
-        """Nobody reads any more."""
+        """Close the inotify descriptor."""
         if self._fd >= 0:
             if self._loop is not None:
                 self._loop.remove_reader(self._fd)
@@ -84,7 +82,7 @@ class Outputs:
             self._fd = -1
 
     async def read(self, want: WantOutput) -> Output:
-        """The piece that is asked for. Empty and not the end if nothing came within `want.wait` seconds."""
+        """Read the requested piece. Empty and not the end if nothing came within `want.wait` seconds."""
         if want.stream not in _STREAMS:
             return Output(id=want.id, offset=want.offset, error=f"there is no stream {want.stream!r}")
         try:
@@ -96,7 +94,7 @@ class Outputs:
         with self._waiting(want.allocation, folder) as (event, polled):
             while True:
                 event.clear()
-                # Asked before the file is read: what is there once the job is over is all there ever will be.
+                # Checked before the file is read: once the job is over the file is complete.
                 over = not self._running(want.allocation)
                 piece = _piece(want, folder, over)
                 left = deadline - loop.time()
@@ -107,12 +105,12 @@ class Outputs:
 
     @contextlib.contextmanager
     def _waiting(self, allocation: str, folder: Path) -> Iterator[tuple[asyncio.Event, bool]]:
-        """An event that is set when something in the folder grows; and whether one had better look without it too."""
+        """An event that is set when something in the folder grows; and whether the caller has to poll as well."""
         event = asyncio.Event()
         watch = self._watches.setdefault(allocation, _Watch())
         watch.waiting.add(event)
         if watch.number < 0 and self._fd >= 0:
-            # The whole folder, since it also tells that a stream's file appears.
+            # The whole folder, to see a stream's file appear.
             number = self._libc.inotify_add_watch(self._fd, os.fsencode(folder), _IN_MODIFY | _IN_CREATE)
             if number >= 0:
                 watch.number = number
@@ -145,7 +143,7 @@ class Outputs:
 
 
 def _piece(want: WantOutput, folder: Path, over: bool) -> Output | None:
-    """What the file has from the wanted offset on; None if that is nothing and more may come."""
+    """The file's bytes from the wanted offset on; None if there are none and more may come."""
     try:
         above = beneath.open_root(folder)
     except OSError:
@@ -174,10 +172,10 @@ def _piece(want: WantOutput, folder: Path, over: bool) -> Output | None:
 
 
 def _read_around_gap(fd: int, above: int, stream: str, offset: int, size: int) -> tuple[bytes, int]:
-    """Bytes from `offset` on, or from the end of the gap if that is where it lies; and where they are from."""
+    """Bytes from `offset` on, or from the end of the gap if it is in there; and their offset."""
     while True:
         data = os.pread(fd, size, offset)
-        # The note is written before the hole is made, so zeros out of a hole that was just made are known as such.
+        # The note is written before the hole is punched, so zeros of a new hole are recognised.
         start, end = _gap(above, stream, os.fstat(fd).st_size)
         if offset < start < offset + len(data):
             return data[: start - offset], offset
@@ -187,7 +185,7 @@ def _read_around_gap(fd: int, above: int, stream: str, offset: int, size: int) -
 
 
 def _gap(above: int, stream: str, size: int) -> tuple[int, int]:
-    """What is missing in the middle of an output, as the supervisor noted it; (0, 0) if nothing is."""
+    """The part missing in the middle of an output, as the supervisor noted it; (0, 0) if there is none."""
     try:
         start, end = map(int, beneath.read_whole(above, f"{stream}.gap", _NOTE_BYTES).split())
     except (OSError, ValueError):
@@ -196,20 +194,20 @@ def _gap(above: int, stream: str, size: int) -> tuple[int, int]:
 
 
 FILES_BYTES = 3 << 20
-"""The most that a list of files may take in one message."""
+"""Maximum size of a list of files in one message."""
 ERROR_CHARS = 2000
 PAUSE = 0.2
 THREADS = 32
-"""Questions about files that are answered at a time: each waits for a process that has a job's rights."""
+"""Maximum number of concurrent requests about files: each waits for a process with a job's rights."""
 AT_ONCE = 2
-"""Of one job: who has millions of files, or asks all the time, has nobody else wait."""
+"""The same per job, so that one with millions of files or many readers delays nobody else."""
 _ORDINARY = (errno.ENOENT, errno.EACCES, errno.EISDIR)
-"""Errors of who asks for what is not there; others are for the node's operator, too."""
+"""Errors of requests for missing files; others are also logged for the operator."""
 
 
 class DataConnection:
-    """Bulk data of one agent. `slots` says where each allocation ran, `files` gets at what lies there, `hello` makes
-    the first message for a session; `log` gets sentences about trouble."""
+    """Bulk data of one agent. `slots` says where each allocation ran, `files` accesses what is there, `hello` makes the
+    first message of a session; `log` gets messages about errors."""
 
     def __init__(
         self,
@@ -238,8 +236,7 @@ class DataConnection:
         self._throttle = Throttle()
 
     async def begin(self, session_id: str) -> None:
-        """There is a new control connection with this session (empty: there is none): what belonged to the one before
-        is over."""
+        """A new control connection has this session (empty: there is none): close what belonged to the one before."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
@@ -252,7 +249,7 @@ class DataConnection:
         self._wanted.set()
 
     async def part(self, blob: str, offset: int) -> BlobData:
-        """The next bytes of a shipped blob. Waits for a connection as long as it takes, also for the next one."""
+        """The next bytes of a shipped blob. Waits for a connection as long as it takes."""
         while True:
             while self._session is None:
                 self.open()
@@ -269,7 +266,7 @@ class DataConnection:
                 self._awaited.pop(number, None)
 
     async def _serve(self, session_id: str) -> None:
-        """Connect whenever that is wanted, as long as the session lasts."""
+        """Connect on demand, as long as the session lasts."""
         while True:
             await self._wanted.wait()
             try:
@@ -339,7 +336,7 @@ class DataConnection:
             if getattr(error, "errno", None) not in _ORDINARY:
                 self._refused(str(getattr(error, "strerror", None) or error))
             return kind(id=number, error=str(getattr(error, "strerror", None) or error)[:ERROR_CHARS])
-        except Exception as error:  # whoever asked would wait for nothing
+        except Exception as error:  # the caller would wait in vain
             self._log(f"a question about files failed: {type(error).__name__}: {error}"[:ERROR_CHARS])
             return kind(id=number, error=f"the node could not do this: {type(error).__name__}")
 
@@ -379,8 +376,8 @@ class DataConnection:
         return self._files.read(*self._place(want.allocation), from_wire(want.path, want.raw), want.offset, size)
 
     def _place(self, allocation: str) -> tuple[str, Root]:
-        """The slot in which an allocation ran, and the directory of its command. Raises GridError also where that is
-        the agent's own directory."""
+        """The slot and working directory of an allocation. Raises GridError also if that is the agent's own
+        directory."""
         launch = workdir.read_launch(self._dir, allocation)
         slot = self._slots.slot(allocation)
         if launch is None or not slot:

@@ -1,1 +1,1 @@
-"""Reads the GPUs of the machine, by one file a vendor's library."""
+"""Reads the GPUs of the machine, one file per vendor library."""

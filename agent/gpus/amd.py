@@ -1,5 +1,5 @@
-"""GPUs of AMD, by what the amdgpu driver shows in sysfs: no library needed. It shows no processes; a GPU is judged by
-its utilisation and memory."""
+"""AMD GPUs, as the amdgpu driver shows them in sysfs: no library needed. It shows no processes; a GPU is judged by its
+utilisation and memory."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class AmdBackend:
             self.note = "no AMD GPU"
 
     def facts(self) -> tuple[GpuFacts, ...]:
-        """The GPUs there were at the start."""
+        """The GPUs found at the start."""
         return self._facts
 
     def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
@@ -64,7 +64,7 @@ def _number(card: Path) -> tuple[int, str]:
 
 
 def _uuid(device: Path) -> str:
-    """The name ROCm has for it (what ROCR_VISIBLE_DEVICES takes); its PCI address where the card has no such name."""
+    """ROCm's name for it (for ROCR_VISIBLE_DEVICES); its PCI address if it has none."""
     unique = _text(device / "unique_id")
     return f"GPU-{unique.lower().removeprefix('0x')}" if unique else f"PCI-{device.resolve().name}"
 

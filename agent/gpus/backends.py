@@ -1,5 +1,5 @@
-"""The GPUs of this machine, read through one of several backends. A GPU that cannot be read has its error in the
-sample and is never taken for idle; a driver that does not answer holds up nobody (see `TimeoutBackend`)."""
+"""The GPUs of this machine, read through one of several backends. A GPU that cannot be read has its error in the sample
+and never counts as idle; a driver that hangs delays nobody (see `TimeoutBackend`)."""
 
 import difflib
 import importlib
@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 
 from distributed_grid.agent.gpus.amd import AmdBackend
-from distributed_grid.agent.gpus.base import GpuBackend, NoGpus, TimeoutBackend, only
+from distributed_grid.agent.gpus.base import GpuBackend, NoGpus, TimeoutBackend, select
 from distributed_grid.agent.gpus.nvidia import GputilBackend, NvmlBackend
 from distributed_grid.protocol.errors import BadValue, GridError
 
 NAMES = ("auto", "nvml", "gputil", "amd", "none")
-"""What `gpu_backend` may be."""
+"""Values of `gpu_backend`."""
 
 
 def open_backend(name: str = "auto", wanted: Sequence[str] = (), root: Path = Path("/")) -> GpuBackend:
@@ -25,7 +25,7 @@ def open_backend(name: str = "auto", wanted: Sequence[str] = (), root: Path = Pa
         meant = f"did you mean {close[0]}? " if close else ""
         raise BadValue(f"unknown gpu backend {name!r}", hint=f"{meant}there are {', '.join(NAMES)}")
     backend = _open(name, root)
-    chosen, missing = only(backend.facts(), wanted)
+    chosen, missing = select(backend.facts(), wanted)
     if missing:
         there = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in backend.facts()) or "none"
         raise BadValue(

@@ -1,4 +1,4 @@
-"""What every way of reading GPUs has in common: its interface, the owners of processes, and patience with drivers."""
+"""What all GPU backends have in common: the interface, process owners, and timeouts for drivers."""
 
 import os
 import pwd
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 class GpuBackend(Protocol):
-    """One way of reading GPUs. `error` says why there are none where there should be (a driver that fails); `note`
-    says why there are none where that is in order (no driver at all)."""
+    """A way of reading GPUs. `error`: why there are none where there should be (a driver that fails); `note`: why there
+    are none where that is fine (no driver at all)."""
 
     @property
     def name(self) -> str:
-        """What it is called in the configuration."""
+        """Its name in the configuration."""
 
     @property
     def error(self) -> str:
@@ -26,17 +26,17 @@ class GpuBackend(Protocol):
 
     @property
     def note(self) -> str:
-        """Why there are no GPUs, where that is in order."""
+        """Why there are no GPUs, where that is fine."""
 
     def facts(self) -> tuple[GpuFacts, ...]:
-        """What GPUs there are; read once."""
+        """The GPUs; read once."""
 
     def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
         """One measurement of each GPU of `facts`; processes in `own` are the grid's. Never raises."""
 
 
 class NoGpus:
-    """No GPUs, and nothing wrong with that."""
+    """A backend without GPUs."""
 
     def __init__(self, name: str = "none", note: str = "GPUs are switched off (gpu_backend: none)") -> None:
         self.name, self.error, self.note = name, "", note
@@ -51,14 +51,14 @@ class NoGpus:
 
 
 class Processes:
-    """Tells the grid's processes on a GPU from others'. A process of ours that has just ended is listed by the driver
-    for a moment longer, when it is in no tree of ours any more; it stays ours until it is gone from the list."""
+    """Separates the grid's processes on a GPU from others'. A process of ours that has just ended is in no tree of ours
+    while the driver still lists it; it stays ours until it is gone from the list."""
 
     def __init__(self) -> None:
         self._ours: dict[str, set[int]] = {}
 
-    def tell(self, uuid: str, found: Iterable[tuple[int, int]], own: set[int]) -> tuple[GpuProcess, ...]:
-        """The processes on a GPU, from their pids and bytes, each named once and with its owner."""
+    def classify(self, uuid: str, found: Iterable[tuple[int, int]], own: set[int]) -> tuple[GpuProcess, ...]:
+        """The processes on a GPU, from their pids and bytes, each listed once and with its owner."""
         memory: dict[int, int] = {}
         for pid, used in found:
             memory[pid] = max(used, memory.get(pid, 0))
@@ -69,7 +69,7 @@ class Processes:
 
 
 def user_of(pid: int) -> str:
-    """The user a process belongs to; "" where that cannot be seen (it is gone, or of another pid namespace)."""
+    """The user of a process; "" if unknown (it is gone, or of another pid namespace)."""
     try:
         uid = os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -81,9 +81,9 @@ def user_of(pid: int) -> str:
 
 
 class TimeoutBackend:
-    """A backend that answers in time even if its driver does not. A sick NVIDIA driver keeps callers in the kernel
-    for minutes, where no signal reaches them: calls are made on a thread of their own, one at a time, and while one
-    hangs every GPU is reported as not readable. Safe to be called from several threads."""
+    """A backend with a timeout. A failing NVIDIA driver keeps callers in the kernel for minutes, where no signal
+    reaches them: calls run in a thread, one at a time, and while one hangs every GPU is reported as unreadable.
+    Thread-safe."""
 
     def __init__(self, inner: GpuBackend, patience: float = 2.0) -> None:
         self.name = inner.name
@@ -101,11 +101,11 @@ class TimeoutBackend:
 
     @property
     def note(self) -> str:
-        """Why there are no GPUs, where that is in order."""
+        """Why there are no GPUs, where that is fine."""
         return self._inner.note
 
     def facts(self) -> tuple[GpuFacts, ...]:
-        """What GPUs there were at the start, of those that were chosen."""
+        """The chosen GPUs, as found at the start."""
         return self._facts
 
     def choose(self, facts: tuple[GpuFacts, ...]) -> None:
@@ -113,7 +113,7 @@ class TimeoutBackend:
         self._facts = facts
 
     def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
-        """A measurement; or, after the patience is over, GPUs that cannot be read."""
+        """A measurement; after the timeout, GPUs that cannot be read."""
         seen = self._ask(lambda: self._inner.sample(own), self._patience)
         if seen is not None:
             shown = {gpu.uuid for gpu in self._facts}
@@ -135,7 +135,7 @@ class TimeoutBackend:
 
 
 class _Call(Generic[T]):
-    """One call on a thread that nobody has to wait for, not even the end of the process."""
+    """A call in a daemon thread that nobody has to wait for."""
 
     def __init__(self, what: Callable[[], tuple[T, ...]]) -> None:
         self.since = time.monotonic()
@@ -148,14 +148,14 @@ class _Call(Generic[T]):
     def _run(self) -> None:
         try:
             self.answer = self._what()
-        except Exception as error:  # whatever a vendor's library throws, the agent goes on without GPUs
+        except Exception as error:  # whatever a vendor's library raises, the agent continues without GPUs
             self.error = f"reading the GPUs failed: {type(error).__name__}: {error}"
         finally:
             self.done.set()
 
 
-def only(facts: Sequence[GpuFacts], wanted: Sequence[str]) -> tuple[tuple[GpuFacts, ...], list[str]]:
-    """The GPUs named by UUID (or the beginning of one) or index, and the names that no GPU has."""
+def select(facts: Sequence[GpuFacts], wanted: Sequence[str]) -> tuple[tuple[GpuFacts, ...], list[str]]:
+    """Select GPUs by UUID (or a prefix of one) or index; and the names that match none."""
     chosen, missing = [], []
     for name in wanted:
         match = [gpu for gpu in facts if gpu.uuid == name or str(gpu.index) == name]

@@ -1,6 +1,5 @@
-"""GPUs of NVIDIA, by nvidia-ml-py's `pynvml` or by GPUtil (which runs nvidia-smi for each sample, knows no
-processes and hides errors). Both packages are handed in: this file imports no library of a vendor.
-"""
+"""NVIDIA GPUs, by nvidia-ml-py's `pynvml` or by GPUtil (which runs nvidia-smi for each sample, knows no processes and
+hides errors). Both packages are passed in: this module imports no vendor library."""
 
 import math
 import threading
@@ -16,8 +15,7 @@ Pair = tuple[int, int]
 
 
 class NvmlBackend:
-    """Reads through NVML. `system_memory` gives total and used bytes of the machine: what a GPU without memory of its
-    own (unified memory) has."""
+    """Reads through NVML. `system_memory` gives total and used bytes of the machine, for GPUs with unified memory."""
 
     def __init__(self, nvml: Any, system_memory: Callable[[], Pair]) -> None:
         self.name = "nvml"
@@ -30,13 +28,13 @@ class NvmlBackend:
         self._facts: tuple[GpuFacts, ...] = ()
 
     def facts(self) -> tuple[GpuFacts, ...]:
-        """The GPUs there are, each MIG instance as one of its own. Asked once: `sample` keeps to these."""
+        """The GPUs, each MIG instance as one of its own. Read once: `sample` keeps to these."""
         with self._lock:
             self._start()
             return self._facts
 
     def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
-        """Read all GPUs; one that fails has its error, and its handle is fetched anew next time."""
+        """Read all GPUs; one that fails has its error, and its handle is fetched again next time."""
         if not self._facts:
             return ()
         with self._lock:
@@ -56,7 +54,7 @@ class NvmlBackend:
         found, broken = [], []
         for index in range(count):
             try:
-                found += self._introduce(index)
+                found += self._read_facts(index)
             except nvml.NVMLError as error:
                 broken.append(f"GPU {index}: {error}")
         self._facts = tuple(found)
@@ -64,7 +62,7 @@ class NvmlBackend:
         if not count:
             self.note = "no NVIDIA GPU"
 
-    def _introduce(self, index: int) -> list[GpuFacts]:
+    def _read_facts(self, index: int) -> list[GpuFacts]:
         nvml = self._nvml
         parent = nvml.nvmlDeviceGetHandleByIndex(index)
         facts = []
@@ -78,7 +76,7 @@ class NvmlBackend:
         return facts
 
     def _numa(self, parent: Any) -> int:
-        """The NUMA node of a GPU; -1 where the driver does not say where it is."""
+        """The NUMA node of a GPU; -1 if unknown."""
         nvml = self._nvml
         try:
             address = nvml.nvmlDeviceGetPciInfo(parent).busId
@@ -87,7 +85,7 @@ class NvmlBackend:
         return pci_node(address.decode() if isinstance(address, bytes) else str(address))
 
     def _instances(self, parent: Any) -> list[Any]:
-        """The MIG instances of a GPU that is split up: then it is they who run programs, not the GPU."""
+        """The MIG instances of a partitioned GPU, which run programs in its place."""
         nvml = self._nvml
         try:
             if nvml.nvmlDeviceGetMigMode(parent)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
@@ -108,7 +106,7 @@ class NvmlBackend:
         try:
             handle = self._handle(gpu.uuid)
             total, used = self._memory(handle)
-            processes = self._processes.tell(gpu.uuid, self._list(handle), own)
+            processes = self._processes.classify(gpu.uuid, self._list(handle), own)
             utilisation = self._optional(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
             heat = self._optional(lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)))
         except nvml.NVMLError as error:
@@ -119,7 +117,7 @@ class NvmlBackend:
     def _handle(self, uuid: str) -> Any:
         nvml = self._nvml
         if uuid not in self._handles:
-            # The driver may have been restarted under us; a library that is still in order takes this as it is.
+            # The driver may have been restarted; NVML counts initialisations, so a second one is harmless.
             nvml.nvmlInit()
             self._handles[uuid] = nvml.nvmlDeviceGetHandleByUUID(uuid)
         return self._handles[uuid]
@@ -133,7 +131,7 @@ class NvmlBackend:
         return int(memory.total), int(memory.used)
 
     def _list(self, handle: Any) -> list[Pair]:
-        """Pids and bytes of all processes on a GPU, those that compute and those that draw."""
+        """Pids and bytes of all compute and graphics processes on a GPU."""
         nvml = self._nvml
         found = []
         for ask in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
@@ -144,7 +142,7 @@ class NvmlBackend:
         return found
 
     def _optional(self, read: Callable[[], float]) -> float:
-        """A figure that not every GPU has (a MIG instance has no utilisation); 0 then."""
+        """A figure that not every GPU has (a MIG instance has no utilisation); 0 if missing."""
         try:
             return read()
         except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_NoPermission):
@@ -161,7 +159,7 @@ class GputilBackend:
         self._facts: tuple[GpuFacts, ...] = ()
 
     def facts(self) -> tuple[GpuFacts, ...]:
-        """The GPUs there are. Asked once: `sample` keeps to these."""
+        """The GPUs. Read once: `sample` keeps to these."""
         seen = self._gputil.getGPUs()
         self._facts = tuple(GpuFacts(one.uuid, int(one.id), one.name, int(one.memoryTotal) * MIB) for one in seen)
         self.note = "" if seen else "GPUtil finds no GPU (and does not say why)"

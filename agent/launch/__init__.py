@@ -1,1 +1,1 @@
-"""What the agent does to start a job: files, user, ports, and its talk with the supervisor."""
+"""Starts jobs on the node: files, users, ports, and the connection to the supervisor."""

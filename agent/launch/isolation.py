@@ -1,6 +1,5 @@
-"""As which user of this machine jobs run, behind which walls, and whose: what the configuration asks for, what
-this machine can do, and what the node tells of it.
-"""
+"""The user and the walls that jobs run with: what the configuration asks for, what this machine supports, and what the
+node reports."""
 
 import asyncio
 import contextlib
@@ -20,11 +19,11 @@ from distributed_grid.protocol.placement import LEAST_SHARED, Trust, Walls
 AGENT, SUBMITTER = "agent", "submitter"
 PASSABLE = 0o711
 PASSED = ("jobs", "recalls")
-"""The directories in the state directory that jobs of other users pass."""
+"""Directories in the state directory that jobs of other users may enter."""
 
 
 class Account(NamedTuple):
-    """A user, with all groups it is in by the machine's user database."""
+    """A user with all its groups, from the machine's user database."""
 
     name: str
     uid: int
@@ -34,12 +33,12 @@ class Account(NamedTuple):
     shell: str
 
     def environment(self) -> dict[str, str]:
-        """What a login of this user has."""
+        """The variables that a login of this user sets."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": self.shell or "/bin/sh"}
 
 
 def look_up(name: str) -> Account:
-    """The user of this name. Raises GridError."""
+    """Return the account of this name. Raises GridError."""
     try:
         entry = pwd.getpwnam(name)
     except (KeyError, ValueError):  # a name with a zero byte
@@ -49,8 +48,8 @@ def look_up(name: str) -> Account:
 
 
 class RunAs:
-    """Finds the account of each launch by the setting: `agent`, `submitter`, or the name of a user. `needed` is false
-    where all jobs run as the agent's user, and nothing is to be looked up."""
+    """Finds the account of each launch by the setting: `agent`, `submitter`, or a user name. `needed` is false where
+    all jobs run as the agent's user."""
 
     def __init__(self, setting: str = AGENT) -> None:
         self.needed = setting != AGENT
@@ -58,8 +57,8 @@ class RunAs:
         self._found: dict[str, Account] = {}
 
     async def find(self, launch: Launch) -> Account | None:
-        """Whose this launch is; kept for `take`. The user database may be on the network, so another thread asks it.
-        Raises GridError where there is no such user, or it is root and was not named in the setting."""
+        """Find the account of this launch; `take` returns it later. Runs in a thread, as the user database may be
+        remote. Raises GridError for an unknown user, and for root unless the setting names it."""
         if not self.needed:
             return None
         name = launch.user if self._setting == SUBMITTER else self._setting
@@ -74,12 +73,12 @@ class RunAs:
         return account
 
     def take(self, allocation: str) -> Account | None:
-        """What was found for it, once."""
+        """Return the account found for this allocation, and forget it."""
         return self._found.pop(allocation, None)
 
 
 def check_run_as(setting: str, state_dir: Path, founded: bool) -> None:
-    """See that this agent can run jobs as it is set to. Raises GridError."""
+    """Check that this agent can run jobs as configured. Raises GridError."""
     if setting == AGENT:
         return
     if os.geteuid() != 0:
@@ -108,8 +107,8 @@ def check_run_as(setting: str, state_dir: Path, founded: bool) -> None:
 
 
 def open_to_jobs(state_dir: Path) -> None:
-    """Open the way to the working directories of jobs that run as other users, and to nothing else in the state
-    directory. What this process makes from now on is for its own user alone. Raises OSError."""
+    """Make the working directories of jobs reachable for other users, and nothing else in the state directory. Files
+    that this process creates from now on are private to its user. Raises OSError."""
     own = state_dir.resolve()
     for entry in os.scandir(own):
         mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
@@ -130,11 +129,11 @@ _SYSCTLS = (
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
     ("user/max_user_namespaces", "0", "15000"),
 )
-"""Settings of the kernel, the value that keeps users from making namespaces, and one that lets them."""
+"""Kernel settings: path, the value that forbids user namespaces, and one that allows them."""
 
 
 class WallSettings(NamedTuple):
-    """What the configuration says: `walls` as agent.walls has it, `owners` empty where it names none."""
+    """What the configuration says: `walls` as in agent.walls; `owners` is empty where it names none."""
 
     state_dir: Path
     run_as: str = AGENT
@@ -144,7 +143,7 @@ class WallSettings(NamedTuple):
 
 
 def strongest_walls(asked: WallSettings) -> tuple[Walls, str]:
-    """The strongest walls that can be had on this machine by this user, and why there are no stronger ones."""
+    """The strongest walls available to this user on this machine, and why none stronger."""
     if asked.run_as != AGENT:
         return Walls.USER, ""
     found, lacks = available.survey(asked.state_dir)
@@ -152,8 +151,8 @@ def strongest_walls(asked: WallSettings) -> tuple[Walls, str]:
 
 
 def choose_walls(asked: WallSettings) -> tuple[Walls, str]:
-    """The walls that this agent uses, and why none stronger. Raises GridError where those that are named cannot be
-    had."""
+    """The walls that this agent uses, and why none stronger. Raises GridError if the configured ones are not
+    available."""
     best, lacks = strongest_walls(asked)
     named = best if asked.walls == AUTO else Walls(asked.walls)
     if asked.run_as != AGENT and named is not Walls.USER:
@@ -173,26 +172,26 @@ def choose_walls(asked: WallSettings) -> tuple[Walls, str]:
 
 
 def shares_account(run_as: str) -> bool:
-    """Whether all jobs run as one user of this machine who was named: kept from the agent, and not from each other."""
+    """Whether all jobs run as one configured user: isolated from the agent, but not from each other."""
     return run_as not in (AGENT, SUBMITTER)
 
 
 class Walled(NamedTuple):
-    """The walls that the supervisor builds, and what the node tells: the fields of NodeFacts about walls and owners."""
+    """The walls that the supervisor builds, and the fields of NodeFacts about walls and owners."""
 
     built: Walls
     facts: dict[str, Any]
 
 
 def promised(asked: WallSettings, built: Walls, why: str) -> tuple[Walls, str]:
-    """What a node that builds these walls promises to strangers, and why no more."""
+    """The walls that a node which builds these promises to strangers, and why none stronger."""
     if shares_account(asked.run_as):
         return Walls.NONE, f"the jobs of all submitters run as {asked.run_as} (agent.run_as), not kept from each other"
     return built, why
 
 
 def wall_facts(asked: WallSettings) -> Walled:
-    """What is built, and what is told of it. Raises GridError as `choose_walls`."""
+    """The walls to build, and what the node reports about them. Raises GridError as `choose_walls`."""
     built, why = choose_walls(asked)
     walls, why = promised(asked, built, why)
     owners = asked.owners or default_owners()
@@ -208,9 +207,8 @@ def wall_facts(asked: WallSettings) -> Walled:
 
 
 def end_proof(walls: str, run_as: str, grouped: bool) -> str:
-    """By what a node knows that nothing of a job lives: its `user id` or its `pid namespace`, where it has one of its
-    own, else the `control group` of its slot, else `descent`: its processes are looked for below its spawner, and ended
-    in rounds."""
+    """What proves to a node that no process of a job is alive: its own `user id` or `pid namespace`, else the `control
+    group` of its slot, else `descent`: processes below its spawner are searched for and killed in rounds."""
     if run_as == AGENT and walls == Walls.USER:
         return "user id"
     if walls == Walls.NAMESPACE:
@@ -219,7 +217,7 @@ def end_proof(walls: str, run_as: str, grouped: bool) -> str:
 
 
 def default_owners() -> tuple[str, ...]:
-    """Whom this agent belongs to if nobody says it: the user it runs as, and who became that user by sudo."""
+    """The owners where none are configured: the user that the agent runs as, and the one who called sudo."""
     names = [os.environ.get("SUDO_USER", "")]
     with contextlib.suppress(KeyError, OSError):
         names.append(getpass.getuser())
@@ -229,12 +227,12 @@ def default_owners() -> tuple[str, ...]:
 
 
 def are_weak(walls: Walls) -> bool:
-    """Whether jobs of others than the owners need trust behind these walls."""
+    """Whether jobs of non-owners need trust behind these walls."""
     return not walls.meets(LEAST_SHARED)
 
 
 def walls_remedy(sysctl: Path = SYSCTL) -> str:
-    """How this machine gets stronger walls: as a service that root installs, or by what the kernel has to allow."""
+    """How to get stronger walls on this machine: a service installed by root, or kernel settings."""
     install = "sudo grid agent install, for walls user"
     closed = [f"{name.replace('/', '.')}={new}" for name, off, new in _SYSCTLS if _read(sysctl / name) == off]
     return f"{install}; sudo sysctl {' '.join(closed)}, for walls namespace" if closed else install

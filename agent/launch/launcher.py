@@ -1,7 +1,6 @@
-"""The agent's end of its talk with the supervisor: starts one or finds the one that lives, hands it what is to be done,
-and reports what happened. Nothing that matters is kept here: after a restart of the agent, or of the supervisor, all is
-told again from the supervisor's journal.
-"""
+"""The agent's side of the connection to the supervisor: starts or finds one, sends it orders, and passes its reports
+on. No state that matters is kept here: after a restart of either, everything is reported again from the supervisor's
+journal."""
 
 import asyncio
 import contextlib
@@ -32,10 +31,10 @@ from distributed_grid.runtime.unix import connected
 
 
 class SupervisorReport(msgspec.Struct):
-    """An allocation was started, or has exited with this outcome, or (`op` is `frozen`) is frozen for that `why`; where
-    that is empty it goes on. `proven`: nothing lives of what was lost with the loss `id`. `nameless`: new jobs have no
-    name any more. `warning`: `why` is for the node's operator. `unended`: something of it lives though it was killed,
-    as `text` says; `noted`: `text` is what else there is to say of it."""
+    """A report about an allocation: started; exited with `outcome`; or (`op` is `frozen`) frozen for the reason `why`,
+    thawed if that is empty. Other values of `op`: `proven`: nothing of loss `id` is alive. `nameless`: new jobs have no
+    user name any more. `warning`: `why` is for the operator. `unended`: it was killed and something of it is alive, see
+    `text`; `noted`: `text` is an additional remark."""
 
     id: str
     op: str = ""
@@ -53,12 +52,12 @@ REPORTS = msgspec.json.Decoder(SupervisorReport)
 
 
 def suspended(said: SupervisorReport) -> Suspended:
-    """The same for the coordinator."""
+    """Convert a report into the coordinator's message."""
     return Suspended(allocation=said.id, why=said.why, lasted=said.lasted, in_all=said.in_all)
 
 
 def tail(state_dir: Path, allocation: str, stream: str) -> tuple[int, bytes]:
-    """Size and last bytes of an output; nothing if there is none."""
+    """Size and last bytes of an output; (0, empty) if there is none."""
     folder = workdir.allocation_path(state_dir, allocation)
     try:
         if not os.lstat(f"{folder}/{stream}").st_size:
@@ -83,23 +82,22 @@ NAMELESS = (
 
 
 class SupervisorGone(GridError):
-    """There is no supervisor, and this agent has given up what starting one takes: the next agent has it."""
+    """There is no supervisor, and this agent has dropped the privileges to start one; the next agent has them."""
 
 
-def _nobody(told: Any) -> None:
-    """A callback that nobody has set."""
+def _ignore(told: Any) -> None:
+    """Callback that ignores its argument."""
 
 
 class Launcher:
-    """Jobs of one node. `report` gets a Started or an Exited for each launch and stop, in the order they happened, also
-    for what was launched by an earlier agent; `pids_limit` is how many processes and threads any job may have at once
-    (0: as it asked), `nice` how far all of them stand back for others' programs; `log` gets sentences about the
-    supervisor's own fate. `pids` are the main processes of what runs, by allocation, and `limits` says who keeps which
-    limit, as the supervisor found.
+    """Jobs of one node. `report` gets a Started or an Exited for each launch and stop, in order, also for launches of
+    an earlier agent; `pids_limit` is the maximum number of processes and threads of a job (0: as requested), `nice` the
+    niceness of jobs; `log` gets messages about the supervisor. `pids` are the main processes of running jobs by
+    allocation; `limits` says how each limit is enforced.
 
-    `cgroup`: where its groups go, as cgroups.control.survey takes it. `walls`: behind which jobs run
-    (walls/enclosure.py); `owners` are the users whose jobs see what the agent's user sees, where these have namespaces.
-    `promise`: the level that is told of a job instead of what is built around it; empty: that.
+    `cgroup`: the setting for `hierarchies.survey`. `walls`: behind which jobs run (walls/enclosure.py); `owners` are
+    the users whose jobs see what the agent's user sees, where jobs have namespaces. `promise`: the level that is
+    reported for a job; empty: the one that is built.
 
     `process` is a supervisor that was just started. `slots` says in which slot each allocation ran."""
 
@@ -108,7 +106,7 @@ class Launcher:
         state_dir: Path,
         report: Callable[[Started | Exited], None],
         output_limit: int = OUTPUT_LIMIT,
-        log: Callable[[str], None] = _nobody,
+        log: Callable[[str], None] = _ignore,
         pids_limit: int = 0,
         cgroup: str = "none",
         nice: int = 0,
@@ -118,8 +116,7 @@ class Launcher:
         process: subprocess.Popen[bytes] | None = None,
     ) -> None:
         self.supervisor_pid, self.supervisor_software = 0, ""
-        self.suspended: Callable[[Suspended], None] = _nobody
-        """Is told of what was frozen, and of what goes on."""
+        self.suspended: Callable[[Suspended], None] = _ignore
         self.pids: dict[str, int] = {}
         self._dir = state_dir.absolute()
         self._report = report
@@ -135,7 +132,6 @@ class Launcher:
         self.walls = ""
         """What the supervisor that lives has built."""
         self.walls_changed: Callable[[], None] = lambda: None
-        """Is told that `other_walls` says something else now."""
         self._reserving: dict[str, asyncio.Future[str]] = {}
         self.limits: dict[str, str] = {}
         self._process = process
@@ -152,7 +148,7 @@ class Launcher:
         self._renewed = 0.0
         self._frozen: list[dict[str, Any]] = []
         self.loss: Loss | None = None
-        self.loss_changed: Callable[[Collection[str] | None], None] = _nobody
+        self.loss_changed: Callable[[Collection[str] | None], None] = _ignore
         """Is told of a `loss` while we run, with what is known all the same; and (None) that nothing of it lives."""
         self.unended: dict[str, str] = {}
         """Allocations that were killed and of which something lives all the same, and what that is."""
@@ -161,8 +157,8 @@ class Launcher:
 
     @property
     def other_walls(self) -> str:
-        """Why nothing new may start: the supervisor that lives builds other walls than this agent tells. Empty: it
-        builds these."""
+        """Why nothing new may start: the living supervisor builds other walls than this agent reports. Empty: the same
+        ones."""
         if self.walls in ("", self._walls):
             return ""
         return (
@@ -170,8 +166,8 @@ class Launcher:
         )
 
     async def start(self) -> list[Known]:
-        """Start a supervisor or adopt the living one. All allocations that it knows: what runs, and what ended and is
-        not forgotten yet. Raises GridError if there is no supervisor to be had."""
+        """Start a supervisor or adopt the living one. Returns all allocations that it knows: running ones, and ended
+        ones that are not forgotten yet. Raises GridError if no supervisor can be had."""
         known = await self._connect()
         self._renew_supervisor()
         self._told = {one.allocation for one in known if one.outcome is not None}
@@ -179,7 +175,7 @@ class Launcher:
         return known
 
     async def watch(self) -> None:
-        """Raises SupervisorGone when there is no supervisor any more."""
+        """Wait until the supervisor is gone for good: raises SupervisorGone."""
         assert self._task is not None  # noqa: S101
         await asyncio.shield(self._task)
 
@@ -192,11 +188,11 @@ class Launcher:
         account: Account | None = None,
     ) -> None:
         """Start the job in this working directory (None: one of its own) with this environment, behind our walls or as
-        the user of `account`; its folder is there. The result is reported: Started, or Exited if it could not be. An
-        allocation that is known already is reported as it stands, and nothing is started.
+        the user of `account`. Its folder exists. Reported: Started, or Exited if it failed. A known allocation is
+        reported as it is, and not started again.
 
-        A leased one is ended `launch.lease` seconds after `lease_from`, or after the newest renewal (seconds since
-        boot): if that is over by now, it is not started."""
+        A leased one is ended `launch.lease` seconds after `lease_from` or the latest renewal (seconds since boot); if
+        that has passed, it is not started."""
         spec = launch.spec
         self._ask(
             {
@@ -215,8 +211,8 @@ class Launcher:
         )
 
     async def reserve(self, launch: Launch, account: Account | None = None) -> str:
-        """The slot in which this launch will run; its working directory there is to be made and filled before. Raises
-        GridError where there is none to be had."""
+        """Reserve a slot for this launch and return it; the working directory is to be made there before the launch.
+        Raises GridError if there is none."""
         future = self._reserving.setdefault(launch.allocation, asyncio.get_running_loop().create_future())
         self._send({"op": "reserve", "id": launch.allocation, **self._slot_of(launch, account)})
         try:
@@ -231,7 +227,7 @@ class Launcher:
         return slot
 
     def _slot_of(self, launch: Launch, account: Account | None) -> dict[str, Any]:
-        """What says which slots fit this launch."""
+        """The fields that decide which slots fit this launch."""
         spec = launch.spec
         return {
             "submitter": launch.user,
@@ -250,61 +246,60 @@ class Launcher:
         }
 
     def renew(self, at: float) -> None:
-        """The coordinator answered the heartbeat that was sent at `at` (seconds since boot): all leases run anew from
-        then. Those that are over are not revived."""
+        """The coordinator answered the heartbeat sent at `at` (seconds since boot): renew all leases from then. Expired
+        ones are not revived."""
         self._renewed = max(self._renewed, at)
         now = procs.now()
         for messages in self._unanswered.values():
             for one in messages:
-                # On its way to a supervisor: as long as it is leased it is renewed here, since there a renewal does not
-                # count for what comes after it.
+                # Not sent yet: renewed here, as the supervisor applies a renewal only to what it already knows.
                 if one["op"] == "launch" and one["lease_from"] + one["lease"] > now:
                     one["lease_from"] = max(one["lease_from"], at)
-        self._say_renewed()
+        self._send_renewal()
 
-    def tell_frozen(self) -> None:
-        """Tell of all that was frozen when the supervisor was found, and was before."""
+    def report_frozen(self) -> None:
+        """Report all allocations that are or were frozen when the supervisor was found."""
         frozen, self._frozen = self._frozen, []
         for one in frozen:
             self.suspended(suspended(msgspec.convert(one, SupervisorReport)))
 
-    def _say_renewed(self) -> None:
+    def _send_renewal(self) -> None:
         if self._renewed:
             self._send({"op": "renew", "at": self._renewed})
 
     def stop(self, stop: Stop) -> None:
-        """End the allocation, also one that was never heard of. Exited is reported when nothing of it is alive."""
+        """End the allocation, known or not. Exited is reported when nothing of it is alive."""
         message = {"op": "stop", "id": stop.allocation, "grace": stop.grace, "cause": stop.cause, "text": stop.text}
         self._ask(message)
 
     def signal(self, allocation: str, signum: int) -> None:
-        """Send a signal to the job's process group. Without effect if it does not run."""
+        """Send a signal to the job's process group, if it runs."""
         self._send({"op": "signal", "id": allocation, "signal": signum})
 
     def limit(self, allocation: str, seconds: float) -> None:
-        """From now on its time limit is so long, from its start (0: none)."""
+        """Set its time limit in seconds from its start (0: none)."""
         self._ask({"op": "limit", "id": allocation, "limit": seconds})
 
     def freeze(self, allocation: str, why: str, seconds: float) -> None:
-        """Let nothing of it run for so long, or until `thaw`. Asked again, it goes on being frozen."""
+        """Freeze all its processes for `seconds`, or until `thaw`. A repeated call extends it."""
         self._send({"op": "freeze", "id": allocation, "why": why, "for": seconds})
 
     def thaw(self, allocation: str) -> None:
-        """Let it go on."""
+        """Let a frozen allocation continue."""
         self._send({"op": "thaw", "id": allocation})
 
     def forget(self, allocations: Iterable[str]) -> None:
-        """These ends are known where it counts: the supervisor need not tell them any more."""
+        """The coordinator has these ends: the supervisor need not report them any more."""
         ids = [*allocations]
         self._told.difference_update(ids)
         self._send({"op": "forget", "ids": ids})
 
     def accept_loss(self) -> None:
-        """Nothing lives of what a damaged journal did not name: the node's owner says so."""
+        """The node's owner confirms that nothing is alive of what a damaged journal did not name."""
         self._send({"op": "proven"})
 
     async def close(self, leave: bool = False) -> None:
-        """Leave. The supervisor and the jobs stay; with `leave` the supervisor goes too, as soon as nothing runs."""
+        """Disconnect; supervisor and jobs stay. With `leave` the supervisor exits as soon as nothing runs."""
         if leave:
             self._send({"op": "leave"})
         if self._task is not None:
@@ -313,8 +308,8 @@ class Launcher:
         await self._disconnect(flush=True)
 
     async def lost(self) -> None:
-        """The supervisor is gone, or its connection is: find or start one, report what ended meanwhile, and ask again
-        what was not answered. The journal holds what was begun, so asking twice starts nothing twice."""
+        """The supervisor or the connection is gone: find or start one, report what ended meanwhile, and repeat
+        unanswered orders. The journal makes repeated starts harmless."""
         await self._disconnect()
         before, other = self.loss and self.loss.id, self.other_walls
         known = {one.allocation: one for one in await self._connect()}
@@ -323,8 +318,8 @@ class Launcher:
         if self.loss is not None and self.loss.id != before:
             self._unanswered = {key: asked for key, asked in self._unanswered.items() if key in known}
             self.loss_changed(known.keys())
-        self._say_renewed()
-        self.tell_frozen()
+        self._send_renewal()
+        self.report_frozen()
         for one in known.values():
             if one.outcome is not None and one.allocation not in self._told:
                 self._exited(one.allocation, one.outcome)
@@ -348,7 +343,7 @@ class Launcher:
 
     def _flush(self) -> None:
         messages, self._outbox = self._outbox, bytearray()
-        # Without a connection, or with one that is going: what needs an answer is asked again.
+        # Without a connection, or with one that closes: orders that need an answer are repeated.
         if self._writer is None or not messages or self._writer.is_closing():
             return
         try:
@@ -365,7 +360,7 @@ class Launcher:
 
     async def _listen(self) -> None:
         while True:
-            await self._hear()
+            await self._read_reports()
             while True:
                 try:
                     self._log("the supervisor is gone: another one takes over")
@@ -377,7 +372,7 @@ class Launcher:
                     self._log(f"no supervisor: {error}")
                     await asyncio.sleep(1.0)
 
-    async def _hear(self) -> None:
+    async def _read_reports(self) -> None:
         assert self._reader is not None  # noqa: S101
         rest = b""
         while True:
@@ -389,9 +384,9 @@ class Launcher:
                 return
             *lines, rest = (rest + part).split(b"\n")
             for line in lines:
-                self._take(REPORTS.decode(line))
+                self._handle_report(REPORTS.decode(line))
 
-    def _take(self, said: SupervisorReport) -> None:
+    def _handle_report(self, said: SupervisorReport) -> None:
         allocation = said.id
         if said.op == "proven" and self.loss is not None:
             self.loss = msgspec.structs.replace(self.loss, open=False)
@@ -438,14 +433,14 @@ class Launcher:
         self._renew_supervisor()
 
     def _renew_supervisor(self) -> None:
-        """A supervisor of another release, one with other walls, or one whose jobs have no name any more, watches its
-        jobs to their end, and leaves then: the next one is ours."""
+        """Ask a supervisor of another release, with other walls, or with nameless jobs to exit when its jobs are over;
+        the next one is ours."""
         other = self.supervisor_software not in ("", __version__) or bool(self.nameless or self.other_walls)
         if other and not self.pids and not self._unanswered:
             self._send({"op": "leave"})
 
     def _outcome(self, allocation: str, said: Outcome) -> Outcome:
-        """What the supervisor said, with sizes and last bytes of the output, which it leaves to us."""
+        """Add sizes and last bytes of the output to the supervisor's outcome."""
         if not said.started:
             return said
         out, out_tail = tail(self._dir, allocation, "stdout")
@@ -459,7 +454,7 @@ class Launcher:
     # --- the connection ------------------------------------------------------------------------------------------
 
     async def _connect(self) -> list[Known]:
-        """Connect, starting a supervisor if none lives. What it knows."""
+        """Connect, starting a supervisor if none is alive. Returns the allocations that it knows."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
@@ -508,7 +503,7 @@ class Launcher:
         self._reader = self._writer = None
 
     async def _dismiss(self, hello: dict[str, Any]) -> None:
-        """A supervisor of another version is asked to leave, which it does when nothing runs."""
+        """Ask a supervisor of another version to exit when nothing runs."""
         running = [one["id"] for one in hello["known"] if one["outcome"] is None]
         if running:
             raise GridError(
@@ -517,7 +512,7 @@ class Launcher:
                 hint="run that release's agent until these jobs are over, then start this one",
             )
         assert self._writer is not None  # noqa: S101
-        with contextlib.suppress(ConnectionError):  # it heard that before, and has left
+        with contextlib.suppress(ConnectionError):  # it was asked before, and has exited
             self._writer.write(b'{"op":"leave"}\n')
             await self._writer.drain()
 
@@ -533,7 +528,7 @@ class Launcher:
                 hint="the next agent starts another one, for which this one has no rights any more; jobs go on. systemd"
                 " starts it by itself, and who runs an agent otherwise has to",
             )
-        # Faults are for our first: the next one would die of them as well.
+        # Only the first supervisor gets the fault points: the next one would die of them as well.
         started = start(self._dir, self._limit, self._cgroup, self._walls, faults=self._process is None)
         self._process = started or self._process
 

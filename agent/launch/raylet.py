@@ -1,8 +1,6 @@
-"""A boost on its node: the command that starts a raylet with exactly what was borrowed, and what it needs there:
-ports, a folder with a short name, and the cluster's token. Flags, traps and figures are from reference/ray.md,
-measured with Ray 2.60. A SIGTERM to `ray start --block`, and to nothing else, drains the node and ends it;
-Ray's own command for stopping is never used, since it ends every Ray on the machine.
-"""
+"""A boost on its node: the command that starts a raylet with exactly the borrowed resources, and its ports, folder with
+a short name, and cluster token. Flags, traps and figures are from reference/ray.md, measured with Ray 2.60. SIGTERM to
+`ray start --block` alone drains and ends the node; `ray stop` is never used, since it ends every Ray on the machine."""
 
 import contextlib
 import errno
@@ -43,8 +41,7 @@ _NONE_SUCH = errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a job could listen there now, on all addresses. (Connections of the past that are fading away are in
-    nobody's way.)"""
+    """Whether a job could listen on this port now, on all addresses; connections in TIME_WAIT do not count."""
     trouble = _try_to_bind(socket.AF_INET6, "::", port)  # both families in one go: a raylet asks for some forty ports
     if trouble in _NONE_SUCH:
         trouble = _try_to_bind(socket.AF_INET, "0.0.0.0", port)  # noqa: S104
@@ -52,7 +49,7 @@ def port_is_free(port: int) -> bool:
 
 
 def _try_to_bind(family: socket.AddressFamily, address: str, port: int) -> int:
-    """Listen there for a moment; the number of what is in the way, or 0."""
+    """Bind for a moment; the errno, or 0."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,8 +76,8 @@ class WalledFolder:
         self._base = os.fsencode(base)
 
     def make(self, allocation: str, token: Path | None) -> tuple[Path, str]:
-        """Make it, with a copy of the cluster's token. Its path and the token's, as the raylet sees them. Raises
-        GridError."""
+        """Make the folder with a copy of the cluster's token. Returns its path and the token's, as the raylet sees
+        them. Raises GridError."""
         name = _folder_name(allocation)
         entries: list[Entry] = []
         if token is not None:
@@ -94,7 +91,7 @@ class WalledFolder:
         return path, str(path / WALLED_TOKEN) if token is not None else ""
 
     def remove(self, allocation: str) -> None:
-        """Nothing is left of its raylet. Raises GridError and OSError."""
+        """Remove the folder of an ended raylet. Raises GridError and OSError."""
         self._files.remove_at(self._slot, self._base, _folder_name(allocation))
 
 
@@ -118,12 +115,12 @@ REFUSED_BY_RAY = "InvalidAuthToken"
 COPY_NAME = "token"
 
 _taken_tokens: set[tuple[str, str, int, int]] = set()
-"""Tokens that a cluster has taken: its address, and by which file in which state. Trying one takes ray's import."""
+"""Accepted tokens: cluster address and the file's identity. A check costs an import of ray."""
 
 
 def check_token(token: Path, address: str, python: str, said: Mapping[str, str]) -> None:
-    """See that the cluster takes it, which takes a second; `ray start` would take 21 to say so. `said` is what a raylet
-    has in its environment. Raises GridError where the cluster says no; any other trouble is `ray start`'s to tell."""
+    """Check that the cluster accepts the token: one second, where `ray start` takes 21. `said` is the raylet's
+    environment. Raises GridError if the cluster refuses it; any other error is left to `ray start`."""
     seen = token.stat()
     key = (address, str(token), seen.st_mtime_ns, seen.st_ino)
     if key in _taken_tokens:
@@ -146,10 +143,10 @@ def check_token(token: Path, address: str, python: str, said: Mapping[str, str])
 
 
 def copy_token(token: Path, folder: Path, account: Account | None) -> Path:
-    """A copy in this folder, which is the raylet's own, for whom it runs as (None: us): it may not be let to ours.
-    Raises OSError."""
+    """Copy the token into the raylet's own folder, for the user it runs as (None: ours), who may have no access to our
+    file. Raises OSError."""
     path = folder / COPY_NAME
-    path.unlink(missing_ok=True)  # of a try that did not get as far as the supervisor
+    path.unlink(missing_ok=True)  # of an attempt that never reached the supervisor
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         os.write(fd, token.read_bytes())
@@ -168,25 +165,25 @@ SERVICES = (
     "--runtime-env-agent-port",
     "--metrics-export-port",
 )
-"""What listens beside the workers. Given as numbers: raylets wait seconds for ports that are drawn by lot."""
+"""Listening services beside the workers. Their ports are given explicitly: raylets wait seconds for random ones."""
 WORKERS = 4
-"""Ports for worker processes, for each core; Ray keeps some that do nothing, and starts some ahead."""
+"""Ports for worker processes per core; Ray keeps some idle, and starts some ahead."""
 SPARE_WORKERS = 32
-LISTENS = 120.0
-"""Seconds after which a raylet listens on the ports that it was given, or never will."""
-WITHOUT_HEAD = 30.0
-"""Seconds for which a raylet outlives its cluster's head: one that is started again needs some ten."""
+LISTEN_TIMEOUT = 120.0
+"""Seconds after which a raylet listens on its ports, or never will."""
+HEAD_TIMEOUT = 30.0
+"""Seconds that a raylet outlives its cluster's head; a restart of the head takes some ten."""
 DRAIN = 5.0
-"""Seconds of a boost's grace that are left when Ray's own is over, for its processes to go."""
+"""Seconds of a boost's grace that are left for its processes when Ray's own grace is over."""
 REACH_SECONDS = 3.0
 ASK_SECONDS = 20.0
 TEMP = "grid-ray"
 OPEN = "r"
-"""What Ray is given of the raylet's own folder: it lets everybody write there."""
+"""Directory in the raylet's own folder that is given to Ray, which makes it world-writable."""
 
 
 def program(named: str) -> Path:
-    """The ray program to use: the named one, or that of our own environment, or of the PATH. Raises GridError."""
+    """The ray program to use: the configured one, that of our own environment, or of the PATH. Raises GridError."""
     beside = Path(sys.executable).with_name("ray")
     found = named or (str(beside) if beside.exists() else shutil.which("ray"))
     if not found or not os.access(found, os.X_OK):
@@ -199,11 +196,11 @@ def program(named: str) -> Path:
 
 
 _known: dict[tuple[str, int, int], tuple[str, str]] = {}
-"""Versions by program, and its file's inode and time: installing another one writes it anew."""
+"""Versions by program path, inode and modification time: an installation changes these."""
 
 
 def versions(ray: Path) -> tuple[str, str]:
-    """Of Ray and of its Python, without importing it: that would take half a second. Raises GridError."""
+    """Versions of Ray and of its Python, without the half second of an import. Raises GridError."""
     seen = ray.stat()
     key = (str(ray), seen.st_ino, seen.st_mtime_ns)
     if key not in _known:
@@ -225,14 +222,14 @@ def _versions(ray: Path) -> tuple[str, str]:
 
 
 def _python_of(ray: Path) -> str:
-    """The interpreter that the program names in its first line."""
+    """The interpreter in the program's first line."""
     with open(ray, "rb") as file:
         first = file.readline(1024).decode(errors="replace").strip()
     return first.removeprefix("#!").split()[0] if first.startswith("#!/") else sys.executable
 
 
 def check_versions(boost: Boost, here: str, python: str, node: str) -> None:
-    """Ray takes only its own version, and Python's to the minor number (with the match level that we set). Raises
+    """Check that Ray's version is the same, and Python's to the minor number (with the match level that we set). Raises
     GridError that names both sides."""
     wrong = []
     if boost.ray and boost.ray != here:
@@ -248,7 +245,7 @@ def check_versions(boost: Boost, here: str, python: str, node: str) -> None:
 
 
 def own_address(head: str) -> str:
-    """The address of this machine that the cluster's head can reach. Raises GridError where the head cannot be."""
+    """The address of this machine that the cluster's head can reach. Raises GridError if the head is unreachable."""
     host, _, port = head.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=REACH_SECONDS) as there:
@@ -260,21 +257,20 @@ def own_address(head: str) -> str:
 
 
 BLOCK = 16
-"""Ports that are claimed as one."""
+"""Ports that are claimed together."""
 _claimed: list[tuple[float, list[socket.socket]]] = []
-"""The claims on rows of ports that were given to raylets which may not listen there yet, and since when."""
-_giving = threading.Lock()
+"""Claims on port ranges of raylets that may not listen yet, each with its time."""
+_claim_lock = threading.Lock()
 
 
 def ports(first: int, last: int, cores: int) -> tuple[int, ...]:
-    """A row of ports of the range that are free, and not given to another raylet that is about to listen there, be it
-    by another agent of this machine: as many as those for services, then the first and the last of the workers'.
-    Raises GridError."""
+    """A range of free ports, not given to another raylet that is about to listen, also by another agent of this
+    machine: one for each service, then the first and the last of the workers'. Raises GridError."""
     workers = SPARE_WORKERS + WORKERS * cores
     row = len(SERVICES) + workers
-    with _giving:
+    with _claim_lock:
         now = time.monotonic()
-        while _claimed and now > _claimed[0][0] + LISTENS:
+        while _claimed and now > _claimed[0][0] + LISTEN_TIMEOUT:
             _release(_claimed.pop(0)[1])
         for begin in range(first, last - row + 2, -(-row // BLOCK) * BLOCK):
             end = begin + row - 1
@@ -292,9 +288,8 @@ def ports(first: int, last: int, cores: int) -> tuple[int, ...]:
 
 
 def _claim(begin: int, end: int) -> list[socket.socket] | None:
-    """Claim these ports of this machine, as long as the sockets are open; None: others have. By names that one process
-    can have at a time: those of sockets without a file, which are, as ports are, of one network namespace, whoever
-    their users are, and which go with their process."""
+    """Claim these ports of this machine while the returned sockets are open; None: already claimed. Abstract socket
+    names are unique in a network namespace for all users, as ports are, and vanish with their process."""
     claim: list[socket.socket] = []
     try:
         for block in range(begin // BLOCK, end // BLOCK + 1):
@@ -314,7 +309,7 @@ def _release(claim: list[socket.socket]) -> None:
 @dataclass(frozen=True, slots=True)
 class RaySettings:
     """How this node runs Ray: the program (empty: ours, or that of the PATH), the range of ports, the path of the file
-    with the cluster's token (empty: Ray's own place)."""
+    with the cluster's token (empty: Ray's default)."""
 
     program: str = ""
     first_port: int = 20000
@@ -324,7 +319,7 @@ class RaySettings:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What starts a raylet."""
+    """Command and environment of a raylet."""
 
     argv: tuple[str, ...]
     environment: dict[str, str]
@@ -338,8 +333,8 @@ def prepare(
     account: Account | None,
     walled: WalledFolder | None = None,
 ) -> Lease:
-    """See that it can join, and make what it needs, for this user (None: ours), or where `walled` can. Takes up to
-    seconds. Raises GridError."""
+    """Check that it can join, and make what it needs for this user (None: ours), or in `walled`. Takes up to seconds.
+    Raises GridError."""
     ray = program(settings.program)
     check_versions(boost, *versions(ray), node)
     address = own_address(boost.address)
@@ -359,14 +354,15 @@ def prepare(
 
 
 def as_job(launch: Launch, lease: Lease) -> Launch:
-    """The same launch with the command that was made for it."""
+    """The launch with the raylet's command."""
     return replace(launch, spec=replace(launch.spec, argv=lease.argv))
 
 
 def command(
     launch: Launch, boost: Boost, node: str, ray: Path, address: str, row: tuple[int, ...], temp: Path
 ) -> list[str]:
-    """What starts it. `row` as `ports` has it, `temp` a folder of its own with a short name (sockets lie below it)."""
+    """The raylet's command. `row` is the result of `ports`, `temp` its own folder with a short name (sockets are below
+    it)."""
     grant = launch.grant
     gpus = sum(gpu.milli for gpu in grant.gpus) // MILLI
     *services, first, last = row
@@ -393,22 +389,22 @@ def command(
 
 
 def environment(boost: Boost, grace: float) -> dict[str, str]:
-    """What it has in its environment beside what a job has, and the path of its token."""
+    """The raylet's environment beside that of a job, without the path of its token."""
     return {
         "RAY_AUTH_MODE": boost.auth.value,
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": f"{max(0.1, grace - DRAIN):g}",
-        "RAY_gcs_rpc_server_reconnect_timeout_s": f"{WITHOUT_HEAD:g}",
+        "RAY_gcs_rpc_server_reconnect_timeout_s": f"{HEAD_TIMEOUT:g}",
         "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
 
 
 NOT_FOR_RAY = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-"""What a job is told of its cores; Ray tells each of its tasks by what that asked for."""
+"""Variables that tell a job its cores; Ray sets these for each task."""
 
 
 def for_ray(environment: Mapping[str, str]) -> dict[str, str]:
-    """A job's environment without that."""
+    """A job's environment without these."""
     return {name: value for name, value in environment.items() if name not in NOT_FOR_RAY}
 
 
@@ -420,7 +416,7 @@ def folder(allocation: str) -> Path:
 
 
 def make_folder(allocation: str, account: Account | None = None) -> Path:
-    """Make it, for this user alone (None: ours). Raises GridError."""
+    """Make the folder, private to this user (None: ours). Raises GridError."""
     path = folder(allocation)
     try:
         for one, mode in ((path.parent, PASSABLE), (path, 0o700)):
@@ -437,6 +433,6 @@ def make_folder(allocation: str, account: Account | None = None) -> Path:
 
 
 def ended(allocation: str) -> None:
-    """Nothing is left of this allocation: nor shall its folder be, if it had one."""
+    """Remove the folder of an ended allocation, if it has one."""
     if (path := folder(allocation)).exists():
         shutil.rmtree(path, ignore_errors=True)

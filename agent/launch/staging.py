@@ -1,5 +1,5 @@
-"""What stands between a launch and its run: measure once more, fetch what was shipped, make its folder. Up to here it
-can be declined, and is where the trouble is this node's; a job ends here only of what would be so on any node."""
+"""Prepares a launch for its start: measure again, fetch what was shipped, make its folder. Trouble of this node
+declines the launch; the job ends here only for causes that any node would have."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from distributed_grid.protocol.nodes import Sample
 from distributed_grid.runtime.unix import boot_clock
 
 FRESH = 1.0
-"""Seconds for which a sample is good enough for a claim of cores and memory. For GPUs it is always taken anew."""
+"""Seconds for which a sample is recent enough for a claim of cores and memory. GPUs are always measured again."""
 PATIENCE = 5.0
 """Seconds that a claim waits for a measurement."""
 _OF_A_USER = frozenset({"HOME", "TMPDIR", "USER", "LOGNAME", "SHELL"})
@@ -35,9 +35,8 @@ log = structlog.get_logger("agent")
 
 @dataclass(eq=False)
 class Staging:
-    """The launches that are being prepared. `verify` says by a sample what is in a launch's way, `done` gets what came
-    of each: Ready, Stale, or Exited. `run_as` finds whose each is to be, `launcher` the slot of what has to be laid out
-    before."""
+    """The launches that are being prepared. `verify` checks a launch against a sample, `done` gets the result: Ready,
+    Stale, or Exited. `run_as` finds the account of each, `launcher` the slot of those that need files."""
 
     state_dir: Path
     node: str
@@ -55,7 +54,7 @@ class Staging:
     _raylets: dict[str, raylet.Lease] = field(default_factory=dict, init=False)
 
     def begin(self, launch: Launch) -> None:
-        """At once where a sample is fresh and nothing was shipped, as for most jobs."""
+        """Prepare it: at once where a sample is fresh and nothing was shipped, as for most jobs."""
         if self.disk.trouble:
             self.done(Stale(allocation=launch.allocation, reason=self.disk.trouble))
             return
@@ -69,8 +68,8 @@ class Staging:
         task.add_done_callback(lambda done: self._ended(launch.allocation, done))
 
     def order(self, launch: Launch) -> tuple[Launch, Path | None, dict[str, str], Account | None]:
-        """What the launcher is to be told of one that is ready: with its directory (None: one of its own), its whole
-        environment, and whom it runs as (None: whom the walls make it)."""
+        """The launcher's arguments for a launch that is ready: its directory (None: one of its own), its environment,
+        and its account (None: the walls decide)."""
         account = self.run_as.take(launch.allocation)
         directory = Path(launch.spec.workdir) if launch.spec.workdir else None
         environment = workdir.build_env(launch, self.node, directory, self._base(launch, account))
@@ -81,7 +80,7 @@ class Staging:
         return launch, directory, environment, account
 
     def _base(self, launch: Launch, account: Account | None) -> dict[str, str]:
-        """What it gets of our environment. What is about our own user, it has of its own, from its slot."""
+        """What it inherits of our environment. Variables about a user come from its own user or its slot."""
         if account is not None:
             return self.environment | account.environment()
         if self.launcher.walls != enclosure.USER:
@@ -90,13 +89,13 @@ class Staging:
         return {name: text for name, text in self.environment.items() if name not in _OF_A_USER}
 
     def stop(self, allocation: str) -> None:
-        """Give it up."""
+        """Cancel its preparation."""
         self.run_as.take(allocation)
         if (task := self._tasks.pop(allocation, None)) is not None:
             task.cancel()
 
     def close(self) -> None:
-        """Give all of them up."""
+        """Cancel all preparations."""
         for task in self._tasks.values():
             task.cancel()
 
@@ -150,7 +149,7 @@ class Staging:
             await asyncio.to_thread(self.files.lay_out, slot, launch.allocation, manifest, self.blobs.directory)
 
     async def _walled_folder(self, launch: Launch) -> WalledFolder | None:
-        """Where a raylet's folder is, if its walls do not let it to one that we make."""
+        """The raylet's folder inside its walls, if they hide one that we would make."""
         walls = self.launcher.walls
         private = walls == enclosure.NAMESPACE and launch.user not in self.launcher.owners
         if walls != enclosure.USER and not private:
@@ -158,14 +157,14 @@ class Staging:
         return WalledFolder(self.files, self.state_dir, await self.launcher.reserve(launch), private)
 
     async def _unpacking_failed(self, allocation: str, why: str) -> Stale | Exited:
-        """What was shipped could not be laid out. If that is for the disk, what there is of it is in others' way."""
+        """What was shipped could not be unpacked: Stale if the disk is to blame, and what was unpacked is removed."""
         await self.disk.look()
         if self.disk.trouble:
             return Stale(allocation=allocation, reason=self.disk.trouble)
         return _failed(allocation, why)
 
     def _write_launch(self, launch: Launch) -> Ready | Stale | Exited:
-        """Make its folder, and in it what was asked for, which the next agent has to know."""
+        """Make its folder, and write the launch there for the next agent."""
         gang = launch.gang
         if gang is not None and gang.rank == 0 and not raylet.port_is_free(gang.port):
             return Stale(allocation=launch.allocation, reason=f"port {gang.port} is in use", device="port")

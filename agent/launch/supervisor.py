@@ -1,6 +1,5 @@
-"""Starts a supervisor for a state directory that has none; and what the node's facts say while the supervisor's
-journal is damaged, or while something of a killed job lives.
-"""
+"""Starts a supervisor for a state directory without one, and changes the node's facts while the supervisor's journal is
+damaged or something of a killed job is alive."""
 
 import contextlib
 import fcntl
@@ -22,7 +21,7 @@ from distributed_grid.protocol.placement import Walls
 
 
 def lives(state_dir: Path) -> bool:
-    """Whether there is a supervisor. Raises OSError."""
+    """Whether a supervisor is alive. Raises OSError."""
     lock = os.open(state_dir / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -34,17 +33,16 @@ def lives(state_dir: Path) -> bool:
 
 
 def may_start(walls: str) -> bool:
-    """Whether a supervisor that we start can build these walls. An agent that is not root gives up the capabilities for
-    that once its first one is there."""
+    """Whether a supervisor that we start can build these walls. A non-root agent drops the capabilities for that once
+    its first supervisor is up."""
     return walls != USER or os.geteuid() == 0 or forkserver.privileged()
 
 
 def start(
     state_dir: Path, output_limit: int, cgroup: str, walls: str, faults: bool = True
 ) -> subprocess.Popen[bytes] | None:
-    """A new supervisor, in a session of its own and with next to nothing of our environment; None if one lives.
-    `faults`: it gets the fault points that we were given. For walls `user` it has our capabilities as well, for its
-    fork server. Raises OSError."""
+    """Start a supervisor in a session of its own with a minimal environment; None if one is alive. `faults`: pass our
+    fault points on. For walls `user` it also gets our capabilities, for its fork server. Raises OSError."""
     if lives(state_dir):
         return None
     env = {"PATH": os.environ.get("PATH", os.defpath), "TZ": os.environ.get("TZ", "")}
@@ -68,7 +66,7 @@ def start(
 
 
 def last_words(state_dir: Path) -> str:
-    """The last line of its log."""
+    """The last line of the supervisor's log."""
     with contextlib.suppress(OSError):
         lines = (state_dir / "supervisor.log").read_text(errors="replace").splitlines()
         return lines[-1] if lines else ""
@@ -76,7 +74,7 @@ def last_words(state_dir: Path) -> str:
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """As the supervisor tells it: since when (wall clock), why, and whether something of it may live still."""
+    """A loss that the supervisor reported: since when (wall clock), why, and whether something of it may be alive."""
 
     id: str
     since: float
@@ -85,7 +83,7 @@ class Loss(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """Why nothing is taken; empty: it is proven that nothing lives."""
+        """Why no job is taken; empty: nothing of it is alive."""
         if not self.open:
             return ""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
@@ -93,14 +91,14 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 def facts_after(facts: NodeFacts, loss: Loss | None) -> NodeFacts:
-    """The facts of a node that has suffered this loss, or none."""
+    """The node's facts, given this loss."""
     if loss is None:
         return facts
     return msgspec.structs.replace(facts, instance=loss_suffix(facts.instance, loss.id), unknown=loss.words)
 
 
 def facts_while(facts: NodeFacts, unended: Mapping[str, str]) -> NodeFacts:
-    """The facts of a node as long as these allocations, with why, cannot be ended."""
+    """The node's facts while these allocations cannot be ended (with why)."""
     if not unended:
         return facts
     key, why = next(iter(unended.items()))

@@ -1,7 +1,6 @@
-"""What an allocation has on the node: `allocs/ID` with `spec`, `stdout` and `stderr`, which only the agent can
-change; its working directory, `jobs/SLOT/ID`, which is the job's; its environment; and the notice it gets
-before its place is taken back. `SlotIndex` keeps over restarts in which slot each one ran.
-"""
+"""An allocation's files on the node: `allocs/ID` with `spec`, `stdout` and `stderr`, which only the agent can change;
+its working directory `jobs/SLOT/ID`, which is the job's; its environment; and the notice before a preemption or recall.
+`SlotIndex` keeps the slot of each allocation across restarts."""
 
 import contextlib
 import fnmatch
@@ -22,17 +21,17 @@ from distributed_grid.runtime.faults import fault
 
 SPEC = "spec"
 SPEC_BYTES = 16 << 20
-"""The largest record of what was asked for. A message that asks has far less."""
+"""Maximum size of a spec file. A launch message is far smaller."""
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 
 
 def folder(state_dir: Path, allocation: str) -> Path:
-    """Where all of an allocation lies. Raises BadValue for what cannot be the id of one, since it becomes a path."""
+    """The folder of an allocation. Raises BadValue for an invalid id, since it becomes a path."""
     return Path(allocation_path(state_dir, allocation))
 
 
 def allocation_path(state_dir: Path, allocation: str) -> str:
-    """The same as text, for what is done for every job: joining Paths costs more there than what is done with them."""
+    """The same as a string, for what is done for every job: Path arithmetic is slow."""
     if not _ID.fullmatch(allocation):
         raise BadValue(f"{allocation!r} is not the id of an allocation")
     return f"{state_dir}/allocs/{allocation}"
@@ -50,8 +49,8 @@ def _make_folder(state_dir: Path, allocation: str) -> str:
 
 @fault("agent.spec")
 def write_launch(state_dir: Path, launch: Launch) -> None:
-    """Keep what was asked for, so that an agent that restarts knows what its running jobs hold. The first one stays:
-    it is what a job that runs was started with."""
+    """Write the launch, so that an agent that restarts knows what its running jobs hold. An existing one stays: the job
+    was started with it."""
     content = msgspec.json.encode(launch)
     with opened(_make_folder(state_dir, launch.allocation)) as folder:
         try:
@@ -65,7 +64,7 @@ def write_launch(state_dir: Path, launch: Launch) -> None:
 
 
 def read_launch(state_dir: Path, allocation: str) -> Launch | None:
-    """What was asked for; None if that is not known any more."""
+    """Read the launch; None if it is not on disk any more."""
     try:
         with opened(allocation_path(state_dir, allocation)) as folder:
             return msgspec.json.decode(beneath.read_whole(folder, SPEC, SPEC_BYTES), type=Launch)
@@ -75,7 +74,7 @@ def read_launch(state_dir: Path, allocation: str) -> Launch | None:
 
 @contextlib.contextmanager
 def opened(folder: str) -> Iterator[int]:
-    """A descriptor of a directory of ours, to open what is in it. Raises OSError."""
+    """A descriptor of a directory of ours, to open files in it. Raises OSError."""
     fd = beneath.open_root(folder)
     try:
         yield fd
@@ -89,13 +88,14 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEX
 
 
 def passed_on(base: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """What a job gets of the agent's own environment: what has one of these names, which may hold wildcards."""
+    """The variables of the agent's environment that a job inherits: those with these names, which may hold
+    wildcards."""
     return {name: base[name] for name in base if any(fnmatch.fnmatchcase(name, one) for one in names)}
 
 
 def build_env(launch: Launch, node: str, directory: Path | None, base: Mapping[str, str]) -> dict[str, str]:
-    """The job's whole environment: `base` (what the agent passes on), the grid's own, and the job's on top. Where the
-    job gets a directory of its own (None), the supervisor adds what names it."""
+    """The job's environment: `base` (inherited from the agent), the grid's variables, and the job's own. For a job with
+    a directory of its own (None) the supervisor adds the variables that name it."""
     env = {"PATH": "/usr/local/bin:/usr/bin:/bin", **base}
     grant = launch.grant
     env |= {
@@ -119,8 +119,8 @@ _SPARE = 1000
 
 
 class SlotIndex:
-    """The file `slots` in the state directory, a line an allocation. What a power cut takes of it was not yet old
-    enough for anybody to ask for its files: without its line those are not found, and are removed with their slot."""
+    """The file `slots` in the state directory, one line per allocation. Lines lost in a power cut are recent: without
+    them the files of these jobs are not found, and are removed with their slot."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / "slots"
@@ -132,7 +132,7 @@ class SlotIndex:
         self._lines = len(self._slots)
 
     def note(self, allocation: str, slot: str) -> None:
-        """It runs there. A disk that refuses this costs the files of a job whose node is restarted, nothing else."""
+        """Record the slot of an allocation. If the write fails, only the job's files are lost after a restart."""
         if self._slots.get(allocation) == slot:
             return
         self._slots[allocation] = slot
@@ -141,15 +141,15 @@ class SlotIndex:
             self._lines += 1
 
     def slot(self, allocation: str) -> str:
-        """The name of its slot; empty if it is not known."""
+        """The name of its slot; empty if unknown."""
         return self._slots.get(allocation, "")
 
     def in_use(self) -> set[str]:
-        """The slots of all allocations that are known."""
+        """The slots of all known allocations."""
         return {*self._slots.values()}
 
     def forget(self, allocation: str) -> None:
-        """Nothing of it is left. The file is written anew when most of its lines are about such ones."""
+        """Forget an allocation. The file is rewritten when most of its lines are obsolete."""
         if self._slots.pop(allocation, "") and self._lines > 2 * len(self._slots) + _SPARE:
             fresh = self._path.with_suffix(".new")
             with contextlib.suppress(OSError):
@@ -169,13 +169,13 @@ RECALL_CAUSES = frozenset({Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED, Cause
 
 
 def recall_path(state_dir: Path, allocation: str) -> str:
-    """Where the notice of an allocation lies, once it is given: in a directory that jobs can read and not change."""
+    """The path of an allocation's notice: in a directory that jobs can read but not change."""
     allocation_path(state_dir, allocation)  # checks the id
     return f"{state_dir}/{RECALLS}/{allocation}"
 
 
 def recall_grace(state_dir: Path, stop: Stop) -> float:
-    """How long the job has after this stop: its own grace, where the stop does not say."""
+    """The job's grace after this stop: its own, if the stop has none."""
     if stop.grace >= 0:
         return stop.grace
     launch = read_launch(state_dir, stop.allocation)
@@ -183,7 +183,7 @@ def recall_grace(state_dir: Path, stop: Stop) -> float:
 
 
 def write_recall(state_dir: Path, stop: Stop) -> None:
-    """Write the notice of this stop, if it takes the job's place back; the first one stays. Raises OSError."""
+    """Write the notice of this stop if it takes the job's place back; an existing one stays. Raises OSError."""
     if stop.cause not in RECALL_CAUSES or not os.path.isdir(allocation_path(state_dir, stop.allocation)):
         return
     left = recall_grace(state_dir, stop)
@@ -194,7 +194,7 @@ def write_recall(state_dir: Path, stop: Stop) -> None:
 
 
 def make_recalls(state_dir: Path) -> str:
-    """The directory of all notices, which others can enter and not list. Raises OSError."""
+    """Make the directory of all notices, which others can enter but not list. Raises OSError."""
     path = f"{state_dir}/{RECALLS}"
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)

@@ -1,6 +1,4 @@
-"""What the machine (or the container that the agent is in) has, its counters, and which cores and GPUs lie
-together on a NUMA node.
-"""
+"""The resources of the machine (or of the agent's container), its counters, and the NUMA nodes of cores and GPUs."""
 
 import math
 import os
@@ -15,7 +13,7 @@ UNLIMITED = 1 << 63
 
 
 def usable_cores(root: Path = ROOT) -> tuple[int, ...]:
-    """The cores the agent may use: its affinity, which a cpuset narrows, and no more of them than a CPU quota pays."""
+    """The cores the agent may use: its affinity, limited by cpuset and to the number that a CPU quota allows."""
     cores = tuple(sorted(os.sched_getaffinity(0)))
     quotas = [quota for quota in map(_quota, _cgroups("cpu", root)) if quota]
     return cores[: max(1, math.floor(min(quotas)))] if quotas else cores
@@ -27,7 +25,7 @@ def memory_groups(root: Path = ROOT) -> tuple[Path, ...]:
 
 
 def memory(groups: Sequence[Path] = ()) -> tuple[int, int]:
-    """Bytes of memory and how many of them are available: the machine's, or a control group's where that has less."""
+    """Total and available bytes of memory: the machine's, or a control group's if that has less."""
     machine = psutil.virtual_memory()
     total, available = int(machine.total), int(machine.available)
     for folder in groups:
@@ -44,8 +42,8 @@ def _limit(folder: Path) -> int:
 
 
 def busy_seconds() -> dict[int, float]:
-    """Seconds each core has been at work since boot, by the kernel's number of it; time that the hypervisor gave to
-    others counts, since nobody here can have it. (psutil lists cores without their numbers.)"""
+    """Busy seconds of each core since boot, by kernel number, including steal time. (psutil lists cores without their
+    numbers.)"""
     found = {}
     with open("/proc/stat", "rb") as file:
         for line in file:
@@ -91,7 +89,7 @@ def _cgroups(controller: str, root: Path) -> Iterator[Path]:
 
 
 def _quota(folder: Path) -> float:
-    """Cores' worth that a control group may use; 0 for no limit."""
+    """CPU quota of a control group in cores; 0 for none."""
     try:
         quota, period = (folder / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -110,7 +108,7 @@ def _number(folder: Path, *names: str) -> int | None:
 
 
 def _cached(folder: Path) -> int:
-    """Bytes of files in memory that a control group would give up under pressure."""
+    """Bytes of page cache that a control group would release under pressure."""
     try:
         lines = (folder / "memory.stat").read_text().splitlines()
     except OSError:
@@ -123,7 +121,7 @@ SYS = Path("/sys")
 
 
 def numa_nodes(cores: Iterable[int], root: Path = SYS) -> tuple[tuple[int, ...], ...]:
-    """Of these cores, those of each NUMA node, by its number; () where the kernel does not tell, or of some only."""
+    """These cores by NUMA node; () where the kernel does not tell, or not for all."""
     managed = set(cores)
     found: dict[int, tuple[int, ...]] = {}
     for folder in root.glob("devices/system/node/node[0-9]*"):
@@ -139,8 +137,7 @@ def numa_nodes(cores: Iterable[int], root: Path = SYS) -> tuple[tuple[int, ...],
 
 
 def pci_node(address: str, root: Path = SYS) -> int:
-    """The NUMA node that a PCI device (`0000:3b:00.0`, or with a longer domain as drivers have it) is attached to; -1
-    where nobody knows."""
+    """The NUMA node of a PCI device (`0000:3b:00.0`, or with a longer domain as drivers have it); -1 if unknown."""
     domain, _, rest = address.strip().lower().partition(":")
     try:
         return int((root / "bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node").read_text())
@@ -149,7 +146,7 @@ def pci_node(address: str, root: Path = SYS) -> int:
 
 
 def cpu_list(text: str) -> tuple[int, ...]:
-    """The kernel's way of writing a set of cores: `0-3,8`. Raises ValueError."""
+    """Parse the kernel's notation for a set of cores: `0-3,8`. Raises ValueError."""
     found: list[int] = []
     for part in text.strip().split(","):
         if part:

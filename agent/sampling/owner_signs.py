@@ -1,9 +1,8 @@
 """Signs of an active owner beside foreign use: programs that have to wait (PSI), and keyboard or terminal input.
 
-The kernel's figures of pressure are of the whole machine, or of one control group (v2). The machine's contain what our
-own jobs wait for, so only those of groups are taken in which nothing of ours is: the ones beside the groups of our
-agent, supervisor and jobs, and beside those above them. Where the kernel has no such figures, there are none.
-"""
+PSI is per machine or per control group (v2). The machine's includes waits of our own jobs, so only groups without a
+process of ours are read: the siblings of the groups of our agent, supervisor and jobs, and of their ancestors. Without
+PSI in the kernel there are no such signs."""
 
 import os
 import time
@@ -16,15 +15,15 @@ from distributed_grid.agent.sampling.host import ROOT
 
 RESOURCES = ("cpu", "memory", "io")
 QUIET = 1.0
-"""Percent. A group cannot have more pressure than the machine: below this nobody looks at groups."""
+"""Percent. No group has more pressure than the machine: below this, groups are not read."""
 OURS = ("grid-", "j-")
-"""What the names of control groups begin with that are ours: services, and jobs of which nothing is left."""
+"""Name prefixes of control groups of ours: services, and jobs of which nothing is left."""
 _KEYS = b"i8042"  # the controller of built-in keyboards and touchpads
 
 
 def pressure(own: Iterable[int], root: Path = ROOT) -> dict[str, float]:
-    """Percent of the last ten seconds in which some program of others had to wait, by resource: the worst group's.
-    Nothing where the kernel does not say, or nobody waits. `own` are the pids of all processes of the grid."""
+    """Percent of the last ten seconds in which some foreign program had to wait, by resource, in the worst group; empty
+    where the kernel does not say. `own` are the pids of all processes of the grid."""
     waiting = [name for name in RESOURCES if _some(root / "proc/pressure" / name) >= QUIET]
     if not waiting:
         return {}
@@ -37,7 +36,7 @@ def pressure(own: Iterable[int], root: Path = ROOT) -> dict[str, float]:
 
 
 def foreign_groups(own: Iterable[int], root: Path = ROOT) -> Iterator[Path]:
-    """The control groups nearest to the root in which there is nothing of ours."""
+    """The topmost control groups without a process of ours."""
     base = next((at for at in (root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified") if _is_group(at)), None)
     if base is None:
         return
@@ -87,19 +86,18 @@ def _some(path: Path) -> float:
 
 
 class InputWatch:
-    """Since when nobody has used a terminal here, or a built-in keyboard. (One at a USB port is only seen by what is
-    typed into a terminal with it.)"""
+    """Time since the last input at a terminal or built-in keyboard. (A USB keyboard is seen only by its terminal
+    input.)"""
 
     def __init__(self, root: Path = ROOT, terminals: Callable[[], Iterable[str]] | None = None) -> None:
         self._root = root
         self._terminals = terminals or (lambda: [user.terminal for user in psutil.users() if user.terminal])
         self._keys = self._count()
         self._at = time.time()
-        """When they moved last (wall clock, as files have it)."""
         self._ever = False
 
     def idle(self) -> float:
-        """Seconds since then; below 0: not since we began to look."""
+        """Seconds since the last input; below 0: none since the start."""
         now = time.time()
         if (keys := self._count()) != self._keys:
             self._keys, self._at, self._ever = keys, now, True

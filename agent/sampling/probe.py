@@ -1,7 +1,5 @@
-"""Measuring this node: what the grid's own jobs use and what everybody else does, one measurement at a time; every
-so often and at a claim, on a thread, so that heartbeats go on whatever hangs there and what cannot be read is
-not lent.
-"""
+"""Measures this node: use by the grid's own jobs and by everybody else. One measurement at a time, regularly and at
+claims, in a thread: heartbeats continue whatever hangs, and what cannot be read is not lent."""
 
 import asyncio
 import os
@@ -28,13 +26,13 @@ from distributed_grid.protocol.resources import format_ranges
 from distributed_grid.runtime.unix import boot_clock
 
 SPAN = 0.5
-"""Rates are taken over at least this many seconds: the kernel counts CPU time in ticks of 10 ms."""
+"""Minimum interval for rates (s): the kernel counts CPU time in ticks of 10 ms."""
 APART = 0.1
 
 
 @dataclass(slots=True)
-class Mark:
-    """Counters at one moment, and what own and kin processes have spent since the mark before."""
+class Counters:
+    """Counters at one moment, and CPU time of own and kin processes since the previous one."""
 
     at: float
     busy: dict[int, float]
@@ -45,10 +43,9 @@ class Mark:
 
 class Probe:
     """Measures. `cores`: those to manage (None: all the agent may use; with `virtual` any numbers); `memory_limit`:
-    bytes to manage (0: all there is); `own_roots` gives the pids of our agent and supervisors, `kin_roots` those of
-    sibling grid services, whose use is nobody's foreign use either; the disk is the one `state_dir` is on. `waits`:
-    look whether others' programs have to wait, `watch_input`: whether somebody uses keyboard or terminal. Safe to
-    be called from several threads. Raises BadValue for cores that the agent may not use."""
+    bytes to manage (0: all); `own_roots` gives the pids of our agent and supervisors, `kin_roots` those of sibling grid
+    services, whose use is not foreign either; the disk is that of `state_dir`. `watch_pressure`, `watch_input`: read
+    the signs of an active owner. Thread-safe. Raises BadValue for cores that the agent may not use."""
 
     def __init__(
         self,
@@ -65,7 +62,7 @@ class Probe:
         self._usable = host.usable_cores()
         self.cores = tuple(sorted(set(cores or self._usable)))
         self.virtual = virtual
-        # A quota shortens the default only: who names cores may take any of the agent's affinity.
+        # A quota limits the default only: a configuration may name any core of the agent's affinity.
         allowed = os.sched_getaffinity(0)
         if not virtual and (beyond := [core for core in self.cores if core not in allowed]):
             raise BadValue(
@@ -82,7 +79,7 @@ class Probe:
         self._pressure = watch_pressure
         self._input = owner_signs.InputWatch() if watch_input else None
         self._trees.walk()
-        self._marks = deque([Mark(boot_clock(), host.busy_seconds(), host.traffic(), [], [])])
+        self._readings = deque([Counters(boot_clock(), host.busy_seconds(), host.traffic(), [], [])])
         self._seen_gpus: tuple[GpuSample, ...] = ()
 
     def facts(
@@ -94,7 +91,7 @@ class Probe:
         software: str = "",
         priority: float = 1.0,
     ) -> NodeFacts:
-        """What does not change about this node, `limits` applied to what it could lend."""
+        """The node's constant facts, `limits` applied to what it could lend."""
         memory, gpus = self._memory()[0], self.gpus.facts()
         return NodeFacts(
             name=name,
@@ -114,32 +111,32 @@ class Probe:
         )
 
     def sample(self, at: float | None = None, read_gpus: bool = True) -> Sample:
-        """Measure now. `at` is the time by `peer.boot_clock`. Rates are over the time since the last sample, or a
-        little more where that was a moment ago. Without `read_gpus` the GPUs are as they were read last."""
+        """Measure now. `at` is the time by `peer.boot_clock`. Rates are since the last sample, or over a little more if
+        that is recent. Without `read_gpus` the last reading of the GPUs is used."""
         with self._lock:
             return self._sample(boot_clock() if at is None else at, read_gpus)
 
     def usage(self) -> dict[int, Usage]:
-        """What each process right below our supervisors uses with its tree, by pid, as of the last sample."""
+        """Use of each process directly below our supervisors with its tree, by pid, in the last sample."""
         with self._lock:
             return self._trees.usage()
 
     def _sample(self, at: float, read_gpus: bool) -> Sample:
-        mark = Mark(at, host.busy_seconds(), host.traffic(), *self._trees.walk())
+        reading = Counters(at, host.busy_seconds(), host.traffic(), *self._trees.walk())
         since = self._baseline(at)
         elapsed = max(at - since.at, 1e-3)
-        later = [one for one in self._marks if one.at > since.at] + [mark]
+        later = [one for one in self._readings if one.at > since.at] + [reading]
         own = [spent for one in later for spent in one.own]
         kin = [spent for one in later for spent in one.kin]
-        self._remember(mark)
-        busy = {core: max(0.0, ticks - since.busy.get(core, ticks)) for core, ticks in mark.busy.items()}
+        self._remember(reading)
+        busy = {core: max(0.0, ticks - since.busy.get(core, ticks)) for core, ticks in reading.busy.items()}
         foreign = foreign_seconds(busy, own + kin)
         cores, foreign_cpu = self._foreign(foreign, elapsed)
         total, memory_foreign, memory_own = self._split_memory()
         if read_gpus:
             self._seen_gpus = self.gpus.sample(self._trees.pids)
         disk = psutil.disk_usage(self._disk)
-        rates = [max(0.0, (new - old) / elapsed) for new, old in zip(mark.traffic, since.traffic, strict=True)]
+        rates = [max(0.0, (new - old) / elapsed) for new, old in zip(reading.traffic, since.traffic, strict=True)]
         return Sample(
             at=at,
             cores=cores,
@@ -161,23 +158,23 @@ class Probe:
             input_idle=round(self._input.idle(), 1) if self._input is not None else -1.0,
         )
 
-    def _baseline(self, at: float) -> Mark:
-        """The newest mark that is old enough for a rate, else the oldest; those before it are forgotten."""
-        while len(self._marks) > 1 and at - self._marks[1].at >= SPAN:
-            self._marks.popleft()
-        return self._marks[0]
+    def _baseline(self, at: float) -> Counters:
+        """The newest reading that is old enough for a rate, else the oldest; those before it are dropped."""
+        while len(self._readings) > 1 and at - self._readings[1].at >= SPAN:
+            self._readings.popleft()
+        return self._readings[0]
 
-    def _remember(self, mark: Mark) -> None:
-        """Keep the mark; in a burst of samples it replaces the one before, so that few are kept."""
-        last = self._marks[-1]
-        if len(self._marks) > 1 and mark.at - self._marks[-2].at < APART:
-            mark.own, mark.kin = merged(last.own + mark.own), merged(last.kin + mark.kin)
-            self._marks.pop()
-        self._marks.append(mark)
+    def _remember(self, reading: Counters) -> None:
+        """Keep the reading; in a burst of samples it replaces the previous one, so that few are kept."""
+        last = self._readings[-1]
+        if len(self._readings) > 1 and reading.at - self._readings[-2].at < APART:
+            reading.own, reading.kin = merged(last.own + reading.own), merged(last.kin + reading.kin)
+            self._readings.pop()
+        self._readings.append(reading)
 
     def _foreign(self, foreign: dict[int, float], elapsed: float) -> tuple[dict[int, int], float]:
-        """Foreign use of each managed core in percent, and of all in cores' worth. A virtual core has an equal part
-        of what the real ones have."""
+        """Foreign use of each managed core in percent, and in total in cores. Virtual cores get equal parts of the real
+        ones'."""
         if self.virtual:
             share = min(1.0, sum(foreign.get(core, 0.0) for core in self._usable) / elapsed / len(self._usable))
             return dict.fromkeys(self.cores, round(100 * share)), share * len(self.cores)
@@ -185,13 +182,13 @@ class Probe:
         return {core: round(100 * part) for core, part in parts.items()}, sum(parts.values())
 
     def _memory(self) -> tuple[int, int, int]:
-        """Bytes managed, bytes there are, bytes available."""
+        """Bytes managed, in total, and available."""
         total, available = host.memory(self._groups)
         return (min(self._limit, total) if self._limit else total), total, available
 
     def _split_memory(self) -> tuple[int, int, int]:
-        """Bytes managed, used by others and by our jobs. With a limit, others' use is charged in proportion, as to
-        each of several agents that share a machine; and what the machine has not available is not spare."""
+        """Bytes managed, used by others and by our jobs. With a limit, others' use is charged in proportion, as to each
+        of several agents that share a machine; memory that the machine does not have available is not spare."""
         managed, machine, available = self._memory()
         own, kin = self._trees.memory()
         others = max(0, machine - available - own - kin)
@@ -200,8 +197,8 @@ class Probe:
 
 
 def foreign_seconds(busy: dict[int, float], spent: Spent) -> dict[int, float]:
-    """What is left of each core's busy seconds once the grid's own are taken off: those of a process from the cores
-    it may run on, the most closely pinned first, in proportion to what is left there."""
+    """Each core's busy seconds without the grid's own: those of a process are taken from the cores it may run on, the
+    most closely pinned first, in proportion to what is left there."""
     left = dict(busy)
     for cores, seconds in sorted(merged(spent), key=lambda one: len(one[0])):
         here = [core for core in cores if core in left]
@@ -213,7 +210,7 @@ def foreign_seconds(busy: dict[int, float], spent: Spent) -> dict[int, float]:
 
 
 def merged(spent: Spent) -> Spent:
-    """The same with one entry for each set of cores."""
+    """Add up the entries with the same set of cores."""
     sums: dict[frozenset[int], float] = {}
     for cores, seconds in spent:
         sums[cores] = sums.get(cores, 0.0) + seconds
@@ -225,7 +222,7 @@ STUCK_AFTER = 6.0
 
 
 class Meter:
-    """Samples of this node. `took` is called with each new one, on the loop; `clock` is the samples' own."""
+    """Samples of this node. `took` is called with each new one, on the loop; `clock` is that of the samples."""
 
     def __init__(
         self,
@@ -262,7 +259,7 @@ class Meter:
             await asyncio.sleep(max(0.05, self._interval - (self._clock() - begun)))
 
     async def since(self, moment: float, gpus: bool) -> Sample:
-        """A sample begun at this moment or later, of the GPUs too if so wished. Many who ask at once share one."""
+        """A sample begun at this moment or later, with the GPUs if wanted. Concurrent callers share one."""
         while self.newest is None or self.newest.at < moment or (gpus and self._gpus_at < moment):
             if self._measuring is None:
                 self._measuring = asyncio.create_task(self._measure(gpus), name="measure")
@@ -280,7 +277,7 @@ class Meter:
         self._take(sample)
 
     def fresh(self, moment: float) -> Sample | None:
-        """The newest sample if it was begun at this moment or later."""
+        """The newest sample, if begun at this moment or later."""
         return self.newest if self.newest is not None and self.newest.at >= moment else None
 
     def _take(self, sample: Sample) -> None:
@@ -288,7 +285,7 @@ class Meter:
         self._took(sample)
 
     def _stuck(self, seconds: float) -> None:
-        """Nothing is known of the GPUs now: whoever asks is told so, instead of what was true a while ago."""
+        """Report the GPUs as unknown instead of as they were a while ago."""
         self._log(f"measuring has taken {seconds:.1f} s so far")
         last = self.newest
         if last is None:

@@ -1,5 +1,5 @@
-"""What the grid's own processes use: the trees below a few roots, walked by their children and never by listing the
-machine. CPU time is counted so that the sum is exact, also of children that came and went between two walks."""
+"""Use by the grid's own processes: the trees below a few roots, walked by their children without listing the machine.
+CPU time adds up exactly, including children that came and went between two walks."""
 
 import functools
 import json
@@ -23,9 +23,8 @@ Spent = list[tuple[frozenset[int], float]]
 
 @dataclass(slots=True)
 class Process:
-    """A process as it was at a walk. `cpu` is its own, `reaped` what its ended children have left to it, in seconds;
-    `started` in seconds since boot; `top` the process right below a root or a spawner that it came from (0: it is
-    one of these itself)."""
+    """A process at a walk. `cpu` is its own, `reaped` that of its ended children, in seconds; `started` in seconds
+    since boot; `top` the process directly below a root or a spawner that it descends from (0: itself)."""
 
     pid: int
     parent: int
@@ -39,7 +38,7 @@ class Process:
 
 
 class Trees:
-    """Walks the trees below the roots: `own` ones, and `kin`, other agents' of the same grid on this machine."""
+    """Walks the trees below the roots: `own` ones, and `kin`, other agents of the same grid on this machine."""
 
     def __init__(self, own: Callable[[], Iterable[int]], kin: Callable[[], Iterable[int]] = tuple) -> None:
         self._own, self._kin = own, kin
@@ -48,7 +47,7 @@ class Trees:
         self._walked = boot_clock()
 
     def walk(self) -> tuple[Spent, Spent]:
-        """CPU time spent since the last walk by our own trees and by those of our kin."""
+        """CPU time since the last walk of our own trees and of our kin's."""
         before, began = self._seen, boot_clock()
         seen = self._read()
         gone = [one for one in before.values() if _lookup(seen, one) is None]
@@ -56,7 +55,7 @@ class Trees:
         charges: dict[int, float] = {}
         places: dict[int, frozenset[int]] = {}
         for one in gone:
-            heir = _heir(one, before, seen)
+            heir = _reaper(one, before, seen)
             if heir:
                 charges[heir] = charges.get(heir, 0.0) + one.cpu + one.reaped
                 places[heir] = places.get(heir, frozenset()) | one.cores
@@ -67,14 +66,14 @@ class Trees:
             spent = kin if now.kin else own
             then = _lookup(before, now)
             if then is None:
-                if now.started >= self._walked - 2 * TICK:  # else it was at work long before it came to us
+                if now.started >= self._walked - 2 * TICK:  # else it ran long before it became ours
                     spent.append((now.cores, now.cpu + now.reaped))
                 continue
             spent.append((now.cores, max(0.0, now.cpu - then.cpu)))
             charge = charges.get(pid, 0.0)
             rest = now.reaped - then.reaped - charge - self._debts.get(pid, 0.0)
             if rest < 0:
-                # The child went after its parent was read: its time shows up there at the next walk, already counted.
+                # The child ended after its parent was read: its time, already counted, shows up there at the next walk.
                 debts[pid] = min(-rest, charge)
             else:
                 spent.append((places.get(pid, now.cores), rest))
@@ -87,13 +86,13 @@ class Trees:
         return set(self._seen)
 
     def memory(self) -> tuple[int, int]:
-        """Resident bytes of our jobs and of our kin's; the roots themselves are not jobs."""
+        """Resident bytes of our jobs and of our kin's; the roots themselves do not count."""
         own = sum(one.rss for one in self._seen.values() if one.top and not one.kin)
         return own, sum(one.rss for one in self._seen.values() if one.top and one.kin)
 
     def usage(self) -> dict[int, Usage]:
-        """What each process right below one of our own roots and their spawners uses with all its tree, by its pid;
-        also of daemons whose parent is gone, if they were seen under it once."""
+        """Use of each process directly below one of our own roots and their spawners with its tree, by pid; including
+        daemons without parent that were seen under it once."""
         found: dict[int, Usage] = {}
         for one in self._seen.values():
             if one.top and not one.kin:
@@ -118,7 +117,7 @@ class Trees:
             process, threads, name = found
             then = _lookup(self._seen, process)
             if parent in roots and name == _SPAWNER:
-                process.top = 0  # it makes jobs one after the other: each of its children is one
+                process.top = 0  # a spawner: each of its children is a job
             elif then is not None and parent:
                 process.top = then.top or top
             seen[pid] = process
@@ -153,17 +152,17 @@ def _process(pid: int, parent: int, top: int, kin: bool) -> tuple[Process, int, 
 
 
 def children(pid: int, threads: int = 0) -> list[int]:
-    """The pids of a process's children, whichever of its `threads` (0: not known) began them."""
+    """The pids of a process's children, whichever of its `threads` (0: unknown) forked them."""
     try:
         tasks = [str(pid)] if threads == 1 else os.listdir(f"/proc/{pid}/task")
-        return list(_listed(pid, tasks))
+        return list(_list(pid, tasks))
     except FileNotFoundError:
-        return [] if _kernel_lists() else _searched(pid)  # it is gone, or the kernel lists no children
+        return [] if _kernel_lists() else _scan(pid)  # it is gone, or the kernel lists no children
     except OSError:
         return []
 
 
-def _listed(pid: int, tasks: Iterable[str]) -> Iterator[int]:
+def _list(pid: int, tasks: Iterable[str]) -> Iterator[int]:
     for task in tasks:
         with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
             yield from map(int, file.read().split())
@@ -175,7 +174,7 @@ def _kernel_lists() -> bool:
     return os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 
 
-def _searched(pid: int) -> list[int]:
+def _scan(pid: int) -> list[int]:
     try:
         return [child.pid for child in psutil.Process(pid).children()]
     except psutil.Error:
@@ -183,12 +182,12 @@ def _searched(pid: int) -> list[int]:
 
 
 def _lookup(among: dict[int, Process], one: Process) -> Process | None:
-    """The same process in another walk: a pid that came back is another process."""
+    """The same process in another walk, not one that reuses its pid."""
     found = among.get(one.pid)
     return found if found is not None and found.started == one.started else None
 
 
-def _heir(one: Process, before: dict[int, Process], seen: dict[int, Process]) -> int:
+def _reaper(one: Process, before: dict[int, Process], seen: dict[int, Process]) -> int:
     while one.parent in before:
         one = before[one.parent]
         if _lookup(seen, one) is not None:
@@ -197,8 +196,8 @@ def _heir(one: Process, before: dict[int, Process], seen: dict[int, Process]) ->
 
 
 def kin_roots(directory: Path) -> list[int]:
-    """The services of the dev grid in `directory` that are alive, by the pid files that they keep one folder below:
-    supervisors, agents and the coordinator. A pid that now belongs to something else is left out."""
+    """The living services of the dev grid in `directory`, by the pid files one folder below: supervisors, agents and
+    the coordinator. Reused pids are left out."""
     found = []
     for name in ("supervisor.pid", "agent.pid", "coordinator.pid"):
         for file in sorted(directory.glob(f"*/{name}")):

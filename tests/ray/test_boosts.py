@@ -86,7 +86,7 @@ def test_a_raylet_that_is_killed_ends_its_boost_and_leaves_nothing(cluster: Clus
     until(lambda: not cluster.master.processes_with(pid), "nothing of it is left")
 
 
-LISTENS = """
+LISTEN_TIMEOUT = """
 import socket
 held = [socket.create_server(("", port)) for port in range(20003, 24700, 48)]
 print("listens", flush=True)
@@ -95,7 +95,7 @@ input()
 
 
 def test_another_program_has_a_port_of_each_row_but_the_last_and_it_gets_these(cluster: Cluster) -> None:
-    command = [*cluster.node.command[:-3], sys.executable, "-c", LISTENS]
+    command = [*cluster.node.command[:-3], sys.executable, "-c", LISTEN_TIMEOUT]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as another:
         assert another.stdout is not None and another.stdout.readline() == "listens\n"

@@ -57,8 +57,8 @@ def read_only(place: Path) -> Iterator[None]:
 
 @pytest.fixture
 async def node(coordinator: Coordinator, small: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
-    monkeypatch.setattr(disk, "LOOK_EVERY", 0.2)
-    monkeypatch.setattr(disk, "LOOK_AGAIN", 0.2)
+    monkeypatch.setattr(disk, "CHECK_INTERVAL", 0.2)
+    monkeypatch.setattr(disk, "RETRY_INTERVAL", 0.2)
     one = Node(small, f"ws://127.0.0.1:{coordinator.port}")
     await coordinator.connected()
     yield one

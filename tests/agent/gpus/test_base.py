@@ -59,7 +59,7 @@ def test_a_library_that_throws_makes_its_gpus_unreadable() -> None:
 def test_a_process_of_ours_that_just_ended_is_ours_while_the_driver_still_lists_it() -> None:
     gone = 4_000_000  # above any pid here
     told = Processes()
-    assert told.tell("GPU-a", [(gone, 5)], {gone})[0].own
-    assert told.tell("GPU-a", [(gone, 5)], set())[0].own
-    assert told.tell("GPU-a", [], set()) == ()
-    assert not told.tell("GPU-a", [(gone, 5)], set())[0].own, "a pid that came back is somebody else's"
+    assert told.classify("GPU-a", [(gone, 5)], {gone})[0].own
+    assert told.classify("GPU-a", [(gone, 5)], set())[0].own
+    assert told.classify("GPU-a", [], set()) == ()
+    assert not told.classify("GPU-a", [(gone, 5)], set())[0].own, "a pid that came back is somebody else's"

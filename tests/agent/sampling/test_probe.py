@@ -193,7 +193,7 @@ def test_samples_in_a_burst_are_rates_over_half_a_second_all_the_same(processes:
     at, now_spent = seen[-1]
     since, before = next(one for one in reversed(seen) if at - one[0] >= SPAN)
     assert shares[-1] == pytest.approx((now_spent - before) / (at - since), abs=0.25)
-    assert len(measure._marks) < 15
+    assert len(measure._readings) < 15
 
 
 def test_own_time_is_taken_from_the_cores_it_may_have_been_spent_on() -> None:

@@ -187,7 +187,7 @@ async def test_a_new_agent_finds_what_is_frozen_and_can_let_it_go_on(bench: Benc
     await bench.restart()
     again: list[Suspended] = []
     bench.launcher.suspended = again.append
-    bench.launcher.tell_frozen()
+    bench.launcher.report_frozen()
     assert [(one.allocation, one.why) for one in again] == [(id, WHY)] and again[0].lasted >= told[-1].lasted
     bench.launcher.thaw(id)
     await bench.until(lambda: states(bench, id) == ["S"])
