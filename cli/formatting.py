@@ -1,4 +1,4 @@
-"""How things are put for people and for programs: tables, amounts, ages, states, JSON."""
+"""Output formats for people and programs: tables, amounts, ages, states, JSON."""
 
 import re
 import sys
@@ -44,11 +44,11 @@ def _write(text: str) -> None:
 
 
 def emit_json(invocation: Invocation, content: dict[str, Any], rows: str = "") -> None:
-    """One JSON value, with the number of its schema; with `jsonl` the items of `rows`, one a line."""
+    """One JSON value, with its schema number; with `jsonl` the items of `rows`, one per line."""
     encoder = msgspec.json.Encoder()
 
     def emit(text: str) -> None:
-        """What a string may have as it is in JSON, a terminal may still take for an order."""
+        """Escape what JSON allows in strings and a terminal may take for a control character."""
         _write(_ACTS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
     if invocation.output == "jsonl" and rows:
@@ -67,8 +67,8 @@ def show(
     quiet: str | Callable[[], str] = "",
     rows: str = "",
 ) -> None:
-    """The answer of a command: text for people, JSON for programs (in `jsonl` the items of `rows`, one a line), or with
-    `-o quiet` a word. Functions are called only where that form is wanted."""
+    """A command's output: text for people, JSON for programs (in `jsonl` the items of `rows`, one per line), or with
+    `-o quiet` a word. Functions are called only if their form is wanted."""
     match invocation.output:
         case "json" | "jsonl":
             emit_json(invocation, content() if callable(content) else content, rows)
@@ -79,12 +79,12 @@ def show(
 
 
 def lines(said: Iterable[object]) -> str:
-    """Text of these lines. What of them comes from elsewhere cannot act on the terminal."""
+    """Join these lines, with control characters removed."""
     return "".join(f"{printable(str(line))}\n" for line in said)
 
 
 def table(invocation: Invocation, header: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") -> str:
-    """Aligned columns. What comes from elsewhere cannot act on the terminal; states have their colour on one."""
+    """Aligned columns, with control characters removed; states are coloured on a terminal."""
     clean = [[printable(cell) for cell in row] for row in rows]
     widths = [max([len(name), *(len(row[at]) for row in clean)]) for at, name in enumerate(header)]
     colored = invocation.colored()
@@ -104,7 +104,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], color: str, states: bool 
 
 
 def paint(text: str, color: str) -> str:
-    """The text in a colour of this name (empty: as it is)."""
+    """The text in this colour (empty: unchanged)."""
     return f"\x1b[{_COLORS[color]}m{text}\x1b[0m" if color else text
 
 
@@ -139,12 +139,12 @@ def age(since: float, until: float = 0.0) -> str:
 
 
 def clock(at: float) -> str:
-    """A moment of grid time in local time."""
+    """Grid time as local time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(_in_calendar(at)))
 
 
 def iso(at: float) -> str | None:
-    """A moment for programs: ISO 8601 in UTC; None where it has not come."""
+    """Grid time as ISO 8601 in UTC; None if unset."""
     if not at:
         return None
     at = _in_calendar(at)
@@ -152,30 +152,30 @@ def iso(at: float) -> str | None:
 
 
 def _in_calendar(at: float) -> float:
-    """The moment, or the last one that a calendar has: a peer may name any."""
+    """The time, limited to what a calendar can represent: a peer may send any."""
     return max(-LATEST, min(at, LATEST))
 
 
 def job_label(view: JobView) -> str:
-    """A job as it is called in sentences."""
+    """A job's name in sentences."""
     name = view.spec.name or (title(view.spec.boost) if view.spec.boost is not None else "")
     return f"{view.id} ({name})" if name else view.id
 
 
 def command(spec: JobSpec) -> str:
-    """What a job runs, as one would type it; of a boost, whose command is made on its node, what it does."""
+    """A job's command as one would type it; a boost, whose command is made on its node, is described."""
     import shlex
 
     return title(spec.boost) if spec.boost is not None else shlex.join(spec.argv)
 
 
 def short_name(spec: JobSpec) -> str:
-    """What a job is called in a table."""
+    """A job's name in a table."""
     return spec.name or (title(spec.boost) if spec.boost is not None else " ".join(spec.argv)[:24])
 
 
 def verdict(view: JobView) -> str:
-    """How a job ended, in words; empty for a plain exit."""
+    """How a job ended; empty for a plain exit."""
     outcome = view.outcome
     if outcome is None or outcome.cause is Cause.EXITED:
         return ""
@@ -213,7 +213,7 @@ def verdict(view: JobView) -> str:
 
 
 def suspended(why: str) -> str:
-    """Why a job is frozen: empty where it is not."""
+    """Why a job is frozen; empty if it is not."""
     return f"suspended: the owner is back ({why})" if why else ""
 
 
@@ -232,14 +232,14 @@ def signal_name(number: int) -> str:
 
 
 def whose_jobs(walls: str, owners: Sequence[str], trusts: str) -> str:
-    """Whose jobs a node runs, by what it tells."""
+    """Whose jobs a node runs, by its reported walls and trust."""
     if open_to_all(walls, trusts):
         return "everyone" + ("" if level_of(walls).meets(LEAST_SHARED) else ", whom its owner trusts (agent.trust)")
     return f"its owners only: {', '.join(owners) or 'nobody'} (agent.owners, agent.trust)"
 
 
 def job_row(view: JobView) -> list[str]:
-    """A job's line in a table."""
+    """A job's row in a table."""
     ended = view.state is State.ENDED
     status = str(exit_status(view.outcome)) if view.outcome else "-"
     reason = view.reason.code if view.reason and not ended else (str(view.outcome.cause) if view.outcome else "-")
@@ -274,7 +274,7 @@ def resources_json(amount: Resources) -> dict[str, Any]:
 
 
 def grant_json(grant: Grant | None) -> dict[str, Any] | None:
-    """What is held, by name."""
+    """A grant by field."""
     if grant is None:
         return None
     return {
@@ -287,13 +287,13 @@ def grant_json(grant: Grant | None) -> dict[str, Any] | None:
 
 
 def used_words(used: Used) -> str:
-    """What a job really used: `0.9 cores (1.2 at the most), 3G memory, 0.4 GPUs`."""
+    """A job's measured use: `0.9 cores (1.2 at the most), 3G memory, 0.4 GPUs`."""
     parts = [f"{used.cpu:.1f} cores ({used.cpu_peak:.1f} at the most)", f"{format_bytes(used.memory)} memory"]
     return ", ".join(parts + ([f"{used.gpu:.2f} GPUs"] if used.gpu_seconds else []))
 
 
 def used_json(used: Used | None) -> dict[str, Any] | None:
-    """The same for programs: cores and GPUs in the mean, memory in bytes."""
+    """The same as JSON: mean cores and GPUs, memory in bytes."""
     if used is None:
         return None
     return {
@@ -306,7 +306,7 @@ def used_json(used: Used | None) -> dict[str, Any] | None:
 
 
 def boost_json(boost: Boost | None) -> dict[str, Any] | None:
-    """What a boost lends to whom: cores and GPUs as numbers, memory in bytes."""
+    """A boost's amount and target: cores and GPUs as numbers, memory in bytes."""
     if boost is None:
         return None
     amount = boost.amount if boost.kind is ResourceType.MEMORY else boost.amount / MILLI
@@ -320,7 +320,7 @@ def boost_json(boost: Boost | None) -> dict[str, Any] | None:
 
 
 def job_json(view: JobView) -> dict[str, Any]:
-    """A job with everything that is known of it; times in ISO 8601 UTC, durations in seconds."""
+    """A job with all known fields; times in ISO 8601 UTC, durations in seconds."""
     outcome = view.outcome
     return {
         "id": view.id,

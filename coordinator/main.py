@@ -54,15 +54,14 @@ EX_CONFIG = 78
 log = structlog.get_logger("coordinator")
 
 LOOK_EVERY = 3600.0
-"""Seconds between looks at whether the coordinator's own certificate is to be renewed, at the most."""
+"""Maximum interval between checks of the coordinator's own certificate (s)."""
 ANOTHER = "use that one, stop it first, or give another --state-dir"
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """How to run a coordinator: as the configuration says (port 0 is any free one, told in `coordinator.json` under the
-    state directory). `insecure`: listen on an address that is not loopback, without TLS and without asking who somebody
-    is."""
+    """How to run a coordinator: as configured (port 0 is any free one, written to `coordinator.json` in the state
+    directory). `insecure`: listen on an address that is not loopback, without TLS and authentication."""
 
     config: ClusterConfig
     insecure: bool = False
@@ -102,7 +101,7 @@ def main(settings: CoordinatorSettings) -> int:
         return _fail(error, 1 if isinstance(error, DiskTrouble) else EX_CONFIG)
     except GridError as error:
         return _fail(error, 1)
-    except OSError as error:  # at the start: what runs does without a file it cannot write, or waits for its disk
+    except OSError as error:  # only at the start: later failures of the disk are handled where they occur
         what = f"the coordinator cannot work in {settings.state_dir}"
         hint = "see to the disk it is on, or give another --state-dir"
         return _fail(GridError(what, why=str(error), hint=hint), 1)
@@ -134,7 +133,7 @@ def _check_address(settings: CoordinatorSettings) -> None:
 
 
 def _ray_token(ray: Ray) -> str:
-    """The path of the file with the Ray cluster's token; empty: it has none."""
+    """The path of the Ray cluster's token file; empty: none."""
     if ray.auth is RayAuth.TOKEN:
         return str(find_ray_token(ray.token, "ray.token"))
     if ray.token:
@@ -154,7 +153,7 @@ def _check_ray(config: ClusterConfig) -> None:
 
 
 def _allow_many_files() -> None:
-    """A connection is a file: as many as the machine allows."""
+    """Raise the limit on open files: each connection is one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -179,7 +178,7 @@ def _policy(config: ClusterConfig) -> Policy:
 
 
 async def _run(settings: CoordinatorSettings, port: int) -> int | None:
-    """Run until somebody has it stop. The port to begin anew with, where an operator has accepted a loss meanwhile."""
+    """Run until stopped. Returns the port to restart with, if an operator has accepted a loss meanwhile."""
     config, own, state_dir = settings.config, settings.config.coordinator, settings.state_dir
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -209,7 +208,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     driver = Driver(events or ledger, store, clock)
 
     def bundles(user: str | None = None) -> Iterator[str]:
-        """The manifests that live jobs, or those of one user, need."""
+        """The manifests that live jobs (of one user) need."""
         return (job.spec.bundle for job in ledger.state.jobs.values() if job.spec.bundle and user in (None, job.user))
 
     blobs = Blobs(state_dir / "blobs", bundles, quota=own.ship_quota, needed_by=bundles)
@@ -274,7 +273,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
 
 
 def _accept(settings: CoordinatorSettings, store: Store, now: float, audit: RequestLog) -> None:
-    """Take up the operator's word about what the store has lost, if there is one."""
+    """Apply the operator's acceptance of a loss, if there is one."""
     if store.loss is not None and (accepted := accept_loss.read(settings.state_dir, store.loss)) is not None:
         try:
             accept_loss.apply(store, store.loss, accepted, now, audit)
@@ -297,7 +296,7 @@ def _contradicts(settings: CoordinatorSettings, error: Exception) -> CannotStart
 
 
 async def _stay_certified(pki: Pki, server: Server) -> None:
-    """The coordinator's own certificate is renewed before it expires; connections go on."""
+    """Renew the coordinator's own certificate before it expires; connections stay."""
     while True:
         await asyncio.sleep(min(LOOK_EVERY, pki.lives.server / 20))
         try:
@@ -309,8 +308,8 @@ async def _stay_certified(pki: Pki, server: Server) -> None:
 
 
 def _spare_the_collector() -> None:
-    """What is here now stays, and hardly anything here dies in a ring: looking for rings seldom is enough. Looking at
-    every 700 new objects, as by default, is most of the time of taking 100,000 jobs."""
+    """Exempt present objects from garbage collection, and collect seldom: hardly any are in cycles. The default of
+    every 700 new objects takes most of the time of accepting 100,000 jobs."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

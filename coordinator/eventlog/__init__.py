@@ -1,1 +1,1 @@
-"""What entered the ledger and what it decided, on disk, and deciding it again."""
+"""Records the ledger's events and decisions on disk, and replays them."""

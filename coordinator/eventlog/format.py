@@ -1,8 +1,7 @@
-"""The form of the event log's files, and how they are read again.
+"""The file format of the event log, and its reader.
 
-A file is a stream of msgpack values, one after the other: a Header, the ledger as it was (a checkpoint), then arrays of
-some Turns each. So each file can be replayed alone. Its end may be cut off anywhere, by a kill -9.
-"""
+A file is a stream of msgpack values: a Header, a checkpoint of the ledger, then arrays of Turns, so each file can be
+replayed alone. A kill -9 may truncate it anywhere."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from distributed_grid.coordinator.core.commands import Event
 from distributed_grid.protocol.errors import GridError
 
 FORMAT = 1
-"""Counted up when the meaning of a file changes, so that nobody reads it wrongly."""
+"""Format version, increased when the meaning of a file changes."""
 NAME = re.compile(r"(\d{6,})\.log")
 CHUNK = 1 << 20
 _LIMITS = {
@@ -33,7 +32,7 @@ TYPE = "grid-events"
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, tag=TYPE):
-    """The first record of a file. `follows`: nothing happened between the file before it and this one."""
+    """The first record of a file. `follows`: nothing happened between the previous file and this one."""
 
     format: int
     software: str
@@ -43,8 +42,8 @@ class Header(msgspec.Struct, frozen=True, array_like=True, tag=TYPE):
 
 
 class Turn(msgspec.Struct, frozen=True, array_like=True):
-    """One turn of the driver: when it was, the events it handed over, and what was decided on them and on settling.
-    `broken`: the ledger refused its own state, with these words, at the last of the events or when settling."""
+    """One turn of the driver: its time, the events, and the decisions on them and on settling. `broken`: the ledger's
+    error if it found its state invalid, at the last of the events or when settling."""
 
     now: float
     events: list[Event]
@@ -53,11 +52,11 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BadLog(GridError):
-    """This is no event log, or not all of it; says where it goes wrong."""
+    """Not an event log, or a damaged one; says where."""
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """The file ends in the middle of a record; so many bytes of it are there."""
+    """The file ends in the middle of a record, after so many bytes of it."""
 
     bytes: int
 
@@ -66,13 +65,13 @@ Record = Header | Checkpoint | Turn | Cut
 
 
 def files(folder: Path) -> list[Path]:
-    """The files of an event log, the oldest first. Raises OSError."""
+    """The files of an event log, oldest first. Raises OSError."""
     named = [(int(match[1]), path) for path in folder.iterdir() if (match := NAME.fullmatch(path.name))]
     return [path for _, path in sorted(named)]
 
 
 def read(path: Path) -> Iterator[Record]:
-    """What is in a file: Header, Checkpoint, Turns, and a Cut where the end is missing. Raises BadLog, OSError."""
+    """The records of a file: Header, Checkpoint, Turns, and a Cut if it is truncated. Raises BadLog, OSError."""
     for number, (at, plain) in enumerate(_values(path)):
         if isinstance(plain, Cut):
             if number == 0:
@@ -87,7 +86,7 @@ def read(path: Path) -> Iterator[Record]:
 
 
 def _values(path: Path) -> Iterator[tuple[int, Any]]:
-    """Each value with the place where it begins."""
+    """Each value with its offset."""
     stream = msgpack.Unpacker(raw=False, strict_map_key=False, **_LIMITS)
     at = number = size = 0
     with path.open("rb") as file:

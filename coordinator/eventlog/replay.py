@@ -1,6 +1,5 @@
-"""Replay: the events of an event log handed to a ledger again, which by the same policy has to come to the same
-decisions (what_if.py: by another policy); and events and decisions in words.
-"""
+"""Replay: the events of an event log are handed to a ledger again, which has to make the same decisions under the same
+policy (what_if.py: under another one); and text for events and decisions."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -42,16 +41,16 @@ from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.resources import MILLI, Grant, format_bytes, format_milli
 
 NAMED = 3
-"""So many of a kind are named in a sentence."""
+"""Maximum number of names listed in a sentence."""
 
 
 def names(of: Sequence[str]) -> str:
-    """A few names: `a, b, c and 4 more`."""
+    """Format a few names: `a, b, c and 4 more`."""
     return ", ".join(of[:NAMED]) + (f" and {len(of) - NAMED} more" if len(of) > NAMED else "")
 
 
 def event_words(event: Event) -> str:
-    """What happened."""
+    """Describe an event."""
     match event:
         case NodeUp(facts):
             return f"{facts.name} came"
@@ -99,7 +98,7 @@ def event_words(event: Event) -> str:
 
 
 def event_concerns(event: Event, job: str) -> bool:
-    """Whether it is about this job."""
+    """Whether the event is about this job."""
     match event:
         case Told(_, message):
             return str(getattr(message, "allocation", "")).rpartition(".")[0] == job
@@ -116,7 +115,7 @@ def event_concerns(event: Event, job: str) -> bool:
 
 
 def decision_words(decision: Sequence[Any]) -> str:
-    """What was decided; one of a kind that is not known here as it stands."""
+    """Describe a decision; an unknown kind is shown as it is."""
     match decision:
         case ["start", allocation, node, grant]:
             return f"start {allocation} on {node} with {grant_words(grant)}"
@@ -147,7 +146,7 @@ def decision_words(decision: Sequence[Any]) -> str:
 
 
 def decision_concerns(decision: Sequence[Any], job: str) -> bool:
-    """Whether it is about this job."""
+    """Whether the decision is about this job."""
     match decision:
         case ["start" | "reserve" | "unreserve", allocation, *_] | ["send", _, _, allocation]:
             return str(allocation).rpartition(".")[0] == job
@@ -160,7 +159,7 @@ def decision_concerns(decision: Sequence[Any], job: str) -> bool:
 
 
 def grant_words(grant: Any) -> str:
-    """What is granted, from its plain form."""
+    """Describe a grant, from its plain form."""
     try:
         whole = msgspec.convert(grant, Grant)
     except msgspec.ValidationError:
@@ -175,20 +174,20 @@ def grant_words(grant: Any) -> str:
 
 
 Plain = list[Any]
-"""A decision as it is read from a log."""
+"""A decision as read from a log."""
 EVENTS_SHOWN = 10
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """Something that happened or was decided, and when, in grid time."""
+    """An event or decision, with its grid time."""
 
     at: float
     what: str
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """The first turn that does not come out as it is written: its events, what was decided then and is decided now, as
-    far as it differs. `state`: the decisions are the same, but not this part of the ledger as it was written down."""
+    """The first turn that differs from the log: its events, and the logged and the new decisions as far as they differ.
+    `state`: the decisions are equal, but this part of the ledger's state is not."""
 
     file: str
     at: float
@@ -199,9 +198,8 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """What came of a replay. `cut`: bytes of an unfinished record at the end. `skipped`: what of the log is not there
-    or cannot be read, in words. `broken`: what the ledger refused, then as now; `mended`: what it refused then, and
-    does not now."""
+    """Result of a replay. `cut`: bytes of an unfinished record at the end. `skipped`: missing or unreadable parts of
+    the log. `broken`: an error of the ledger that occurred again; `mended`: one that did not."""
 
     files: int = 0
     events: int = 0
@@ -226,14 +224,14 @@ class Report(msgspec.Struct):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """A file begins here, with this ledger. `follows` as in its Header."""
+    """A file begins, with this checkpoint. `follows` as in its Header."""
 
     path: Path
     follows: bool
     at: Checkpoint
 
     def ledger(self) -> Ledger:
-        """It, to go on with. Raises BadLog."""
+        """A ledger restored from it. Raises BadLog."""
         try:
             return checkpoint.resume(self.at)
         except Exception as error:
@@ -242,7 +240,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def logs(path: Path) -> list[Path]:
-    """The files that a name stands for: a file, a folder of them, or a coordinator's state directory. Raises BadLog."""
+    """The files of a path: a file, a folder of them, or a coordinator's state directory. Raises BadLog."""
     try:
         if not path.is_dir():
             return [path]
@@ -256,8 +254,8 @@ def logs(path: Path) -> list[Path]:
 
 
 def follow(paths: Sequence[Path], until: float, report: Report) -> Iterator[Start | Turn]:
-    """All that these files say up to a moment, counted. Each can be replayed alone, so of several those that cannot be
-    read are left out, and that is told. Raises BadLog where nothing of it can be read."""
+    """All records of these files up to a time, counted. As each file can be replayed alone, unreadable ones are skipped
+    and reported. Raises BadLog if none is readable."""
     whole, expected = True, 0
     for path in paths:
         number = int(match[1]) if (match := NAME.fullmatch(path.name)) else 0
@@ -306,7 +304,7 @@ def _follow(path: Path, until: float, report: Report, whole: bool) -> Iterator[S
 
 
 def play(ledger: Ledger, turn: Turn) -> tuple[list[Plain], str]:
-    """Have a ledger take a turn: what it decides, and what it refuses (empty: nothing)."""
+    """Hand a turn to a ledger: its decisions, and its error (empty: none)."""
     commands: list[Command] = []
     broken = ""
     ledger.next_deadline()  # as the driver asked
@@ -320,19 +318,18 @@ def play(ledger: Ledger, turn: Turn) -> tuple[list[Plain], str]:
 
 
 def plain(commands: Sequence[Command]) -> list[Plain]:
-    """Their decisions, as a log has them."""
+    """The decisions in the form of a log."""
     made: list[Plain] = msgspec.msgpack.decode(msgspec.msgpack.encode(decisions(commands)))
     return made
 
 
 def replay(path: Path, until: float = float("inf"), job: str = "") -> Report:
-    """Decide all again, up to a moment or to the first difference; with the story of a job, where one is named. Raises
-    BadLog."""
+    """Replay up to a time or to the first difference; with the events of a job, if one is named. Raises BadLog."""
     report = Report()
     ledger, file, last = Ledger(), "", Turn(0.0, [], [])
     for one in follow(logs(path), until, report):
         if isinstance(one, Start):
-            # Where nothing happened in between, the ledger has to be now as it was written down then.
+            # If nothing happened in between, the ledger has to equal the checkpoint.
             state = checkpoint.differs(checkpoint.take(ledger), one.at) if one.follows and file else ""
             if state:
                 report.difference = Difference(file, last.now, _events(last), [], [], state)
@@ -358,7 +355,7 @@ def _compare(file: str, turn: Turn, decided: list[Plain], broken: str, report: R
     now = [decision_words(one) for one in decided if one not in turn.decisions]
     if broken:
         now.append(f"the ledger refuses: {broken}")
-    elif not then and not now:  # the same in another order
+    elif not then and not now:  # equal in another order
         then, now = ([decision_words(one) for one in some] for some in (turn.decisions, decided))
     report.difference = Difference(file, turn.now, _events(turn), then, now)
 

@@ -1,12 +1,11 @@
-"""Replay by another policy: where it would have decided otherwise.
+"""Replay under another policy: where its decisions differ.
 
-The events of a log are answers to the decisions that were made, so a grid under another policy would soon get answers
-to what it never asked. Therefore two ledgers take each turn: the first goes by the policy of the log, the second by the
-other one. Where they decide differently, that is noted, and the second is set back to where the first is: a difference
-is what the other policy would have done *there*, in the world as it was, and not what would have become of it.
+The logged events answer the decisions that were made, so a ledger under another policy would soon get answers to what
+it never asked. Therefore two ledgers take each turn, one under the logged policy, one under the other. Where they
+differ, that is noted, and the second is reset to the state of the first: a difference is what the other policy would
+have done *there*, not its consequences.
 
-What the second does before the first is kept in mind until the first does it too: so much earlier would it have been.
-"""
+Decisions that the second makes earlier are remembered until the first makes them too, to tell how much earlier."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -37,7 +36,7 @@ from distributed_grid.protocol.placement import Strategy, parse_strategy
 from distributed_grid.protocol.text import format_duration, parse_duration
 
 KEPT = 10_000
-"""So many differences are kept; all are counted."""
+"""Maximum number of differences kept; all are counted."""
 WEIGHT = "weight."
 
 Key = tuple[str, str]
@@ -45,9 +44,9 @@ Value = list[Any]
 
 
 class Otherwise(msgspec.Struct):
-    """A decision that the other policy would have made elsewhere, earlier, not then, or in another way: that the
-    allocation `name` starts (`what` is start), or that the job `name` comes into the state `what`; then as `was`, by
-    the other policy as `would`. `after`: so many seconds later it was decided then too; below zero: it never was."""
+    """A decision that differs: the allocation `name` starts (`what` is start), or the job `name` enters the state
+    `what`; `was` under the logged policy, `would` under the other. `after`: seconds until the logged policy decided the
+    same; below zero: never."""
 
     at: float
     kind: str
@@ -59,13 +58,13 @@ class Otherwise(msgspec.Struct):
 
     @property
     def job(self) -> str:
-        """The job that it is about."""
+        """The job concerned."""
         return self.name.rpartition(".")[0] if self.what == "start" else self.name
 
 
 class Compared(msgspec.Struct):
-    """What came of it: all counted by kind, and the first of them. `broken`: what the ledger refused, by the other
-    policy only."""
+    """Result of a comparison: counts by kind, and the first differences. `broken`: an error of the ledger under the
+    other policy only."""
 
     report: Report
     counts: dict[str, int] = {}
@@ -77,17 +76,17 @@ class Compared(msgspec.Struct):
 
 
 NOT_PLAIN = ("weights", "preempting", "gang_ports")
-"""What is not set by its own name: weights are set one by one, and the ports decide about nothing."""
+"""Fields that cannot be set by name: weights are set one by one, and the ports decide nothing."""
 
 
 def settings() -> dict[str, Any]:
-    """All that can be set, with what it is by itself."""
+    """All settings with their defaults."""
     plain_ones = {name: value for name, value in msgspec.structs.asdict(DEFAULT).items() if name not in NOT_PLAIN}
     return plain_ones | {WEIGHT + name: value for name, value in msgspec.structs.asdict(DEFAULT.weights).items()}
 
 
 def changed(policy: Policy, pairs: Sequence[str]) -> Policy:
-    """The policy with these `NAME=VALUE`. Weights are made to be 1 together again. Raises BadValue."""
+    """The policy with these `NAME=VALUE`; weights are normalised to 1. Raises BadValue."""
     known = settings()
     given: dict[str, Any] = {}
     for pair in pairs:
@@ -135,7 +134,7 @@ def _value(name: str, text: str, default: Any) -> Any:
 
 
 class _Pair:
-    """The ledger of the log, and beside it the one that goes by the other policy."""
+    """The ledger under the logged policy, and the one under the other."""
 
     def __init__(self, pairs: Sequence[str], job: str, compared: Compared) -> None:
         self.pairs = pairs
@@ -146,7 +145,7 @@ class _Pair:
         self.early: dict[Key, Otherwise] = {}
 
     def start(self, one: Start) -> None:
-        """A file begins."""
+        """Begin a file."""
         self.first = one.ledger()
         self.policy = changed(one.at.policy, self.pairs)
         self._set_back()
@@ -155,7 +154,7 @@ class _Pair:
         self.second = checkpoint.fork(self.first, self.policy)
 
     def take(self, turn: Turn) -> str:
-        """A turn, by both; what the second refuses and the first does not (empty: nothing)."""
+        """Hand a turn to both; the second ledger's error, if the first has none (empty: none)."""
         self._run_ahead(turn.now)
         events = [_copy(event) if isinstance(event, JobsSubmitted) else event for event in turn.events]
         said, broken = play(self.first, turn)
@@ -167,7 +166,7 @@ class _Pair:
         return ""
 
     def _run_ahead(self, now: float) -> None:
-        """The second may have to decide at times when nothing happened in the log."""
+        """Deadlines of the second ledger at times without events in the log."""
         differs = False
         while (due := self.second.next_deadline()) is not None and due < now:
             differs |= self._note(due, {}, _facts(plain(self.second.settle(due))))
@@ -175,7 +174,7 @@ class _Pair:
             self._set_back()
 
     def _note(self, at: float, first: dict[Key, Value], second: dict[Key, Value]) -> bool:
-        """Keep what differs; whether anything does."""
+        """Record the differences; whether there are any."""
         for key, was in first.items():
             before = self.early.pop(key, None)
             if before is not None:
@@ -200,12 +199,12 @@ class _Pair:
 
 
 def _copy(event: JobsSubmitted) -> JobsSubmitted:
-    """Jobs are changed by the ledger that takes them: each needs its own."""
+    """The ledger modifies the jobs it takes: each needs its own copy."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(event), type=JobsSubmitted)
 
 
 def _facts(decided: Sequence[Plain]) -> dict[Key, Value]:
-    """What is compared: where allocations go, and what becomes of jobs."""
+    """The compared decisions: placement of allocations, and states of jobs."""
     facts: dict[Key, Value] = {}
     for one in decided:
         match one:
@@ -234,14 +233,14 @@ def compare(path: Path, pairs: Sequence[str], until: float = float("inf"), job: 
 
 
 class Line(msgspec.Struct):
-    """Differences that are the same but for the job, in one sentence."""
+    """Differences that are equal but for the job, in one sentence."""
 
     at: float
     text: str
 
 
 def lines(differences: Sequence[Otherwise]) -> list[Line]:
-    """In words, those of one moment and one kind together."""
+    """Describe them, with those of one time and kind merged."""
     groups: dict[Any, list[Otherwise]] = {}
     for one in differences:
         alone = one.name if one.what == "start" else ""

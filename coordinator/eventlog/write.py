@@ -1,10 +1,9 @@
-"""The event log: what enters the ledger and what it decides, on disk, for `grid replay`.
+"""The event log: the ledger's events and decisions on disk, for `grid replay`.
 
-It stands between the driver and the ledger. It is evidence, not the record: nothing waits for it, nothing is synced,
-and where it cannot be written (the disk is full, or slow) it pauses, says so, and goes on later with a new file that
-begins with the ledger as it is then. It never troubles the driver. What users give their jobs is in it, environment
-included, so its files are for their owner alone.
-"""
+It sits between the driver and the ledger. It is evidence, not the record: nothing waits for it, nothing is synced, and
+where it cannot be written (the disk is full or slow) it pauses, logs that, and continues with a new file that begins
+with a checkpoint. Its errors never reach the driver. It contains what users give their jobs, environment included, so
+its files are private to their owner."""
 
 import asyncio
 import errno
@@ -24,20 +23,20 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.eventlog.format import FORMAT, Header, files
 
 PARTS = 8
-"""Files that the allowed size is spread over."""
+"""Number of files that the allowed size is divided into."""
 FILES_MOST = 64
-"""So many are kept, however small they are: each start of a coordinator begins one."""
+"""Maximum number of files, however small: each start of a coordinator begins one."""
 TURNS = 64
-"""Turns that make a record."""
+"""Turns per record."""
 FLUSH_BYTES = 256 << 10
 FLUSH_SECONDS = 0.5
-"""What has not been handed to the disk is no more and no older than this."""
+"""Maximum size and age of unwritten data."""
 WAITING_BYTES = 32 << 20
-"""With more than this on its way to the disk, the log pauses."""
+"""Size of pending writes above which the log pauses."""
 SPARE_BYTES = 64 << 20
-"""So much of the disk is left to the store."""
+"""Free disk space left to the store."""
 PAUSE_SECONDS, PAUSE_MOST = 10.0, 600.0
-"""How long it pauses: at first, and at most after doubling."""
+"""First pause, and the maximum after doubling."""
 
 log = structlog.get_logger("eventlog")
 _Turn = tuple[float, list[Event | msgspec.Raw], list[Decision] | tuple[()], str]
@@ -46,9 +45,9 @@ _encode, _encode_into = _encoder.encode, _encoder.encode_into
 
 
 class EventLog:
-    """A ledger for the driver whose every turn is written down. To be made on the loop; `close` writes the rest.
+    """A ledger for the driver that logs every turn. To be made on the loop; `close` writes the rest.
 
-    What is here is done for every heartbeat and every job: a microsecond counts."""
+    It runs for every heartbeat and every job: a microsecond counts."""
 
     def __init__(self, ledger: Ledger, folder: Path, size: int, grid: str) -> None:
         self._ledger = ledger
@@ -71,7 +70,7 @@ class EventLog:
         return commands
 
     def settle(self, now: float) -> list[Command]:
-        """As the ledger's; the turn is over with it. All of a turn is at the same time."""
+        """As the ledger's; it ends the turn. A turn has one time."""
         try:
             commands = self._ledger.settle(now)
         except Exception as error:
@@ -93,7 +92,7 @@ class EventLog:
                 self._begin(follows=True)
             elif not out.open and out.rested():
                 self._begin(follows=False)
-        except Exception as error:  # whatever is wrong with the log, it is not the ledger
+        except Exception as error:  # an error of the log is not one of the ledger
             out.pause(error)
         return commands
 
@@ -102,11 +101,11 @@ class EventLog:
         return self._ledger.next_deadline()
 
     def close(self) -> None:
-        """Write what is left. The ledger can be used on without it."""
+        """Write the rest. The ledger remains usable without it."""
         self._files.close()
 
     def _begin(self, follows: bool) -> None:
-        """A new file, with the ledger as it is now."""
+        """Begin a file with a checkpoint of the ledger."""
         try:
             header = Header(FORMAT, __version__, self._grid, self._ledger.state.epoch, follows)
             self._files.begin(_encode(header) + checkpoint.encode(checkpoint.take(self._ledger)))
@@ -114,7 +113,7 @@ class EventLog:
             self._files.pause(error)
 
     def _bytes_of(self, event: JobsSubmitted) -> Event | msgspec.Raw:
-        """A submitted job is changed by who takes it, so it is put into bytes before; all else stays as it came."""
+        """Encode a submission before the ledger modifies its jobs; other events stay as they are."""
         try:
             return msgspec.Raw(_encode(event))
         except Exception as error:
@@ -129,7 +128,7 @@ class EventLog:
 
 
 class _Files:
-    """Files in a folder, bounded, written by a thread of their own."""
+    """Files in a folder, bounded in size, written by a thread."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self._folder = folder
@@ -147,7 +146,7 @@ class _Files:
         """Whether a new file is due."""
         self._bytes = self._limit = 0
         self.turns: list[_Turn] = []
-        """What is to be encoded: so many at a time is a good deal cheaper than one by one."""
+        """Turns to encode: in batches that is much cheaper."""
         self._buffer = bytearray()
         self.timed = False
         self._waiting = 0
@@ -155,11 +154,11 @@ class _Files:
         self._pause = PAUSE_SECONDS
 
     def rested(self) -> bool:
-        """Whether a pause is over."""
+        """Whether the pause is over."""
         return self._loop.time() >= self._again
 
     def begin(self, head: bytes) -> None:
-        """Begin a file with this."""
+        """Begin a file with this content."""
         if 2 * len(head) > self._size:
             self.pause(OSError(errno.EFBIG, f"the ledger alone takes {len(head)} bytes, {self._size} are allowed"))
             return
@@ -171,7 +170,7 @@ class _Files:
         self._hand_over(len(head), self._start, self.path, head)
 
     def push(self) -> None:
-        """Have the turns written: now where there is much, else soon."""
+        """Schedule the write of turns: at once if there are many, else soon."""
         if len(self.turns) >= TURNS:
             self._encode()
         if len(self._buffer) >= FLUSH_BYTES:
@@ -188,7 +187,7 @@ class _Files:
             self.pause(error)
 
     def pause(self, error: BaseException) -> None:
-        """Write nothing for a while."""
+        """Stop writing for a while."""
         if not self._again:
             why = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
             log.warning("the event log pauses; the grid goes on", why=why, folder=str(self._folder))
@@ -199,7 +198,7 @@ class _Files:
         self._buffer.clear()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the rest."""
         self._flush()
         self._thread.submit(self._close)
         self._thread.shutdown(wait=True)
@@ -262,7 +261,7 @@ class _Files:
             self._fd = -1
 
     def _make_room(self, needed: int) -> None:
-        """Delete the oldest files, until there is room for another one."""
+        """Delete the oldest files until there is space for another one."""
         there = files(self._folder)
         sizes = [path.stat().st_size for path in there]
         total = sum(sizes) + max(self._size // PARTS, 2 * needed)

@@ -1,10 +1,8 @@
-"""`~/.distributed_grid/resource_boosts.json`, where boosts were kept before the coordinator's store: read once.
+"""One-time import of `~/.distributed_grid/resource_boosts.json`, where boosts were kept before the coordinator's store.
 
-Those boosts only reserved what there was, so there is nothing to take over: they become history, and the ones that had
-not ended say how they are requested again. The file is never deleted. One that was imported is renamed to `….imported`,
-one that makes no sense to `….corrupt-<time>`; where that cannot be done it is read again at the next start, which
-changes nothing.
-"""
+Those boosts only reserved capacity, so they become history, and those that had not ended say how to request them again.
+The file is never deleted: it is renamed to `….imported`, or to `….corrupt-<time>` if invalid; if that fails it is read
+again at the next start, with the same result."""
 
 import base64
 import hashlib
@@ -35,7 +33,7 @@ MOST_BYTES = 16 << 20
 MOST_BOOSTS = 10_000
 NAME_CHARS = 128
 NAMED = 10
-"""So many entries that cannot be read are told one by one."""
+"""Maximum number of unreadable entries logged one by one."""
 _MOST = {ResourceType.CPU: MOST_CPU, ResourceType.GPU: MOST_GPU, ResourceType.MEMORY: MOST_MEMORY}
 _AGAIN = "request again what is still needed: grid boost request"
 
@@ -43,13 +41,13 @@ log = structlog.get_logger("boosts")
 
 
 def places(state_dir: Path) -> tuple[Path, ...]:
-    """Where it may lie: in the home of who runs the coordinator, and, as a service cannot look into homes, in its state
-    directory, for who puts it there."""
+    """Possible locations: the home of the coordinator's user, and its state directory, as a service has no access to
+    homes."""
     return Path(os.path.expanduser("~"), ".distributed_grid", NAME), state_dir / NAME
 
 
 class Corrupt(Exception):
-    """What is in the file is no list of boosts, and why."""
+    """The file holds no list of boosts; says why."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +57,11 @@ class ResourceBoostPersistence:
     path: Path
 
     def import_into(self, store: Store, now: float) -> None:
-        """Take what is in it into the store's history. Whatever is wrong with it is told, and keeps nobody from
-        starting. Only before the store is read."""
+        """Import into the store's history, before the store is read. Errors are logged and never prevent a start."""
         try:
             about = os.stat(self.path)
         except OSError:
-            return  # there is none, or none that we could see
+            return  # missing, or not visible
         if not stat.S_ISREG(about.st_mode):
             self._warn("old boosts cannot be read", "it is no file", "move it away")
             return
@@ -101,13 +98,13 @@ class ResourceBoostPersistence:
         log.info("old boosts are in `grid boost history`", file=str(self.path), **told)
 
     def _read(self) -> bytes:
-        """What is in it, and a byte more than may be where that is too much."""
-        # It may have become a pipe meanwhile, on which an ordinary open waits.
+        """The content, at most one byte more than is allowed."""
+        # It may be a pipe by now, on which a blocking open waits.
         with open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             return file.read(MOST_BYTES + 1)
 
     def _set_aside(self, word: str) -> str:
-        """Give it another name, one that nothing has; that name. Where this cannot be done it is said, and it stays."""
+        """Rename it to an unused name, which is returned; a failure is logged, and the file stays."""
         new = self.path.with_name(f"{self.path.name}.{word}")
         number = 1
         while os.path.lexists(new):
@@ -129,7 +126,7 @@ class ResourceBoostPersistence:
 
 
 def _entries(text: bytes) -> list[tuple[str, Any]]:
-    """The boosts by their ids: a list of them, a mapping, or either under `boosts`. Raises Corrupt."""
+    """The boosts by id: from a list, a mapping, or either under `boosts`. Raises Corrupt."""
     if len(text) > MOST_BYTES:
         raise Corrupt(f"it has more than {MOST_BYTES >> 20} MiB")
     try:
@@ -154,7 +151,7 @@ def _entries(text: bytes) -> list[tuple[str, Any]]:
 
 
 def _job(name: str, entry: Any, user: str, now: float) -> Job:
-    """The boost as history. One boost always gives the same job. Raises BadValue."""
+    """The boost as a job of the history; deterministic. Raises BadValue."""
     if not isinstance(entry, dict):
         raise BadValue("it is no boost")
     kind = _kind(entry.get("resource_type"))
@@ -238,7 +235,7 @@ def _number(entry: dict[str, Any], field: str) -> float:
 
 
 def _time(entry: dict[str, Any], field: str) -> float:
-    """Seconds since 1970, of such a number or of a date and time as in ISO 8601 (without a zone: ours)."""
+    """Seconds since 1970, from a number or an ISO 8601 date and time (without a zone: local time)."""
     found = entry.get(field)
     try:
         seconds = datetime.fromisoformat(found).timestamp() if isinstance(found, str) else _number(entry, field)
@@ -249,7 +246,7 @@ def _time(entry: dict[str, Any], field: str) -> float:
 
 
 def _owner(uid: int) -> str:
-    """Whose file it is, and so whose boosts."""
+    """The owner of the file, and so of its boosts."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

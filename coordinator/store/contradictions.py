@@ -1,11 +1,10 @@
-"""What agents say that cannot be where the store is whole: a commit comes before everything that a node hears of it. So
-a node that knows more than the store shows that the store has gone back.
+"""Messages of agents that contradict the store. A commit precedes everything that a node hears of it, so a node that
+knows more than the store shows that the store has lost commits.
 
-Nobody's mere word shows it, or one node could stop a grid. What a node is told carries a *stamp*: how far the store
-was, sealed with a key that is in the store and in the mark beside it. So also an older copy of the store, and a new one
-in its place, know what the lost one has said. A word that its stamp proves stops the grid until an operator has chosen;
-one that nothing proves is held against the node that says it.
-"""
+A node's claim alone proves nothing, or one node could stop a grid. What a node is told carries a *stamp*: the store's
+commit number, authenticated with a key that is in the store and in the mark beside it, so that an older copy or a
+replacement of the store recognises it. A claim with a valid stamp stops the grid until an operator has chosen; one
+without is held against its node."""
 
 import hashlib
 import hmac
@@ -25,7 +24,7 @@ from distributed_grid.protocol.messages import Exited, Hello, Inventory, Launch
 from distributed_grid.protocol.nodes import Known, Stamp
 
 MOST = 1000
-"""Allocations of the first inventory of a connection that are looked up in the store."""
+"""Maximum number of allocations of a connection's first inventory looked up in the store."""
 SEAL_BYTES = 16
 
 log = structlog.get_logger("server")
@@ -33,7 +32,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Contradictions:
-    """Looks at what agents say of themselves, and tells by `put` what it shows. `instance`: that of this process."""
+    """Checks what agents say of themselves, and reports contradictions by `put`. `instance`: that of this process."""
 
     def __init__(
         self,
@@ -53,11 +52,11 @@ class Contradictions:
     # --- what goes out ------------------------------------------------------------------------------------------------
 
     def welcome_stamp(self, node: str) -> Stamp:
-        """By which a node shows later that it was welcomed here."""
+        """A stamp that proves later that the node was welcomed here."""
         return self._stamp(node, self._instance)
 
     def stamped(self, node: str, launch: Launch) -> Launch:
-        """A launch by which the node shows later that it was granted."""
+        """The launch with a stamp that proves later that it was granted here."""
         return replace(launch, stamp=self._stamp(node, launch.allocation))
 
     def _stamp(self, node: str, what: str) -> Stamp:
@@ -69,19 +68,19 @@ class Contradictions:
         return hashlib.blake2b(body, key=self._store.key, digest_size=SEAL_BYTES).hexdigest()
 
     def _proves(self, stamp: Stamp | None, node: str, what: str) -> bool:
-        """Whether we told this node this, since the last restore: what was told before may rightly be unknown here."""
+        """Whether we told this node this, since the last restore: what was told before may be unknown here."""
         if stamp is None or stamp.epoch < self._store.restored_epoch:
             return False
         return hmac.compare_digest(self._seal(node, what, stamp.epoch, stamp.commits).encode(), stamp.seal.encode())
 
     def _is_lost(self, stamp: Stamp) -> bool:
-        """Whether it is of a commit that was not there any more when the store was opened."""
+        """Whether its commit was missing when the store was opened."""
         return stamp.epoch < self._store.epoch and stamp.commits > self._store.found
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
     def hello(self, hello: Hello) -> None:
-        """An agent introduces itself: it tells whom it has obeyed last. To be called when the ledger knows of it."""
+        """Check which coordinator the agent obeyed last. To be called when the ledger knows the node."""
         self._new.add(hello.name)
         store = self._store
         if not hello.obeyed or hello.obeyed[0] != store.grid:
@@ -100,8 +99,8 @@ class Contradictions:
             self._tell(hello.name, found, proven)
 
     def told(self, node: str, message: Any) -> Any:
-        """An agent says something. The message as it is to be believed: the end of what does not live here has a stamp
-        only if that proves it."""
+        """Check a message of an agent. Returns the message to believe: an unknown allocation's end keeps its stamp only
+        if that is valid."""
         if type(message) is Exited:
             if message.stamp is None or message.allocation in self._state.allocations:
                 return message
@@ -118,7 +117,7 @@ class Contradictions:
         return message
 
     def _look(self, node: str, item: Known, proven: bool, in_store: bool = False) -> None:
-        """Tell what this shows of an allocation that does not live here."""
+        """Check an allocation that is not live here, and report a contradiction."""
         store, (name, _, number) = self._store, item.allocation.rpartition(".")
         if not number.isascii() or not number.isdecimal() or len(number) > 9:
             return

@@ -1,6 +1,5 @@
-"""What a store that fails raises: trouble that passes when somebody sees to the disk, and what does not pass. And
-the reserve: disk space kept back, so that results still fit when others have filled the rest.
-"""
+"""Errors of the store, transient (the disk) and permanent; and the reserve: disk space kept back for results when the
+disk is full."""
 
 import errno
 import os
@@ -12,16 +11,16 @@ from distributed_grid.protocol.errors import GridError
 
 
 class StoreFailed(GridError):
-    """The store cannot be trusted or used. The process ends: what it remembers is not what is stored."""
+    """The store cannot be trusted or used. The process ends, as its memory differs from what is stored."""
 
 
 class DiskTrouble(StoreFailed):
-    """The disk did not take it now: full, read-only, failing, held by another. Once that has passed it may take it."""
+    """A transient failure of the disk: full, read-only, failing, or locked by another process."""
 
 
 class StoreRefused(StoreFailed):
-    """The store may be whole, and is not for this process: of a newer version, a backup, out of its reach. It is never
-    taken for damaged."""
+    """The store may be intact but is not usable by this process: a newer version, a backup, inaccessible. It is never
+    treated as damaged."""
 
 
 _PASSING = (
@@ -34,11 +33,11 @@ _PASSING = (
     "SQLITE_LOCKED",
     "SQLITE_PROTOCOL",
 )
-"""SQLite's own names, and with each those that begin so, for what is the disk's state and not the store's."""
+"""SQLite's error names, and name prefixes, for the disk's state rather than the store's."""
 
 
 def failure(path: Path, error: sqlite3.Error) -> StoreFailed:
-    """An error of SQLite's in words for people; DiskTrouble where it may pass."""
+    """Convert an error of SQLite; DiskTrouble if it is transient."""
     name = getattr(error, "sqlite_errorname", "") or type(error).__name__
     if name.startswith("SQLITE_FULL"):
         return DiskTrouble(f"no space left for {path}", why=str(error), hint="free some space on that disk")
@@ -58,7 +57,7 @@ def failure(path: Path, error: sqlite3.Error) -> StoreFailed:
 
 
 def as_sqlite(error: OSError) -> sqlite3.OperationalError:
-    """What SQLite would make of the kernel's error: for fault points, so that they are taken for the real thing."""
+    """SQLite's error for the kernel's, so that fault points behave like real failures."""
     name, text = {
         errno.ENOSPC: ("SQLITE_FULL", "database or disk is full"),
         errno.EROFS: ("SQLITE_READONLY", "attempt to write a readonly database"),
@@ -70,9 +69,9 @@ def as_sqlite(error: OSError) -> sqlite3.OperationalError:
 
 RESERVE_BYTES = 16 << 20
 SPARE_BYTES = 4 << 20
-"""What has to be free besides: made from the last bytes, the reserve would be given up at the next job."""
+"""Free space needed beside the reserve: made from the last bytes, it would be given up at the next job."""
 HARDLY_ANY = 1 << 20
-"""With less than this free the disk counts as full already at a start."""
+"""With less free space than this the disk counts as full at a start."""
 
 
 class Reserve:
@@ -82,14 +81,14 @@ class Reserve:
         self._path = state_dir / "reserve"
 
     def ease(self) -> None:
-        """Before a start: give it up where there is no other room. A coordinator that ended on a full disk has to be
-        able to come back and take the results."""
+        """Before a start: give the reserve up if the disk is full, so that the coordinator can start and take
+        results."""
         with suppress(OSError):
             if self._free() < HARDLY_ANY:
                 self.give_up()
 
     def make(self) -> str:
-        """Have it, made now if it is not there. Empty, or why not."""
+        """Create the reserve if it is missing. Empty, or why that failed."""
         try:
             if self._path.exists() and self._path.stat().st_blocks * 512 >= RESERVE_BYTES:
                 return ""
@@ -106,8 +105,8 @@ class Reserve:
         return ""
 
     def give_up(self) -> None:
-        """Leave its room to the store."""
-        with suppress(OSError):  # read-only, or it is not there: then there is none to be had
+        """Free its space for the store."""
+        with suppress(OSError):  # read-only, or missing
             self._path.unlink()
 
     def _free(self) -> int:

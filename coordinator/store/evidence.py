@@ -1,8 +1,6 @@
-"""Evidence of lost commits, outside of the database itself: the store's high-water mark, a small file that is
-written after each commit and not synced (behind the store after a power cut, but never ahead of it); the write-
-ahead log as it lies on the disk, of which SQLite drops everything behind the first damaged frame; and what else
-in the state directory shows that a coordinator has been at work.
-"""
+"""Evidence of lost commits outside the database: the store's high-water mark, a small file written after each commit
+and not synced (behind the store after a power cut, never ahead); the write-ahead log, of which SQLite drops everything
+after the first damaged frame; and other traces of a coordinator in the state directory."""
 
 import array
 import os
@@ -31,8 +29,8 @@ log = structlog.get_logger("store")
 
 
 class Mark(NamedTuple):
-    """How far a store had come, the boot of the machine in which that was written, and the key of the store's stamps
-    (contradictions.py): a new store in the place of one that is lost knows by it what the lost one said."""
+    """The store's last commit, the boot in which the mark was written, and the key of the store's stamps
+    (contradictions.py), with which a replacement of a lost store recognises what that one said."""
 
     point: Point
     boot: str
@@ -40,14 +38,14 @@ class Mark(NamedTuple):
 
 
 def boot_id() -> str:
-    """The current boot of this machine; empty if the kernel does not tell."""
+    """Id of the machine's current boot; empty if the kernel does not tell."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
 
 
 def encode_mark(mark: Mark) -> bytes:
-    """The content of the file."""
+    """The content of the mark's file."""
     point = mark.point
     known = point.grid.encode(), point.epoch, point.commits, point.clock
     body = _FORM.pack(_MARK_MAGIC, *known, mark.boot.encode(), mark.key)
@@ -55,7 +53,7 @@ def encode_mark(mark: Mark) -> bytes:
 
 
 def decode_mark(data: bytes) -> Mark | None:
-    """The mark in these bytes; None if they are not what was written."""
+    """The mark in these bytes; None if they are damaged."""
     body, check = data[: _FORM.size], data[_FORM.size :]
     if len(body) != _FORM.size or check != _SUM.pack(zlib.crc32(body)) or not body.startswith(_MARK_MAGIC):
         return None
@@ -64,12 +62,12 @@ def decode_mark(data: bytes) -> Mark | None:
 
 
 def mark_path(store: Path) -> Path:
-    """Where the mark of this store is."""
+    """The path of this store's mark."""
     return store.with_suffix(".mark")
 
 
 def read_mark(store: Path) -> Marked:
-    """The mark of this store. Raises OSError where it is out of reach."""
+    """The mark of this store. Raises OSError if it is inaccessible."""
     try:
         fd = os.open(mark_path(store), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a FIFO there is nothing to read
     except FileNotFoundError:
@@ -82,7 +80,7 @@ def read_mark(store: Path) -> Marked:
 
 
 class MarkFile:
-    """The mark of an open store. Failures to write it are logged once and trouble nobody: it is evidence only."""
+    """The mark of an open store. A failed write is logged once and otherwise ignored: it is evidence only."""
 
     def __init__(self, store: Path, key: bytes) -> None:
         self._path = mark_path(store)
@@ -92,7 +90,7 @@ class MarkFile:
         self._failed = False
 
     def write(self, point: Point) -> None:
-        """Say that the store has come so far. It is called after each commit, so it costs a system call and no more."""
+        """Record the store's progress: after each commit, so it costs one system call."""
         try:
             if self._file < 0:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -104,7 +102,7 @@ class MarkFile:
             self._failed = True
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -116,9 +114,8 @@ _WORD = 0xFFFFFFFF
 
 
 class Wal(NamedTuple):
-    """What a log holds: how many commits SQLite will take from it, and the transactions behind the first damaged frame,
-    each as the numbers of its pages. `damaged`: where that frame begins, in bytes; -1: there is none, or it is the end
-    of a log that a crash cut off."""
+    """Content of a log: how many commits SQLite will apply, and the transactions after the first damaged frame, each as
+    its page numbers. `damaged`: offset of that frame; -1: none, or the log's end was cut off by a crash."""
 
     commits: int = 0
     lost: tuple[frozenset[int], ...] = ()
@@ -126,7 +123,7 @@ class Wal(NamedTuple):
 
 
 def read_wal(store: Path) -> Wal:
-    """The log of this store; an empty one where there is no file. Raises OSError."""
+    """The log of this store; empty if there is no file. Raises OSError."""
     try:
         return parse_wal(store.with_name(f"{store.name}-wal").read_bytes())
     except FileNotFoundError:
@@ -134,7 +131,7 @@ def read_wal(store: Path) -> Wal:
 
 
 def parse_wal(data: bytes) -> Wal:
-    """What is in a log of these bytes."""
+    """Parse a log."""
     if len(data) < HEADER + FRAME:
         return Wal()
     magic, _, page_size, _ = struct.unpack_from(">4I", data)
@@ -166,8 +163,8 @@ def parse_wal(data: bytes) -> Wal:
 
 
 def _without_header(data: bytes) -> Wal:
-    """The header does not fit, so SQLite takes nothing of it. The newest frames are the first ones in the file: those
-    that have the salts of the first frame."""
+    """The header is invalid, so SQLite applies nothing. The newest frames are at the start of the file: those with the
+    salts of the first frame."""
     page_size = struct.unpack_from(">I", data, 8)[0]
     if not _is_size(page_size):
         page_size = 4096
@@ -178,7 +175,7 @@ def _without_header(data: bytes) -> Wal:
 
 
 def _frames(data: bytes, page_size: int) -> Iterator[tuple[int, int, int, bytes]]:
-    """Of each frame: where it begins, its page, the size of the database after it (0: no commit), and its salts."""
+    """Each frame: offset, page, size of the database after it (0: no commit), and salts."""
     for at in range(HEADER, len(data) - FRAME - page_size + 1, FRAME + page_size):
         page, size = struct.unpack_from(">2I", data, at)
         yield at, page, size, data[at + 8 : at + 16]
@@ -205,9 +202,9 @@ NAMED = {
     "coordinator.json": "what the last coordinator wrote of itself",
 }
 TAIL_BYTES = 256 << 10
-"""So much of the audit log's end is read."""
+"""How much of the audit log's end is read."""
 LOOKED_AT = 8
-"""Files of the event log that are tried for a readable head, the newest first."""
+"""Files of the event log tried for a readable header, newest first."""
 
 
 class _Line(msgspec.Struct):
@@ -221,7 +218,7 @@ _line = msgspec.json.Decoder(_Line).decode
 
 
 def find_traces(state_dir: Path) -> Traces:
-    """All of it. What cannot be read is taken for not there: the store has to be looked at in any case."""
+    """All traces. An unreadable one counts as missing: the store is examined in any case."""
     found: list[str] = []
     grid, epoch, count = _events(state_dir / "events")
     if count:
@@ -240,11 +237,11 @@ def _has_content(path: Path) -> bool:
 
 
 def _accepted(path: Path) -> Iterator[tuple[str, float]]:
-    """The jobs of the last submissions that were answered."""
+    """The jobs of the last acknowledged submissions."""
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL_BYTES))
         for line in file.read(TAIL_BYTES).split(b"\n"):
-            with suppress(ValueError):  # the first may be cut, and what is no line of ours is none
+            with suppress(ValueError):  # the first line may be cut; others' lines are skipped
                 said = _line(line)
                 if (said.event, said.result) == ("submit", "accepted"):
                     at = datetime.fromisoformat(said.at).timestamp()
@@ -252,7 +249,7 @@ def _accepted(path: Path) -> Iterator[tuple[str, float]]:
 
 
 def _events(folder: Path) -> tuple[str, int, int]:
-    """The grid and epoch of the newest file that can be read, and how many there are."""
+    """Grid and epoch of the newest readable file, and the number of files."""
     try:
         there = files(folder)
     except OSError:
@@ -266,7 +263,7 @@ def _events(folder: Path) -> tuple[str, int, int]:
 
 
 def _grid_of(pki: Path) -> str:
-    """The grid that the coordinator's own certificate names; empty where it cannot be read."""
+    """The grid in the coordinator's certificate; empty if unreadable."""
     from cryptography.hazmat.primitives.serialization import Encoding
 
     from distributed_grid.coordinator.access.ca import presented

@@ -1,8 +1,7 @@
-"""Opening a store: a missing one is created, a file that is no store or a newer one is refused, an older one is
-migrated step by step with a copy kept. Its head is one row, with a checksum of its own, that each commit writes
-with its number. Before anything is taken from a store it is compared with what is known outside of it
-(evidence.py); then the next epoch is begun durably, with the loss that was found, if any.
-"""
+"""Opening a store: a missing one is created, a foreign or newer one is refused, an older one is migrated step by step
+with a copy kept. Its head is one row with a checksum, which each commit writes with its number. Before a store is used
+it is compared with the evidence outside (evidence.py); then the next epoch is begun durably, with the loss that was
+found, if any."""
 
 import os
 import secrets
@@ -36,18 +35,18 @@ from distributed_grid.coordinator.store.rows import Damaged
 from distributed_grid.runtime.faults import fault
 
 SET_HEAD = "UPDATE meta SET value = ? WHERE name = 'head'"
-"""What a commit says."""
+"""Part of every commit."""
 _PUT = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
 
 
 def encode_head(point: Point) -> str:
-    """As it is stored."""
+    """The head as it is stored."""
     text = f"{point.grid} {point.epoch} {point.commits} {point.clock!r}"
     return f"{text} {zlib.crc32(text.encode()):08x}"
 
 
 def decode_head(text: object) -> Point | None:
-    """The head in this text; None if it is not what was written."""
+    """The head in this text; None if it is damaged."""
     said, _, check = str(text).rpartition(" ")
     parts = said.split(" ")
     try:
@@ -59,7 +58,7 @@ def decode_head(text: object) -> Point | None:
 
 
 def read_head(db: sqlite3.Connection) -> Point:
-    """How far the store says it has come. Raises sqlite3.DatabaseError where that is not what was written."""
+    """The last commit by the store's own head. Raises sqlite3.DatabaseError if that is damaged."""
     row = db.execute("SELECT value FROM meta WHERE name = 'head'").fetchone()
     head = decode_head(row[0]) if row is not None else None
     if head is None:
@@ -68,12 +67,12 @@ def read_head(db: sqlite3.Connection) -> Point:
 
 
 def put_head(db: sqlite3.Connection, point: Point) -> None:
-    """Have this as the head, in the transaction that is open."""
+    """Store this head in the open transaction."""
     db.execute(_PUT, ("head", encode_head(point)))
 
 
 def standing_loss(db: sqlite3.Connection) -> Loss | None:
-    """The loss that no operator has accepted yet. Raises sqlite3.DatabaseError where it cannot be read."""
+    """The loss not yet accepted by an operator. Raises sqlite3.DatabaseError if it cannot be read."""
     row: Any = db.execute("SELECT value FROM meta WHERE name = 'loss'").fetchone()
     if row is None:
         return None
@@ -84,24 +83,24 @@ def standing_loss(db: sqlite3.Connection) -> Loss | None:
 
 
 def put_loss(db: sqlite3.Connection, loss: Loss) -> None:
-    """Have it stand until it is accepted, in the transaction that is open."""
+    """Store a loss, until it is accepted, in the open transaction."""
     db.execute(_PUT, ("loss", msgspec.json.encode(loss).decode()))
 
 
 def accept_loss(db: sqlite3.Connection, at: float, epoch: int) -> None:
-    """It stands no more, from this epoch on."""
+    """Remove the loss, from this epoch on."""
     db.execute("DELETE FROM meta WHERE name = 'loss'")
     put_restored(db, at, epoch)
 
 
 def put_restored(db: sqlite3.Connection, at: float, epoch: int) -> None:
-    """What began on nodes before `at`, or was told to them before this epoch, may be unknown here from now on."""
+    """What nodes began before `at`, or were told before this epoch, may be unknown here from now on."""
     db.execute(_PUT, ("restored", at))
     db.execute(_PUT, ("restored-epoch", epoch))
 
 
 def key_of(db: sqlite3.Connection) -> bytes:
-    """The key of the store's stamps; empty: it has none yet."""
+    """The key of the store's stamps; empty: none yet."""
     row = db.execute("SELECT value FROM meta WHERE name = 'key'").fetchone()
     with suppress(ValueError, TypeError):
         return bytes.fromhex(row[0]) if row is not None else b""
@@ -109,23 +108,22 @@ def key_of(db: sqlite3.Connection) -> bytes:
 
 
 def put_key(db: sqlite3.Connection, key: bytes) -> None:
-    """Have this as the key of its stamps, in the transaction that is open."""
+    """Store the key of its stamps in the open transaction."""
     db.execute(_PUT, ("key", key.hex()))
 
 
 APPLICATION_ID = 0x47524944  # "GRID", as `file` shows it
 SCHEMA = 1
 MIGRATIONS: dict[int, str] = {}
-"""What makes a store of the next schema out of one of this. schema.sql says where they lead to."""
+"""SQL that migrates a store from this schema to the next; schema.sql is the result."""
 SPARE = 64 << 20
-"""Bytes that must be left on the disk beside the copy of an older store, for one to be kept."""
+"""Bytes that must stay free beside a copy of an older store, for one to be kept."""
 
 log = structlog.get_logger("store")
 
 
 def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
-    """A connection for writing: what it commits is on the disk. It is used by one thread at a time. `mode` "rwc": make
-    the file where there is none."""
+    """A connection for durable writes, for one thread at a time. `mode` "rwc" creates a missing file."""
     name = f"file:{quote(str(path))}?mode={mode}"
     db = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False, timeout=5)
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = 1", "cache_size = -16384"):
@@ -138,8 +136,8 @@ def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
 
 
 def open_store(path: Path, grid: str = "") -> sqlite3.Connection:
-    """A connection for writing to the store of this schema at `path`; one that is made is of this `grid`, or of a new
-    one. Raises StoreFailed where there can be none, and sqlite3.Error."""
+    """A connection for writing to the store at `path`, migrated if necessary; a new store is of this `grid`, or of a
+    new one. Raises StoreFailed and sqlite3.Error."""
     db = connect(path, "rwc")
     try:
         _bring_up_to_date(db, path, grid)
@@ -191,8 +189,8 @@ def _create(db: sqlite3.Connection, grid: str) -> None:
 
 
 def _keep_copy(db: sqlite3.Connection, path: Path, version: int) -> None:
-    """Keep the store as it is beside itself, for who wants to go back; where the disk is too full for it, do without:
-    the step to the next schema is one transaction in any case."""
+    """Keep a copy of the store before a migration, if the disk has space: a migration is one transaction in any
+    case."""
     kept = path.with_name(f"{path.name}.schema-{version}")
     pages, page = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
     if shutil.disk_usage(path.parent).free < pages * page + SPARE:
@@ -203,7 +201,7 @@ def _keep_copy(db: sqlite3.Connection, path: Path, version: int) -> None:
 
 
 def copy_whole(db: sqlite3.Connection, to: Path) -> None:
-    """Write a copy of what is committed to a file: whole and durable, or not at all; one that was there is replaced."""
+    """Write a durable copy of what is committed to a file, atomically replacing an existing one."""
     fresh = to.with_name(f".{to.name}.new")
     fresh.unlink(missing_ok=True)
     try:
@@ -216,7 +214,7 @@ def copy_whole(db: sqlite3.Connection, to: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a directory, on the disk."""
+    """Sync a file, or the names in a directory."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -225,20 +223,20 @@ def sync(path: Path) -> None:
 
 
 CHECKED_BYTES = 256 << 20
-"""A larger store is not read through at a start, which has to be quick: `grid coordinator check` does that."""
+"""A larger store is not checked at a start, which has to be quick, but by `grid coordinator check`."""
 THOROUGH_BYTES = 32 << 20
-"""Up to this size its indexes are compared with its tables, too, and that at every start."""
+"""Up to this size, indexes are compared with tables too, at every start."""
 AUDIT_ROWS = 10_000
-"""The newest lines about late and stray messages that are kept: a peer that sends only such fills no disk."""
+"""Lines kept about late and stray messages, so that a peer cannot fill the disk with them."""
 TRIM_AUDIT = "DELETE FROM audit WHERE rowid <= (SELECT max(rowid) FROM audit) - ?"
 BESIDE = ("-wal", "-shm")
 NO_TRACES = Traces()
 YOUNG = 600.0
-"""Seconds for which a job that has ended is kept in any case, as in retention.py."""
+"""Minimum retention of an ended job (s), as in retention.py."""
 
 
 class Outside(NamedTuple):
-    """What was read of a store from outside, before it was opened: whether there is one, its log and its mark."""
+    """What was read of a store before it was opened: whether it exists, its log and its mark."""
 
     there: bool
     log: evidence.Wal
@@ -246,7 +244,7 @@ class Outside(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """What a store says of itself, and what shows that it has lost commits; how many are known to be lost."""
+    """The store's head, the evidence of lost commits, and how many are known to be lost."""
 
     point: Point
     found: list[str]
@@ -254,8 +252,8 @@ class Examined(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A store that was begun on: the connection that writes, how far it is, the loss that stands, the key of its
-    stamps, and how many commits it had when it was found."""
+    """A store in a new epoch: the writing connection, its head, the standing loss, the key of its stamps, and its
+    number of commits when it was found."""
 
     writer: sqlite3.Connection
     point: Point
@@ -270,7 +268,7 @@ def _commit_epoch(db: sqlite3.Connection) -> None:
 
 
 def look_outside(path: Path) -> Outside:
-    """What can be known of a store without SQLite. Raises StoreRefused where it is out of reach."""
+    """What can be known of a store without SQLite. Raises StoreRefused if it is inaccessible."""
     try:
         mark = store_mark.read_mark(path)  # before the log: a coordinator that is at work only adds to that
         there = path.exists() and path.stat().st_size > 0
@@ -281,8 +279,7 @@ def look_outside(path: Path) -> Outside:
 
 
 def examine(db: sqlite3.Connection, outside: Outside, traces: Traces) -> Examined:
-    """Compare what an opened store says of itself with what is known outside of it. Raises sqlite3.DatabaseError where
-    that is not what was written."""
+    """Compare an opened store's head with the evidence outside. Raises sqlite3.DatabaseError if the head is damaged."""
     point = read_head(db)
     root = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'meta'").fetchone()[0]
     # Commits of the coordinator itself all write the head; what is removed by age may be lost, it goes again.
@@ -294,8 +291,8 @@ def examine(db: sqlite3.Connection, outside: Outside, traces: Traces) -> Examine
 
 
 def _not_there(db: sqlite3.Connection, point: Point, traces: Traces) -> list[str]:
-    """Jobs that were taken, as the audit log says, and are not in the store. They are on disk before that is said;
-    those of more than ten minutes before its last commit may have been removed since."""
+    """Jobs that the audit log says were accepted and that the store lacks: they are committed before that is logged;
+    those of more than ten minutes before the last commit may have been removed since."""
     row = db.execute("SELECT value FROM meta WHERE name = 'restored'").fetchone()
     since = max(point.clock - YOUNG, float(row[0]) if row else 0.0)
     gone = [
@@ -310,7 +307,7 @@ def _not_there(db: sqlite3.Connection, point: Point, traces: Traces) -> list[str
 
 
 def begin(path: Path, traces: Traces) -> Begun:
-    """Open the store at `path`, or make one, and begin the next epoch. Raises StoreFailed and sqlite3.Error."""
+    """Open or create the store at `path`, and begin the next epoch. Raises StoreFailed and sqlite3.Error."""
     outside = look_outside(path)
     found = [] if outside.there else missing(outside.mark, traces)
     marked = outside.mark.point
@@ -331,7 +328,7 @@ def begin(path: Path, traces: Traces) -> Begun:
         key = key_of(db) or outside.mark.key or secrets.token_bytes(store_mark.KEY_BYTES)
         begun, loss = _begin_epoch(db, point, marked, traces, found, lost, bad, key)
         return Begun(db, begun, loss, key, point.commits)
-    except UnicodeDecodeError as error:  # words that are none, also in what SQLite says of them
+    except UnicodeDecodeError as error:  # invalid UTF-8 in the store, or in SQLite's message
         db.close()
         raise sqlite3.DatabaseError(str(error)) from None
     except BaseException:
@@ -340,7 +337,7 @@ def begin(path: Path, traces: Traces) -> Begun:
 
 
 def _set_aside(path: Path) -> None:
-    """What belongs to a store that is gone is not SQLite's to remove: it may be all that is left of it."""
+    """Rename the log of a missing store, which SQLite would delete: it may be all that is left."""
     for end in BESIDE:
         left = path.with_name(path.name + end)
         if left.exists():
@@ -350,8 +347,7 @@ def _set_aside(path: Path) -> None:
 
 
 def _look_for_damage(db: sqlite3.Connection, path: Path, outside: Outside) -> list[Damaged]:
-    """The rows that are not what was written, of a large store those that are loaded. Raises sqlite3.DatabaseError with
-    what SQLite itself finds."""
+    """The damaged rows; of a large store those that are loaded. Raises sqlite3.DatabaseError with what SQLite finds."""
     size = path.stat().st_size
     clean = db.execute("SELECT value FROM meta WHERE name = 'clean'").fetchone()
     thorough = size <= THOROUGH_BYTES or outside.log.damaged >= 0
@@ -363,7 +359,7 @@ def _look_for_damage(db: sqlite3.Connection, path: Path, outside: Outside) -> li
 
 
 def _keep_damaged(db: sqlite3.Connection, path: Path) -> None:
-    """Damaged rows are taken out: the store with them is kept."""
+    """Keep a copy of the store, as damaged rows are removed."""
     aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
     copy_whole(db, aside)
     log.warning("the store has damaged rows, which are taken out; a copy with them is kept", copy=str(aside))
@@ -385,7 +381,7 @@ def _begin_epoch(
     if marked is not None:
         epoch, commits = max(epoch, marked.epoch), max(commits, marked.commits)
         clock = max(clock, marked.clock) if marked.grid == point.grid else clock
-    if loss != before and marked is None:  # how far the lost one had come is not known, and agents must obey this one
+    if loss != before and marked is None:  # the lost store's epoch is unknown, and agents must obey this one
         epoch = max(epoch, int(time.time()))
     now = Point(point.grid, epoch + 1, commits + 1, clock)
     db.execute("BEGIN IMMEDIATE")

@@ -1,10 +1,8 @@
-"""What ended is kept for a time, up to a number of jobs and up to a size. What is beyond goes, the oldest end first.
+"""Retention of ended jobs: bounded by age, number and size, the oldest are removed first.
 
-It goes a little at a time, in a thread and through a connection of its own. Each step is one statement, so that the
-store's write lock is held inside SQLite only, for some milliseconds, whoever has the interpreter meanwhile. It is not
-synced: what comes back after a power cut goes again. The pages of what went are used anew, so the file stays as large
-as it was, and a backup of it is as small as what is in it.
-"""
+Removal runs in steps, in a thread with its own connection. A step is one statement, so the write lock is held inside
+SQLite only, for milliseconds, whoever has the interpreter. It is not synced: a power cut only repeats it. Freed pages
+are reused, so the file does not shrink, but backups do."""
 
 import json
 import math
@@ -22,16 +20,16 @@ from distributed_grid.coordinator.store.open import connect
 
 DAY = 86400.0
 YOUNG = 600.0
-"""Seconds for which an end is kept whatever the bounds are: somebody may be waiting to hear of it."""
+"""Minimum retention (s) whatever the bounds are: a client may be waiting for the result."""
 LOOK_EVERY = 60.0
-"""Seconds between two looks at whether there is too much."""
+"""Interval between checks (s)."""
 STEP_SECONDS = 0.01
-"""How long a step may hold the store; the number of its rows follows from how long the last one did."""
+"""Target duration of a step; the number of rows is adapted to it."""
 MOST_ROWS = 1000
 SHARE = 10
-"""After a step this many times its length belongs to others."""
+"""After a step the thread pauses for this many times its duration."""
 SPARE = 64 << 20
-"""Bytes that must be left on the disk. Removing needs some at first, and a full disk has better use for them."""
+"""Bytes that must stay free on the disk: removal needs some at first."""
 
 _BOUNDARY = "SELECT ended FROM jobs INDEXED BY jobs_ended WHERE state = 'ended' ORDER BY ended {} LIMIT 1 OFFSET ?"
 _REMOVE = (
@@ -45,7 +43,7 @@ log = structlog.get_logger("retention")
 
 @dataclass(frozen=True)
 class Keep:
-    """How long, how many and how many bytes of jobs that have ended are kept; live ones always are."""
+    """Retention of ended jobs: days, number and bytes; live ones are always kept."""
 
     days: float = 30.0
     jobs: int = 1_000_000
@@ -53,8 +51,8 @@ class Keep:
 
 
 class Retention:
-    """Keeps a store within its bounds, from `start` to `close`. `clock` tells grid time, `connected` the nodes that are
-    connected now: they are noted as seen once a day."""
+    """Keeps a store within its bounds, from `start` to `close`. `clock` returns grid time, `connected` the connected
+    nodes, whose last-seen time is updated once a day."""
 
     def __init__(
         self, path: Path, keep: Keep, clock: Callable[[], float], connected: Callable[[], Iterable[str]]
@@ -69,11 +67,11 @@ class Retention:
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
 
     def start(self) -> None:
-        """Begin, in a thread."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop after the step that is under way."""
+        """Stop after the current step."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -86,13 +84,13 @@ class Retention:
                     log.info("removed what ended long ago or is too much", jobs=removed)
                 said = ""
             except (sqlite3.Error, OSError) as error:
-                if str(error) != said:  # not the same line every minute
+                if str(error) != said:  # not repeated every minute
                     said = str(error)
                     log.warning("old jobs cannot be removed now", error=said)
             self._stop.wait(LOOK_EVERY)
 
     def look(self) -> int:
-        """Remove what is too much now, in steps; how many jobs went."""
+        """Remove the excess in steps; the number of jobs removed."""
         if shutil.disk_usage(self._path.parent).free < SPARE:
             return 0
         db = connect(self._path)
@@ -107,7 +105,7 @@ class Retention:
             db.close()
 
     def _boundary(self, db: sqlite3.Connection, now: float) -> float:
-        """What ended until then goes."""
+        """Jobs that ended up to this time are removed."""
         boundary = now - self._keep.days * DAY
         if (newest := db.execute(_BOUNDARY.format("DESC"), (self._keep.jobs,)).fetchone()) is not None:
             boundary = max(boundary, newest[0])

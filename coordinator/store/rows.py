@@ -1,7 +1,5 @@
-"""The rows of the store: the statements that write them, many at a time; their checksums, since SQLite finds
-damage to the form of its file but not a flipped bit in a row; and the queries that look up receipts, and jobs
-by the names that people give them.
-"""
+"""The rows of the store: batched statements that write them; checksums, since SQLite does not detect a flipped bit in a
+row; and the queries for receipts and for jobs by the names that people give them."""
 
 import itertools
 import sqlite3
@@ -16,8 +14,8 @@ from distributed_grid.protocol.groups import member_id, split_member
 from distributed_grid.protocol.messages.operator import Receipt
 
 CHUNKS = (64, 16, 4, 1)
-"""Rows per statement. One statement for many rows lets go of the interpreter once instead of once a row, so that the
-writer thread and the loop do not take turns at every row; few sizes, so that the statements stay prepared."""
+"""Rows per statement. Batches release the interpreter once instead of once per row, so that the writer thread and the
+loop do not alternate at every row; few sizes, so that the statements stay prepared."""
 
 
 @dataclass(slots=True)
@@ -35,10 +33,10 @@ class Snapshot:
     shares: list[Sequence[Any]] = field(default_factory=list)
     audit: list[Sequence[Any]] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
-    """What shows that earlier commits are lost."""
+    """Evidence that earlier commits are lost."""
 
     def tables(self) -> Iterator[tuple[str, list[Sequence[Any]]]]:
-        """The names of the statements, in their order, with the rows of each."""
+        """The statements' names in order, with the rows of each."""
         for name in _WRITES:
             yield name, getattr(self, name)
 
@@ -84,12 +82,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "nodes": ("name",),
     "node_orders": ("name",),
 }
-"""What besides the body is in the sum of a row; the first names it."""
+"""Columns in a row's checksum beside the body; the first is the key."""
 _LIVE_ROWS = {"jobs": " INDEXED BY jobs_live WHERE state <> 'ended'", "past_allocations": " WHERE 0"}
 
 
 class Damaged(NamedTuple):
-    """A row that is not what was written: its table, the number or name by which it is found, and what it is of."""
+    """A row whose checksum does not match: its table, key, and a description."""
 
     table: str
     key: Any
@@ -97,13 +95,13 @@ class Damaged(NamedTuple):
 
 
 def checksum(body: bytes, *values: Any) -> int:
-    """The sum of a row."""
+    """The checksum of a row."""
     text = "\0".join(str(float(one)) if isinstance(one, int | float) else str(one) for one in values)
     return zlib.crc32(text.encode(errors="replace"), zlib.crc32(body))
 
 
 def damaged_rows(db: sqlite3.Connection, live: bool = False) -> Iterator[Damaged]:
-    """The rows that are not what was written; `live`: only those that a start loads. Raises sqlite3.Error."""
+    """The rows whose checksum does not match; `live`: only those loaded at a start. Raises sqlite3.Error."""
     before, db.text_factory = db.text_factory, lambda data: data.decode(errors="replace")
     try:
         yield from _damaged_rows(db, live)
@@ -124,8 +122,8 @@ def _damaged_rows(db: sqlite3.Connection, live: bool) -> Iterator[Damaged]:
 
 
 def remove_damaged(db: sqlite3.Connection, rows: list[Damaged]) -> None:
-    """Take them out, in the transaction that is open; and the live jobs that nothing could be done with without them:
-    those that held resources of such a node, and those of such a group."""
+    """Remove them in the open transaction, with the live jobs that depend on them: those that held resources of such a
+    node, and members of such a group."""
     for row in rows:
         key = "rowid" if row.table in ("jobs", "groups") else COLUMNS[row.table][0]
         db.execute(f"DELETE FROM {row.table} WHERE {key} = ?", (row.key,))  # noqa: S608
@@ -140,7 +138,7 @@ def remove_damaged(db: sqlite3.Connection, rows: list[Damaged]) -> None:
 
 
 RECEIPTS_KEPT = 10_000
-"""So many are kept at least; a tenth more before the oldest go."""
+"""Minimum number kept; trimmed at a tenth more."""
 TRIM_RECEIPTS = "DELETE FROM receipts WHERE at < (SELECT at FROM receipts ORDER BY at DESC LIMIT 1 OFFSET ?)"
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -148,7 +146,7 @@ _decode = msgspec.msgpack.Decoder(Receipt).decode
 
 
 def receipt_row(receipt: Receipt) -> tuple[str, float, str, str, bytes]:
-    """As it is stored."""
+    """The receipt's row."""
     jobs = " ".join((receipt.job, *(victim.job for victim in receipt.victims)))
     nodes = " ".join((receipt.node, *(place.node for place in receipt.more)))
     return receipt.id, receipt.at, nodes, f" {jobs} ", _encode(receipt)
@@ -157,12 +155,12 @@ def receipt_row(receipt: Receipt) -> tuple[str, float, str, str, bytes]:
 def find_receipts(
     db: sqlite3.Connection, limit: int, job: str = "", node: str = "", since: float = 0.0, only: str = ""
 ) -> list[Receipt]:
-    """The newest first; of one job (its own, or where it gave way), of one node, of a time from then on; `only`: those
-    in which this user had a part."""
+    """Newest first; of one job (preempting or preempted), of one node, since a time; `only`: those in which this user
+    had a part."""
     which: list[tuple[str, Any]] = [("at >= ?", since)]
     which += [("instr(jobs, ?) > 0", f" {job} ")] if job else []
     which += [("instr(' ' || node || ' ', ?) > 0", f" {node} ")] if node else []
-    which += [("instr(body, ?) > 0", only.encode())] if only else []  # so that few others are decoded
+    which += [("instr(body, ?) > 0", only.encode())] if only else []  # decodes few others
     rows = db.execute(
         f"SELECT body FROM receipts WHERE {' AND '.join(text for text, _ in which)} "  # noqa: S608
         "ORDER BY at DESC, id DESC LIMIT ?",
@@ -174,18 +172,17 @@ def find_receipts(
 
 
 SEVERAL = 6
-"""So many that fit are enough to say that several do."""
+"""Matches after which a search stops."""
 Read = Callable[..., Any]
 
 
 def find_jobs(read: Read, ref: str, user: str, only: str = "", by_name: bool = True) -> list[str]:
-    """The ids of the jobs or groups that may be meant: one, none, or (several fit the prefix) up to 6. `only`: this
-    user's, as if there were no others; not `by_name`: names are not known.
+    """The ids of matching jobs or groups: one, none, or (ambiguous prefix) up to 6. `only`: this user's jobs alone; not
+    `by_name`: names do not match.
 
-    An id, `last` (this user's newest), a name (the newest so called, this user's before others'), or the beginning of
-    an id, with or without `j-`. A name or beginning that fits the members of a group means the group, and with `_7`
-    behind it its member 7.
-    """
+    `ref` is an id, `last` (this user's newest), a name (the newest, this user's before others'), or a prefix of an id,
+    with or without `j-`. A name or prefix that matches members of a group means the group, with the suffix `_7` its
+    member 7."""
     if ref == "last":
         rows = read("SELECT id FROM jobs WHERE user = ? ORDER BY submitted DESC, rowid DESC LIMIT 1", (user,))
         return [_whole(read, row[0]) for row in rows]
@@ -205,7 +202,7 @@ def find_jobs(read: Read, ref: str, user: str, only: str = "", by_name: bool = T
 
 
 def _whole(read: Read, job: str) -> str:
-    """The group of a member; any other job itself."""
+    """The group of a member; otherwise the job itself."""
     if (member := split_member(job)) is not None and _is_group(read, member[0]):
         return member[0]
     return job
@@ -221,7 +218,7 @@ def _members(read: Read, groups: list[str], index: int) -> list[str]:
 
 
 def _beginning_with(read: Read, prefix: str, only: str) -> list[str]:
-    """A group's members are one, and are stepped over at once however many they are."""
+    """Ids with this prefix; a group counts once, and its members are skipped at once."""
     found: list[str] = []
     at = prefix
     while len(found) < SEVERAL:

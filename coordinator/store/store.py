@@ -1,9 +1,8 @@
-"""The coordinator's store: SQLite with one writer, and what is read from it.
+"""The coordinator's store: SQLite with one writer, and the queries on it.
 
-What lives is in the ledger's memory; the store is what it is rebuilt from at start, and where ended jobs are looked up.
-A commit goes in two steps: `snapshot` on the loop, which encodes the records as they are at that moment, and `commit`,
-which may run in a thread of its own. What is looked up is what is committed.
-"""
+Live state is in the ledger's memory; the store is what it is rebuilt from at start, and where ended jobs are looked up.
+A commit has two steps: `snapshot` on the loop encodes the records as they are, `commit` may run in a thread. Queries
+see what is committed."""
 
 import secrets
 import sqlite3
@@ -45,13 +44,13 @@ from distributed_grid.runtime.faults import fault
 
 HOUR = 3600.0
 AUDIT_TEXT = 500
-"""Characters of such a line, in which there are names that peers chose."""
+"""Characters of such a line, which contains names chosen by peers."""
 
 
 @dataclass(slots=True)
 class Living:
-    """What a restart begins with: jobs not ended (oldest first, members of a group by their index), allocations not
-    ended, all nodes ever seen, what was ordered for them, groups not ended, and the past of users (how much, when)."""
+    """State loaded at a restart: jobs not ended (oldest first, members of a group by index), allocations not ended, all
+    nodes ever seen, their orders, groups not ended, and past usage by user (amount, time)."""
 
     jobs: list[Job]
     allocations: list[Allocation]
@@ -81,9 +80,9 @@ def _commit(db: sqlite3.Connection) -> None:
 
 
 class Store:
-    """One open store. Opening it begins a new epoch, durably. `reserve`: room that is given up where it needs it;
-    `traces`: what else knows of it. `loss`: why nothing is to be started from it; None: it has lost nothing.
-    `key`: that of its stamps (contradictions.py); `found`: its commits when it was opened."""
+    """An open store. Opening it begins a new epoch, durably. `reserve`: space that is given up when needed; `traces`:
+    other evidence of it. `loss`: why nothing may be started from it; None: nothing is lost. `key`: that of its stamps
+    (contradictions.py); `found`: its commits when it was opened."""
 
     def __init__(self, path: Path, reserve: Reserve | None = None, traces: Traces = NO_TRACES) -> None:
         self._path = path
@@ -114,15 +113,15 @@ class Store:
         return row[0] if row else None
 
     def close(self) -> None:
-        """Close after all commits are done; the next start need not look for damage."""
+        """Close after all commits; the next start need not check for damage."""
         self._reader.close()
-        with suppress(sqlite3.Error):  # then the next start does look
+        with suppress(sqlite3.Error):  # then the next start checks
             self._writer.execute("UPDATE meta SET value = 1 WHERE name = 'clean'")
         self._writer.close()
         self._mark.close()
 
     def abandon(self) -> None:
-        """Close after a failure: what was not committed is not there."""
+        """Close after a failure: uncommitted records are lost."""
         self._reader.close()
         self._writer.close()
         self._mark.close()
@@ -130,7 +129,7 @@ class Store:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def snapshot(self, records: Iterable[Record], clock: float) -> Snapshot:
-        """Encode records as they are now. Of several records of one thing the newest state is all that is kept."""
+        """Encode records as they are now; of several records of one object only the newest is kept."""
         out = Snapshot(clock)
         jobs: dict[str, Job] = {}
         allocations: dict[str, Allocation] = {}
@@ -194,8 +193,8 @@ class Store:
         return out
 
     def commit(self, snapshot: Snapshot) -> None:
-        """Make it durable: when this returns, it is on the disk. Raises DiskTrouble, after which `reopen` comes first
-        (what the disk has taken is not known), or StoreFailed, after which nothing does."""
+        """Commit durably. Raises DiskTrouble, after which `reopen` must follow (what is on the disk is unknown), or
+        StoreFailed, which is final."""
         execute = self._writer.execute
         try:
             if not self._writer.in_transaction:
@@ -227,15 +226,15 @@ class Store:
         self._mark.write(point)
 
     def _lose(self, found: Iterable[str], at: float) -> None:
-        """Something showed that commits are lost: that stands until an operator accepts it."""
+        """Record evidence of lost commits: it stands until an operator accepts it."""
         loss = joined(open.standing_loss(self._writer), secrets.token_hex(4), at, found)
         if loss is not None:
             open.put_loss(self._writer, loss)
             self.loss = loss
 
     def accept(self, snapshot: Snapshot) -> None:
-        """Commit this, with the operator's word that the loss is accepted. Its epoch is greater from here on than any
-        that the lost one can have had. Only before the epoch is told to anybody."""
+        """Commit this and the operator's acceptance of the loss. The epoch becomes greater than any that the lost store
+        can have had. Only before the epoch is told to anybody."""
         try:
             self._writer.execute("BEGIN IMMEDIATE")
             self.epoch = max(self.epoch, int(time.time()))
@@ -246,9 +245,9 @@ class Store:
         self.loss, self.restored, self.restored_epoch = None, snapshot.clock, self.epoch
 
     def reopen(self) -> None:
-        """After a DiskTrouble: write through a new connection from now on, with the reserve's room. The kernel tells of
-        a failed sync once, so the file it failed on may look well and not be; a new one writes all of it again. Raises
-        DiskTrouble where there is none to be had now, StoreFailed where what was committed is not there any more."""
+        """After a DiskTrouble: write through a new connection, with the reserve's space. The kernel reports a failed
+        sync once, so the file may look intact and not be; a new connection writes everything again. Raises DiskTrouble
+        if that fails now, StoreFailed if committed data is missing."""
         self._writer.close()
         if self._reserve is not None:
             self._reserve.give_up()
@@ -264,18 +263,18 @@ class Store:
                 why="what was committed is not in it any more" if same else "another coordinator has begun on it",
                 hint="see what became of that disk, then start again",
             )
-        self._point = found  # a commit that failed may be there all the same
+        self._point = found  # a commit that failed may have succeeded
 
     def secure(self) -> DiskTrouble | None:
-        """See that the reserve is there, made again if it was given up; why that cannot be now."""
+        """Restore the reserve if it was given up; why that cannot be done now."""
         why = self._reserve.make() if self._reserve is not None else ""
         return DiskTrouble(f"no space left for {self._path}", why, "free some space on that disk") if why else None
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def forget_nodes(self, before: float) -> None:
-        """Forget the nodes that were last seen before then, unless a live job is on them or something is ordered for
-        them. Only before `load`: a ledger remembers those it knows. Raises StoreFailed."""
+        """Forget the nodes last seen before then, unless they have a live job or orders. Only before `load`: a ledger
+        remembers those it knows. Raises StoreFailed."""
         idle = "name NOT IN (SELECT node FROM jobs INDEXED BY jobs_live WHERE state <> 'ended')"
         free = "name NOT IN (SELECT name FROM node_orders WHERE body <> ?)"
         try:
@@ -285,7 +284,7 @@ class Store:
             raise failure(self._path, error) from error
 
     def load(self) -> Living:
-        """What lives: all that a restart has to read, however much history there is. Raises StoreFailed."""
+        """Load all live state, independent of the size of the history. Raises StoreFailed."""
         try:
             return self._load()
         except (sqlite3.Error, ValueError, OverflowError) as error:  # what msgspec raises is a ValueError
@@ -305,11 +304,11 @@ class Store:
         )
 
     def receipts(self, limit: int, job: str = "", node: str = "", only: str = "") -> list[Receipt]:
-        """Preemptions, the newest first; those in which a job had a part, or on a node, or in which this user had."""
+        """Preemptions, newest first; of a job, on a node, or in which this user had a part."""
         return store_receipts.find_receipts(self._reader, limit, job, node, only=only)
 
     def known(self, user: str, keys: Sequence[str]) -> dict[str, str]:
-        """Which of a user's keys were submitted before, and the ids of their jobs (or groups)."""
+        """Which of a user's keys were submitted before, with the ids of their jobs or groups."""
         found: dict[str, str] = {}
         for at in range(0, len(keys), 500):
             part = keys[at : at + 500]
@@ -323,28 +322,28 @@ class Store:
         return found
 
     def job(self, job: str) -> Job | None:
-        """A job as it was last stored, by its id."""
+        """A job as last stored."""
         row = self._reader.execute("SELECT body FROM jobs WHERE id = ?", (job,)).fetchone()
         return _job(row[0]) if row else None
 
     def group(self, group: str) -> Group | None:
-        """A group as it was last stored, by its id."""
+        """A group as last stored."""
         row = self._reader.execute("SELECT body FROM groups WHERE id = ?", (group,)).fetchone()
         return _group(row[0]) if row else None
 
     def find(self, ref: str, user: str, only: str = "", by_name: bool = True) -> list[str]:
-        """The ids of the jobs or groups that a person may mean: see find.py."""
+        """The ids of matching jobs or groups: see rows.find_jobs."""
         return find_jobs(self._reader.execute, ref, user, only, by_name)
 
     def newest_names(self, user: str, limit: int = 200) -> list[str]:
-        """Ids and names of a user's newest jobs, for a suggestion."""
+        """Ids and names of a user's newest jobs, for suggestions."""
         rows = self._reader.execute(
             "SELECT id, name FROM jobs WHERE user = ? ORDER BY submitted DESC LIMIT ?", (user, limit)
         )
         return [text for row in rows for text in row if text]
 
     def groups_ended(self, limit: int, user: str = "") -> list[Group]:
-        """The groups that ended last, newest end first; of one user only if one is given."""
+        """Ended groups, latest end first; of one user if given."""
         mine = "AND user = ?" if user else ""
         rows = self._reader.execute(
             f"SELECT body FROM groups WHERE ended > 0 {mine} ORDER BY ended DESC LIMIT ?",  # noqa: S608
@@ -360,8 +359,8 @@ class Store:
         alone: bool = False,
         boosts: bool = False,
     ) -> list[Job]:
-        """The jobs that ended last, newest end first; of one user only if one is given; behind the one that ended then
-        and has this id; `alone`: without the members of groups; `boosts`: those alone."""
+        """Ended jobs, latest end first; of one user if given; `past`: after the one with this end and id; `alone`:
+        without members of groups; `boosts`: those only."""
         which: list[tuple[str, tuple[Any, ...]]] = [("state = 'ended'", ())]
         which += [("user = ?", (user,))] if user else []
         which += [("(ended, id) < (?, ?)", past)] if past else []
@@ -375,6 +374,6 @@ class Store:
         return [_job(row[0]) for row in rows]
 
     def node_of(self, allocation: str) -> str:
-        """The node an allocation was granted on that came to nothing; empty if there is no such allocation."""
+        """The node of a failed allocation; empty if there is no such allocation."""
         row = self._reader.execute("SELECT node FROM past_allocations WHERE id = ?", (allocation,)).fetchone()
         return row[0] if row else ""

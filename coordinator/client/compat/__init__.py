@@ -1,1 +1,1 @@
-"""The classes that the seed documents name, over one client."""
+"""The classes named in the seed documents, over one client."""

@@ -1,7 +1,5 @@
-"""The API of the resource boost guide: `ResourceBoostManager` over one client connection, and the options with
-which a Ray program's tasks run on one boost. It needs no Ray; where the program has one, that is asked whether
-the boost is exclusive.
-"""
+"""The API of the resource boost guide: `ResourceBoostManager` over one client connection, and the options that run a
+Ray program's tasks on one boost. Ray is optional; if the program has it, it is asked whether the boost is exclusive."""
 
 import asyncio
 import contextlib
@@ -30,9 +28,9 @@ log = logging.getLogger("distributed_grid.boosts")
 
 @dataclass
 class ResourceBoostRequest:
-    """So many cores, GPUs or GB for the node `target_node`, through its Ray cluster. `duration_seconds` None: an hour.
-    `preferred_source` None: from the best node; one that is named is the only one asked. `exclusive`: a placement group
-    has all of it, for programs that use that alone (`boost_scheduling_options`)."""
+    """Cores, GPUs or GB for the node `target_node`, through its Ray cluster. `duration_seconds` None: an hour.
+    `preferred_source` None: the best node; a named one is the only one asked. `exclusive`: a placement group reserves
+    all of it, for programs that use that alone (`boost_scheduling_options`)."""
 
     target_node: str
     resource_type: ResourceType
@@ -45,14 +43,11 @@ class ResourceBoostRequest:
 
 @dataclass(frozen=True)
 class ResourceBoost:
-    """A boost. `is_active`: Ray has shown it and it has not ended; `state` is the fuller word. `amount` is in cores,
-    GPUs or GB. `expires_at` None: it has not begun to count. `boost_id` is empty where it is another user's, and one
-    may see that it is there and no more.
+    """A boost. `is_active`: Ray has shown it and it has not ended; `state` is more precise. `amount` is in cores, GPUs
+    or GB. `expires_at` None: its time has not begun. `boost_id` is empty for another user's boost.
 
-    `ray_node_id` and `ray_status` (idle, running, draining) are what Ray shows of it now, empty where it shows nothing;
-    `differs` says how that is not what was lent, where it is not. `ending`: why it is taken or given back, from when it
-    is told to end; Ray drains it then.
-    """
+    `ray_node_id` and `ray_status` (idle, running, draining) are what Ray shows of it now, empty if nothing; `differs`
+    says how that differs from what was lent. `ending`: why it ends, once it is told to; Ray drains it then."""
 
     boost_id: str
     source_node: str
@@ -72,12 +67,10 @@ class ResourceBoost:
 
 
 class ResourceBoostManager:
-    """Lends what other nodes have idle to a node's Ray cluster.
+    """Lends idle resources of other nodes to a node's Ray cluster.
 
-    Made with a configuration (without one the one that `grid` would find is used), it connects when it is first asked
-    something; `async with` leaves at its end, as `shutdown()` does. Boosts stay. Given a `client`, it uses that one,
-    which is its owner's to connect and close.
-    """
+    Made with a configuration (default: the one that `grid` would find), it connects on first use; `async with` and
+    `shutdown()` disconnect. Boosts stay. A given `client` is used as it is: its owner connects and closes it."""
 
     def __init__(self, config: ClusterConfig | None = None, client: GridClient | None = None) -> None:
         self.config = config or load()
@@ -85,12 +78,12 @@ class ResourceBoostManager:
         self._own = client is None
 
     async def initialize(self) -> None:
-        """Connect now. Raises GridUnavailable where no coordinator answers."""
+        """Connect now. Raises GridUnavailable if no coordinator answers."""
         if self._own:
             await self.client.connect()
 
     async def shutdown(self) -> None:
-        """Leave. Boosts stay until they expire or are released."""
+        """Disconnect. Boosts stay until they expire or are released."""
         if self._own:
             await self.client.close()
 
@@ -102,12 +95,11 @@ class ResourceBoostManager:
         await self.shutdown()
 
     async def request_boost(self, request: ResourceBoostRequest) -> str | None:
-        """Borrow it. Returns the boost's id once Ray shows it; None where no node has it now, or ever could, which the
-        log says with the reason.
+        """Request a boost. Returns its id once Ray shows it; None if no node has the resources now, or ever could: the
+        log says why.
 
-        Raises BadValue for what makes no sense, among it a target that is not there; SharingDisabled; GridError where
-        there is no Ray cluster, or the raylet did not join it. A caller who is cancelled leaves nothing lent.
-        """
+        Raises BadValue for an invalid request or an unknown target; SharingDisabled; GridError if there is no Ray
+        cluster, or the raylet did not join it. If the caller is cancelled, nothing stays lent."""
         self.config.require_sharing()
         asked = _asked(request)
         await self.initialize()
@@ -134,7 +126,7 @@ class ResourceBoostManager:
         raise GridError(f"the boost {view.id} was not lent", why=why, hint=f"grid job events {view.id}")
 
     async def _settled(self, boost: str) -> JobView:
-        """It, once it is lent or has ended."""
+        """The boost, once it is lent or has ended."""
         async with aclosing(self.client.follow(boost)) as views:
             async for view in views:
                 if view.state in (State.RUNNING, State.STOPPING):
@@ -144,9 +136,9 @@ class ResourceBoostManager:
         return view
 
     async def release_boost(self, boost_id: str) -> bool:
-        """Give it back before it expires (an id, or the beginning of one). True once that is on the coordinator's disk:
-        Ray drains it then, and its source has it back when its raylet is gone. False where there is nothing to release:
-        it has ended, or nobody knows it. Raises BadValue for a job that is no boost."""
+        """Release it before it expires (by id or prefix). True once that is on the coordinator's disk: Ray drains it
+        then, and its source has it back when its raylet is gone. False if it has ended or is unknown. Raises BadValue
+        for a job that is no boost."""
         await self.initialize()
         try:
             view = await self.client.show(boost_id)
@@ -163,13 +155,13 @@ class ResourceBoostManager:
         return True
 
     async def get_active_boosts(self, target_node: str | None = None) -> list[ResourceBoost]:
-        """The boosts that are lent now, for this node or for all, the oldest first."""
+        """The boosts lent now, for this node or for all, oldest first."""
         return [one for one in (await self._all(target_node or ""))[0] if one.is_active]
 
     async def get_boost_status(self) -> dict[str, Any]:
-        """All in one, as plain values: how many are `active`, and how many not in use yet or any more (`other`, by
-        state); `resources` lent, by type, in cores, GPUs and GB; `differences` from what Ray shows, by boost;
-        `ray_address`, and in `ray_trouble` why Ray cannot be asked, if so; `boosts`, one by one."""
+        """A summary in plain values: how many are `active`, and how many are not (`other`, by state); `resources` lent,
+        by type, in cores, GPUs and GB; `differences` from what Ray shows, by boost; `ray_address`, and `ray_trouble`,
+        why Ray cannot be asked; `boosts`, one by one."""
         boosts, address, trouble = await self._all("")
         active = [one for one in boosts if one.is_active]
         other = [one.state.value for one in boosts if not one.is_active]
@@ -193,7 +185,7 @@ class ResourceBoostManager:
 
 
 def _asked(request: ResourceBoostRequest) -> dict[str, Any]:
-    """The request, looked at before anybody is bothered with it. Raises BadValue."""
+    """Validate the request. Raises BadValue."""
     kind = parse_kind(request.resource_type)
     duration = DURATION if request.duration_seconds is None else request.duration_seconds
     for what, number in (("amount", request.amount), ("duration", duration)):
@@ -259,13 +251,13 @@ def _plain(one: ResourceBoost) -> dict[str, Any]:
 
 
 GONE = "REMOVED"
-"""What Ray calls the state of a group that is there no more, and that it still lists."""
+"""Ray's state of a removed group, which it still lists."""
 
 
 def boost_scheduling_options(boost_id: str) -> dict[str, Any]:
-    """What a task or an actor of Ray's is given, to run on this boost and nowhere else:
-    `work.options(**boost_scheduling_options(id)).remote()`. Of an exclusive boost that is its placement group, which a
-    program learns once it is connected (`ray.init`), in whatever namespace; else a label. Raises BadValue."""
+    """Options for a Ray task or actor to run on this boost only:
+    `work.options(**boost_scheduling_options(id)).remote()`. For an exclusive boost its placement group, which a
+    connected program (`ray.init`) can see, in any namespace; else a label. Raises BadValue."""
     selector = _selector(boost_id)
     ray = _connected()
     found = _group(ray, boost_id)
@@ -275,9 +267,9 @@ def boost_scheduling_options(boost_id: str) -> dict[str, Any]:
 
 
 def boost_placement_group_options(boost_id: str, bundles: int = 1) -> dict[str, Any]:
-    """What a placement group of so many bundles is given, to have them all on this boost:
-    `placement_group(bundles, **boost_placement_group_options(id, len(bundles)))`. Raises BadValue, also for an
-    exclusive boost, which has a group already: Ray would wait forever for room beside it."""
+    """Options for a placement group of so many bundles, all on this boost: `placement_group(bundles,
+    **boost_placement_group_options(id, len(bundles)))`. Raises BadValue, also for an exclusive boost, whose own group
+    has all of it: Ray would wait forever."""
     selector = _selector(boost_id)
     if _group(_connected(), boost_id) is not None:
         raise BadValue(
@@ -289,7 +281,7 @@ def boost_placement_group_options(boost_id: str, bundles: int = 1) -> dict[str, 
 
 
 def _selector(boost_id: str) -> dict[str, str]:
-    # Ray would wait without a word, and without an end, for a label that nobody has.
+    # Ray would wait forever, silently, for a label that no node has.
     if not is_boost_id(boost_id):
         raise BadValue(
             f"{boost_id!r} is no id of a boost",
@@ -300,14 +292,14 @@ def _selector(boost_id: str) -> dict[str, str]:
 
 
 def _connected() -> Any:
-    """The program's own Ray, if it has loaded it and is connected. We do not: ray is for who runs tasks."""
+    """The program's own Ray, if loaded and connected; we never import it."""
     ray = sys.modules.get("ray")
     return ray if ray is not None and ray.is_initialized() else None
 
 
 def _group(ray: Any, boost_id: str) -> Any:
-    """The placement group of this boost, found among all there are: `get_placement_group` sees those of the program's
-    own namespace. None: it has none, or nobody can be asked."""
+    """The placement group of this boost, among all: `get_placement_group` sees only the program's own namespace. None:
+    it has none, or Ray is not connected."""
     if ray is None:
         return None
     for number, one in ray.util.placement_group_table().items():

@@ -1,4 +1,4 @@
-"""`EnhancedOffloadingExecutor`: a command that would better run elsewhere runs as a job on what other nodes lend."""
+"""`EnhancedOffloadingExecutor`: runs a command as a job on other nodes' spare resources."""
 
 import socket
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ from distributed_grid.protocol.text import CHARS, unknown_node
 
 @dataclass(frozen=True, kw_only=True)
 class OffloadingRecommendation:
-    """What is to run, with how many cores, GB of memory and GPUs. `source_node`: the one it is to relieve; empty: the
-    machine that this is said on, whether it has an agent or not. `target_node`: where it had best run; it runs
-    elsewhere where that one has no room. `directory` is shipped along; None: nothing is."""
+    """A command with its cores, GB of memory and GPUs. `source_node`: the node to relieve; empty: this machine, with or
+    without an agent. `target_node`: the preferred node; another is used if it has no capacity. `directory` is shipped;
+    None: nothing is."""
 
     command: str | Sequence[str]
     cpu: float = 1.0
@@ -32,14 +32,13 @@ class OffloadingRecommendation:
 
 
 class EnhancedOffloadingExecutor:
-    """Runs what a recommendation names as a job of the grid. `mode` says where it may run:
+    """Runs the command of a recommendation as a job of the grid. `mode` says where it may run:
 
-    `offload_only` on any node but the source; `share_and_offload` on any, as the grid's strategy has it;
-    `dynamic_balancing` on any, and of those that could take it on the one that lends most still.
+    `offload_only` on any node but the source; `share_and_offload` on any, by the grid's strategy; `dynamic_balancing`
+    on any, preferring the one that lends most.
 
-    `ssh_manager` is taken since the guide passes one, and not used: nodes are reached by their agents. It connects when
-    it is first asked something; `async with` leaves at its end, and jobs run on. `client` is the fuller API behind it.
-    """
+    `ssh_manager` is accepted since the guide passes one, and not used: nodes are reached by their agents. It connects
+    on first use; `async with` disconnects at its end, and jobs continue. `client` is the full API."""
 
     def __init__(
         self,
@@ -62,13 +61,13 @@ class EnhancedOffloadingExecutor:
         await self.shutdown()
 
     async def shutdown(self) -> None:
-        """Leave. What was offloaded runs on."""
+        """Disconnect. Jobs continue."""
         await self.client.close()
 
     async def execute_offloading(self, recommendation: OffloadingRecommendation) -> str:
-        """The id of the job that it became, once that is on the coordinator's disk; `client.result(id)` waits for its
-        end. Raises BadValue for what makes no sense, among it a source or a
-        target that is no node; RequestRefused for what no node could ever run."""
+        """Submit it and return the job's id, once that is on the coordinator's disk; `client.result(id)` waits for its
+        end. Raises BadValue for an invalid recommendation or an unknown node; RequestRefused for what no node could
+        ever run."""
         self.config.require_sharing()
         if not isinstance(recommendation, OffloadingRecommendation):
             raise BadValue(f"{recommendation!r:.80} is no recommendation", hint="give an OffloadingRecommendation")
@@ -102,8 +101,8 @@ class EnhancedOffloadingExecutor:
         return where
 
     async def _source(self, named: str, target: str) -> tuple[str, ...]:
-        """The nodes that are to be relieved: none where this machine is, and has no agent. Raises BadValue for a name
-        that no node has, before anything is shipped."""
+        """The nodes to relieve: none if that is this machine, without an agent. Raises BadValue for an unknown node,
+        before anything is shipped."""
         host = socket.gethostname()
         nodes = {node.facts.name: node.facts.hostname for node in await self.client.nodes()}
         for role, name in (("source", named), ("target", target)):

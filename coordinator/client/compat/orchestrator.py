@@ -1,6 +1,5 @@
-"""The orchestrators of the guides over one client connection: `GridOrchestrator` runs commands on borrowed
-capacity, `ResourceSharingOrchestrator` borrows for a node's Ray cluster and watches the nodes.
-"""
+"""The orchestrators of the guides over one client connection: `GridOrchestrator` runs commands on borrowed capacity,
+`ResourceSharingOrchestrator` borrows for a node's Ray cluster and monitors the nodes."""
 
 import asyncio
 import contextlib
@@ -28,10 +27,9 @@ _GOODBYE = 5.0  # seconds to cancel the job of a caller who was cancelled
 class GridOrchestrator:
     """Runs commands on borrowed capacity.
 
-    `initialize()` connects and `shutdown()` leaves; `async with GridOrchestrator(config)` does both. Without a
-    configuration the one that `grid` would find is used. `boosts` lends capacity to a Ray cluster, and `client` is the
-    fuller API behind it.
-    """
+    `initialize()` connects and `shutdown()` disconnects; `async with GridOrchestrator(config)` does both. The default
+    configuration is the one that `grid` would find. `boosts` lends capacity to a Ray cluster, and `client` is the full
+    API."""
 
     def __init__(self, config: ClusterConfig | None = None) -> None:
         self.config = config or load()
@@ -42,11 +40,11 @@ class GridOrchestrator:
         self._naming: dict[str, asyncio.Lock] = {}
 
     async def initialize(self) -> None:
-        """Connect. Raises GridUnavailable where no coordinator answers."""
+        """Connect. Raises GridUnavailable if no coordinator answers."""
         await self.client.connect()
 
     async def shutdown(self) -> None:
-        """Leave. Jobs that are still running run on."""
+        """Disconnect. Running jobs continue."""
         await self.client.close()
 
     async def __aenter__(self) -> "GridOrchestrator":
@@ -74,14 +72,12 @@ class GridOrchestrator:
     ) -> JobResult:
         """Run a command with borrowed cores, GB of memory, or GPUs, and wait for its result.
 
-        A job that fails is not an exception: look at `result.success` and `result.exit_code`. What cannot be asked
-        raises BadValue; what no node could ever meet, or a grid that cannot be reached, another GridError.
+        A job that fails is not an exception: see `result.success` and `result.exit_code`. An invalid request raises
+        BadValue; one that no node could ever meet, or an unreachable grid, another GridError.
 
-        The current directory (`directory`) is shipped along unless `ship` is false or `workdir` names a directory on
-        the node. `job_id` becomes the job's name; where this user's job of that name is not over yet and has the same
-        command, its result is waited for instead of starting it a second time. A caller who is cancelled cancels the
-        job it started.
-        """
+        The current directory (`directory`) is shipped unless `ship` is false or `workdir` names a directory on the
+        node. `job_id` becomes the job's name; if this user has a live job with that name and the same command, its
+        result is awaited instead of starting another. If the caller is cancelled, the job it started is too."""
         self.config.require_sharing()
         submission = describe_job(
             command,
@@ -136,7 +132,7 @@ class GridOrchestrator:
             return (await self.client.submit_many([submission]))[0], True
 
     async def _living(self, name: str) -> Any:
-        """This user's job of that name that is not over yet."""
+        """This user's live job of that name."""
         try:
             view = await self.client.show(name)
         except RequestRefused as refused:
@@ -149,7 +145,7 @@ class GridOrchestrator:
     # --- shipping -----------------------------------------------------------------------------------------------------
 
     async def _ship(self, directory: Path) -> str:
-        """Ship a directory as it is now or a little later: callers of the same moment share one look at it."""
+        """Ship a directory as it is now or a little later: concurrent callers share one scan of it."""
         task = self._shipping_next.get(directory)
         if task is None:
             task = asyncio.create_task(self._ship_after(directory, self._shipping))
@@ -159,7 +155,7 @@ class GridOrchestrator:
     async def _ship_after(self, directory: Path, before: "asyncio.Task[str] | None") -> str:
         if before is not None:
             await asyncio.wait([before])
-        del self._shipping_next[directory]  # who comes from now on wants a newer look
+        del self._shipping_next[directory]  # later callers need a newer scan
         return await self.client.ship(directory)
 
 
@@ -219,12 +215,11 @@ log = logging.getLogger("distributed_grid.sharing")
 
 
 class ResourceSharingOrchestrator:
-    """Borrows for a node's Ray cluster, and sees how all nodes are.
+    """Borrows for a node's Ray cluster, and monitors all nodes.
 
-    `initialize()` connects, `start()` begins to look at the nodes, every `monitoring_interval_seconds`, and `stop()`
-    leaves; what was borrowed stays until it expires or is released. `ssh_manager` is taken since the guide passes one,
-    and not used: nodes are reached by their agents. `boosts` and `client` are the fuller APIs behind it.
-    """
+    `initialize()` connects, `start()` begins to poll the nodes every `monitoring_interval_seconds`, and `stop()`
+    disconnects; what was borrowed stays until it expires or is released. `ssh_manager` is accepted since the guide
+    passes one, and not used. `boosts` and `client` are the full APIs."""
 
     def __init__(self, cluster_config: ClusterConfig | None = None, ssh_manager: object = None) -> None:
         self.config = cluster_config or load()
@@ -234,17 +229,17 @@ class ResourceSharingOrchestrator:
         self._looking: asyncio.Task[None] | None = None
 
     async def initialize(self) -> None:
-        """Connect. Raises GridUnavailable where no coordinator answers."""
+        """Connect. Raises GridUnavailable if no coordinator answers."""
         await self.client.connect()
 
     async def start(self) -> None:
-        """Look at the nodes, and go on with that. Raises GridError where that cannot be done now."""
+        """Poll the nodes, now and regularly. Raises GridError if that fails now."""
         await self._look()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_again(), name="snapshots")
 
     async def stop(self) -> None:
-        """Look no more, and leave."""
+        """Stop polling and disconnect."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -264,8 +259,8 @@ class ResourceSharingOrchestrator:
         await self.stop()
 
     async def get_cluster_status(self) -> dict[str, Any]:
-        """How the grid is, as plain values: its `nodes` (as the snapshots have them), `jobs` that live, by state, the
-        `boosts` as `ResourceBoostManager.get_boost_status` has them, and in `trouble` why no jobs are taken, if so."""
+        """The grid's status in plain values: its `nodes` (as the snapshots), live `jobs` by state, the `boosts` as from
+        `ResourceBoostManager.get_boost_status`, and in `trouble` why no jobs are accepted."""
         status = await self.client.status()
         self._snapshots = {node.facts.name: _snapshot(node) for node in status.nodes}
         return {
@@ -284,8 +279,8 @@ class ResourceSharingOrchestrator:
         priority: Priority | str = Priority.NORMAL,
         duration_minutes: float = 60.0,
     ) -> str | None:
-        """Borrow cores, GPUs or GB for this node: a boost (docs/boosts.md). Its id once Ray shows it; None where no
-        node has it now, which the log says with the reason. Errors are those of `ResourceBoostManager`."""
+        """Borrow cores, GPUs or GB for this node: a boost (docs/boosts.md). Its id once Ray shows it; None if no node
+        has it now: the log says why. Errors are those of `ResourceBoostManager`."""
         if isinstance(duration_minutes, bool) or not isinstance(duration_minutes, int | float):
             raise BadValue(f"{duration_minutes!r} is no duration", hint="give minutes")
         level = priority if isinstance(priority, Priority) else parse_priority(priority)
@@ -293,13 +288,13 @@ class ResourceSharingOrchestrator:
         return await self.boosts.request_boost(request)
 
     async def release_resources(self, allocation_id: str) -> bool:
-        """Give back what was borrowed: as `ResourceBoostManager.release_boost`."""
+        """Release what was borrowed: as `ResourceBoostManager.release_boost`."""
         return await self.boosts.release_boost(allocation_id)
 
     def get_node_resource_snapshots(self) -> dict[str, dict[str, Any]]:
-        """The nodes as they were at the last look, by name; empty before `start()`. Of each its `state` and, for `cpu`
-        (cores), `memory_gb` and `gpu` (devices), how much it has (`total`), offers and has lent; of cores and memory
-        also what the grid's jobs (`own`) and everybody else (`foreign`) use."""
+        """The nodes at the last poll, by name; empty before `start()`. Each with its `state` and, for `cpu` (cores),
+        `memory_gb` and `gpu` (devices), the `total`, what it offers and has lent; for cores and memory also the use by
+        the grid's jobs (`own`) and by everybody else (`foreign`)."""
         return dict(self._snapshots)
 
     async def _look(self) -> None:
