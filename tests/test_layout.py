@@ -413,18 +413,10 @@ def _way_back(needs: dict[str, dict[str, int]], name: str) -> tuple[str, ...]:
 # --- tests mirror the tree --------------------------------------------------------------------------------------------
 
 UNMIRRORED = {
-    "coordinator/ray/bridge.py",
-    "agent/supervisor/main.py",
-    "agent/walls/available.py",
-    "agent/walls/enclosure.py",
-    "agent/walls/forkserver.py",
     "simulator/agent.py",
     "simulator/clients.py",
     "simulator/coordinator.py",
-    "simulator/disk.py",
     "simulator/grant_order.py",
-    "simulator/judge.py",
-    "simulator/machine.py",
     "simulator/supervisor.py",
     "simulator/world.py",
 }
