@@ -1,5 +1,5 @@
-"""The whole ledger at one moment, as data that can be written down, and a ledger made from that. The two behave the
-same ever after: what is here is all that decides. (The store keeps less: from it a ledger starts anew, without agents.)
+"""A snapshot of the whole ledger as data, and a ledger resumed from one. Both decide the same from then on: a
+checkpoint has all state that decides. (The store has less: a ledger restored from it starts without agents.)
 """
 
 import math
@@ -28,7 +28,7 @@ _NODE = fields(Node)
 
 
 class LineAt(msgspec.Struct, frozen=True):
-    """A line of the queue: its jobs by their turn."""
+    """A line of the queue: its jobs by turn."""
 
     jobs: list[str]
     blocked: bool
@@ -36,18 +36,17 @@ class LineAt(msgspec.Struct, frozen=True):
 
 
 class QueueAt(msgspec.Struct, frozen=True):
-    """The queue without what became untrue in its heaps: that is never seen."""
+    """The queue, without the stale entries of its heaps."""
 
     lines: list[LineAt]
     lowest: Resources
     departed: int
     ranks: list[tuple[int, str, float]]
-    """The rank of each standing, as it was when it was ranked last."""
+    """The rank of each standing, as last computed."""
 
 
 class SharesAt(msgspec.Struct, frozen=True):
-    """The accounts of the users, who of them is to be ranked anew and who is to be saved, and when all were
-    ranked."""
+    """The accounts of the users, which of them have to be ranked and saved, and when all were ranked."""
 
     accounts: dict[str, Account]
     stale: list[str]
@@ -56,7 +55,7 @@ class SharesAt(msgspec.Struct, frozen=True):
 
 
 class GroupAt(msgspec.Struct, frozen=True):
-    """A group; its members are the jobs that say so."""
+    """A group; its members are the jobs that name it."""
 
     group: Group
     pending: list[str]
@@ -65,14 +64,14 @@ class GroupAt(msgspec.Struct, frozen=True):
 
 
 class HeldAt(msgspec.Struct, frozen=True):
-    """Who is held, in order (for what, they say themselves), and the ends that are remembered."""
+    """The held-back jobs and groups, in order, and the remembered ends. The conditions are in their records."""
 
     waiters: list[str]
     ends: dict[str, End]
 
 
 class BookAt(msgspec.Struct, frozen=True):
-    """What is known of preemptions, but for what the jobs say of them."""
+    """The state of preemption, except what is in the records of jobs."""
 
     urgent: dict[str, float] = {}
     spent: list[tuple[float, float]] = []
@@ -80,7 +79,7 @@ class BookAt(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A Ledger. It shares everything with the one it was taken of, so encode it before anything else happens."""
+    """A snapshot of a Ledger. It shares all objects with that ledger, so encode it before the next event."""
 
     epoch: int
     policy: Policy
@@ -88,7 +87,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     nodes: dict[str, Node]
     jobs: dict[str, Job]
     allocations: list[str]
-    """Their order; they themselves are with their nodes."""
+    """Their order; the records are in `nodes`."""
     past_keys: list[tuple[str, str, str]]
     queue: QueueAt
     shares: SharesAt
@@ -113,7 +112,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def take(ledger: Ledger) -> Checkpoint:
-    """The ledger as it is between two events."""
+    """A snapshot of the ledger, between two events."""
     state = ledger.state
     assert not state.out, "commands have not been taken out"
     queue, deadlines = state.queue, state.deadlines
@@ -164,8 +163,8 @@ def take(ledger: Ledger) -> Checkpoint:
 
 
 def fork(ledger: Ledger, policy: Policy) -> Ledger:
-    """A second ledger that goes on from here by this policy; the two share nothing that changes. (As through bytes,
-    in a third of the time.)"""
+    """A second ledger that goes on from here by this policy, with copies of all that is mutable. (Three times as fast
+    as encoding and decoding.)"""
     at = take(ledger)
     nodes = {
         name: Node(**_own({part.name: getattr(node, part.name) for part in _NODE})) for name, node in at.nodes.items()
@@ -195,8 +194,8 @@ def _own(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
-    """A ledger that goes on from here, with the same policy or another one. It takes over what the checkpoint holds, so
-    a checkpoint that was not decoded is of no more use after it."""
+    """A ledger that goes on from here, with the same policy or another one. It takes ownership of the checkpoint's
+    objects, so a checkpoint that was not decoded cannot be used again."""
     ledger = Ledger(at.epoch, EVERYTHING, policy or at.policy)
     state = ledger.state
     state.now = at.now
@@ -269,7 +268,7 @@ def _share(shares: Shares, at: Checkpoint) -> None:
 
 
 def differs(one: Checkpoint, other: Checkpoint) -> str:
-    """The first thing in which two differ; empty: they say the same."""
+    """The first field in which two differ; empty: they are equal."""
     for name in Checkpoint.__struct_fields__:
         if name != "nodes" and getattr(one, name) != getattr(other, name):
             return name
@@ -288,5 +287,5 @@ encode: Callable[[Checkpoint], bytes] = msgspec.msgpack.Encoder().encode
 
 
 def convert(plain: Any) -> Checkpoint:
-    """From what the msgpack package made of it. Raises msgspec.ValidationError."""
+    """A checkpoint from decoded msgpack. Raises msgspec.ValidationError."""
     return msgspec.convert(plain, Checkpoint)

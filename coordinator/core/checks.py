@@ -1,4 +1,4 @@
-"""What must be true of the ledger after every event. Tests ask it; nothing is changed here."""
+"""The invariants of the ledger, checked by tests after every event. Read-only."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from distributed_grid.protocol.resources import MILLI
 
 
 def check(state: GridState) -> None:
-    """Raise AssertionError, in words, at the first thing that is not so."""
+    """Raise AssertionError at the first invariant that does not hold."""
     for job in state.jobs.values():
         allocation = state.allocations.get(job.allocation)
         if job.state is State.WAITING:
@@ -69,7 +69,7 @@ def _check_held(state: GridState) -> None:
 
 
 def _check_group(state: GridState, members: Members) -> int:
-    """How many members live."""
+    """Check a group; returns the number of its live members."""
     name = members.group.id
     jobs = [state.jobs[job] for job in members.live]
     assert jobs, f"{name} is over and still in the ledger"

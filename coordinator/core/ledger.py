@@ -1,6 +1,6 @@
-"""The ledger: the one door to the state of the grid. Events go in with the time, commands come out for the shell
-to perform. Here are the tables of who handles each kind of event and of deadline, and of what follows from what has
-happened; and what takes up a store after a restart.
+"""The ledger: the only entry point to the state of the grid. Events go in with the time, commands come out for the
+shell to perform. Here are the handlers by kind of event and of deadline, the consequences of state changes, and the
+restoring of a store after a restart.
 """
 
 from collections import deque
@@ -52,12 +52,12 @@ from distributed_grid.protocol.nodes import NodeFacts, NodeOrders, NodeState
 
 
 def _hold(state: GridState, event: Hold) -> None:
-    """Who came to wait and where room grew meanwhile is kept, and looked at when it is over."""
+    """New jobs and freed capacity stay marked meanwhile, and are matched when the hold is over."""
     state.holding = event.on
 
 
 def _tick(state: GridState, event: Tick) -> None:
-    """Time is looked at when settling."""
+    """Deadlines are handled by `settle`."""
 
 
 ON: dict[type, Callable[[GridState, Any], None]] = {
@@ -99,8 +99,8 @@ DUE: dict[str, Callable[[GridState, str], None]] = {
 
 
 class Follows(NamedTuple):
-    """From facts of one kind this follows. `at_once`: also from those that come of it; else from these the next time
-    round, after all others."""
+    """The handlers of one kind of facts. `at_once`: new facts of this kind that the handlers cause are handled in the
+    same round; else in the next one, after all other kinds."""
 
     of: Callable[[Facts], deque[Any]]
     then: tuple[Callable[[GridState, Any], None], ...]
@@ -117,7 +117,7 @@ FOLLOWS = (
 
 
 def follow(state: GridState) -> None:
-    """See to what follows from what was not seen to yet."""
+    """Handle all facts, also those that the handlers cause."""
     facts = state.facts
     while facts:
         for of, then, at_once in FOLLOWS:
@@ -139,8 +139,8 @@ def take_up(
     many: Iterable[Group],
     past: Mapping[str, tuple[float, float]],
 ) -> None:
-    """Take up what lives, in the order it was submitted. All nodes are disconnected since now, so their agents have
-    time to return before anything is taken for lost."""
+    """Restore what has not ended, in the order of submission. All nodes count as disconnected from now on, so their
+    agents have time to reconnect before anything is taken for lost."""
     for facts in nodes:
         agents.know(state, facts)
     operator.restore(state, ordered)
@@ -163,8 +163,8 @@ def take_up(
 
 
 def hold_back(state: GridState, text: str, why: str = "a backup was restored") -> list[Command]:
-    """End what waits, saying so in `text`, and leave what holds resources to the word of its node; nothing of it is run
-    again, whatever its owner allowed. What there is to record."""
+    """After a backup was restored: end the waiting jobs with this `text`, and let nodes report what became of the
+    others; none is retried, whatever its owner allowed. Returns the commands."""
     for job in list(state.jobs.values()):
         allocation = state.allocations.get(job.allocation)
         if job.id not in state.jobs:
@@ -180,12 +180,12 @@ def hold_back(state: GridState, text: str, why: str = "a backup was restored") -
         else:
             state.tell(job, said)
         state.changed(job, allocation)
-    state.facts, state.held = Facts(), Waiters()  # nothing follows from them: all that waits has ended
+    state.facts, state.held = Facts(), Waiters()  # no consequences: all that waits has ended
     return state.take_out()
 
 
 class Ledger:
-    """Who has the state changed, asks here; who only reads, takes it as it is between two events."""
+    """Changes go through its methods; readers use `state` as it is between two events."""
 
     def __init__(self, epoch: int = 0, watched: Container[str] = EVERYTHING, policy: Policy = DEFAULT) -> None:
         self.state = GridState(epoch, watched, policy)
@@ -202,14 +202,14 @@ class Ledger:
         past: Mapping[str, tuple[float, float]] = {},
         loss: tuple[str, ...] = (),
     ) -> list[Command]:
-        """Take up what was on disk."""
+        """Load what was on disk."""
         state = self.state
         state.now, state.unknown_before, state.loss = now, unknown_before, loss
         take_up(state, jobs, allocations, nodes, ordered, many, past)
         return state.take_out()
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """One thing happened."""
+        """Apply one event."""
         state = self.state
         state.now = now
         if type(event) is Heard:  # by far the most frequent, and nearly always without consequence
@@ -225,7 +225,7 @@ class Ledger:
         return state.take_out()
 
     def settle(self, now: float) -> list[Command]:
-        """Let expire what is due, then give room to those who wait: once after a batch of events."""
+        """Handle due deadlines, then match waiting jobs: once after each batch of events."""
         state = self.state
         state.now = now
         state.snapshot += 1
@@ -250,5 +250,5 @@ class Ledger:
         return self.state.deadlines.next()
 
     def check(self) -> None:
-        """Raise AssertionError, in words, where what is held contradicts itself."""
+        """Raise AssertionError where the state contradicts itself."""
         checks.check(self.state)

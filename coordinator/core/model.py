@@ -1,4 +1,4 @@
-"""What the ledger holds: jobs, groups, allocations and nodes, and the tables of their states. Data only."""
+"""The records of the ledger (jobs, groups, allocations, nodes) and the tables of their state transitions. Data only."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,7 +26,7 @@ from distributed_grid.protocol.messages.operator import Place, Receipt
 from distributed_grid.protocol.nodes import NO_ORDERS, NodeFacts, NodeOrders, NodeState, Offer, Sample
 from distributed_grid.protocol.resources import Count, Finite, Grant, Resources
 
-# The law. A job without an allocation is WAITING or ENDED; its allocation's state is the job's state otherwise.
+# Legal transitions. A job without an allocation is WAITING or ENDED; else it has the state of its allocation.
 # So a job whose allocation ENDED without ever having started (the agent answered stale) is WAITING again.
 MOVES: dict[State, frozenset[State]] = {
     State.WAITING: frozenset({State.STARTING, State.ENDED}),
@@ -38,7 +38,7 @@ MOVES: dict[State, frozenset[State]] = {
 }
 
 
-# A node is silent for longer and longer, and may be looked at late; or it is there again. LOST is never left otherwise.
+# A node is silent for longer and longer, where a late check may skip a state; or it is back. LOST is only left for UP.
 NODE_MOVES: dict[NodeState, frozenset[NodeState]] = {
     NodeState.UP: frozenset({NodeState.SUSPECT, NodeState.DISCONNECTED, NodeState.LOST}),
     NodeState.SUSPECT: frozenset({NodeState.UP, NodeState.DISCONNECTED, NodeState.LOST}),
@@ -48,8 +48,8 @@ NODE_MOVES: dict[NodeState, frozenset[NodeState]] = {
 
 
 class End(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a job or group ended, as far as it matters to those that wait for it: all of it with exit code 0, all of it
-    `started` at some time, and in words. `root`: by whom it failed, if it never ran since another one had failed."""
+    """How a job or group ended, for those that depend on it: whether all of it exited with 0, whether all of it ever
+    `started`, and a text. `root`: the original failure, if it never ran because a dependency had failed."""
 
     ok: bool
     started: bool
@@ -58,8 +58,7 @@ class End(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a job or group waits for: something to become of another one. `name` is what that is called, `end` how it
-    had ended before."""
+    """A dependency on another job or group. `name` is the other's name, `end` how it ended if it had ended already."""
 
     on: str
     kind: After
@@ -68,13 +67,13 @@ class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def dependencies(after: tuple[Condition, ...]) -> tuple[Dependency, ...]:
-    """What a job or group waits for still, as clients see it."""
+    """The unmet dependencies of a job or group, as clients see them."""
     return tuple(Dependency(one.on, one.kind) for one in after) if after else ()
 
 
 class Group(msgspec.Struct, kw_only=True, gc=False):
-    """Many jobs of one submission. Its members are jobs that have its id as their `group`; what is counted here are
-    those that have ended otherwise than with exit code 0."""
+    """Many jobs of one submission. Its members are jobs that have its id as their `group`; the counts are of members
+    that did not exit with 0."""
 
     id: str
     key: str
@@ -88,54 +87,54 @@ class Group(msgspec.Struct, kw_only=True, gc=False):
     failed: Count = 0
     cancelled: Count = 0
     never: Count = 0
-    """How many of them had never started."""
+    """How many of these never started."""
     ended: Finite = 0.0
-    """When the last member had ended; 0: not yet."""
+    """When the last member ended; 0: not yet."""
     after: tuple[Condition, ...] = ()
     begin: Finite = 0.0
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """A set of one node that is kept for a job that waits, `until` it is given up. `receipt`: the preemption that frees
-    it; without one, it is what the job itself gave to somebody who does not need it after all. The first member of a
-    gang has this for all of them: `more` are the places of the others, by their rank."""
+    """Resources of one node earmarked for a waiting job, `until` a time. `receipt`: the preemption that frees them;
+    without one, they are what the job itself gave up in a preemption that was called off. The first member of a gang
+    has this for all of them: `more` are the places of the others, by rank."""
 
     node: str
     grant: Grant
     until: float
     receipt: Receipt | None = None
     ends: float = 0.0
-    """By when all have ended that it waits for."""
+    """When the last of the victims has ended at the latest."""
     more: tuple[Place, ...] = ()
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """All that is kept; of a gang, by rank."""
+        """All earmarked places; of a gang, by rank."""
         return (Place(self.node, self.grant), *self.more)
 
 
 class Fate(StrEnum):
-    """What the end of a part means to the gang."""
+    """What the end of one member means for its gang."""
 
     DONE = "done"
-    """It exited with 0: the others go on."""
+    """It exited with 0: the others run on."""
     NEVER_BEGAN = "never-began"
-    """Its node would not have it: all wait again."""
+    """Its node refused the launch: the gang is requeued."""
     TAKEN_BACK = "taken-back"
-    """The grid took its place: all wait again."""
+    """It was preempted, recalled or drained: the gang is requeued."""
     TO_RETRY = "to-retry"
-    """It failed or was lost, and its owner wants another attempt after such an end, of all."""
+    """It failed or was lost in a way that its retry policy covers: the gang is retried."""
     FAILED = "failed"
-    """It failed or was cancelled: all are over."""
+    """It failed or was cancelled: the gang ends."""
     ENDED = "ended"
-    """It was ended since another part was over."""
+    """It was stopped because another member had ended."""
     UNSURE = "unsure"
-    """It may run on, on a node that was lost: all are over, since nothing may run beside it."""
+    """It may still run on a lost node: the gang ends, since no second attempt may run beside it."""
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The part of one member, over since `at`. `outcome`: how it ended; None: it never began. `away`: the node of
-    another member could not be reached then, so that its end may have come of that."""
+    """A member of a gang that ended `at` this time. `outcome`: None if it never began. `away`: another member's node
+    was unreachable then, which may have caused this end."""
 
     at: float
     fate: Fate
@@ -144,8 +143,8 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RayPlace(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What Ray is to reserve for an allocation, or has (`granted`), and on which of its nodes; empty: it had
-    none there any more."""
+    """What Ray is to reserve for an allocation, or has reserved (`granted`), and on which Ray node; empty: Ray had no
+    node there any more."""
 
     node: str
     resources: Resources
@@ -165,27 +164,26 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False):
     started: Finite = 0.0
     ended: Finite = 0.0
     stop: Stop | None = None
-    """Set once the end was asked for; told again to an agent that comes back."""
+    """The stop order, once sent; sent again to an agent that reconnects."""
     lease: Finite = 0.0
-    """Seconds after which its node ends it by itself without our word; 0: never."""
+    """Seconds without renewal after which its node ends it; 0: never."""
     outcome: Outcome | None = None
-    """How it ended, where the job was run again after it; else the job has it."""
+    """How it ended, if the job was requeued after it; else the job has it."""
     boot: str = ""
     instance: str = ""
-    """The life of the node, and the state directory of its agent, that it was granted on: another one cannot know of
-    it."""
+    """Boot id of the node and instance of its agent when it was granted: another one cannot know of it."""
     gang: Gang | None = None
-    """What a member of a gang is told of it."""
+    """What the member of a gang gets in its environment."""
     stopped: Finite = 0.0
-    """When it was told to stop."""
+    """When the stop order was sent."""
     ray: RayPlace | None = None
-    """Where Ray reserves it; None: it was not asked to."""
+    """Its reservation in Ray; None: it needs none."""
     walls: str = ""
-    """The walls behind which it runs or ran, as its node told."""
+    """The walls behind which it runs or ran, as its node reported."""
 
     @property
     def awaits_ray(self) -> bool:
-        """Whether Ray has still to say that it is reserved: its node has not heard of it."""
+        """Whether its reservation in Ray is pending, so that nothing was sent to its node yet."""
         return self.ray is not None and not self.ray.granted
 
 
@@ -193,8 +191,8 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Attempt(msgspec.Struct, gc=False):
-    """Where an attempt runs or ran, since when (0: it did not start), and for how many seconds it was suspended before
-    it was last. `grant`: None where only its node knows."""
+    """Where an attempt runs or ran, since when (0: it did not start), and the seconds of its completed suspensions.
+    `grant`: None where only its node knows."""
 
     node: str
     grant: Grant | None
@@ -206,20 +204,20 @@ _NOWHERE = Attempt("", None)
 
 
 class Waiting(msgspec.Struct, kw_only=True, gc=False):
-    """What the phases of a job have in common that holds nothing. `reason`: why it waits, as it was told last."""
+    """What the phases without an allocation have in common. `reason`: why it waits, as published last."""
 
     state: ClassVar[State] = State.WAITING
     reason: Reason | None = None
 
 
 class Queued(Waiting, tag="queued"):
-    """It waits in the queue, for any place."""
+    """It waits in the queue, for any node."""
 
     attempt: ClassVar[None] = None
 
 
 class Held(Waiting, tag="held"):
-    """It waits outside of the queue: until the conditions in `after` are met and its time has come, for its turn in its
+    """It waits outside of the queue: for the conditions in `after` and its begin time, for the concurrency limit of its
     array, or for the first member of its gang."""
 
     attempt: ClassVar[None] = None
@@ -227,21 +225,21 @@ class Held(Waiting, tag="held"):
 
 
 class Earmarked(Waiting, tag="earmarked"):
-    """It waits outside of the queue, for what is kept for it and for nothing else."""
+    """It waits outside of the queue, for the resources that are earmarked for it."""
 
     attempt: ClassVar[None] = None
     kept: Kept
 
 
 class GangPart(Waiting, tag="gang-part"):
-    """A member of a gang whose part is over, while others still have theirs."""
+    """A member of a gang that has ended, while others have not."""
 
     part: Part
     attempt: Attempt
 
 
 class Active(msgspec.Struct, kw_only=True, gc=False, tag="active"):
-    """It holds its allocation, whose state is the job's. `suspended`: it is frozen, as its node's owner is back."""
+    """It has an allocation, whose state is the job's. `suspended`: it is frozen because the node's owner is active."""
 
     state: State
     attempt: Attempt
@@ -249,7 +247,7 @@ class Active(msgspec.Struct, kw_only=True, gc=False, tag="active"):
 
 
 class Ended(msgspec.Struct, kw_only=True, gc=False, tag="ended"):
-    """It is over, `at` that time. `attempt`: the last one; None: it held nothing. `after`: what it still waited for."""
+    """It ended `at` that time. `attempt`: the last one; None: it had none. `after`: its unmet conditions."""
 
     state: ClassVar[State] = State.ENDED
     outcome: Outcome
@@ -267,7 +265,7 @@ PHASES: dict[type, frozenset[type]] = {
     GangPart: frozenset({GangPart, Queued, Held, Ended}),
     Ended: frozenset(),
 }
-"""Which phase may follow which; only `GridState.become` changes one."""
+"""Legal transitions of phases; only `GridState.become` makes one."""
 
 
 class Job(msgspec.Struct, kw_only=True, gc=False):
@@ -280,10 +278,10 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     request: Request
     submitted: Finite
     begin: Finite = 0.0
-    """When it may begin (grid time); of a member its group has it."""
+    """When it may begin (grid time); a member has its group's."""
     group: str = ""
     index: Count = 0
-    """Which member of its group it is."""
+    """Its index in its group."""
     phase: Phase = msgspec.field(default_factory=Queued)
     story: list[Step] = []
     tries: Count = 0
@@ -291,16 +289,16 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     begun: bool = False
     """It has run at some time."""
     retried: Count = 0
-    """How often it was run again after an attempt had ended."""
+    """Retries used."""
     taken_back: Count = 0
-    """How often its place was taken back after it had begun."""
+    """How often it was preempted, recalled or drained while it ran."""
     plans: Count = 0
     taken_by: str = ""
-    """For how many plans others were to give way to it; and the job that it gave way to last."""
+    """Number of preemptions in its favour; and the job that preempted it last."""
     used: Used | None = None
-    """What its last attempt used, as far as its node told."""
+    """Usage of its last attempt, as its node reported."""
     unused: str = ""
-    """What it holds and does not use, and what would have been enough, as its owner was told."""
+    """The warning about resources that it holds and does not use."""
     walls: str = ""
     """The walls behind which its last attempt ran."""
 
@@ -311,32 +309,32 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def active(self) -> Active:
-        """Its phase, of a job that holds its allocation."""
+        """Its phase, for a job that has an allocation."""
         phase = self.phase
         assert type(phase) is Active, f"{self.id} is {phase.state.value} and holds nothing"
         return phase
 
     @property
     def node(self) -> str:
-        """Where its attempt is or was; empty: nowhere."""
+        """Node of its attempt; empty: none."""
         attempt = self.phase.attempt
         return attempt.node if attempt is not None else ""
 
     @property
     def grant(self) -> Grant | None:
-        """What its attempt holds or held there."""
+        """Grant of its attempt."""
         attempt = self.phase.attempt
         return attempt.grant if attempt is not None else None
 
     @property
     def started(self) -> float:
-        """When its attempt began to run; 0: it did not."""
+        """When its attempt started; 0: it did not."""
         attempt = self.phase.attempt
         return attempt.started if attempt is not None else 0.0
 
     @property
     def reason(self) -> Reason | None:
-        """Why it waits, as it was told last; None: it does not, or nobody was told yet."""
+        """Why it waits, as published last; None: it does not wait, or nothing was published yet."""
         phase = self.phase
         return phase.reason if isinstance(phase, Waiting) else None
 
@@ -354,7 +352,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def after(self) -> tuple[Condition, ...]:
-        """What it waits for to happen, or waited for when it ended."""
+        """Its conditions that are not met, or were not when it ended."""
         phase = self.phase
         return phase.after if type(phase) is Held or type(phase) is Ended else ()
 
@@ -364,7 +362,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
         return self.begun or self.started > 0
 
     def view(self, reason: Reason | None) -> JobView:
-        """What clients see of it, with this reason for waiting. Also of jobs that are read from the store."""
+        """The view for clients, with this reason for waiting. Also for jobs that are read from the store."""
         phase, attempt = self.phase, self.phase.attempt or _NOWHERE
         return JobView(
             id=self.id,
@@ -397,8 +395,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
 
 
 class OnRay(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What Ray has on one of our nodes: its own node of this id, what that has in all, and what of it others than the
-    grid's jobs use or have reserved."""
+    """The Ray node on a node of the grid: its id, its total resources, and what of them others than the grid's jobs use
+    or have reserved."""
 
     id: str
     total: Resources = Resources()
@@ -407,7 +405,7 @@ class OnRay(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 @dataclass(slots=True)
 class Node:
-    """A node as the ledger knows it: its facts, its link, its newest offer and sample, who holds what there."""
+    """A node: its facts, its connection, its newest offer and sample, and its allocations."""
 
     facts: NodeFacts
     state: NodeState = NodeState.DISCONNECTED
@@ -418,34 +416,34 @@ class Node:
     sample: Sample | None = None
     allocations: dict[str, Allocation] = field(default_factory=dict)
     declined: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Device ("" for the whole node) to (until, seconds): what an agent answered stale for is left alone so long."""
+    """Back-off of refused devices ("" is the whole node): device to (until, seconds)."""
     closed: frozenset[str] = frozenset()
-    """Those of them that are left alone now."""
+    """Devices that are in back-off now."""
     room: Room | None = None
     """What is left of the offer; None without one."""
     counting: dict[str, None] = field(default_factory=dict)
-    """The allocations that the offer has taken off already."""
+    """The allocations that the offer has already taken off."""
     strays: dict[str, Grant] = field(default_factory=dict)
-    """What was given up here after a long silence and may still run there, or start: held until the agent says not."""
+    """Grants of allocations that were ended here when the node was lost, and may still run there."""
     synced: bool = False
-    """Whether the agent has told its whole inventory on this session."""
+    """Whether the agent has sent its inventory in this session."""
     orders: NodeOrders = NO_ORDERS
-    """What the operator ordered for it, and whether it is set aside. It outlives agents and coordinators."""
+    """The operator's orders, and whether it is set aside. They outlive agents and coordinators."""
     bundles: dict[str, None] = field(default_factory=dict)
-    """What was shipped to it last, the newest last: it may have those files still."""
+    """Bundles shipped to it lately, the newest last: it may still have those files."""
     failed: list[str] = field(default_factory=list)
-    """What failed to start here since something did: see `quarantine.what`."""
+    """Commands that failed to start here since the last one that started: see `quarantine.what`."""
     kept: dict[str, Grant] = field(default_factory=dict)
-    """What is kept for jobs that wait for just that, by their ids."""
+    """Earmarked grants, by the ids of the jobs that wait for them."""
     ray: OnRay | None = None
-    """What Ray has there; None: nothing, or nobody asked."""
+    """The Ray node there; None: none, or not known yet."""
     ray_said: str = ""
-    """Why it refused something there last."""
+    """Why Ray refused a reservation there last."""
 
     @property
     def usable(self) -> bool:
-        """Whether it can be given work at all now: up, with its inventory told and an offer that has not expired (the
-        room is taken away when it does), and neither drained nor set aside."""
+        """Whether it can get work now: up, synced, with an offer that has not expired (the room goes with it), not in
+        back-off, and neither drained nor set aside."""
         there = self.state is NodeState.UP and self.synced and self.room is not None
         return there and "" not in self.closed and self.orders.open
 
@@ -460,8 +458,8 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """No node has room now. `offering` is how many nodes were in question; `kept_for`: the job for which a node is kept
-    that has room."""
+    """No node has room now. `offering`: the number of nodes that were considered; `kept_for`: the job for which a node
+    that has room is reserved."""
 
     offering: int
     kept_for: str = ""

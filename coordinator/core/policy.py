@@ -1,5 +1,5 @@
-"""What the ledger goes by where it could as well go by something else: patience, and the weights of a choice. It is
-data, so that a replay can ask what another policy would have decided.
+"""The tunable parameters of the ledger's decisions: timeouts, limits and the weights of the scores. They are data, so
+that a replay can decide by another policy.
 """
 
 from typing import Final
@@ -10,7 +10,7 @@ from distributed_grid.protocol.placement import Strategy
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
-    """How much each score counts when nodes are compared; together 1. See `placement/matching.py` for what they say."""
+    """The weight of each score when nodes are compared; their sum is 1. `placement/matching.py` has the scores."""
 
     fit: float = 0.0
     gpus_spared: float = 0.0
@@ -30,15 +30,14 @@ WEIGHTS: Final = {
     Strategy.PACK: Weights(in_use=0.35, fit=0.30, gpus_spared=0.10, preferred=0.15, priority=0.10),
     Strategy.SPREAD: Weights(alone=0.45, idle=0.20, gpus_spared=0.10, preferred=0.15, priority=0.10),
 }
-"""The strategies, as what they weigh."""
+"""The weights of each strategy."""
 
 
 class Preempting(msgspec.Struct, frozen=True, kw_only=True):
-    """When an urgent request may take the place of others; times are seconds. A job keeps its place for `min_hold` from
-    its start on, doubled with each time that its place was taken back, up to `min_hold_most`. It is told to stop and
-    has `notice` and its own grace to end, together at most `grace_most`. What is freed is kept for who asked for
-    `hold` beyond that, then it goes back. Not more than `badput_budget` core-seconds of work are lost by it in any hour
-    (0: nobody gives way)."""
+    """When an urgent request may preempt others; times are seconds. A job is protected for `min_hold` from its grant
+    on, doubled with each time that it was preempted, up to `min_hold_most`. After the stop order it has `notice` plus
+    its own grace to end, together at most `grace_most`. What is freed stays earmarked for `hold` beyond that, then it
+    is returned. At most `badput_budget` core-seconds of work are lost by preemption in any hour (0: no preemption)."""
 
     min_hold: float = 10.0
     min_hold_most: float = 3600.0
@@ -49,9 +48,9 @@ class Preempting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """Fair share (docs/shares.md); times are seconds. What a user held counts half as much after each `half_life`, an
-    attempt `charged_least` at least; `weights` are those of users, 1 where none is given. A share counts up to
-    `aged_most` less while its user's first job waits, all of it after `aged_after`."""
+    """Fair share (docs/shares.md); times are seconds. Past use counts half as much after each `half_life`; an attempt
+    is charged `charged_least` at least. `weights`: of users, 1 by default. While a user's first job waits, the share is
+    lowered by up to `aged_most`, which is reached after `aged_after`."""
 
     half_life: float = 86_400.0
     charged_least: float = 10.0
@@ -61,9 +60,9 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unused(msgspec.Struct, frozen=True, kw_only=True):
-    """What is held and not used (docs/unused.md); times are seconds. A job of whose cores, or of a GPU, every sample in
-    `window` is below this share (`threshold`, 0 to 1) is told so; none of whose GPUs is used for `release_after` from
-    then on is released (0: never)."""
+    """Unused allocations (docs/unused.md); times are seconds. A job is warned when every sample of its cores, or of a
+    GPU, in `window` is below `threshold` (0 to 1); it is released when none of its GPUs is used for `release_after`
+    after that (0: never)."""
 
     window: float = 600.0
     threshold: float = 0.15
@@ -71,11 +70,10 @@ class Unused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """Times are seconds. After so much silence a node is suspect (no new work), then disconnected (its allocations are
-    LOST and hold), and `lost_after` later it is taken for lost. A device that an agent answered stale for is left alone
-    for `decline_first`, doubled each time up to `decline_most`. Of each tier `candidates` nodes are scored against each
-    other, those that the strategy looks at first. `strategy` is that of requests that name none, with these weights. A
-    gang meets at a port from the first to the last of `gang_ports`."""
+    """Times are seconds. A silent node becomes suspect (no new work), then disconnected (its allocations are LOST and
+    keep their grants), and `lost_after` later lost. A refused device is in back-off for `decline_first`, doubled each
+    time up to `decline_most`. In each tier up to `candidates` nodes are scored, in the strategy's search order.
+    `strategy` is the default, with these weights. `gang_ports` is the range of the rendezvous ports of gangs."""
 
     suspect_after: float = 6.0
     disconnected_after: float = 10.0
@@ -87,7 +85,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     aside_most: float = 1800.0
     """A node that fails `aside_after` launches in a row is set aside for `aside_first`, doubled up to `aside_most`."""
     join_within: float = 60.0
-    """A boost whose raylet Ray does not show within that time ends."""
+    """A boost ends if its raylet has not joined Ray within that time."""
     candidates: int = 4
     weights: Weights = WEIGHTS[Strategy.BEST_FIT]
     preempting: Preempting = Preempting()
@@ -96,14 +94,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     strategy: Strategy = Strategy.BEST_FIT
     unused: Unused = Unused()
     by_ray: bool = False
-    """Ray reserves what jobs are granted, before they are launched."""
+    """Grants are reserved in Ray before they are launched."""
     owner_rule: bool = False
     """A node whose walls are weaker than `namespace` runs jobs of its owners only, unless it trusts everyone."""
     reserve_within: float = 30.0
-    """A job that Ray does not answer for within that time waits again."""
+    """A job is requeued if Ray does not answer its reservation within that time."""
 
     def weights_of(self, strategy: Strategy | None) -> Weights:
-        """What counts how much for a request that names this strategy, or none."""
+        """The weights for a request that names this strategy, or none."""
         return self.weights if strategy is None or strategy is self.strategy else WEIGHTS[strategy]
 
 

@@ -1,5 +1,5 @@
-"""Whether a store has lost something: what it says of itself is compared with what is known outside of it. A store that
-has gone back would have jobs run again that have run, so nothing is started from it before an operator chooses.
+"""Detection of a store that has lost commits, by comparing it with what is known outside of it. A store that was rolled
+back would run jobs a second time, so nothing is started from it before an operator chooses.
 """
 
 from collections.abc import Iterable, Sequence
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 MOST = 20
-"""Findings that are kept; what more there is adds nothing to the choice."""
+"""Maximum number of findings that are kept."""
 
 
 class Point(msgspec.Struct, frozen=True):
-    """How far a store has come: its grid and epoch, the number of its last commit, and the grid time of that."""
+    """A position of a store: its grid and epoch, the number of its last commit, and the grid time of that."""
 
     grid: str
     epoch: int
@@ -31,9 +31,9 @@ class Marked(msgspec.Struct, frozen=True):
 
 
 class Traces(msgspec.Struct, frozen=True):
-    """What else in the state directory knows of a store. `found`: what there is, in words; `grid` and `epoch`: as the
-    event log has them (empty and 0: it does not); `accepted`: the last jobs that the audit log says were taken, and
-    when (seconds since the epoch)."""
+    """Other evidence of a store in the state directory. `found`: descriptions of it; `grid` and `epoch`: from the event
+    log (empty and 0: it has none); `accepted`: the last jobs that were accepted according to the audit log, and when
+    (seconds since the epoch)."""
 
     found: tuple[str, ...] = ()
     grid: str = ""
@@ -42,8 +42,8 @@ class Traces(msgspec.Struct, frozen=True):
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """Why nothing is started: what was found, when first (grid time), and how many commits are known to be lost (0: it
-    is not known how many). It stands in the store until an operator accepts it or restores a backup. `id` names it."""
+    """Why nothing is started: the findings, the grid time of the first one, and how many commits are known to be lost
+    (0: unknown). It stays in the store until an operator accepts it or restores a backup."""
 
     id: str
     at: float
@@ -55,13 +55,13 @@ CHOOSE = "choose between `grid coordinator restore BACKUP --force` and `grid coo
 
 
 def loss_words(found: Sequence[str]) -> str:
-    """A loss in one sentence."""
+    """One-line description of a loss."""
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return f"nothing is started, since the store has lost commits: {found[0]}{more}; {CHOOSE}"
 
 
 def joined(loss: Loss | None, id_: str, at: float, found: Iterable[str], commits: int = 0) -> Loss | None:
-    """What is found now added to what was found before; None: nothing was ever found."""
+    """The loss with new findings added; None: there are no findings."""
     before = loss.found if loss is not None else ()
     fresh = tuple(one for one in dict.fromkeys(found) if one not in before)
     if not fresh:
@@ -71,7 +71,7 @@ def joined(loss: Loss | None, id_: str, at: float, found: Iterable[str], commits
 
 
 def missing(mark: Marked, traces: Traces) -> list[str]:
-    """What shows that there was a store where there is none."""
+    """Findings where there is no store and there was one."""
     found = list(traces.found)
     if mark.point is not None:
         found.insert(0, f"its high-water mark (epoch {mark.point.epoch}, {mark.point.commits} commits)")
@@ -79,7 +79,7 @@ def missing(mark: Marked, traces: Traces) -> list[str]:
 
 
 def gone_back(store: Point, mark: Marked, behind_damage: int, at: int, traces: Traces) -> list[str]:
-    """What shows that commits of a store are lost. `behind_damage`: so many commits lie in its write-ahead log behind a
+    """Findings that commits of a store are lost. `behind_damage`: number of commits in its write-ahead log behind a
     damaged frame, which begins at byte `at`."""
     found: list[str] = []
     point = mark.point
@@ -103,7 +103,7 @@ def gone_back(store: Point, mark: Marked, behind_damage: int, at: int, traces: T
 
 
 def lost_commits(store: Point, mark: Marked) -> int:
-    """How many commits are known to be lost, by the mark."""
+    """How many commits are missing according to the mark."""
     return max(0, mark.point.commits - store.commits) if mark.point is not None else 0
 
 

@@ -1,5 +1,5 @@
-"""Admission: what users ask for is taken or refused, each request with one answer; and how a job, new or from the
-disk, enters the ledger.
+"""Admission: submit, cancel and signal requests, each with one answer; and how a job, new or restored, enters the
+ledger.
 """
 
 from msgspec.structs import replace
@@ -32,7 +32,7 @@ from distributed_grid.protocol.resources import MILLI
 
 
 def enter(state: GridState, job: Job) -> None:
-    """Take a job in, new or from the disk, with the next turn."""
+    """Add a job, new or restored, with the next turn."""
     policy = state.policy
     job.request = marked_by_ray(policy, marked(policy, job.request, job.user), job.spec.boost is not None)
     state.add(job)
@@ -49,14 +49,14 @@ def enter(state: GridState, job: Job) -> None:
 
 
 def submitted(state: GridState, job: Job) -> None:
-    """Take a new job in."""
+    """Add a new job."""
     enter(state, job)
     state.tell(job, "submitted")
     state.out.append(RecordJob(job, new=True))
 
 
 def submitted_group(state: GridState, group: Group, template: Job) -> None:
-    """Take a new group in, with all of its members."""
+    """Add a new group, with all of its members."""
     if group.after or group.begin > state.now:
         state.hold_back(group)
     members = state.begin_group(group)
@@ -66,7 +66,7 @@ def submitted_group(state: GridState, group: Group, template: Job) -> None:
         name = member_id(group.id, index)
         member = Job(
             id=name,
-            key=name,  # it was given by nobody: the group's is asked for
+            key=name,  # no client knows it: clients use the group's
             user=group.user,
             spec=template.spec,
             request=template.request,
@@ -84,13 +84,13 @@ def submitted_group(state: GridState, group: Group, template: Job) -> None:
 
 
 def which(number: int, count: int, name: str) -> str:
-    """Which of the jobs of one call is spoken of; nothing where it is the only one."""
+    """Prefix that says which job of a submission a message is about; empty for a single one."""
     called = f" ({name})" if name else ""
     return f"job {number} of {count}{called}: " if count > 1 else ""
 
 
 def submit(state: GridState, event: JobsSubmitted) -> None:
-    """Take these jobs, all or none. A key that is known stands for the job that is there."""
+    """Accept these jobs, all or none. A known key stands for the job that has it."""
     ids: list[str] = []
     new: dict[str, Job] = {}
     keys: dict[tuple[str, str], str] = {}
@@ -130,7 +130,7 @@ def submit(state: GridState, event: JobsSubmitted) -> None:
 
 
 def refusal(state: GridState, token: int, request: Request) -> Rejected | None:
-    """Why this can never be done, if so."""
+    """The rejection of a request that can never be met; None: it can."""
     wanted = request.resources
     if not wanted:
         return Rejected(token, "bad-value", "nothing is asked for", "every amount is zero", "ask for 1 cpu")
@@ -143,7 +143,7 @@ def refusal(state: GridState, token: int, request: Request) -> Rejected | None:
             f"ask for {wanted.gpu // MILLI + 1}",
         )
     if not state.nodes:
-        return None  # the first agents may be about to come
+        return None  # the first agents may be about to connect
     if name := unknown_name(state, request):
         return unknown_node(state, token, name)
     able = can_fit(state, request)
@@ -158,7 +158,7 @@ def refusal(state: GridState, token: int, request: Request) -> Rejected | None:
 
 
 def unknown_node(state: GridState, token: int, name: str) -> Rejected:
-    """The answer to who names a node that is not known."""
+    """The rejection of a request that names an unknown node."""
     unknown = text.unknown_node(name, state.nodes)
     return Rejected(token, "bad-value", unknown.what, unknown.why, unknown.hint)
 
@@ -167,7 +167,7 @@ def unknown_node(state: GridState, token: int, name: str) -> Rejected:
 
 
 def cancel(state: GridState, event: CancelAsked) -> None:
-    """End these jobs. Names are resolved outside, so an id that is not here is that of a job that has ended."""
+    """Cancel these jobs. Names are resolved at submission, so an unknown id is that of a job that has ended."""
     asked = over = 0
     for name in event.jobs:
         one = state.jobs.get(name)
@@ -185,7 +185,7 @@ def cancel(state: GridState, event: CancelAsked) -> None:
 
 
 def signal(state: GridState, event: SignalAsked) -> None:
-    """Send a signal to a job that runs."""
+    """Send a signal to a running job."""
     job = state.jobs.get(event.job)
     if job is None:
         state.out.append(Rejected(event.token, "not-allowed", f"{event.job} has ended", "there is nothing to signal"))

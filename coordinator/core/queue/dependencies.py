@@ -1,9 +1,8 @@
-"""What has to happen before a job, or a whole array, is let into the queue: other jobs have started or ended, and a
-time has come. Who waits for that is not in the queue and costs a pass nothing; whom an end or a start concerns is found
-by its id, so it costs what it changes.
+"""Dependencies and begin times: a job or whole array is held back from the queue until other jobs started or ended,
+and its begin time has come. Held-back jobs cost a pass nothing, and an event costs only the dependents it affects.
 
-A condition that is met is taken off the record of who waits in the same transaction as what met it. So what is left of
-them after a restart is what has not happened yet.
+A met condition is removed from the dependent's record in the same transaction as the event that met it, so the
+conditions that are left after a restart are the unmet ones.
 """
 
 from distributed_grid.coordinator.core.commands import RecordGroup, RecordJob
@@ -14,12 +13,12 @@ from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Reason
 
 ENDS_KEPT = 4096
-"""Ends that are remembered here, until the shell is sure to find them on disk."""
+"""Number of ends kept in memory; older ones are on disk for sure, where the shell finds them."""
 _SAYS = {After.STARTED: "to start", After.OK: "to exit with 0", After.ENDED: "to end"}
 
 
 def forget(state: GridState, name: str) -> None:
-    """This waiter is held no more."""
+    """Remove a waiter."""
     held = state.held
     for condition in held.unmet.pop(name, ()):
         if (waiters := held.on[condition.kind].get(condition.on)) is not None:
@@ -34,7 +33,7 @@ def forget(state: GridState, name: str) -> None:
 
 
 def look(state: GridState, name: str) -> None:
-    """Look at a new waiter: which of its conditions are met, and can all of them be?"""
+    """Evaluate the conditions of a new waiter; it fails if one can never be met."""
     if (waiter := _waiter(state, name)) is None or name not in state.held.unmet:
         return
     unmet = []
@@ -57,7 +56,7 @@ def look(state: GridState, name: str) -> None:
 
 
 def begin_due(state: GridState, name: str) -> None:
-    """The time may have come at which this waiter may begin."""
+    """Handle a begin time."""
     waiter = _waiter(state, name)
     if waiter is None or name not in state.held.unmet:
         return
@@ -68,14 +67,14 @@ def begin_due(state: GridState, name: str) -> None:
 
 
 def follow_start(state: GridState, job: Job) -> None:
-    """What follows from a start."""
+    """Resolve the conditions on a job's start."""
     _settle(state, After.STARTED, job.id, None)
     if job.group in state.held.unstarted:
         _has_started(state, job)
 
 
 def follow_end(state: GridState, job: Job) -> None:
-    """What follows from the end of a job for those that wait for it, or for its group."""
+    """Resolve the conditions on the end of a job or its group."""
     outcome = job.outcome
     assert outcome is not None
     held = state.held
@@ -100,7 +99,7 @@ def follow_end(state: GridState, job: Job) -> None:
 
 
 def follow_group(state: GridState, group: Group) -> None:
-    """What follows from the end of a whole group."""
+    """Resolve the conditions on the end of a group."""
     if group.id in state.held.unmet:
         forget(state, group.id)
     end = group_end(group)
@@ -109,7 +108,7 @@ def follow_group(state: GridState, group: Group) -> None:
 
 
 def remember(state: GridState, name: str, end: End) -> None:
-    """Keep an end for those that are about to ask for it."""
+    """Keep an end for dependents that are submitted later."""
     ends = state.held.ends
     ends[name] = end
     if len(ends) > ENDS_KEPT:
@@ -117,7 +116,7 @@ def remember(state: GridState, name: str, end: End) -> None:
 
 
 def resume(state: GridState, waiters: list[str], ends: dict[str, End]) -> None:
-    """Hold these again, of a ledger that is made of a checkpoint."""
+    """Restore the waiters from a checkpoint."""
     held = state.held
     held.ends = ends
     for name in waiters:
@@ -130,17 +129,17 @@ def resume(state: GridState, waiters: list[str], ends: dict[str, End]) -> None:
                 held.unstarted[condition.on] = {one for one in members.live if not state.jobs[one].has_begun}
 
 
-# --- ends in words ----------------------------------------------------------------------------------------------------
+# --- descriptions -----------------------------------------------------------------------------------------------------
 
 
 def group_end(group: Group) -> End:
-    """How a group ended."""
+    """The end of a group, or what it is so far."""
     bad = group.failed + group.cancelled
     return End(not bad, not group.never, f"has {bad} of {group.count} that did not exit with 0" if bad else "")
 
 
 def end_words(outcome: Outcome) -> str:
-    """How a job ended, behind its name."""
+    """Predicate that follows a job's name: how it ended."""
     match outcome.cause:
         case Cause.EXITED:
             return f"exited with {outcome.code}"
@@ -155,7 +154,7 @@ def end_words(outcome: Outcome) -> str:
 
 
 def reason(state: GridState, job: Job) -> Reason:
-    """Why a job is held."""
+    """Why a job is held back."""
     waiter: Job | Group = state.groups[job.group].group if job.group else job
     unmet = state.held.unmet.get(waiter.id)
     if unmet is None:
@@ -180,7 +179,7 @@ def _waiter(state: GridState, name: str) -> Job | Group | None:
 
 
 def _judge(state: GridState, condition: Condition) -> bool | End:
-    """Whether it is met; the end by which it can never be."""
+    """Whether a condition is met, or the end because of which it can never be."""
     end = condition.end or state.held.ends.get(condition.on)
     if (job := state.jobs.get(condition.on)) is not None:
         return condition.kind is After.STARTED and job.has_begun
@@ -212,7 +211,7 @@ def _settle_all(state: GridState, name: str, end: End) -> None:
 
 
 def _settle(state: GridState, kind: After, name: str, bad: End | None) -> None:
-    """What so many waited for has come, or (`bad`) never will."""
+    """Resolve all conditions of this kind on this job or group: met, or (`bad`) never to be met."""
     if kind is After.STARTED:
         state.held.unstarted.pop(name, None)
     for who, condition in state.held.on[kind].pop(name, {}).items():
@@ -237,7 +236,7 @@ def _has_started(state: GridState, member: Job) -> None:
 
 
 def _set(state: GridState, waiter: Job | Group, unmet: tuple[Condition, ...]) -> None:
-    """From now on these are its conditions."""
+    """Set the unmet conditions of a waiter."""
     state.held.unmet[waiter.id] = dict.fromkeys(unmet)
     if waiter.after == unmet:
         return
@@ -260,7 +259,7 @@ def _let_go(state: GridState, waiter: Job | Group) -> None:
 
 
 def _fail(state: GridState, waiter: Job | Group, condition: Condition, end: End) -> None:
-    """It can never run: it ends, and says by whom."""
+    """End a waiter whose condition can never be met, naming the original failure."""
     text = f"{_label(condition)} was not run, since {end.root}" if end.root else f"{_label(condition)} {end.text}"
     root = end.root or text
     forget(state, waiter.id)

@@ -1,7 +1,5 @@
-"""Groups: many jobs of one submission. The rules that go beyond a single job are here:
-how many are let into the queue at once, when the rest is ended, and when the whole is over.
-
-A member that was not let go yet waits and is not in the queue, so it costs a matching pass nothing.
+"""Groups: many jobs of one submission; how many of an array are released to the queue at once, and when too many
+failures end the rest. Members that are not released yet are not in the queue and cost a pass nothing.
 """
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
@@ -15,7 +13,7 @@ from distributed_grid.protocol.jobs import Cause, Outcome, Reason, State
 
 
 def enter(state: GridState, job: Job) -> None:
-    """A member is there, new or from the disk."""
+    """Add a member, new or restored."""
     members = state.groups[job.group]
     members.live[job.id] = None
     members.states[job.state] = members.states.get(job.state, 0) + 1
@@ -33,18 +31,18 @@ def enter(state: GridState, job: Job) -> None:
 
 def _hold(state: GridState, members: Members, job: Job) -> None:
     members.pending.append(job.id)
-    if isinstance(job.phase, Queued):  # it was let go before the start
+    if isinstance(job.phase, Queued):  # it was released before the restart
         state.become(job, Held(reason=job.reason))
 
 
 def go_on(state: GridState) -> None:
-    """All members were entered: let go those that may be."""
+    """After a restore, once all members were added: release those that may run."""
     for members in state.groups.values():
         let_go(state, members)
 
 
 def let_go(state: GridState, members: Members) -> None:
-    """Put into the queue as many members as may be there."""
+    """Release as many members to the queue as the limit allows."""
     if members.group.id in state.held.unmet:
         return
     while members.pending and (not members.most or members.active < members.most):
@@ -56,7 +54,7 @@ def let_go(state: GridState, members: Members) -> None:
 
 
 def reason(state: GridState, job: Job) -> Reason:
-    """Why a member waits that is not in the queue."""
+    """Why a member is held back."""
     if job.request.gang:
         return outcomes.gang_reason(state, job)
     members = state.groups[job.group]
@@ -64,7 +62,7 @@ def reason(state: GridState, job: Job) -> Reason:
 
 
 def follow_end(state: GridState, job: Job) -> None:
-    """What the end of a member means to the others: the next is let go, or the rest is ended."""
+    """After the end of a member: release the next one, or end the rest."""
     members = state.groups.get(job.group)
     if members is None:
         return
@@ -81,10 +79,10 @@ def follow_end(state: GridState, job: Job) -> None:
 
 
 def end(state: GridState, job: Job, text: str, grace: float) -> None:
-    """Have a job end, as its owner's cancel does; `grace` below zero: its own."""
+    """Cancel a job; `grace` below zero: its own."""
     allocation = state.allocations.get(job.allocation)
     if job.state is State.WAITING or allocation is None:
-        # An attempt before may have run: then nobody is told that it never did.
+        # If an earlier attempt may have run, the outcome does not say that it never did.
         outcomes.finish(
             state, job, Outcome(cause=Cause.CANCELLED, text=text, started=job.retried > 0 or job.taken_back > 0)
         )

@@ -1,8 +1,8 @@
-"""The jobs that wait, in lines of equal requests of one user: if the first of a line cannot be placed, none behind it
-can. So a pass over the queue costs the number of different requests, however many jobs there are.
+"""The queue of waiting jobs. Equal requests of one user form a line: if the first job of a line cannot be placed, none
+behind it can, so a pass costs the number of different requests and not of jobs.
 
-The lines of a user in a class of priority stand together, by the turn of their first job; the users of a class stand by
-their share (`fairness.py`). Nobody is moved but who has changed.
+Within a priority class users are ordered by share (`fairness.py`), and the lines of a user by the turn of their first
+job. Updates are incremental.
 """
 
 import math
@@ -20,21 +20,21 @@ from distributed_grid.protocol.resources import Resources
 
 BLOCK = 512
 NOWHERE = (math.inf, 1 << 62)
-"""The place of a standing without an entry in the order."""
+"""The place of a standing that has no entry in the order."""
 
 Key = tuple[str, Request, float]
-"""What makes jobs equal: the user, the request, and how long they take at the most (0: nobody knows)."""
+"""Jobs with the same key share a line: user, request and maximum duration in seconds (0: unlimited)."""
 
 
 def key_of(job: Job) -> Key:
-    """What it is equal to others by."""
+    """The key of a job's line."""
     limit = job.spec.time_limit
     return job.user, job.request, limit + job.spec.grace if limit else 0.0
 
 
 class Line:
-    """Equal jobs, by their turn. `blocked`: the first was refused, and no room has grown since. `lasts`: seconds that
-    one takes at the most, with its grace; 0: nobody knows."""
+    """Equal jobs, by turn. `blocked`: the first was refused, and no suitable capacity was freed since. `lasts`: maximum
+    duration of one with its grace, in seconds; 0: unlimited."""
 
     __slots__ = ("blocked", "count", "entered", "heap", "lasts", "reason", "request", "standing")
 
@@ -46,17 +46,17 @@ class Line:
         self.count = 0
         self.blocked = False
         self.entered = -1
-        """The turn of its one entry in its standing that counts; below zero: it has none."""
+        """The turn of its valid entry in its standing; below zero: it has none."""
         self.reason: Reason | None = None
-        """Why the first of the line waits, as last told."""
+        """Why the first of the line waits, as last published."""
 
     def __lt__(self, other: "Line") -> bool:
-        """For entries with the same turn, of which one does not count any more."""
+        """Breaks ties between entries with the same turn, of which one is stale."""
         return False
 
 
 class Standing:
-    """Where a user stands in a class: their lines there, and their rank among the others, the smallest first."""
+    """A user's lines in a priority class, and the user's rank in it; the smallest is served first."""
 
     __slots__ = ("blocks", "count", "lines", "place", "priority", "rank", "user")
 
@@ -66,25 +66,25 @@ class Standing:
         self.count = 0
         self.rank = 0.0
         self.lines: list[tuple[int, Line]] = []
-        """A heap. Entries are not taken out when they become untrue; `first` sees to that."""
+        """A heap; stale entries are removed by `Queue.first_line`."""
         self.place: tuple[float, int] = NOWHERE
-        """Rank and turn of its one entry in the order that counts."""
+        """Rank and turn of its valid entry in the order."""
         self.blocks: dict[int, dict[int, None]] = {}
-        """The turns that wait, in blocks of following turns: `Queue.ahead` counts blocks, not jobs."""
+        """The waiting turns, in blocks of `BLOCK` turns, so that `Queue.ahead` counts blocks and not jobs."""
 
     def __lt__(self, other: "Standing") -> bool:
-        """For entries with the same rank and turn, of which one does not count any more."""
+        """Breaks ties between entries with the same rank and turn, of which one is stale."""
         return False
 
     def before(self, turn: int) -> int:
-        """How many of these jobs have a turn before this one."""
+        """How many of its jobs have a turn before this one."""
         mine = turn // BLOCK
         count = sum(len(block) for number, block in self.blocks.items() if number < mine)
         return count + sum(other < turn for other in self.blocks.get(mine, ()))
 
 
 class Queue:
-    """All jobs that wait. A job's turn is its number in the order of submission, and stays its own for life."""
+    """All jobs that wait. A job's turn is its number in the order of submission, which never changes."""
 
     def __init__(self) -> None:
         self.lines: dict[Key, Line] = {}
@@ -92,8 +92,7 @@ class Queue:
         self.turns: dict[str, int] = {}
         self._line_of: dict[str, Line] = {}
         self.order: dict[Priority, list[tuple[float, int, Standing]]] = {one: [] for one in reversed(Priority)}
-        """By class, the highest first: a heap of the standings in it. Entries are not taken out when they become
-        untrue; `first` sees to that."""
+        """By class, the highest first: a heap of its standings; stale entries are removed by `first`."""
         self.lowest = Resources()
         self.departed = 0
 
@@ -104,7 +103,7 @@ class Queue:
         return job in self.turns
 
     def add(self, job: str, key: Key, turn: int) -> Line:
-        """This job waits (again)."""
+        """Enqueue a job."""
         user, request, lasts = key
         line = self.lines.get(key)
         if line is None:
@@ -130,7 +129,7 @@ class Queue:
         return line
 
     def remove(self, job: str) -> None:
-        """This job waits no more. Its entry is left in the heap until it surfaces or there are too many such."""
+        """Dequeue a job. Its heap entry stays until it surfaces or too many are stale."""
         line = self._line_of.pop(job)
         turn = self.turns.pop(job)
         standing = line.standing
@@ -152,7 +151,7 @@ class Queue:
             heapify(line.heap)
 
     def line(self, job: str) -> Line:
-        """The line a waiting job stands in."""
+        """The line of a waiting job."""
         return self._line_of[job]
 
     def _waits(self, entry: tuple[int, str], line: Line) -> bool:
@@ -170,27 +169,26 @@ class Queue:
     # --- the order of service -----------------------------------------------------------------------------------------
 
     def rank(self, standing: Standing, rank: float) -> None:
-        """This is the rank of a standing from now on."""
+        """Set the rank of a standing."""
         if rank != standing.rank:
             standing.rank = rank
             if standing.place is not NOWHERE:
                 self._enter(standing, standing.place[1])
 
     def rank_of(self, standing: Standing) -> float:
-        """What it is."""
+        """The rank of a standing."""
         return standing.rank
 
     def _enter(self, standing: Standing, turn: int) -> None:
         standing.place = (standing.rank, turn)
         order = self.order[standing.priority]
         heappush(order, (standing.rank, turn, standing))
-        if len(order) > 4 * len(self.standings) + 64:  # ranks change often, and entries that surface never are many
+        if len(order) > 4 * len(self.standings) + 64:  # ranks change often, and many stale entries never surface
             order[:] = [entry for entry in order if entry[:2] == entry[2].place]
             heapify(order)
 
     def first(self, priority: Priority) -> Standing | None:
-        """Who is to be served first in this class, which is the first of its order then; None: nobody waits there, but
-        for those whose entries were taken out of the order."""
+        """The standing to serve first in this class, then at the top of its order; None: no entry is left there."""
         order = self.order[priority]
         while order:
             rank, turn, standing = order[0]
@@ -206,8 +204,7 @@ class Queue:
         return None
 
     def first_line(self, standing: Standing) -> Line | None:
-        """The line of a standing to be served first, which is `lines[0]` then; None: there is none, but for those
-        whose entries were taken out."""
+        """The line of a standing to serve first, then at the top of `lines`; None: no entry is left there."""
         lines = standing.lines
         while lines:
             turn, line = lines[0]
@@ -222,7 +219,7 @@ class Queue:
 
     @property
     def least(self) -> Resources:
-        """Of each kind, no more than anybody wants: where this finds no room, nobody does."""
+        """A lower bound of all requests, by kind: where this does not fit, no request does."""
         if self.departed > len(self.lines):
             self.lowest, self.departed = self._least_of_all(), 0
         return self.lowest
@@ -237,9 +234,9 @@ class Queue:
             self.lowest = lesser(self.lowest, wanted)
 
     def ahead(self, job: str) -> int:
-        """How many waiting jobs are likely to be served before this one: all of higher classes, those of its user with
-        an earlier turn, and as many of every other user in its class, since they take turns (one more of those who
-        stand before). An estimate: whose jobs are small gets more turns."""
+        """Estimate how many waiting jobs are served before this one: all of higher classes, those of its user with an
+        earlier turn, and as many of every other user in its class (one more if that user comes first), as if users
+        took turns."""
         standing = self._line_of[job].standing
         mine = count = standing.before(self.turns[job])
         place = self.place(standing)
@@ -251,61 +248,60 @@ class Queue:
         return count
 
     def place(self, standing: Standing) -> tuple[float, int]:
-        """Where a standing is among the others of its class: its rank, and the turn of its first job."""
+        """The sort key of a standing in its class: its rank, and the turn of its first job."""
         line = self.first_line(standing)
         return self.rank_of(standing), 1 << 62 if line is None else self.head(line)[0]
 
 
 class Reranked(Queue):
-    """A queue as it is, but for the ranks of some standings: to look at, between two passes. It shares all that it is
-    made of, and changes nothing."""
+    """A read-only overlay of a queue with other ranks for some standings, valid until the queue changes."""
 
     def __init__(self, queue: Queue, ranks: Mapping[Standing, float]) -> None:
         vars(self).update(vars(queue))
         self._ranks = ranks
 
     def rank_of(self, standing: Standing) -> float:
-        """What it would be."""
+        """The overlaid rank."""
         return self._ranks.get(standing, standing.rank)
 
     def first(self, priority: Priority) -> Standing | None:
-        """Who would be served first in this class; None: nobody waits there."""
+        """The standing that would be served first in this class; None: nobody waits there."""
         there = [one for one in self.standings.values() if one.priority is priority]
         return min(there, key=self.place, default=None)
 
     @property
     def least(self) -> Resources:
-        """As of the queue."""
+        """As `Queue.least`, without updating it."""
         return self._least_of_all() if self.departed > len(self.lines) else self.lowest
 
 
 def lesser(one: Resources, other: Resources) -> Resources:
-    """Of each kind, the smaller of two amounts."""
+    """The minimum of two amounts, by kind."""
     if one.fits(other):
         return one
     return Resources(min(one.cpu, other.cpu), min(one.memory, other.memory), min(one.gpu, other.gpu))
 
 
-# --- who is not in the queue, or not alone in it ----------------------------------------------------------------------
+# --- groups, held-back jobs and reservations --------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Members:
-    """A group that lives. `pending` are those that were not let go yet, in the order of their indexes (those that have
-    ended meanwhile are still in it), `active` how many were and have not ended."""
+    """A group that has not ended. `pending`: members that were not released to the queue yet, by index (possibly with
+    some that have ended meanwhile); `active`: how many were released and have not ended."""
 
     group: Group
     live: dict[str, None] = field(default_factory=dict)
     pending: deque[str] = field(default_factory=deque)
     active: int = 0
     states: dict[State, int] = field(default_factory=dict)
-    """How many of the live ones are in each state."""
+    """Number of live members in each state."""
     ending: bool = False
     """Too many have failed, and the others were told to end."""
 
     @property
     def most(self) -> int:
-        """How many may be let go at once; 0: all."""
+        """Concurrency limit of its array; 0: none."""
         return self.group.array.most if self.group.array is not None else 0
 
     def moved(self, before: State, after: State) -> None:
@@ -316,24 +312,23 @@ class Members:
 
 @dataclass(slots=True)
 class Waiters:
-    """Who is held back from the queue. A waiter is a job, or a group as a whole."""
+    """Jobs and whole groups that are held back from the queue."""
 
     unmet: dict[str, dict[Condition, None]] = field(default_factory=dict)
-    """The conditions of each waiter that are not met; none are left where only a time is waited for."""
+    """The unmet conditions of each waiter; empty where only its begin time is awaited."""
     on: dict[After, dict[str, dict[str, Condition]]] = field(default_factory=lambda: {kind: {} for kind in After})
-    """By what is waited for and its id: who waits, by which of its conditions."""
+    """Index of `unmet`: kind of condition, id of the dependency, id of the waiter."""
     unstarted: dict[str, set[str]] = field(default_factory=dict)
-    """Of the groups whose start is waited for, the members that have not."""
+    """Groups whose start is awaited, and their members that have not started."""
     ends: dict[str, End] = field(default_factory=dict)
-    """How those ended that did last."""
+    """The latest ends of jobs and groups."""
     roots: dict[str, str] = field(default_factory=dict)
-    """What those that failed by their dependencies failed by at first, until their own end is followed."""
+    """The original failure of jobs that ended by a failed dependency, until their own end was handled."""
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False):
-    """A node kept for a waiting job. `at`: when it can start there at the latest; infinite: nobody knows. `after` are
-    the allocations that have to end for it. `progress`: when something there last became free; `seen`: when it was
-    last looked at."""
+    """A node reserved for a waiting job. `at`: when it can start there at the latest; infinite: unknown. `after`: the
+    allocations that have to end first. `progress`: when one of them last ended; `seen`: time of the last check."""
 
     job: str
     node: str
@@ -344,9 +339,8 @@ class Reservation(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reservations(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is reserved, by the job that it is for: one of each user in a class at the most, or one for each member of
-    its gang, of which the first is the `job` of all. `look_again`: nothing more is looked for before; `left`: the node
-    that was given up last."""
+    """Reservations by job: at most one for each user in a class, or one for each member of a gang, all with its first
+    member as `job`. `look_again`: no search for another one before then; `left`: the node that was given up last."""
 
     by_job: dict[str, Reservation] = {}
     look_again: float = 0.0

@@ -1,9 +1,8 @@
-"""Nobody starves: the first of a user that cannot start yet has a node kept for it, and who comes behind may only start
-there what does not keep it waiting (docs/shares.md).
+"""Reservations with backfill against starvation: a node is reserved for a user's first job that cannot start yet, and
+jobs behind it may only start there if they do not delay it (docs/shares.md).
 
-The node is the one where the first could start the earliest, by the time limits of what runs there. The rest of the
-grid stays free for all, and the first itself takes any place that it finds. Once a node is kept it stays so until the
-first has started or is gone, or the node is of no use to it any more.
+It is the node where that job could start the earliest, by the time limits of what runs there. The job itself may start
+on any other node. A reservation lasts until the job has started or ended, or cannot use the node any more.
 """
 
 import math
@@ -23,26 +22,25 @@ from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.resources import MILLI, Resources
 
 LOOKED = 64
-"""So many nodes are looked at for one to keep: where there are more, those with the most of it free."""
+"""Maximum number of nodes compared for a reservation; of more, those with the most capacity free."""
 LOOK_SECONDS = 0.001
-"""So long nothing is looked for again for each node that was looked at: looking is work."""
+"""Pause before the next search, for each node that was compared: bounds the cost of searching."""
 FEW = 16
-"""As few can be looked at any time."""
+"""A search of no more nodes than this needs no pause."""
 STARTING = 2.0
-"""Seconds from a grant until what was granted runs and its time limit counts."""
+"""Expected seconds from a grant to the start of the job and of its time limit."""
 MOST = 4
-"""So many nodes are kept at the most, for the first in the order of service."""
+"""Maximum number of jobs with a reservation, the first in the order of service."""
 SEEN_EVERY = 1.0
-"""So often a node that is kept is looked at where nothing has become free there."""
+"""Interval between checks of a reservation where nothing has changed (s)."""
 STUCK = 300.0
-"""A node where nothing has become free for so long, and nobody knows when something will, is not kept any longer where
-another would do."""
+"""A reservation without a known start that saw no progress for this long moves to another node (s)."""
 _PARTS = ((3, 4), (1, 2), (1, 4), (0, 1))
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
-    """Who wants to start: the request, how long it takes at the most (seconds; 0: nobody knows), and where it stands in
-    the order of service: its class, negated, the rank of its user there, and its turn."""
+    """A request that wants to start, its maximum duration (seconds; 0: unlimited), and its sort key in the order of
+    service: its class, negated, the rank of its user there, and its turn."""
 
     request: Request
     lasts: float
@@ -50,24 +48,24 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
 
 
 def asked(state: GridState, job: str) -> Ask:
-    """A job that waits."""
+    """The `Ask` of a waiting job."""
     line = state.queue.line(job)
     return Ask(line.request, line.lasts, _order(state, job))
 
 
 Places = tuple[Placement, ...] | Refusal
-"""One place, or of a gang one for each member; or none."""
+"""One placement, or one for each member of a gang; or none."""
 
 
 def places_of(state: GridState, job: Job) -> Places:
-    """Where a job that waits goes now: see `places_for`."""
+    """Placements of a waiting job: see `places_for`."""
     if not state.reservations.by_job:
         return _places(state, job.request, state.index)
     return places_for(state, state.reservations, asked(state, job.id), state.now)
 
 
 def places_for(state: GridState, kept: Reservations, ask: Ask, now: float) -> Places:
-    """Where this goes now, and nowhere where it would keep those waiting who come before it."""
+    """Placements for a request that delay no reservation of a job that comes before it."""
     hidden: list[Reservation] = []
     index: Shown = state.index
     while True:
@@ -92,7 +90,7 @@ def _places(state: GridState, request: Request, index: Shown) -> Places:
 
 
 def in_the_way(state: GridState, kept: Reservations, ask: Ask, placement: Placement, now: float) -> Reservation | None:
-    """Who would be kept waiting by this placement."""
+    """The reservation that this placement would delay; None: it delays none."""
     for one in kept.by_job.values():
         if one.node != placement.node or ask.order <= _order(state, one.job):
             continue
@@ -107,7 +105,7 @@ def in_the_way(state: GridState, kept: Reservations, ask: Ask, placement: Placem
 
 
 def _begins(kept: Reservations, one: Reservation) -> float:
-    """When the first can start: a gang when the last of its nodes has room."""
+    """When the job of a reservation can start: a gang when the last of its nodes has room."""
     return max(other.at for other in kept.by_job.values() if other.job == one.job)
 
 
@@ -117,7 +115,7 @@ def _order(state: GridState, job: str) -> tuple[int, float, int]:
 
 
 def _room_then(state: GridState, one: Reservation) -> Room:
-    """What is free on the node when those have ended whom the first waits for."""
+    """What is free on the node when the allocations have ended that the reservation waits for."""
     node = state.nodes[one.node]
     assert node.room is not None
     room = node.room.copy()
@@ -127,18 +125,18 @@ def _room_then(state: GridState, one: Reservation) -> Room:
     return room
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
+# --- making and keeping reservations ----------------------------------------------------------------------------------
 
 
 def review(state: GridState, least: Resources, now: float) -> tuple[Reservations, list[str]]:
-    """What is still of use of that which is kept, and from when on; and the nodes on which others may start again."""
+    """Re-check all reservations: those that stay, with new start times, and the nodes that became free for others."""
     if not state.reservations.by_job:
         return state.reservations, []
     by_job, free, left = dict[str, Reservation](), list[str](), state.reservations.left
     for job, old in state.reservations.by_job.items():
         request = state.jobs[job].request
         if request.resources.fits(least) and not request.gang:
-            continue  # nobody wants less
+            continue  # no other request is smaller
         if old.node not in state.grown and old.node in state.index and now < old.seen + SEEN_EVERY:
             by_job[job] = old
             continue
@@ -150,7 +148,7 @@ def review(state: GridState, least: Resources, now: float) -> tuple[Reservations
             if not stuck:
                 by_job[job] = Reservation(old.job, old.node, *plan, progress, now)
                 if plan[0] > old.at:
-                    free.append(old.node)  # there is time for what had none before
+                    free.append(old.node)  # longer jobs may be backfilled now
                 continue
             left = old.node
         free.append(old.node)
@@ -169,7 +167,7 @@ def _another(state: GridState, old: Reservation, now: float) -> bool:
 
 
 def keep_first(state: GridState, kept: Reservations, least: Resources, now: float) -> Reservations:
-    """Keep a node for the first of each class, if it waits since before."""
+    """Reserve a node for the first job of each class, if it was refused in an earlier pass."""
     for priority, order in state.queue.order.items():
         first = state.queue.first(priority) if order else None
         line = None if first is None else state.queue.first_line(first)
@@ -179,10 +177,9 @@ def keep_first(state: GridState, kept: Reservations, least: Resources, now: floa
 
 
 def keep_for(state: GridState, kept: Reservations, line: Line, least: Resources, now: float) -> Reservations:
-    """The first of this line cannot start, and it is the first of its user in its class: keep a node for it. Not where
-    that has one already, where so many are kept for others who come first, or where nobody wants less than it does
-    (`least` is the least that is wanted of each kind), so that nobody could take what it waits for. For a gang one is
-    kept for each member: who wants as much, and less of it, could pass it."""
+    """Reserve a node for the first job of a line, which is the first of its user in its class and cannot start; for a
+    gang, one for each member. None is made if the user has one there, if `MOST` jobs that come first have one, or if no
+    request is smaller (`least` is the lower bound of all), so that none could delay it."""
     request, standing = line.request, line.standing
     if now < kept.look_again or (request.resources.fits(least) and not request.gang):
         return kept
@@ -213,7 +210,7 @@ def keep_for(state: GridState, kept: Reservations, line: Line, least: Resources,
 
 
 def _nearest(state: GridState, request: Request) -> list[str]:
-    """The nodes to look at: all of a small grid, else those where the largest part of it is free."""
+    """The nodes to compare: all of a small grid, else those where the largest part of the request is free."""
     if len(state.index) <= LOOKED:
         return [name for name, node in state.nodes.items() if name in state.index and able(node, request)]
     wanted, found = request.resources, dict[str, None]()
@@ -233,7 +230,7 @@ def _nearest(state: GridState, request: Request) -> list[str]:
 
 
 def _plan(state: GridState, node: Node, request: Request, now: float) -> tuple[float, tuple[str, ...]] | None:
-    """When there is room for this on the node at the latest, and after which ends; None: never, by what is known."""
+    """When there is room for this on the node at the latest, and after which allocations; None: never."""
     if node.room is None or not able(node, request):
         return None
     room, at, after = node.room.copy(), now, list[str]()
@@ -250,8 +247,7 @@ def _plan(state: GridState, node: Node, request: Request, now: float) -> tuple[f
 
 
 def ends(state: GridState, allocation: Allocation, now: float) -> float:
-    """When this allocation ends at the latest, unless it is frozen (again) for its node's owner: that puts it off;
-    infinite: nobody knows."""
+    """When this allocation ends at the latest, if it is not frozen again; infinite: unknown."""
     job = state.jobs[allocation.job]
     if allocation.state is State.LOST:
         return math.inf
@@ -264,20 +260,20 @@ def ends(state: GridState, allocation: Allocation, now: float) -> float:
     return begins + time_suspended(job, now) + job.spec.time_limit + job.spec.grace
 
 
-# --- what is said of it -----------------------------------------------------------------------------------------------
+# --- explaining -------------------------------------------------------------------------------------------------------
 
 
 def kept_for(state: GridState, job: str) -> Reservation | None:
-    """The node that is kept for this job."""
+    """The reservation of this job; None: it has none."""
     return state.reservations.by_job.get(job)
 
 
 def words(state: GridState, kept: Reservation) -> str:
-    """What is kept for a job, and from when on it can start there."""
+    """Describe a reservation: the nodes, and when the job can start there."""
     mine = [one for one in state.reservations.by_job.values() if one.job == kept.job]
     names = [name for one in mine for name in one.after]
     waited_for = [there for name in names if (there := state.allocations.get(name)) is not None]
-    # What was frozen since the node was looked at last ends later than was thought then.
+    # What was frozen since the last check ends later than computed then.
     at = max(_begins(state.reservations, kept), *(ends(state, one, state.now) for one in waited_for), 0.0)
     frozen = [one.id for one in waited_for if state.jobs[one.job].active.suspended is not None]
     limit = f"at the earliest: {frozen[0]} is suspended" if frozen else "at the latest"

@@ -1,5 +1,5 @@
-"""A pass over those who wait: who can be placed is started, in order. A line of equal requests that was refused is not
-looked at again before a node has grown that has room for it, and a pass ends where there is no room left for anybody.
+"""The scheduling pass: start the waiting jobs that fit, in the order of service. A refused line is not tried again
+before a node with room for it has freed capacity, and a pass ends when no request fits anywhere.
 """
 
 import copy
@@ -28,14 +28,13 @@ from distributed_grid.protocol.resources import Resources
 
 CLASSES = tuple(Priority)
 Hopeless = tuple[Resources, Constraints | None, bool, str | None]
-"""What nobody has room for: how much, of which nodes, whether Ray was to reserve it, and whose jobs they run."""
+"""A request that fits nowhere in this pass: amount, constraints, whether it needs Ray, and whose jobs the nodes run."""
 HOPELESS_KEPT = 8
-"""Refused amounts that are remembered within a pass."""
+"""Number of refused requests remembered within a pass."""
 
 
 def match(state: GridState) -> None:
-    """Place who can be placed: classes by their priority, users by their share, their lines by the turn of the first
-    job."""
+    """Start what fits: classes by priority, users by share, their lines by the turn of the first job."""
     if not state.queue.lines and not state.reservations.by_job:  # nobody waits
         state.fresh, state.grown = {}, {}
         return
@@ -56,17 +55,17 @@ def match(state: GridState) -> None:
 
 
 def _was_placed(state: GridState, waiting: Job) -> bool:
-    """Whether it was placed at once, as was asked, and waits again since."""
+    """Whether an immediate job was placed in time and was requeued since."""
     whole = outcomes.gang_members(state, waiting) if waiting.request.gang else (waiting,)
     return any(one.retried or one.taken_back for one in whole)
 
 
-# --- who comes before whom --------------------------------------------------------------------------------------------
+# --- the order of service ---------------------------------------------------------------------------------------------
 
 
 def _rank(state: GridState) -> None:
-    """Rank those whose share has changed, and now and then all: shares change by themselves. Who is alone comes first
-    with any rank, and is ranked when somebody else waits."""
+    """Rank the users whose share has changed, and every `RANKED_EVERY` all, since shares decay. A user who waits alone
+    needs no rank."""
     if len(state.queue.standings) < 2:
         return
     standings = _to_rank(state, state.now)
@@ -77,8 +76,8 @@ def _rank(state: GridState) -> None:
 
 
 def _as_of(state: GridState, now: float) -> float:
-    """When all are ranked anew, or were last. Also who is ranked between is ranked as of then: a second's age more
-    would take them past others, and past their own jobs that were refused on account of those."""
+    """The time that ranks are computed for: that of the last ranking of all, also for users who are ranked in between,
+    since a little more age would move them past others for no reason."""
     return now if now >= state.shares.ranked + RANKED_EVERY else state.shares.ranked
 
 
@@ -103,11 +102,11 @@ def _rank_of(state: GridState, standing: Standing, at: float) -> float:
 
 
 def would(state: GridState, request: Request, user: str, lasts: float, now: float) -> Places:
-    """Where a job of this user would start if it were submitted now; nothing is changed. `lasts`: seconds it takes at
-    the most, with its grace; 0: nobody knows."""
+    """Where a job of this user would start if it were submitted now. Read-only. `lasts`: its maximum duration with its
+    grace, in seconds; 0: unlimited."""
     at = _as_of(state, now)
     ranks = {standing: _rank_of(state, standing, at) for standing in _to_rank(state, now)}
-    seen = copy.copy(state)  # shares all with it, but for what is put in its place here
+    seen = copy.copy(state)  # an overlay: shares everything except what is replaced here
     queue = seen.queue = Reranked(state.queue, ranks)
     there = queue.standings.get((request.priority, user))
     rank = state.shares.share(user, at, state.policy.sharing) if there is None else queue.rank_of(there)
@@ -120,7 +119,7 @@ def would(state: GridState, request: Request, user: str, lasts: float, now: floa
 
 
 def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
-    """No room has grown: only lines with a new job can have anybody to place. Those that could not."""
+    """A pass without freed capacity: only lines with a new job are tried. Returns the refused lines."""
     lines = {id(line): line for line in map(state.queue.line, fresh) if not line.blocked}
     heads = [(*_place(state, line), line) for line in lines.values()]
     heapify(heads)
@@ -144,13 +143,13 @@ def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
 
 
 def _place(state: GridState, line: Line) -> tuple[int, float, int]:
-    """Where the first of a line stands in the order of service."""
+    """Sort key of a line in the order of service."""
     return -line.request.priority, line.standing.rank, state.queue.head(line)[0]
 
 
 def _serve_all(state: GridState, grown: list[Node]) -> list[Line]:
-    """The rooms of these nodes have grown. All lines in order, but for those refused before that none of them has room
-    for, and only until there is no room for anybody. Those that were refused."""
+    """A pass after these nodes freed capacity: all lines in order, except blocked ones that fit on none of them, until
+    no request fits anywhere. Returns the refused lines."""
     queue, hopeless = state.queue, list[Hopeless]()
     passed: list[tuple[int, Line]] = []
     done: list[tuple[float, int, Standing]] = []
@@ -188,15 +187,15 @@ def _has_grown(state: GridState, grown: list[Node], request: Request) -> bool:
 
 
 def _waits(state: GridState, line: Line, heads: set[int]) -> None:
-    """This line cannot start. For the first of a user in a class a node is kept."""
+    """Make a reservation for a line that cannot start, if it is the first of its user in its class."""
     if id(line.standing) not in heads:
         heads.add(id(line.standing))
         state.reservations = keep_for(state, state.reservations, line, state.queue.least, state.now)
 
 
 def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:
-    """Start the first job of a line, if there is room; of a gang, all members or none. Within a pass room only shrinks:
-    what is at least as much as something hopeless need not be tried, if that was asked of any node, or of the same."""
+    """Start the first job of a line, if there is room; of a gang, all members or none. Within a pass capacity only
+    shrinks, so a request that contains a hopeless one with the same constraints, or none, is not tried."""
     wanted, nodes, by_ray = line.request.resources, line.request.constraints, line.request.ray
     # Where it was hopeless among the nodes that run one user's jobs, it is among those that run everyone's.
     user = state.index.whose(line.request.user)
@@ -220,7 +219,7 @@ def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:
 
 
 def _start(state: GridState, job: Job, found: tuple[Placement, ...]) -> bool:
-    """False: a gang has no port left to meet at."""
+    """Start a job on these placements. False: no rendezvous port is left for its gang."""
     if not job.request.gang:
         start(state, job, found[0])
         return True
