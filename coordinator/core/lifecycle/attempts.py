@@ -1,5 +1,5 @@
-"""An attempt of a job while it lives: granted and launched, told to stop, suspended for the node's owner; and when
-it is run again, with the lease that makes that safe.
+"""The attempts of a job: grant and launch, stop, suspension and recall for the node's owner; and the retry rules, with
+the leases that make retries safe.
 """
 
 import msgspec
@@ -24,14 +24,14 @@ def record_lost(facts: NodeFacts, allocation: Allocation) -> bool:
 
 
 def of_unknown_fate(facts: NodeFacts, allocation: Allocation) -> bool:
-    """Whether it may live there, and the node does not know."""
+    """Whether it may be alive there without the node knowing."""
     return bool(facts.unknown) and record_lost(facts, allocation)
 
 
 DRIFT = 1.01
-"""A node's clock may run this much slower than ours."""
+"""Maximum clock drift: a node's clock may run this much slower."""
 ENDING = 3.0
-"""Seconds that a node may need to end a job whose lease has run out."""
+"""Seconds that a node may need to end a job whose lease has expired."""
 RETRY_CLASSES: dict[Cause, RetryOn] = {
     Cause.NODE_LOST: RetryOn.LOST,
     Cause.SUPERVISOR_LOST: RetryOn.LOST,
@@ -44,42 +44,42 @@ RETRY_CLASSES: dict[Cause, RetryOn] = {
     Cause.OUT_OF_MEMORY: RetryOn.OOM,
     Cause.NODE_OUT_OF_MEMORY: RetryOn.OOM,
 }
-"""Ends after which an owner may want another attempt. A time limit, a cancel and a command that is not there are not
-among them: the same would happen again."""
+"""Causes that can be retried. A time limit, a cancel and a missing command are not among them: a retry would end the
+same way."""
 
 
 TAKEN_BACK_CAUSES = frozenset({Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED})
-"""Ends that the grid itself made, to give the place to somebody else: the job waits again, and no retry is used up."""
+"""Evictions by the grid: the job is requeued without using up a retry."""
 BY_THE_GRID = TAKEN_BACK_CAUSES | {Cause.GANG}
-"""Ends that no owner asked for: a cancel comes before them."""
+"""Causes that the submitter did not ask for: a cancel overrides them."""
 
 
 def longest_lease(policy: Policy) -> float:
-    """A lease that has run out, and its job has ended, by the time a silent node is taken for lost: counted there from
-    the sending of what is counted here from its receipt."""
+    """The longest lease of which it is sure that the job has ended when a silent node is taken for lost: the node
+    counts from sending a heartbeat, the coordinator from receiving it."""
     return max(0.0, (policy.disconnected_after + policy.lost_after - ENDING) / DRIFT)
 
 
 def lease_of(job: Job, policy: Policy) -> float:
-    """The lease of the next attempt: only what may be run again when it is lost has one."""
+    """The lease of the next attempt: only jobs that are retried when lost have one."""
     leased = RetryOn.LOST in job.request.retry_on and job.retried < job.request.retries
     return longest_lease(policy) if leased else 0.0
 
 
 def lease_expired(allocation: Allocation, policy: Policy) -> bool:
-    """Whether an allocation has ended for sure on a node that was silent for so long that it is taken for lost."""
+    """Whether an allocation has ended for sure when its node is taken for lost."""
     return 0.0 < allocation.lease <= longest_lease(policy)
 
 
 def was_taken_back(job: Job, allocation: Allocation, outcome: Outcome) -> bool:
-    """Whether the grid took the job's place away, so that it waits again: unless its owner forbade that, and it had
-    begun already, or has cancelled it meanwhile."""
+    """Whether the grid evicted the job and it is requeued: not if it was cancelled meanwhile, or had started and must
+    not be requeued."""
     cancelled = allocation.stop is not None and allocation.stop.cause not in TAKEN_BACK_CAUSES
     return outcome.cause in TAKEN_BACK_CAUSES and not cancelled and (job.request.requeue or not outcome.started)
 
 
 def told_outcome(allocation: Allocation, outcome: Outcome) -> Outcome:
-    """The end as its owner is told of it: cancelled, where that was asked while the grid took the place back."""
+    """The outcome to record: cancelled, if that was asked for during an eviction."""
     stop = allocation.stop
     if stop is None or stop.cause in BY_THE_GRID or outcome.cause not in BY_THE_GRID:
         return outcome
@@ -87,12 +87,12 @@ def told_outcome(allocation: Allocation, outcome: Outcome) -> Outcome:
 
 
 def may_retry(job: Job, outcome: Outcome) -> bool:
-    """Whether its owner wants another attempt after such an end, and there is one left."""
+    """Whether the retry policy covers this cause, with a retry left."""
     return job.retried < job.request.retries and RETRY_CLASSES.get(outcome.cause) in job.request.retry_on
 
 
 def wants_retry(job: Job, allocation: Allocation, outcome: Outcome) -> bool:
-    """Whether its owner wants another attempt after this end."""
+    """Whether this end is retried: not after a stop on request, nor with exit code 0."""
     stopped = allocation.stop is not None and allocation.stop.cause not in TAKEN_BACK_CAUSES
     if stopped or job.retried >= job.request.retries:
         return False
@@ -102,7 +102,7 @@ def wants_retry(job: Job, allocation: Allocation, outcome: Outcome) -> bool:
 
 
 def start(state: GridState, job: Job, placement: Placement, gang: Gang | None = None) -> None:
-    """Grant a waiting job its place and have it launched."""
+    """Grant a placement to a waiting job and launch it."""
     allocation = state.grant(job, placement, lease_of(job, state.policy), gang)
     on = state.nodes[allocation.node].ray
     if job.request.ray and (wanted := ray_bundle(on, allocation.grant.resources)):
@@ -118,7 +118,7 @@ def start(state: GridState, job: Job, placement: Placement, gang: Gang | None = 
 
 
 def reserve(state: GridState, allocation: Allocation) -> None:
-    """Have Ray reserve it; it has so long to answer."""
+    """Ask Ray for a reservation, with a deadline."""
     place = allocation.ray
     assert place is not None, f"{allocation.id} is not placed by Ray"
     state.out.append(Reserve(allocation.id, place.node, place.resources))
@@ -142,7 +142,7 @@ def launch(state: GridState, job: Job, allocation: Allocation) -> Launch:
 
 
 def _spec(state: GridState, job: Job) -> JobSpec:
-    """What a job is started with: a member of a group is told which it is."""
+    """The spec to launch: members of a group get its id and their index in the environment."""
     if not job.group:
         return job.spec
     group = state.groups[job.group].group
@@ -157,9 +157,8 @@ def _spec(state: GridState, job: Job) -> JobSpec:
 
 
 def request_stop(state: GridState, allocation: Allocation, cause: Cause, text: str, grace: float) -> bool:
-    """Tell an allocation to stop: SIGTERM, `grace` seconds, SIGKILL. Once; but a cancel comes before a taking back, so
-    that what its owner has ended is not run again. With a member of a gang the others stop. False: nothing was changed
-    by it."""
+    """Tell an allocation to stop: SIGTERM, `grace` seconds, SIGKILL. Once; but a cancel overrides an eviction, so that
+    the job is not requeued. The other members of a gang stop with it. False: nothing has changed."""
     asked = _request_stop(state, allocation, cause, text, grace)
     job = state.jobs[allocation.job]
     if asked and job.request.gang:
@@ -185,7 +184,7 @@ def _request_stop(state: GridState, allocation: Allocation, cause: Cause, text: 
     allocation.stop = Stop(allocation=allocation.id, grace=grace, cause=cause.value, text=text)
     state.preempting.gives.told(allocation.node)
     job, node = state.jobs[allocation.job], state.nodes[allocation.node]
-    # It is lost also on a node that is back, from when its launch is said again until it has started.
+    # It is LOST also on a node that is back, from the resent launch until it has started.
     reached = node.synced and node.state is NodeState.UP and not of_unknown_fate(node.facts, allocation)
     if allocation.state is State.LOST and not reached:
         state.tell(job, f"to be stopped when {allocation.node} is back: {text}")
@@ -202,7 +201,7 @@ def _request_stop(state: GridState, allocation: Allocation, cause: Cause, text: 
 
 
 def time_suspended(job: Job, now: float) -> float:
-    """Seconds by which the time limit of this attempt ends later, as it was frozen for so long."""
+    """Seconds that this attempt was suspended, which extend its time limit."""
     phase, attempt = job.phase, job.phase.attempt
     before = attempt.suspended_for if attempt is not None else 0.0
     if isinstance(phase, Active) and phase.suspended is not None:
@@ -211,7 +210,7 @@ def time_suspended(job: Job, now: float) -> float:
 
 
 def suspended(state: GridState, node: Node, message: Suspended) -> None:
-    """It was frozen, or goes on. Told again after a reconnect, when nothing new may have happened."""
+    """An allocation was frozen or resumed. Reported again after a reconnect, possibly without news."""
     allocation = node.allocations.get(message.allocation)
     if allocation is None:
         state.out.append(Audit(node.facts.name, f"{message.allocation} is suspended there, and not known here"))
@@ -237,7 +236,7 @@ def suspended(state: GridState, node: Node, message: Suspended) -> None:
 
 
 def recalled(state: GridState, node: Node, message: Recalled) -> None:
-    """It was told to end, and waits again when it has."""
+    """The node's owner recalls an allocation: it is stopped, and then requeued."""
     allocation = node.allocations.get(message.allocation)
     if allocation is None or allocation.state is State.STOPPING:
         return

@@ -1,5 +1,5 @@
-"""Boosts: what is borrowed is lent only once Ray shows it. Until then a raylet that was started is still STARTING, and
-where Ray does not show it in time, it ends. All else about a boost is as with any job.
+"""Boosts: a started raylet stays STARTING until it has joined Ray, and is ended if it does not join in time. In all
+else a boost is a job like any other.
 """
 
 from msgspec.structs import replace
@@ -24,16 +24,16 @@ from distributed_grid.protocol.text import format_duration
 
 MOST = 366 * 86400.0
 DRAINED = "; exited with code 1"
-"""How `ray start --block` ends after each SIGTERM: that it did is no news, and looks like trouble."""
+"""How `ray start --block` ends after any SIGTERM: omitted, since it looks like an error."""
 
 
 def awaited(job: Job) -> bool:
-    """Whether it is a boost that Ray has not shown yet."""
+    """Whether it is a boost that has not joined Ray yet."""
     return job.spec.boost is not None and not job.begun
 
 
 def started(state: GridState, job: Job, allocation: Allocation) -> None:
-    """Its raylet runs. Now Ray has to show it."""
+    """Its raylet runs, and has to join Ray now."""
     state.tell(job, f"raylet started on {allocation.node}, Ray is to show it")
     state.out += (RecordAllocation(allocation), RecordJob(job))
     state.publish(job)
@@ -41,8 +41,8 @@ def started(state: GridState, job: Job, allocation: Allocation) -> None:
 
 
 def found(state: GridState, job: Job, allocation: Allocation) -> None:
-    """Its node is back, and its raylet runs there. One that Ray had not shown when the node fell silent is ended: it
-    may have given up meanwhile, and nobody uses it."""
+    """Its node is back with its raylet. If that had not joined when the node fell silent, it is ended: it may have
+    given up meanwhile."""
     if allocation.state is State.LOST:
         attempts.request_stop(
             state, allocation, Cause.NOT_JOINED, f"{allocation.node} was away while it was to join", 0.0
@@ -52,12 +52,12 @@ def found(state: GridState, job: Job, allocation: Allocation) -> None:
 
 
 def arm(state: GridState, allocation: Allocation) -> None:
-    """Have it looked at when Ray should show it."""
+    """Set the deadline for joining."""
     state.deadlines.arm("join", allocation.id, allocation.started + state.policy.join_within)
 
 
 def joined(state: GridState, event: Joined) -> None:
-    """Ray shows it, with all that was borrowed."""
+    """Ray shows the raylet with all of its resources."""
     allocation = state.allocations.get(event.allocation)
     if allocation is None or allocation.state is not State.STARTING or not allocation.started:
         return
@@ -66,14 +66,14 @@ def joined(state: GridState, event: Joined) -> None:
 
 
 def left(state: GridState, event: Left) -> None:
-    """Nobody can use it any more: its node has it back."""
+    """The raylet has left Ray: end the boost."""
     allocation = state.allocations.get(event.allocation)
     if allocation is not None and allocation.state is State.RUNNING:
         attempts.request_stop(state, allocation, Cause.NOT_JOINED, event.why, 0.0)
 
 
 def due(state: GridState, name: str) -> None:
-    """It should be in Ray by now."""
+    """Handle the deadline for joining."""
     allocation = state.allocations.get(name)
     if allocation is None or allocation.state is not State.STARTING:
         return
@@ -85,8 +85,7 @@ def due(state: GridState, name: str) -> None:
 
 
 def told(job: Job, outcome: Outcome) -> Outcome:
-    """How it ended, where its raylet ended by itself: it has an exit code that tells nobody anything, and has said
-    why."""
+    """The outcome of a boost, with the last error message of its raylet instead of a meaningless exit code."""
     if job.spec.boost is None:
         return outcome
     if outcome.cause is not Cause.EXITED:
@@ -99,7 +98,7 @@ def told(job: Job, outcome: Outcome) -> Outcome:
 
 
 def extend(state: GridState, event: ExtendAsked) -> None:
-    """Have it end so much later than it would."""
+    """Extend the time limit of a boost."""
     job = state.jobs.get(event.job)
     if job is None or job.spec.boost is None or job.state is State.STOPPING:
         what = f"{event.job} has ended" if job is None else f"{job.id} is no boost that could be extended"
@@ -118,6 +117,6 @@ def extend(state: GridState, event: ExtendAsked) -> None:
 
 
 def again(state: GridState, job: Job) -> None:
-    """Tell its node how long it lasts: said again where that may not have been heard."""
+    """Send its node the time limit; again where the message may have been lost."""
     if job.spec.boost is not None and job.allocation in state.allocations:
         state.out.append(Send(job.node, Extend(allocation=job.allocation, limit=job.spec.time_limit)))

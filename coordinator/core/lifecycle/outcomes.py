@@ -1,6 +1,4 @@
-"""What becomes of a job when an attempt of it is over: it has ended, or it waits again. The members of a gang
-start and end as one.
-"""
+"""What follows when an attempt has ended: the job ends or is requeued. The members of a gang start and end together."""
 
 from collections.abc import Sequence
 
@@ -33,8 +31,8 @@ from distributed_grid.protocol.resources import MILLI, format_bytes
 
 
 def request_after(state: GridState, job: Job, outcome: Outcome) -> Request | None:
-    """What the next attempt asks for: with more memory where its owner wants that, and it ran out of its own and not
-    its node's. As much of that as any node could ever lend; None if that is not more than it had."""
+    """The request of the next attempt: with more memory if it exceeded its own and its retry policy says so, up to what
+    any node could ever lend; None if that is not more than it had."""
     request = job.request
     if outcome.cause is not Cause.OUT_OF_MEMORY or not request.retry_memory:
         return request
@@ -51,13 +49,13 @@ def request_after(state: GridState, job: Job, outcome: Outcome) -> Request | Non
 
 
 def with_more(before: Request, after: Request) -> str:
-    """For a job's story: what the next attempt asks for, where that is more."""
+    """For a job's story: the memory of the next attempt, if that is more."""
     memory = after.resources.memory
     return f" with {format_bytes(memory)} of memory" if memory > before.resources.memory else ""
 
 
 def in_vain(outcome: Outcome) -> Outcome:
-    """The end of a job that would run again with more, if there were more."""
+    """The outcome of a job that no node could give the memory for a retry."""
     return msgspec.structs.replace(outcome, text=f"{outcome.text}; no node could ever lend it more")
 
 
@@ -65,7 +63,7 @@ def conclude(
     state: GridState, job: Job, outcome: Outcome, allocation: Allocation | None = None, text: str = "",
     attempt: Attempt | None = None,
 ) -> None:  # fmt: skip
-    """The job is over, and so is its gang if it has one. `attempt`: where it ran, if it held nothing here."""
+    """End a job for good. `attempt`: where it ran, if it has no allocation here."""
     phase, active = job.phase, not state.is_held(job)
     if allocation is not None:
         state.move(allocation, State.ENDED)
@@ -80,7 +78,7 @@ def conclude(
 
 
 def requeue(state: GridState, job: Job, allocation: Allocation, text: str) -> None:
-    """The allocation is over and the job is not: it waits again, at its old place in the queue."""
+    """End an allocation and put its job back in the queue, with its old turn."""
     state.move(allocation, State.ENDED)
     state.become(job, Queued(), text)
     state.enqueue(job)
@@ -89,7 +87,7 @@ def requeue(state: GridState, job: Job, allocation: Allocation, text: str) -> No
 
 
 ORIGINS = (Fate.NEVER_BEGAN, Fate.TAKEN_BACK, Fate.TO_RETRY, Fate.FAILED)
-"""Ends that end a gang. The others are no reason to, or what followed from it."""
+"""Ends of members that can be the reason why a gang ended; the others are none, or a consequence."""
 
 
 def gang_members(state: GridState, job: Job) -> list[Job]:
@@ -98,7 +96,7 @@ def gang_members(state: GridState, job: Job) -> list[Job]:
 
 
 def part_of(job: Job) -> Part | None:
-    """What came of its part in a gang, if that is over and others still have theirs."""
+    """The end of a member of a gang, if others have not ended yet."""
     return job.phase.part if isinstance(job.phase, GangPart) else None
 
 
@@ -111,13 +109,13 @@ def leads_gang(job: Job) -> bool:
 
 
 def gang_meeting(state: GridState, leader: Job, nodes: Sequence[str]) -> tuple[Gang, ...] | None:
-    """What each member is told if they start on these nodes now; None: there is no port left for them to meet at."""
+    """The rendezvous data of each member on these nodes; None: no port is left."""
     facts = [state.nodes[name].facts for name in nodes]
     return meeting(f"{leader.id}.{leader.tries + 1}", facts, state.meetings, state.policy)
 
 
 def start_gang(state: GridState, leader: Job, found: Sequence[Placement], met: Sequence[Gang]) -> None:
-    """Grant all members their places and have them launched."""
+    """Grant and launch all members."""
     for job, placement, part in zip(gang_members(state, leader), found, met, strict=True):
         attempts.start(state, job, placement, part)
 
@@ -128,8 +126,8 @@ def start_gang(state: GridState, leader: Job, found: Sequence[Placement], met: S
 def part_over(
     state: GridState, job: Job, allocation: Allocation, outcome: Outcome | None, text: str, again: bool = True
 ) -> None:
-    """The part of one member is over; without an `outcome` it never began, since its node would not have it. `again`:
-    nothing of it is alive for sure."""
+    """One member has ended; without an `outcome` it never began, since its node refused it. `again`: nothing of it is
+    alive for sure."""
     mates = [mate for one in gang_members(state, job) if (mate := state.allocations.get(one.allocation)) is not None]
     away = any(not _reachable(state, mate) for mate in mates if mate is not allocation)
     told = attempts.told_outcome(allocation, outcome) if outcome is not None else None
@@ -153,7 +151,7 @@ def _reachable(state: GridState, allocation: Allocation) -> bool:
 
 
 def _fate_of_part(job: Job, allocation: Allocation, outcome: Outcome | None) -> Fate:
-    """What the end of a part means to its gang."""
+    """What the end of a member means for its gang."""
     if outcome is None:
         return Fate.NEVER_BEGAN
     if outcome.cause is Cause.EXITED and outcome.code == 0:
@@ -168,11 +166,10 @@ def _fate_of_part(job: Job, allocation: Allocation, outcome: Outcome | None) -> 
 
 
 def waiting_over(state: GridState, job: Job, outcome: Outcome, text: str) -> None:
-    """A member that holds nothing is to be over: cancelled, or never placed. So are all, once none of them holds
-    anything."""
+    """End a member without an allocation, cancelled or never placed; the whole gang, once no member has one."""
     whole = gang_members(state, job)
     if not any(one.allocation in state.allocations for one in whole):
-        for one in whole:  # of which some may have begun before, in vain
+        for one in whole:  # some may have run in an earlier attempt
             began = one.retried > 0 or one.taken_back > 0
             conclude(state, one, replace(outcome, started=outcome.started or began), text=text)
     elif (part := part_of(job)) is not None and part.fate not in (Fate.DONE, Fate.FAILED, Fate.UNSURE):
@@ -186,7 +183,7 @@ def waiting_over(state: GridState, job: Job, outcome: Outcome, text: str) -> Non
 
 
 def _decide_gang(state: GridState, whole: list[Job]) -> None:
-    """The last part is over."""
+    """The last member has ended: end or requeue the gang."""
     first = _first_ended(whole)
     parts = [part for one in whole if (part := part_of(one)) is not None]
     cancelled = any(part.outcome is not None and part.outcome.cause is Cause.CANCELLED for part in parts)
@@ -204,7 +201,7 @@ def _decide_gang(state: GridState, whole: list[Job]) -> None:
 
 
 def _gang_request_after(state: GridState, first: Job, part: Part) -> Request | None:
-    """What all members ask for when they wait again, after this one's end; None: they do not."""
+    """The request of the next attempt of a gang; None: it ends."""
     if part.fate is Fate.FAILED:
         return None
     if part.fate is not Fate.TO_RETRY or part.outcome is None:
@@ -214,8 +211,8 @@ def _gang_request_after(state: GridState, first: Job, part: Part) -> Request | N
 
 
 def _first_ended(whole: list[Job]) -> Job | None:
-    """The member whose end ended the gang. One that never began comes before all, for what others made of that says
-    nothing; and one whose node was lost before those that failed while that could not be reached."""
+    """The member whose end ended the gang: first one that never began, since it may have made the others fail; and a
+    member on a lost node before those that failed while that was unreachable."""
     found = [
         (part.fate is not Fate.NEVER_BEGAN, part.away, part.at, one.index, one)
         for one in whole
@@ -233,7 +230,7 @@ def _outcome_of_member(job: Job, first: Job | None, cancelled: bool) -> Outcome:
 
 
 def _requeue_gang(state: GridState, whole: list[Job], first: Job, fate: Fate, request: Request) -> None:
-    """All of them, with the age of the first."""
+    """Requeue all members, with the turn of the first."""
     again = f"; to be run again{with_more(first.request, request)} ({first.retried + 1} of {request.retries})"
     text = f"its gang waits again, since {first.id} {_FATES_IN_WORDS[fate]}{again if fate is Fate.TO_RETRY else ''}"
     for one in whole:
@@ -255,11 +252,11 @@ _FATES_IN_WORDS = {
 }
 
 
-# --- words and checks -------------------------------------------------------------------------------------------------
+# --- reasons and checks -----------------------------------------------------------------------------------------------
 
 
 def gang_reason(state: GridState, job: Job) -> Reason:
-    """Why a member waits that is not in the queue."""
+    """Why a member outside of the queue waits."""
     whole = gang_members(state, job)
     if isinstance(job.phase, GangPart):
         left = sum(one.allocation in state.allocations for one in whole)
@@ -270,7 +267,7 @@ def gang_reason(state: GridState, job: Job) -> Reason:
 
 
 def check_gang(state: GridState, whole: list[Job], count: int) -> None:
-    """Raise AssertionError where a gang is not as one."""
+    """Raise AssertionError where the members of a gang contradict each other."""
     name = whole[0].group
     assert [one.index for one in whole] == list(range(count)), f"members of the gang {name} are gone before the others"
     assert len({one.tries for one in whole}) == 1, f"members of the gang {name} are at different attempts"
@@ -294,9 +291,8 @@ def check_gang(state: GridState, whole: list[Job], count: int) -> None:
 
 
 def over(state: GridState, job: Job, outcome: Outcome, allocation: Allocation, text: str, again: bool = True) -> None:
-    """An attempt has ended; `again`: nothing of it is alive for sure. The job is over, or is run again if its owner
-    wants that after such an end, or waits again since its place was taken back. What becomes of a member of a gang is
-    decided with the others."""
+    """An attempt has ended; `again`: nothing of it is alive for sure. The job ends, is retried, or is requeued after an
+    eviction; for a member of a gang that is decided with the others."""
     if (
         outcome.started and attempts.RETRY_CLASSES.get(outcome.cause) is not RetryOn.LOST
     ):  # where it is sure to have run
@@ -323,7 +319,7 @@ def over(state: GridState, job: Job, outcome: Outcome, allocation: Allocation, t
 
 
 def finish(state: GridState, job: Job, outcome: Outcome, allocation: Allocation | None = None, text: str = "") -> None:
-    """The job is over; of a gang, what that means is decided with the others."""
+    """End a job; for a member of a gang that is decided with the others."""
     if job.request.gang:
         waiting_over(state, job, outcome, text)
     else:

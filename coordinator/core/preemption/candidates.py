@@ -1,9 +1,8 @@
-"""Who could give way to an urgent request, node by node: what preemption plans are made of (plan.py). Nothing is
-changed here.
+"""Preemption candidates by node: the input of preemption plans (plan.py). Read-only.
 
-All nodes are looked at, in two steps. What is free on a node and what those hold there who may give way is compared
-with the request as mere amounts; that is cheap, and what fails it can never make room. The nodes that pass are then
-gone through one by one, those first where something was granted last: there is the least to lose.
+Nodes are filtered in two steps. First the sum of what is free and what candidates hold is compared with the request as
+plain amounts, which is cheap. The nodes that pass are checked one by one, those with the newest grant first, where the
+least work is lost.
 """
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
@@ -21,10 +20,9 @@ from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.resources import MILLI
 
 NODES = 64
-"""Of so many nodes where victims would make room the cheapest is taken."""
+"""Maximum number of nodes compared where victims would make room."""
 TRIED = 1024
-"""So many nodes are gone through one by one for that. Whoever is not found by then holds enough only as an amount, and
-not on any one core or device."""
+"""Maximum number of nodes checked one by one; so many fail only if amounts suffice and single devices do not."""
 
 
 def _sum(state: GridState, node: Node) -> tuple[int, str, int, int, int, float]:
@@ -38,9 +36,8 @@ def _sum(state: GridState, node: Node) -> tuple[int, str, int, int, int, float]:
 
 
 def views(state: GridState, request: Request, now: float) -> list[View]:
-    """The nodes where victims would make room for this (`NODES` of them, for a gang so many more as it has members),
-    and as many others where somebody may give way, but not enough of it or not yet. For a gang, foremost the nodes
-    where a member fits as it is."""
+    """The nodes where victims would make room for this (up to `NODES`, plus the number of members of a gang), then up
+    to `NODES` others where candidates are too few or in their min-hold. For a gang, nodes with free room come first."""
     passed = _large_enough(state, request)
     bounds = state.index.homes.bounds(request.constraints)
     free = _free(state, request) if request.gang else {}
@@ -62,7 +59,7 @@ def views(state: GridState, request: Request, now: float) -> list[View]:
 
 
 def _free(state: GridState, request: Request) -> dict[str, View]:
-    """The nodes that have room for a member of a gang as they are, and are not kept for another urgent request."""
+    """The nodes with free room for a member of a gang that are not reserved for another urgent request."""
     first = (state.jobs[one.job].request for one in state.reservations.by_job.values())
     waiting = zip(state.reservations.by_job.values(), first, strict=True)
     kept = {one.node for one, its in waiting if its.priority is Priority.URGENT and its != request}
@@ -75,8 +72,8 @@ def _free(state: GridState, request: Request) -> dict[str, View]:
 
 
 def _large_enough(state: GridState, request: Request) -> list[tuple[float, str]]:
-    """The nodes where somebody may give way or ends already and has, with what is free there, as much as is asked for:
-    those with the newest first."""
+    """The nodes where free capacity and what candidates and stopping allocations hold add up to the request; those with
+    the newest grant first."""
     wanted, known = request.resources, state.preempting.gives.known
     found: list[tuple[float, str]] = []
     for name, node in state.nodes.items():
@@ -100,7 +97,7 @@ def _large_enough(state: GridState, request: Request) -> list[tuple[float, str]]
 
 
 def _in_bounds(bounds: Bounds, node: str) -> bool:
-    """Whether the node is near to what the request wants to be near to, and apart from what it does not."""
+    """Whether the node meets the request's affinity."""
     return not bounds.missing and (bounds.near is None or node in bounds.near) and node not in bounds.apart
 
 
@@ -130,7 +127,7 @@ def _view(state: GridState, node: Node, request: Request, now: float) -> View:
 
 
 def _whole(state: GridState, job: Job, allocation: Allocation) -> bool:
-    """Whether this holds a place that can be given now; of a gang, with which all members end, each that has one."""
+    """Whether this can be preempted now; of a gang, all of its members that hold something."""
     if not job.request.gang:
         return _can_give(allocation)
     return all(
@@ -145,8 +142,8 @@ def _can_give(allocation: Allocation) -> bool:
 
 
 def _to_lose(state: GridState, job: Job, allocation: Allocation, now: float) -> tuple[float, float]:
-    """From when on this may be made to give way, and the core-seconds that would be lost; of a gang, by all members,
-    those of whose part is over as well: all of it is run again."""
+    """When this leaves its min-hold, and the core-seconds that would be lost; of a gang, by all members, also by those
+    that have ended, since all are run again."""
     policy = state.policy.preempting
     if not job.request.gang:
         lost = ran(job, allocation, now) * work(allocation.grant, state.nodes[allocation.node].facts.lendable)
@@ -163,18 +160,18 @@ def _to_lose(state: GridState, job: Job, allocation: Allocation, now: float) -> 
 
 
 def ran(job: Job, allocation: Allocation, now: float) -> float:
-    """Seconds that an attempt has run, without those it was frozen."""
+    """Seconds that an attempt has run, without suspensions."""
     return max(0.0, now - allocation.started - time_suspended(job, now)) if allocation.started else 0.0
 
 
 def _part_ran(member: Job) -> float:
-    """Seconds that a member has run whose part is over."""
+    """Seconds that a member of a gang ran that has ended."""
     phase = member.phase
     return max(0.0, phase.part.at - member.started) if isinstance(phase, GangPart) and member.started else 0.0
 
 
 def end_of(state: GridState, stopping: Allocation, now: float) -> float:
-    """By when one that was told to stop has ended; 0: not soon, or it should have and did not."""
+    """When a stopping allocation has ended at the latest; 0: not soon, or it is overdue."""
     policy = state.policy.preempting
     end = stopping.stopped + (stopping.stop.grace if stopping.stop is not None else 0.0)
     return end if now - policy.hold < end <= now + policy.grace_most else 0.0

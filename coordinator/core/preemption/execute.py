@@ -1,5 +1,5 @@
-"""Preemption from the plan to its end: its victims are told to stop, what they free is kept for the one they give way
-to, and it starts on that, or those who have given way for nothing resume first on what they gave.
+"""The execution of preemptions: victims are told to stop, what they free is earmarked for the preemptor, and it starts
+on that; or the preemption is called off, and the victims get their resources back first.
 """
 
 import math
@@ -18,11 +18,11 @@ from distributed_grid.protocol.messages.operator import Place, Preemption, Recei
 from distributed_grid.protocol.text import counted
 
 EVERY = 1.0
-"""Seconds between two looks at whether somebody may give way to the same job."""
+"""Interval between two plans for the same job (s)."""
 JOBS = 16
-"""So many urgent jobs are looked at in a pass."""
+"""Maximum number of urgent jobs considered in a pass."""
 PLANS = 2
-"""So many plans are tried in a pass; where many may give way on thousands of nodes each takes 20 to 30 ms."""
+"""Maximum number of failed plans in a pass; with many candidates on thousands of nodes each takes 20 to 30 ms."""
 HOUR = 3600.0
 
 
@@ -30,7 +30,7 @@ HOUR = 3600.0
 
 
 def look(state: GridState) -> None:
-    """After all who fit were placed: see whether others may give way to the urgent ones that are left."""
+    """After the scheduling pass: plan preemptions for the urgent jobs that still wait."""
     book = state.preempting
     if state.halted:
         return
@@ -60,7 +60,7 @@ def look(state: GridState) -> None:
             _say(state, job, found)
             at = state.now + EVERY
             at = min(at, found.again or at)
-            del book.urgent[name]  # it goes behind the others, so that many of them keep nobody from being looked at
+            del book.urgent[name]  # to the end, so that all urgent jobs get their turn
             book.urgent[name] = at
         later = min(later or at, at)
     if later:
@@ -74,7 +74,7 @@ def _can_meet(state: GridState, job: Job, found: Plan) -> bool:
 
 
 def due(state: GridState, name: str) -> None:
-    """It is time to look again, which is done after each matching."""
+    """Wakes the ledger up; `look` runs after each scheduling pass."""
 
 
 def _say(state: GridState, job: Job, found: NoPlan) -> None:
@@ -90,8 +90,8 @@ def _plan(state: GridState, request: Request, now: float) -> Plan | NoPlan:
 
 
 def foresee(state: GridState, request: Request, why: Reason, now: float) -> tuple[Reason, Preemption | None]:
-    """Who would give way to a request that was only asked about and has no place now, by the functions that a pass
-    uses; and `why` it does not start, with a word about that. Nothing is changed."""
+    """What would be preempted for a request that was only asked about and has no place now; and `why` it does not
+    start, amended with that. Read-only."""
     if request.priority is not Priority.URGENT or request.immediate or state.halted:
         return why, None
     found = _plan(state, request, now)
@@ -114,7 +114,7 @@ def foresee(state: GridState, request: Request, why: Reason, now: float) -> tupl
 
 
 def spent(state: GridState, now: float) -> float:
-    """Core-seconds that preemption has cost within the last hour."""
+    """Core-seconds lost by preemption within the last hour."""
     total = 0.0
     for at, lost in state.preempting.spent:
         if at > now - HOUR:
@@ -123,13 +123,13 @@ def spent(state: GridState, now: float) -> float:
 
 
 def _grace(state: GridState, victim: Victim) -> float:
-    """Seconds between the SIGTERM and the SIGKILL of one that gives way."""
+    """Seconds between the SIGTERM and the SIGKILL of a victim."""
     policy = state.policy.preempting
     return min(policy.grace_most, policy.notice + state.jobs[victim.job].spec.grace)
 
 
 def _ends(state: GridState, found: Plan, now: float) -> float:
-    """By when all have ended that a plan waits for, if it is carried out now."""
+    """When the last of the allocations that a plan waits for has ended, if it is executed now."""
     held = (one for place in found.places for one in state.nodes[place.node].allocations.values())
     others = [end_of(state, one, now) for one in held if one.state is State.STOPPING]
     return max(now, *others, *(now + _grace(state, victim) for victim in found.victims))
@@ -139,11 +139,11 @@ def _jobs(count: int) -> str:
     return f"{counted(count, 'job')} {'has' if count == 1 else 'have'}"
 
 
-# --- a plan is carried out -----------------------------------------------------------------------------------------
+# --- executing a plan ----------------------------------------------------------------------------------------------
 
 
 def _open(state: GridState, job: Job, found: Plan) -> None:
-    """The victims are told to stop; what they free is kept for the job."""
+    """Stop the victims and earmark what they free for the job."""
     book, policy = state.preempting, state.policy.preempting
     job.plans += 1
     receipt = Receipt(
@@ -184,7 +184,7 @@ def _each(request: Request) -> str:
 
 
 def serve(state: GridState) -> None:
-    """Before anybody else is placed: start those for whom a set is kept that is whole now."""
+    """Before the scheduling pass: start the jobs whose earmarked resources are all free now."""
     for name in list(state.grown) if not state.halted else ():
         for waiting in list(state.nodes[name].kept):
             job = state.jobs[waiting]
@@ -194,7 +194,7 @@ def serve(state: GridState) -> None:
 
 
 def _start(state: GridState, job: Job, places: tuple[Place, ...]) -> None:
-    """The set is whole: the job starts on it, of a gang all members on theirs."""
+    """Start a job, or all members of a gang, on the earmarked resources."""
     meeting = outcomes.gang_meeting(state, job, [place.node for place in places]) if job.request.gang else ()
     if meeting is None:
         _wait_again(state, job, "no port is left where its gang could meet")
@@ -209,11 +209,11 @@ def _start(state: GridState, job: Job, places: tuple[Place, ...]) -> None:
         attempts.start(state, job, held_sets.placement(state, job, places[0]))
 
 
-# --- it comes to nothing -------------------------------------------------------------------------------------------
+# --- calling a preemption off --------------------------------------------------------------------------------------
 
 
 def kept_due(state: GridState, name: str) -> None:
-    """A set was kept for so long that it is not waited for any more."""
+    """Handle the timeout of an earmark."""
     job = state.jobs.get(name)
     if job is None or not isinstance(job.phase, Earmarked):
         return
@@ -229,7 +229,7 @@ def kept_due(state: GridState, name: str) -> None:
 
 
 def abandon(state: GridState, node: Node) -> None:
-    """The node is cut off: who waits for a set there waits in the queue again."""
+    """The node is disconnected: requeue the jobs with an earmark there."""
     for name in list(node.kept):
         _wait_again(state, state.jobs[name], f"{node.facts.name} is {node.state.value}")
 

@@ -1,8 +1,7 @@
-"""A set of one node that is kept for a job that waits (of a gang, one of each of its nodes): nobody else is granted any
-of it, and the job waits for nothing else. It is kept until it is whole, or until a time; and over a restart, since the
-job's record says it.
+"""Earmarked resources of a node (of several for a gang): they are granted to nobody else, and the job waits for them
+outside of the queue, until they are all free or until a timeout. Earmarks survive a restart in the job's record.
 
-Who has such a set is one for whom others give way, or one who gave way for nothing (`execute.py`).
+A job gets an earmark when it preempts others, or when the preemption that evicted it is called off (`execute.py`).
 """
 
 from collections.abc import Iterable
@@ -20,14 +19,14 @@ from distributed_grid.protocol.resources import Grant
 
 
 def keep(state: GridState, job: Job, kept: Kept) -> None:
-    """From now on a waiting job waits for this set, and outside of the queue."""
+    """Earmark these resources for a job in the queue, which leaves it."""
     state.dequeue(job)
     state.become(job, Earmarked(kept=kept, reason=job.reason))
     take_up(state, job, kept)
 
 
 def take_up(state: GridState, job: Job, kept: Kept) -> None:
-    """Take the set off what others may have. What is not there yet becomes a debt, which is paid as it comes."""
+    """Take an earmark off the free capacity. What is not free yet becomes a debt, which is settled as it is freed."""
     for place in kept.places:
         node = state.nodes[place.node]
         node.kept[job.id] = place.grant
@@ -38,7 +37,7 @@ def take_up(state: GridState, job: Job, kept: Kept) -> None:
 
 
 def drop(state: GridState, job: Job) -> Kept:
-    """The set is kept no more; what becomes of its job is the caller's."""
+    """Remove an earmark; the caller changes the phase of the job."""
     kept = of(job)
     for place in kept.places:
         node = state.nodes[place.node]
@@ -50,14 +49,14 @@ def drop(state: GridState, job: Job) -> Kept:
 
 
 def of(job: Job) -> Kept:
-    """What is kept for a job that waits for that."""
+    """The earmark of a job that has one."""
     phase = job.phase
     assert isinstance(phase, Earmarked), f"nothing is kept for {job.id}"
     return phase.kept
 
 
 def wait(state: GridState, job: Job) -> None:
-    """Put a job in the queue, or have it wait for what was kept for it before the start."""
+    """Put a job in the queue, or restore the earmark that it had before a restart."""
     if isinstance(job.phase, Earmarked):
         state.preempting.takers |= takers_of([job])
         take_up(state, job, job.phase.kept)
@@ -66,13 +65,13 @@ def wait(state: GridState, job: Job) -> None:
 
 
 def takers_of(jobs: Iterable[Job]) -> dict[str, str]:
-    """Who gives way to whom, as these jobs say."""
+    """Preempted allocations and the jobs that preempt them, from the records of these jobs."""
     kept = ((job.id, job.phase.kept.receipt) for job in jobs if isinstance(job.phase, Earmarked))
     return {victim.allocation: name for name, receipt in kept if receipt is not None for victim in receipt.victims}
 
 
 def whole(state: GridState, job: Job, kept: Kept) -> tuple[Place, ...] | None:
-    """What the job can be granted of what is kept for it, now; of a gang, on all of its nodes or not at all."""
+    """The places to grant if all earmarked resources are free now; of a gang, on all of its nodes. None: not yet."""
     found: list[Place] = []
     for place in kept.places:
         grant = _whole(state.nodes[place.node], job, place.grant)
@@ -83,8 +82,8 @@ def whole(state: GridState, job: Job, kept: Kept) -> tuple[Place, ...] | None:
 
 
 def _whole(node: Node, job: Job, kept: Grant) -> Grant | None:
-    """Just that set; or, where no more is to come and the node's owner has taken some of it, as much elsewhere on the
-    node."""
+    """The earmarked grant; or, if the node's owner uses some of it and no more will be freed, as much of other devices
+    of the node."""
     room = node.room
     if room is None or not node.usable or not able(node, job.request):
         return None
@@ -100,7 +99,7 @@ def _whole(node: Node, job: Job, kept: Grant) -> Grant | None:
 
 
 def placement(state: GridState, job: Job, place: Place) -> Placement:
-    """The decision to start a job on what was kept for it, with the scores that anybody would get there."""
+    """The placement of a job on its earmark, with the scores of that node."""
     node = state.nodes[place.node]
     assert node.room is not None
     weights = state.policy.weights_of(job.request.strategy)
@@ -109,7 +108,7 @@ def placement(state: GridState, job: Job, place: Place) -> Placement:
 
 
 def reason(job: Job) -> Reason:
-    """Why a job waits for which a set is kept."""
+    """Why a job with an earmark waits."""
     kept = of(job)
     if kept.receipt is None:
         return Reason("Returning", f"what it gave on {kept.node} is kept for it until {clock(kept.until)}")
@@ -118,12 +117,12 @@ def reason(job: Job) -> Reason:
     return Reason("Preempting", f"{jobs} on {on} until {clock(kept.ends or kept.until)}")
 
 
-# --- it comes to nothing ----------------------------------------------------------------------------------------------
+# --- calling a preemption off -----------------------------------------------------------------------------------------
 
 
 def give_back(state: GridState, job: Job, why: str) -> None:
-    """What is kept for a job is so no more. Who has given way for it resumes on what it gave, before others; who still
-    ends will do so then. Whether the job goes on waiting is the caller's."""
+    """Remove an earmark that is not used. Its victims get what they gave up earmarked in turn, those that are still
+    stopping when they have ended. The caller changes the phase of the job."""
     kept = drop(state, job)
     receipt = kept.receipt
     if receipt is None:
@@ -144,7 +143,7 @@ def _resume(state: GridState, loser: Job, name: str, victim: Victim) -> None:
 
 
 def gave(state: GridState, job: Job, allocation: Allocation) -> None:
-    """A job waits again. If it is a victim, and nobody waits for its place any more, it has that back first."""
+    """A job was requeued. If it is a victim of a preemption that was called off, its place is earmarked for it."""
     told = allocation.stop is not None and allocation.stop.cause == Cause.PREEMPTED
     if told and allocation.id not in state.preempting.takers:
         _resume(
@@ -154,7 +153,7 @@ def gave(state: GridState, job: Job, allocation: Allocation) -> None:
 
 
 def close(state: GridState, receipt: Receipt, result: str, text: str) -> None:
-    """A preemption came to this end."""
+    """Complete the receipt of a preemption."""
     for victim in receipt.victims:
         state.preempting.takers.pop(victim.allocation, None)
     waited = max(0.0, state.now - receipt.at)

@@ -1,4 +1,4 @@
-"""Who gives way to an urgent request, or to a gang: a complete plan with the cheapest victims, or none, and why."""
+"""Preemption plans: the cheapest set of victims that makes room for an urgent request or a gang, or none and why."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -18,21 +18,20 @@ from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Grant, Resources
 
 GAP = 2
-"""So many classes below an urgent request others must be to give way to it. It is never less than one, so who took
-somebody's place can never be made to give it back to them."""
+"""Minimum number of priority classes between an urgent request and its victims. At least one, so that no victim can
+preempt its preemptor."""
 STEPS = 1024
-"""So many choices are tried on one node beyond the first: all there are where up to 8 may give way. Among more, the
-cheapest found by then."""
+"""Maximum number of search steps on one node beyond the first solution: exhaustive for up to 8 candidates."""
 STEPS_IN_ALL = 4096
-"""And so many on all nodes."""
+"""Maximum number of search steps on all nodes."""
 NAMED = 5
-"""So many other nodes are named as alternatives."""
+"""Maximum number of alternatives reported."""
 
 
 class View(msgspec.Struct, frozen=True):
-    """A node that meets the request's constraints, as a plan sees it: what is free there now or will be by what ends
-    already, and who holds something that may give way (`able`). `young` is when the first of those who have not been
-    there for long enough yet may give way too (0: there are none of them)."""
+    """A node that meets the request's constraints: what is free there, with what is being stopped already (`ending`
+    allocations), and the preemption candidates (`able`). `young`: when the first allocation leaves its min-hold
+    (0: none is in it)."""
 
     node: str
     room: Room
@@ -41,7 +40,7 @@ class View(msgspec.Struct, frozen=True):
     young: float = 0.0
 
     def makes_room(self, request: Request) -> bool:
-        """Whether there is room for this when all of them have given way."""
+        """Whether there is room for this without all candidates."""
         trial = self.room.copy()
         for victim in self.able:
             trial.give(victim.grant)
@@ -49,7 +48,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """These victims give way on this node; `grant` is what is kept for who asked. `lost` in core-seconds. `more`: the
+    """Preempt these victims on this node; `grant` is earmarked for the preemptor. `lost` in core-seconds. `more`: the
     places of the other members of a gang."""
 
     node: str
@@ -61,13 +60,13 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """All that is kept."""
+        """All earmarked places."""
         return (Place(self.node, self.grant), *self.more)
 
 
 class NoPlan(msgspec.Struct, frozen=True):
-    """Nobody gives way, and why. `code` is one of ending, no-victims, min-hold, badput-budget; `again` is when somebody
-    may after all (0: that is not known)."""
+    """Why nobody is preempted. `code` is one of ending, no-victims, min-hold, badput-budget; `again`: when to try again
+    (0: unknown)."""
 
     code: str
     text: str
@@ -75,18 +74,18 @@ class NoPlan(msgspec.Struct, frozen=True):
 
 
 def may(taker: Priority, holder: Priority) -> bool:
-    """Whether one class may take the place of another at all: an urgent one, from two steps below on."""
+    """Whether one class may preempt another: only an urgent one, and one at least `GAP` classes below."""
     return taker is Priority.URGENT and taker - holder >= GAP
 
 
 def hold_for(policy: Preempting, evicted: int) -> float:
-    """Seconds from its grant on for which a job keeps its place that was evicted so often: doubled with each."""
+    """The min-hold of a job that was evicted so often (s): doubled with each eviction."""
     return min(policy.min_hold_most, policy.min_hold * 2.0 ** min(evicted, 60))
 
 
 def work(grant: Grant, lendable: Resources) -> float:
-    """What a second of a grant is worth, in cores of its node: the largest share it has of anything that the node
-    lends, times the cores it lends. So one of two GPUs of a node with 16 cores counts as 8 cores."""
+    """A grant as a number of cores: its dominant share of what the node lends, times the cores that the node lends. So
+    one of two GPUs of a node with 16 cores counts as 8 cores."""
     has = grant.resources
     pairs = ((has.cpu, lendable.cpu), (has.memory, lendable.memory), (has.gpu, lendable.gpu))
     share = max((part / whole for part, whole in pairs if whole), default=0.0)
@@ -94,12 +93,12 @@ def work(grant: Grant, lendable: Resources) -> float:
 
 
 Cost = tuple[float, int, float, int]
-"""What victims lose and how many they are, of the higher class first: a low one is always preferred to a medium one."""
+"""Lost work and number of victims, first of those above low priority: low victims are always preferred."""
 NOTHING: Cost = (0.0, 0, 0.0, 0)
 
 
 def more(before: Cost, victim: Victim) -> Cost:
-    """The cost with one victim more."""
+    """The cost with one more victim."""
     lost, count, lost_low, count_low = before
     if victim.priority > Priority.LOW:
         return lost + victim.lost, count + 1, lost_low, count_low
@@ -107,25 +106,25 @@ def more(before: Cost, victim: Victim) -> Cost:
 
 
 def cost(victims: Iterable[Victim]) -> Cost:
-    """What sets of victims are compared by."""
+    """The cost of a set of victims."""
     return reduce(more, victims, NOTHING)
 
 
 def cheapest(
     room: Room, wanted: Resources, able: Sequence[Victim], steps: int = STEPS, need: Constraints | None = None
 ) -> list[Victim] | None:
-    """Those who lose least of all sets that make room here; None: all together do not."""
+    """The cheapest set of victims that makes room here; None: all together do not."""
     return search(OneNode(room.copy(), wanted, need), able, steps)
 
 
 class Trial(Protocol):
-    """Something to try out on who has to give way."""
+    """Capacity on which `search` tries sets of victims."""
 
     def give(self, victim: Victim) -> None:
-        """This one gives way."""
+        """Release what a victim holds."""
 
     def take(self, victim: Victim) -> None:
-        """It does not after all."""
+        """Undo `give`."""
 
     def fits(self) -> bool:
         """Whether there is room now."""
@@ -140,11 +139,11 @@ class OneNode:
         self._room, self._wanted, self._need = room, wanted, need
 
     def give(self, victim: Victim) -> None:
-        """This one gives way."""
+        """Release what a victim holds."""
         self._room.give(victim.grant)
 
     def take(self, victim: Victim) -> None:
-        """It does not after all."""
+        """Undo `give`."""
         self._room.take(victim.grant)
 
     def fits(self) -> bool:
@@ -153,10 +152,10 @@ class OneNode:
 
 
 def search(trial: Trial, able: Sequence[Victim], steps: int) -> list[Victim] | None:
-    """Those who lose least of all sets that make room; None: all together do not.
+    """The cheapest set of victims that makes room; None: all together do not.
 
-    All give way at first. Then they are gone through, the dearest first, and each is spared where there is room without
-    it: that is the reverse pass. From there other choices are tried, so many, where they may still be cheaper."""
+    A branch-and-bound search: all candidates are preempted first, then each is spared, the most expensive first, if
+    there still is room (the reverse pass); then up to `steps` other choices while they may be cheaper."""
     for victim in able:
         trial.give(victim)
     if not trial.fits():
@@ -167,7 +166,7 @@ def search(trial: Trial, able: Sequence[Victim], steps: int) -> list[Victim] | N
     least: Cost | None = None
     chosen: list[Victim] = []
     costs = [NOTHING]
-    todo = [(0, False)]  # whom to decide about next; True: that one was spared, and is to give way now
+    todo = [(0, False)]  # the index to decide about next; True: sparing it was tried, preempting it is next
     while todo and steps:
         steps -= 1
         at, spared = todo.pop()
@@ -194,7 +193,7 @@ def search(trial: Trial, able: Sequence[Victim], steps: int) -> list[Victim] | N
 
 
 def plan(views: Sequence[View], request: Request, policy: Preempting, spent: float) -> Plan | NoPlan:
-    """The cheapest plan that there is on one of these nodes. `spent`: core-seconds that were lost within the hour."""
+    """The cheapest plan on one of these nodes. `spent`: core-seconds lost within the last hour."""
     found: list[tuple[Cost, bool, str, View, list[Victim]]] = []
     beyond: list[Alternative] = []
     steps = STEPS_IN_ALL
@@ -235,7 +234,7 @@ def _none(views: Sequence[View], policy: Preempting, spent: float, beyond: list[
 
 
 def too_dear(policy: Preempting, spent: float, lost: float, on: str) -> NoPlan:
-    """More would be lost than may be."""
+    """The badput budget would be exceeded."""
     if policy.badput_budget <= 0:
         return NoPlan("badput-budget", "no preemption: the badput budget is 0, so nobody is evicted")
     left = max(0.0, policy.badput_budget - spent)
@@ -244,7 +243,7 @@ def too_dear(policy: Preempting, spent: float, lost: float, on: str) -> NoPlan:
 
 
 def too_young(views: Sequence[View]) -> NoPlan | None:
-    """Some may not give way yet, and might be enough with the others."""
+    """Some allocations are in their min-hold, and might be enough later."""
     young = [view.young for view in views if view.young]
     if not young:
         return None
@@ -257,7 +256,7 @@ def _ending(view: View) -> str:
 
 
 def ending_words(count: int) -> str:
-    """How many end: `1 job ends`."""
+    """`1 job ends`, `2 jobs end`."""
     return "1 job ends" if count == 1 else f"{count} jobs end"
 
 
@@ -268,12 +267,12 @@ def clock(at: float) -> str:
 
 
 EXACT = 8
-"""Where so few may give way in all, every set of them is compared."""
+"""Up to so many candidates in all, every set of them is compared."""
 
 
 def gang_plan(views: Sequence[View], request: Request, policy: Preempting, spent: float) -> Plan | NoPlan:
-    """The cheapest plan with a place for each member on a node of its own. `spent`: core-seconds that were lost within
-    the hour."""
+    """The cheapest plan with a place for each member on a node of its own. `spent`: core-seconds lost within the last
+    hour."""
     there = [view for view in views if view.room.fits(request.resources, request.constraints)]
     if len(there) >= request.gang:
         return _gang_ending(there, request)
@@ -304,14 +303,13 @@ def _gang_ending(there: Sequence[View], request: Request) -> NoPlan:
 
 
 def unit(victim: Victim) -> str:
-    """What gives way as a whole: a job, or a gang."""
+    """The id of what is preempted as a whole: a job, or a gang."""
     member = split_member(victim.job) if victim.gang else None
     return member[0] if member is not None else victim.job
 
 
 class _Nodes:
-    """The nodes that are compared, and who may give way on them. It is also what `search` tries victims out on: each
-    stands for all that its gang holds on them."""
+    """The compared nodes with their preemption candidates, as a `Trial` on which a victim stands for its whole gang."""
 
     def __init__(self, views: Sequence[View], request: Request) -> None:
         self._request = request
@@ -328,9 +326,8 @@ class _Nodes:
         return [replace(held[0][1], node=held[0][0]) for held in self._held.values()]
 
     def one_by_one(self, most: float = math.inf) -> tuple[list[Victim], list[Alternative]] | None:
-        """The nodes where least is lost (and on each of them no more than `most`), one after the other: who gives way
-        then, and what it would be on the others. What a gang that is chosen holds elsewhere is free from then on. None:
-        there are not so many nodes."""
+        """Choose the cheapest nodes (of those that cost no more than `most`) one by one: the victims, and the
+        alternatives. A chosen gang frees what it holds on the other nodes too. None: there are too few nodes."""
         steps = STEPS_IN_ALL
         found: dict[str, tuple[Cost, list[Victim]]] = {}
         for view in self._views.values():
@@ -362,7 +359,7 @@ class _Nodes:
         return list(chosen.values()), [Alternative(node, count, lost[0] + lost[2]) for lost, node, count in rest]
 
     def _on(self, view: View, chosen: dict[str, Victim] | tuple[()], steps: int) -> list[Victim] | None:
-        """Who gives way on one node beside those who do already."""
+        """The cheapest victims on one node in addition to the chosen ones."""
         room, able = view.room, list(view.able)
         if chosen and any(unit(victim) in chosen for victim in able):
             room = room.copy()
@@ -375,7 +372,7 @@ class _Nodes:
     # --- all at once --------------------------------------------------------------------------------------------------
 
     def at_once(self, chosen: list[Victim]) -> list[Victim]:
-        """The cheapest set: of all who may give way if they are few, else of those that were chosen one by one."""
+        """The cheapest set for all nodes: of all candidates if they are few, else of those chosen one by one."""
         self._open()
         able = self.units() if len(self._held) <= EXACT else chosen
         found = search(self, able, STEPS)
@@ -390,14 +387,14 @@ class _Nodes:
         return self._rooms[node].fits(self._request.resources, self._request.constraints)
 
     def give(self, victim: Victim) -> None:
-        """This one gives way, with its gang."""
+        """Release what a victim and its gang hold."""
         for node, held in self._held[unit(victim)]:
             self._rooms[node].give(held.grant)
             if self._has_room(node):
                 self._roomy.add(node)
 
     def take(self, victim: Victim) -> None:
-        """It does not after all."""
+        """Undo `give`."""
         for node, held in self._held[unit(victim)]:
             self._rooms[node].take(held.grant)
             if node in self._roomy and not self._has_room(node):
@@ -408,7 +405,7 @@ class _Nodes:
         return len(self._roomy) >= self._request.gang
 
     def places(self, victims: Sequence[Victim]) -> list[Place]:
-        """A place for each member when these have given way; preferred nodes come before others, and then by name."""
+        """A place for each member without these victims; preferred nodes first, then by name."""
         self._open()
         for victim in victims:
             self.give(victim)
