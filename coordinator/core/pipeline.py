@@ -2,13 +2,12 @@
 grid's promises. Records are durable before any other command of their batch is performed; commands keep their order.
 
 It is sans-IO, and the time is an argument. Its shell (the asyncio driver, the simulator) calls `turn` while events are
-queued, writes what `begin_write` gives and says what became of it, performs what `performable` gives, and calls `tick`
-when `next_time` has come. While a write is under way further batches gather for the next one, so a burst shares commits
-without anybody waiting for company.
+queued, writes what `begin_write` returns and reports the result, performs what `performable` returns, and calls `tick`
+when `next_time` has come. While a write is under way further batches gather for the next one: a group commit.
 
-A write that the disk refuses is tried again until the disk takes it. What happens meanwhile joins it: nothing of it is
-performed before it is stored, nothing new is started, and nothing that was stored before is affected. Of several
-records or commands about one thing only the newest is kept, so what waits stays small.
+A write that fails is retried until it succeeds. Later records join it: none of their commands is performed before they
+are stored, and nothing new is started. Of several records or commands about one thing only the newest is kept, so the
+backlog stays small.
 """
 
 from collections import deque
@@ -41,15 +40,15 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import Launch, Renewed, Stop
 
 BATCH = 256
-"""The most events that one turn hands to the ledger."""
+"""Maximum number of events in a turn."""
 SOON_SECONDS = 0.05
-"""How long a record that may wait waits for company on its way to the disk."""
+"""Maximum delay of a record that may wait for a group commit."""
 STALLED_SECONDS = 10.0
-"""A write that takes longer is trouble already, though nobody can say yet whether it will fail."""
+"""A write that takes longer counts as a disk failure."""
 AGAIN_SECONDS = 1.0
-"""Interval between tries whether the disk has recovered."""
+"""Interval between retries after a disk failure."""
 LINES_KEPT = 1000
-"""The most audit lines that wait for the disk; the newest stay."""
+"""Maximum number of audit lines in the backlog; the newest stay."""
 NEVER = float("inf")
 R = TypeVar("R", bound=Command)
 
@@ -63,26 +62,25 @@ class Mutator(Protocol):
 
 
 class Pipeline:
-    """Events in, writes and commands out. `trouble` is why the disk takes nothing now; None: it is well."""
+    """Events in, writes and commands out. `trouble`: the failure of the disk; None: it works."""
 
     def __init__(self, ledger: Mutator) -> None:
         self.trouble: GridError | None = None
         self.queue: deque[Event] = deque()
         self.handling: Event | None = None
-        """What the ledger was given last, while it is at work; None: it was asked to settle."""
+        """The event that the ledger is handling; None: it is settling."""
         self._ledger = ledger
         self._records: list[Record] = []
         self._commands: list[Command] = []
         self._urgent = False
         """Whether one of the gathered records may not wait."""
         self._due: list[Command] = []
-        """Commands that rest on nothing that is not stored."""
+        """Commands whose records are stored."""
         self._writing: list[Record] | None = None
         self._waiting: list[Command] = []
-        """Commands that rest on what is being written."""
+        """Commands whose records are being written."""
         self.refused = False
-        """Whether the disk has refused what is to be written, and not taken it since: then it is to be written through
-        a new connection, as nobody knows what of it is there."""
+        """Whether the last write failed: the retry needs a new connection, since its result is unknown."""
         self._retry_at = NEVER
         self._soon_at = NEVER
         self._stalled_at = NEVER
@@ -91,7 +89,7 @@ class Pipeline:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def put(self, event: Event) -> None:
-        """Something happened. Taken in order."""
+        """Queue an event."""
         self.queue.append(event)
 
     def turn(self, now: float) -> None:
@@ -104,21 +102,20 @@ class Pipeline:
         self.take(ledger.settle(now))
 
     def take(self, commands: list[Command]) -> None:
-        """What the ledger answered."""
+        """Sort the ledger's commands into records and what follows them."""
         for command in commands:
             if isinstance(command, RECORDS):
                 self._records.append(command)
                 self._urgent = self._urgent or not (isinstance(command, MAY_WAIT) and command.soon)
             elif type(command) is Send and type(command.message) is Renewed:
-                self._due.append(command)  # it rests on no record, and a slow disk must not let a lease expire
+                self._due.append(command)  # it needs no record, and a slow disk must not let a lease expire
             else:
                 self._commands.append(command)
 
     # --- what to perform ----------------------------------------------------------------------------------------------
 
     def performable(self, now: float) -> list[Command]:
-        """The commands to perform now, in order, each once. Records that may wait are left for the next write, or for a
-        moment."""
+        """The commands to perform now, in order, each once. Starts the delay of records that may wait."""
         due, self._due = self._due, []
         if self._writing is None and not self._urgent:
             if self._records and self._soon_at == NEVER:
@@ -135,7 +132,7 @@ class Pipeline:
         return self._urgent if self._writing is None else now >= self._retry_at
 
     def begin_write(self, now: float) -> list[Record]:
-        """The records to write, as one transaction; `written` or `refuse` says what became of it."""
+        """The records to write, as one transaction; report the result by `written` or `refuse`."""
         if self._writing is None:
             self._writing, self._waiting = self._records, self._commands
         else:
@@ -146,32 +143,32 @@ class Pipeline:
         return self._writing
 
     def written(self) -> None:
-        """The disk has it."""
+        """The write has succeeded."""
         self._due += self._waiting
         self._writing, self._waiting, self.refused = None, [], False
         self._stalled_at = NEVER
 
     def refuse(self, error: GridError, now: float) -> None:
-        """The disk did not take it."""
+        """The write has failed."""
         self.refused, self._retry_at, self._stalled_at = True, now + AGAIN_SECONDS, NEVER
         self._in_trouble(error, now)
 
     def records(self) -> Iterator[Record]:
-        """What the ledger has recorded and the disk does not have yet."""
+        """Records that are not stored yet."""
         yield from self._writing or ()
         yield from self._records
 
-    # --- a disk in trouble --------------------------------------------------------------------------------------------
+    # --- disk failures ------------------------------------------------------------------------------------------------
 
     def take_secure(self, now: float) -> bool:
-        """Whether the reserve is to be secured now; `secured` says what became of it."""
+        """Whether to allocate the disk reserve now; report the result by `secured`."""
         if now < self._secure_at:
             return False
         self._secure_at = NEVER
         return True
 
     def secured(self, error: GridError | None, now: float) -> None:
-        """The trouble is over when the disk has taken what there is and the reserve is there again (no `error`)."""
+        """The failure is over once the backlog is written and the reserve is allocated again (no `error`)."""
         if error is not None:
             self._in_trouble(error, now)
             self._secure_at = now + AGAIN_SECONDS
@@ -190,14 +187,14 @@ class Pipeline:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def next_time(self) -> float:
-        """When to call `tick` and look what is due, even if nothing happens. Whoever is early finds nothing to do.
-        While events are queued the ledger's deadline does not count: the next turn settles what is due."""
+        """When to call `tick` if nothing happens before; an early call does no harm. While events are queued the
+        ledger's deadline does not count, since the next turn settles."""
         deadline = None if self.queue else self._ledger.next_deadline()
         times = self._soon_at, self._retry_at, self._stalled_at, self._secure_at
         return min(times if deadline is None else (deadline, *times))
 
     def tick(self, now: float) -> None:
-        """Time has passed."""
+        """Handle the timers."""
         deadline = self._ledger.next_deadline()
         if deadline is not None and deadline <= now:
             self.put(Tick())
@@ -209,7 +206,7 @@ class Pipeline:
             self._in_trouble(GridError("the coordinator's disk does not answer", why, "look at that disk"), now)
 
     def hurry(self) -> None:
-        """All that waits for company or for the disk to recover is to be written now."""
+        """Make all records due now, also those that wait for a group commit or a retry."""
         self._urgent = bool(self._records)
         if self._retry_at < NEVER:
             self._retry_at = -NEVER
@@ -220,11 +217,11 @@ class Pipeline:
         return not (self.queue or self._records or self._writing is not None)
 
 
-# --- what waits for a disk in trouble, kept small ---------------------------------------------------------------------
+# --- coalescing the backlog -------------------------------------------------------------------------------------------
 
 
 def newest_records(records: Iterable[R]) -> list[R]:
-    """Each job, allocation, group and node once, as it is now. (Of orders, which do not change, the last ones stay.)"""
+    """The last record of each thing. (A record shows its job, allocation or group as it is when written.)"""
     kept: dict[tuple[str, str], R] = {}
     lines: deque[R] = deque(maxlen=LINES_KEPT)
     for record in records:
@@ -255,7 +252,7 @@ def newest_records(records: Iterable[R]) -> list[R]:
 
 
 def newest_commands(commands: Iterable[Command]) -> list[Command]:
-    """In order; what would be said several times only once, at the place of the first, in the words of the last."""
+    """Repeated commands once, at the position of the first, with the content of the last."""
     kept: dict[Any, Command] = {}
     for number, command in enumerate(commands):
         match command:

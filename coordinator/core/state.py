@@ -1,5 +1,5 @@
-"""The state of the grid: all nodes, allocations and jobs that live, and what is known beside them, with its
-deadlines; and the verbs that keep it consistent.
+"""The state of the grid: all nodes and all live jobs and allocations, with indexes, shares and deadlines; and the
+operations that keep it consistent.
 """
 
 import math
@@ -51,7 +51,7 @@ from distributed_grid.protocol.resources import Grant, Resources
 
 
 class Deadlines:
-    """At most one deadline for each pair of kind and name, the earliest that was asked for."""
+    """Timers: at most one for each pair of kind and name, the earliest that was armed."""
 
     def __init__(self) -> None:
         self.heap: list[tuple[float, int, str, str]] = []
@@ -59,7 +59,7 @@ class Deadlines:
         self.number = 0
 
     def arm(self, kind: str, name: str, at: float) -> None:
-        """Come up at this time or before; who is called then looks whether it is time."""
+        """Fire at this time or earlier; the handler checks whether it is time."""
         armed = self.armed.get((kind, name))
         if armed is None or at < armed:
             self.armed[(kind, name)] = at
@@ -67,11 +67,11 @@ class Deadlines:
             heappush(self.heap, (at, self.number, kind, name))
 
     def disarm(self, kind: str, name: str) -> None:
-        """It does not come up any more."""
+        """Cancel a timer."""
         self.armed.pop((kind, name), None)
 
     def due(self, now: float) -> Iterator[tuple[str, str]]:
-        """What comes up until now, the earliest first; what is armed meanwhile included."""
+        """Expired timers, the earliest first, including those that are armed meanwhile."""
         while self.heap and self.heap[0][0] <= now:
             at, _, kind, name = heappop(self.heap)
             if self.armed.get((kind, name)) == at:
@@ -79,26 +79,26 @@ class Deadlines:
                 yield kind, name
 
     def next(self) -> float | None:
-        """When the next one comes up; None: never."""
+        """When the next timer fires; None: never."""
         while self.heap and self.armed.get(self.heap[0][2:]) != self.heap[0][0]:
             heappop(self.heap)
         return self.heap[0][0] if self.heap else None
 
 
 STORY_MOST = 100
-"""Lines of a job's story that are kept; of a longer one, the middle goes."""
+"""Maximum number of lines of a job's story; older lines are dropped first, except the beginning."""
 TEXT_CHARS = 1000
-"""What is kept of a line: a part of it may be what a node says."""
+"""Maximum length of a line, which may quote a node."""
 KEYS_KEPT = 4096
-"""Keys of jobs that have ended that are remembered, until the shell is sure to find them on disk."""
+"""Number of keys of ended jobs kept in memory; older ones are on disk for sure, where the shell finds them."""
 SHARES_SAVED_EVERY = 60.0
-"""Seconds for which a change of an account may wait for its way to the disk: so much of a user's past a crash may
-lose. What is held is on disk in any case, with the allocations."""
+"""Interval between saves of changed accounts (s): the past use that a crash may lose. Current use is on disk with the
+allocations."""
 REASONS_EVERY = 1.0
-"""Seconds between two looks at why the lines of the queue wait."""
+"""Interval between updates of the reasons why lines wait (s)."""
 
 Asked = tuple[Resources, Constraints | None, str | None]
-"""What of a request says whether a node could ever meet it."""
+"""The parts of a request that decide whether a node could ever meet it."""
 
 
 class _Everything:
@@ -109,17 +109,17 @@ class _Everything:
 EVERYTHING: Container[str] = _Everything()
 
 
-# --- what is known beside nodes, jobs and allocations ---------------------------------------------------------------
+# --- parts of the state -----------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Facts:
-    """What has happened and was not followed yet: see `ledger.follow`."""
+    """State changes whose consequences were not handled yet: see `ledger.follow`."""
 
     held: deque[str] = field(default_factory=deque)
     """Jobs and groups that were held back."""
     started: deque[Job] = field(default_factory=deque)
-    """Jobs that have begun to run, where that may be waited for."""
+    """Jobs that have started, if any condition is on a start."""
     ended: deque[Job] = field(default_factory=deque)
     groups_ended: deque[Group] = field(default_factory=deque)
 
@@ -128,8 +128,8 @@ class Facts:
 
 
 class Streak(msgspec.Struct, frozen=True):
-    """Something was below the threshold all the time `since` then: over so many tellings, with this much used in all
-    (core-seconds) and at the most (cores)."""
+    """Consecutive samples below the threshold, `since` a time: their number, the total use (core-seconds) and the peak
+    (cores)."""
 
     since: float
     told: int = 0
@@ -138,8 +138,8 @@ class Streak(msgspec.Struct, frozen=True):
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """An allocation: when it was last told of, the streaks of its cores and of each of its GPUs, of which of them its
-    owner knows, and since when it uses none of its GPUs."""
+    """Idle tracking of an allocation: time of the last report, the streaks of its cores and of each GPU, for which of
+    them its submitter was warned, and since when it uses none of its GPUs."""
 
     heard: float
     streaks: dict[str, Streak]
@@ -149,36 +149,34 @@ class Idle(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Gives:
-    """What those hold on a node who may ever give way, or end already: an amount, remembered for as long as the same
-    allocations are there. Of a node's allocations, in the order of their grants, the number and the last one say
-    whether they are the same: one can only be added behind the last."""
+    """Cache of what preemption could free on each node, valid while the node has the same allocations. Their number and
+    the last one tell that, since allocations are only appended."""
 
     known: dict[str, tuple[int, str, int, int, int, float]] = field(default_factory=dict)
-    """By node: how many allocations, the last of them, the cores, memory and GPUs that may become free, and when the
-    newest who holds any of that was granted it."""
+    """By node: number of allocations, the last one, the cores, memory and GPUs that may be freed, and the time of the
+    newest grant among these."""
 
     def told(self, node: str) -> None:
-        """One that holds something there was told to stop."""
+        """An allocation of this node was told to stop."""
         self.known.pop(node, None)
 
 
 @dataclass(slots=True)
 class Book:
-    """What is known of preemptions, beside what the jobs say themselves."""
+    """The state of preemption, except what is in the records of jobs."""
 
     urgent: dict[str, float] = field(default_factory=dict)
-    """Urgent jobs that wait in the queue, and when it is looked next whether somebody gives way to them."""
+    """Urgent jobs in the queue, and the time of their next plan."""
     takers: dict[str, str] = field(default_factory=dict)
-    """Allocations that were told to give way in an open plan, and the job they give way to."""
+    """Preempted allocations of open plans, and the job that each was preempted for."""
     spent: list[tuple[float, float]] = field(default_factory=list)
-    """When how many core-seconds were lost, of the last hour."""
+    """Lost work of the last hour: time, core-seconds."""
     said: dict[Request, str] = field(default_factory=dict)
-    """Why nobody gives way to a request, as last found; only told."""
+    """Why nobody is preempted for a request, as last found; for explanations only."""
     gives: Gives = field(default_factory=Gives, compare=False)
-    """How much could be given way on each node, as far as that was asked; it follows from who is there."""
 
     def remember(self, receipts: Iterable[Receipt]) -> None:
-        """What preemptions before the start have cost."""
+        """Restore the lost work from receipts."""
         self.spent = sorted((receipt.at, receipt.lost) for receipt in receipts)
 
 
@@ -186,56 +184,56 @@ class Book:
 
 
 class GridState:
-    """The only owner of all states. `jobs` and `allocations` hold what lives; what has ended is on disk."""
+    """The whole state. `jobs` and `allocations` hold what has not ended; what has ended is on disk."""
 
     def __init__(self, epoch: int = 0, watched: Container[str] = EVERYTHING, policy: Policy = DEFAULT) -> None:
         self.epoch = epoch
         self.policy = policy
         self.watched = watched
-        """Jobs whose changes are published; it decides about nothing else."""
+        """Jobs whose changes are published."""
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
         self.jobs: dict[str, Job] = {}
         self.allocations: dict[str, Allocation] = {}
         self.placements: dict[str, Placement] = {}
-        """How the live allocations were decided, as far as it was since the start."""
+        """The decisions behind live allocations that were granted since the start."""
         self.keys: dict[tuple[str, str], str] = {}
         self.past_keys: dict[tuple[str, str], str] = {}
         self.groups: dict[str, Members] = {}
-        """Those of which a member lives."""
+        """Groups that have not ended."""
         self.held = Waiters()
         self.queue = Queue()
         self.shares = Shares()
         self.reservations = Reservations()
-        """Nodes that are kept for those who would starve otherwise."""
+        """Nodes reserved against starvation."""
         self.index = Catalogue(self.nodes, self.jobs)
         self.meetings: dict[tuple[str, int], str] = {}
-        """The addresses and ports where gangs meet that hold their places."""
+        """Rendezvous address and port of each running gang."""
         self.deadlines = Deadlines()
         self.turns: dict[str, int] = {}
         """The number of each live job in the order of submission."""
         self.next_turn = 1
         self.ever: dict[Asked, int] = {}
-        """How many nodes could ever meet a request, as far as it was asked since the nodes last changed."""
+        """Cache: how many nodes could ever meet a request; cleared when nodes change."""
         self.grown: dict[str, None] = {}
-        """Nodes that have more room than at the last pass."""
+        """Nodes with capacity freed since the last pass."""
         self.fresh: dict[str, None] = {}
-        """Jobs that began to wait since the last pass."""
+        """Jobs enqueued since the last pass."""
         self.failing: dict[str, str] = {}
-        """What failed to start lately, and on which node: see `nodes/quarantine.py`."""
+        """Commands that failed to start lately, and on which node: see `nodes/quarantine.py`."""
         self.idle: dict[str, Idle] = {}
-        """Of the allocations that were told of, what of them is not used: see `idle.py`."""
+        """Idle tracking of allocations: see `idle.py`."""
         self.snapshot = 0
-        """How often this state was settled: an explanation names the one that it was made of."""
+        """Number of times that this state was settled, by which an explanation names it."""
         self.preempting = Book()
         self.holding = False
-        """Nothing new is started until the disk takes what there is."""
+        """Nothing new is started while the disk fails."""
         self.loss: tuple[str, ...] = ()
-        """What shows that the store has lost commits: nothing is started until an operator has chosen."""
+        """Evidence that the store has lost commits: nothing is started until an operator has chosen."""
         self.ray_trouble = "it was not asked yet"
-        """Why it is not known what Ray has; empty: it is."""
+        """Why Ray's resources are unknown; empty: they are known."""
         self.unknown_before = 0.0
-        """What began on a node before this may rightly be unknown here: a backup was restored then."""
+        """When a backup was restored: allocations from before may be unknown here, and are not stopped."""
         self.facts = Facts()
         self.out: list[Command] = []
 
@@ -245,15 +243,15 @@ class GridState:
         return self.holding or bool(self.loss)
 
     def take_out(self) -> list[Command]:
-        """What is to be done outside, which is everybody's own from now on."""
+        """The commands since the last call, for the shell to perform."""
         out, self.out = self.out, []
         return out
 
     # --- the one mutator of states ----------------------------------------------------------------------------------
 
     def move(self, allocation: Allocation, to: State, text: str = "") -> None:
-        """Change the state of an allocation, and with it that of its job. One that has ended holds nothing any more;
-        what becomes of the job is said next, by `become`."""
+        """Change the state of an allocation, and with it that of its job. ENDED releases its resources; the caller then
+        sets the next phase of the job by `become`."""
         was, job = allocation.state, self.jobs[allocation.job]
         assert to in MOVES[was], f"{allocation.id} cannot go from {was.value} to {to.value}"
         assert job.allocation == allocation.id, f"{allocation.id} is not the allocation of {job.id}: {job.allocation}"
@@ -272,7 +270,7 @@ class GridState:
         self.tell(job, text)
 
     def become(self, job: Job, phase: Phase, text: str = "") -> None:
-        """Put a job in another phase; of one that waits again, or has ended, `text` says so in its story."""
+        """Put a job in another phase, with a `text` for its story."""
         was = job.phase
         allowed = type(phase) in PHASES[type(was)] and (type(phase) is Active or job.allocation not in self.allocations)
         assert allowed, f"{job.id} cannot go from {type(was).__name__} to {type(phase).__name__}"
@@ -283,18 +281,18 @@ class GridState:
             self.tell(job, text)
 
     def move_node(self, node: Node, to: NodeState) -> None:
-        """Change what is thought of a node's link; that it is what it was may be said again."""
+        """Change the state of a node, possibly to the same one."""
         name, was = node.facts.name, node.state
         assert to is was or to in NODE_MOVES[was], f"{name} cannot go from {was.value} to {to.value}"
         node.state = to
 
     def has_started(self, job: Job) -> None:
-        """It runs, or has run."""
+        """Note that a job runs, or has run."""
         job.begun = True
         if self.held.on[After.STARTED]:
             self.facts.started.append(job)
 
-    # --- what is said of it -----------------------------------------------------------------------------------------
+    # --- recording and publishing -----------------------------------------------------------------------------------
 
     def tell(self, job: Job, text: str) -> None:
         """Add a line to a job's story."""
@@ -303,20 +301,20 @@ class GridState:
         job.story.append(Step(self.now, job.phase.state, text[:TEXT_CHARS]))
 
     def changed(self, job: Job, allocation: Allocation | None = None, soon: bool = False) -> None:
-        """Make a job and its allocation durable, and tell who watches."""
+        """Record a job and its allocation, and publish the change."""
         if allocation is not None:
             self.out.append(RecordAllocation(allocation, soon))
         self.out.append(RecordJob(job, soon=soon))
         self.publish(job)
 
     def waits_for(self, job: Job, reason: Reason | None) -> None:
-        """This is why a job waits, as it was told last; None: nobody was told yet."""
+        """Set why a job waits; None: not known yet."""
         phase = job.phase
         assert isinstance(phase, Waiting), f"{job.id} is {phase.state.value}"
         phase.reason = reason
 
     def publish(self, job: Job) -> None:
-        """Tell who watches. A view costs as much as the change itself, and most jobs are watched by nobody."""
+        """Publish a job to its watchers. A view is costly, so none is made of jobs that nobody watches."""
         phase = job.phase
         if job.id in self.watched:
             self.out.append(Publish(job.view(phase.reason if isinstance(phase, Waiting) else None)))
@@ -326,22 +324,22 @@ class GridState:
     # --- jobs come and go -------------------------------------------------------------------------------------------
 
     def add(self, job: Job) -> None:
-        """A job lives from now on, with the next turn."""
+        """Add a job, with the next turn."""
         self.jobs[job.id] = job
         self.turns[job.id] = self.next_turn
         self.next_turn += 1
         self.settle_in(job)
 
     def settle_in(self, job: Job) -> None:
-        """Others find a job that lives by its names, and where it is if it holds something."""
+        """Index a job for affinity, by its names and its node."""
         homes = self.index.homes
         homes.enter(job)
         if type(job.phase) is Active:
             homes.place(job, job.phase.attempt.node)
 
     def remove(self, job: Job, active: bool) -> None:
-        """A job that has ended is here no more; `active`: it had been let into the queue. What follows from that is
-        seen to after the event."""
+        """Remove an ended job; `active`: it had been released to the queue. The consequences are handled after the
+        event."""
         del self.jobs[job.id], self.turns[job.id]
         self.index.homes.want_no_more(job)
         self.index.homes.leave(job)
@@ -373,13 +371,13 @@ class GridState:
             self.out.append(RecordGroup(group))
 
     def _put_by(self, user: str, key: str) -> None:
-        """What this key stands for has ended."""
+        """Move the key of an ended job or group to the past keys."""
         self.past_keys[(user, key)] = self.keys.pop((user, key))
         if len(self.past_keys) > KEYS_KEPT:
             del self.past_keys[next(iter(self.past_keys))]
 
     def begin_group(self, group: Group) -> Members:
-        """A group lives from now on; its members are added next."""
+        """Add a group; its members are added next."""
         members = self.groups[group.id] = Members(group)
         self.keys[(group.user, group.key)] = group.id
         return members
@@ -387,18 +385,18 @@ class GridState:
     # --- waiting ----------------------------------------------------------------------------------------------------
 
     def hold_back(self, waiter: Job | Group) -> None:
-        """Someone new, or taken up after a restart, waits for something: it is looked at after the event."""
+        """Hold back a job or group, new or restored; its conditions are evaluated after the event."""
         if isinstance(waiter, Job) and not isinstance(waiter.phase, Held):
             self.become(waiter, Held(reason=waiter.reason))
         self.held.unmet[waiter.id] = {}
         self.facts.held.append(waiter.id)
 
     def is_held(self, job: Job) -> bool:
-        """Whether a job waits, neither in the queue nor for what is kept for it."""
+        """Whether a job waits neither in the queue nor for an earmark."""
         return isinstance(job.phase, (Held, GangPart))
 
     def enqueue(self, job: Job) -> None:
-        """A job waits in the queue from now on, at the place of its turn."""
+        """Put a job in the queue, in the order of its turn."""
         if type(job.phase) is not Queued:
             self.become(job, Queued(reason=job.reason))
         self.queue.add(job.id, key_of(job), self.turns[job.id])
@@ -409,14 +407,14 @@ class GridState:
             self.preempting.urgent[job.id] = 0.0
 
     def dequeue(self, job: Job) -> None:
-        """A job waits in the queue no more, and no node is reserved for it."""
+        """Take a job out of the queue, with its reservation."""
         self.queue.remove(job.id)
         self.unreserve(job.id)
         self.index.homes.want_no_more(job)
         self.fresh.pop(job.id, None)
 
     def unreserve(self, job: str) -> None:
-        """This job needs no node reserved any more: others may have what was."""
+        """Remove the reservations of a job."""
         if job in self.reservations.by_job:
             gone = [one for one in self.reservations.by_job.values() if one.job == job]
             rest = {name: one for name, one in self.reservations.by_job.items() if one.job != job}
@@ -424,7 +422,7 @@ class GridState:
             self.grown |= {one.node: None for one in gone if self.nodes[one.node].usable}
 
     def _look_again(self, job: Job) -> None:
-        """Who wants to be near to this job, or apart from it, may have a place now."""
+        """Unblock the lines with an affinity to this job, which may fit now."""
         homes = self.index.homes
         if not homes.wanted or not (keys := homes.waiting_for(job)):
             return
@@ -436,7 +434,8 @@ class GridState:
     # --- holding ----------------------------------------------------------------------------------------------------
 
     def grant(self, job: Job, placement: Placement, lease: float, gang: Gang | None = None) -> Allocation:
-        """A waiting job holds this place from now on; it is still to be told so. `lease`, `gang`: as in Allocation."""
+        """Allocate this placement to a waiting job; the caller records and launches it. `lease`, `gang`: as in
+        Allocation."""
         node = self.nodes[placement.node]
         if job.id in self.queue:
             self.dequeue(job)
@@ -462,7 +461,7 @@ class GridState:
         job.unused = job.walls = ""
         assert node.room is not None
         node.room.take(placement.grant)
-        self.fresh.pop(job.id, None)  # it was looked at again before its turn had come in the same pass
+        self.fresh.pop(job.id, None)  # it was unblocked earlier in the same pass
         self.index.homes.want_no_more(job)
         self.index.homes.place(job, placement.node)
         if len(node.allocations) == 1:
@@ -474,14 +473,14 @@ class GridState:
         return allocation
 
     def hold(self, allocation: Allocation) -> None:
-        """An allocation holds from now on (or did on disk): where its gang meets is nobody else's."""
+        """Add an allocation, new or restored, with the rendezvous port of its gang."""
         if allocation.gang is not None and allocation.gang.rank == 0:
             self.meetings[(allocation.gang.addresses[0], allocation.gang.port)] = allocation.id
         self.allocations[allocation.id] = self.nodes[allocation.node].allocations[allocation.id] = allocation
 
     def _release(self, allocation: Allocation) -> None:
-        """What an ended allocation held is no more held. Whether the room grows by it depends on the offer: one that
-        has taken it off already says so itself when it is back."""
+        """Release the resources of an ended allocation. The room grows unless the offer has taken it off already: then
+        the next offer tells."""
         del self.allocations[allocation.id]
         if allocation.gang is not None and allocation.gang.rank == 0:
             self.meetings.pop((allocation.gang.addresses[0], allocation.gang.port), None)
@@ -502,7 +501,7 @@ class GridState:
         self.give_back(node, allocation.id, allocation.grant)
 
     def give_back(self, node: Node, name: str, grant: Grant) -> None:
-        """What this allocation held on the node is nobody's any more."""
+        """Return the grant of an allocation to the free capacity of its node."""
         if name in node.counting:
             del node.counting[name]
         elif node.room is not None:
@@ -517,7 +516,7 @@ class GridState:
     # --- rooms ------------------------------------------------------------------------------------------------------
 
     def rebuild(self, node: Node) -> None:
-        """Work out the node's room anew, from its offer and from what is held and kept there."""
+        """Compute the room of a node from its offer, allocations and earmarks."""
         offer = node.offer
         node.closed = frozenset(device for device, (until, _) in node.declined.items() if until > self.now)
         if offer is None:
@@ -538,7 +537,7 @@ class GridState:
         self.refresh(node)
 
     def refresh(self, node: Node, grown: bool = True) -> None:
-        """The node's room or its fitness for work has changed."""
+        """Update the index after a change of a node's room or state."""
         name = node.facts.name
         if node.usable:
             assert node.room is not None

@@ -1,4 +1,4 @@
-"""What clients see of the ledger: nodes, jobs, groups and shares; and which of it a role may see, by the table in
+"""The clients' views of nodes, jobs, groups and shares; and their redaction by role, by the table in
 protocol/messages/roles.py.
 """
 
@@ -37,7 +37,7 @@ def _nobody(_: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What this user reaches of jobs. `owner` tells whose a job is, by its id; empty: there is none."""
+    """What a user may see of jobs. `owner` maps a job's id to its user; empty: unknown."""
 
     user: str
     reach: Reach
@@ -45,32 +45,32 @@ class Sight:
 
     @property
     def only(self) -> str:
-        """Whose jobs alone are there; empty: everybody's."""
+        """The only user whose jobs are visible; empty: all are."""
         return "" if self.reach in _EVERYBODYS else self.user
 
     @property
     def by_name(self) -> bool:
-        """Whether jobs may be named by their names: an outline has none."""
+        """Whether jobs can be looked up by name: an outline has none."""
         return self.reach is not Reach.OUTLINES
 
     def sees(self, user: str) -> bool:
-        """Whether this user's jobs are there, to be seen and named."""
+        """Whether this user's jobs are visible."""
         return user == self.user or self.reach in _EVERYBODYS
 
     def names(self, job: str) -> bool:
-        """Whether this id names a job that is there."""
+        """Whether the job of this id is visible."""
         return self.reach in _EVERYBODYS or self.owner(job) == self.user
 
-    # --- how what is there is shown -----------------------------------------------------------------------------------
+    # --- redacted views -----------------------------------------------------------------------------------------------
 
     def job(self, view: JobView) -> JobView:
-        """A job that is seen."""
+        """A visible job."""
         if self.reach is Reach.ALL:
             return view
         return outline(view) if self.reach is Reach.OUTLINES else self._own(view)
 
     def boost(self, view: BoostView) -> BoostView:
-        """A boost, whoever's: of what is not there nothing by which it could be named."""
+        """A boost; of an invisible one nothing that identifies it."""
         job = view.job
         if self.names(job.id):
             return msgspec.structs.replace(view, job=self.job(job))
@@ -79,19 +79,19 @@ class Sight:
         return msgspec.structs.replace(view, job=veiled, node=node)
 
     def raylet(self, node: RayNode) -> RayNode:
-        """A node of Ray's, which has the name of its boost if it is one's."""
+        """A Ray node, without the identity of an invisible boost."""
         if not node.boost or self.names(node.boost):
             return node
         return msgspec.structs.replace(node, boost="", name="")
 
     def group(self, view: GroupView) -> GroupView:
-        """A group that is seen."""
+        """A visible group."""
         if self.reach is Reach.ALL:
             return view
         return outline_of_group(view) if self.reach is Reach.OUTLINES else self._own_group(view)
 
     def allocation(self, view: AllocationView) -> AllocationView:
-        """What any job holds."""
+        """An allocation of any job."""
         if self.reach is Reach.ALL or (self.reach is not Reach.OUTLINES and view.user == self.user):
             return view
         shown = self.reach is Reach.OUTLINES
@@ -108,7 +108,7 @@ class Sight:
         )
 
     def receipt(self, receipt: Receipt) -> Receipt | None:
-        """A preemption; None: one that is no matter of theirs."""
+        """A receipt; None: it does not concern the user."""
         if self.reach is Reach.ALL:
             return receipt
         if not any(map(self.sees, (receipt.user, *(one.user for one in receipt.victims)))):
@@ -139,7 +139,7 @@ class Sight:
         return msgspec.structs.replace(victim, allocation="", job="")
 
     def why(self, why: Why) -> Why:
-        """An explanation of what is their own; others are in it as those who hold what it lacks."""
+        """An explanation of a user's own request, in which others appear as holders of what it lacks."""
         if self.reach is Reach.ALL:
             return why
         veiled = self._veiled
@@ -159,7 +159,7 @@ class Sight:
     def _preemption(self, would: Preemption) -> Preemption:
         return msgspec.structs.replace(would, victims=tuple(map(self._victim, would.victims)))
 
-    # --- one's own, in words that may name others ---------------------------------------------------------------------
+    # --- texts that may name others' jobs -----------------------------------------------------------------------------
 
     def _own(self, view: JobView) -> JobView:
         changed: dict[str, object] = {}
@@ -177,7 +177,7 @@ class Sight:
         return msgspec.structs.replace(view, reason=Reason(view.reason.code, self._veiled(view.reason.text)))
 
     def _veiled(self, text: str) -> str:
-        """The text, with others' jobs not named in it."""
+        """The text, with the ids of others' jobs redacted."""
         if "j-" not in text:
             return text
         return _ID.sub(lambda found: found[0] if self.owner(found[1]) == self.user else ANOTHER, text)
@@ -187,7 +187,7 @@ class Sight:
 
 
 def outline(view: JobView) -> JobView:
-    """Where a job stands and what it holds."""
+    """State and allocation of a job, without its content."""
     return _outline(
         view,
         _OF_JOBS,
@@ -198,7 +198,7 @@ def outline(view: JobView) -> JobView:
 
 
 def outline_of_group(view: GroupView) -> GroupView:
-    """Where a group stands."""
+    """State of a group, without its content."""
     return _outline(view, _OF_GROUPS)
 
 
@@ -211,7 +211,7 @@ _OF_GROUPS = (*_OF_ALL, "kind", "count", "array", "states", "failed", "cancelled
 
 
 def _outline(view: V, shown: tuple[str, ...], **bare: Any) -> V:
-    """A view with these fields as they are, and these in a bare form; of what has none, nothing is shown."""
+    """A view with the fields `shown` and the reduced ones in `bare`; all others are empty."""
     kept = {name: getattr(view, name) for name in shown}
     reason = Reason(view.reason.code) if view.reason is not None else None
     spec, request = _bare_spec(view.spec), _bare_request(view.request)
@@ -224,7 +224,7 @@ def _bare_spec(spec: JobSpec) -> JobSpec:
 
 
 def _bare_boost(boost: Boost) -> Boost:
-    """What is lent to which node, which is what it holds; where that node's Ray is, is not told."""
+    """What is lent to which target, without the address of its Ray."""
     return Boost(target=boost.target, address="", kind=boost.kind, amount=boost.amount, exclusive=boost.exclusive)
 
 
@@ -258,7 +258,7 @@ def _bare_outcome(outcome: Outcome) -> Outcome:
 
 
 def shares_due(state: GridState, name: str) -> None:
-    """Save the accounts that have changed, and forget those that do not count any more."""
+    """Save changed accounts, and remove negligible ones."""
     shares = state.shares
     for user in shares.unsaved:
         account = shares.accounts.get(user)
@@ -270,7 +270,7 @@ def shares_due(state: GridState, name: str) -> None:
 
 
 def restore_shares(state: GridState, past: Mapping[str, tuple[float, float]]) -> None:
-    """Take up what was on disk: the average of each user and when it was so, and what is held. It goes on from then."""
+    """Restore the accounts: past use and its time from disk, and current use from the allocations."""
     accounts = state.shares.accounts
     for user, (share, at) in past.items():
         accounts[user] = Account(past=share, at=min(at, state.now))
@@ -281,11 +281,11 @@ def restore_shares(state: GridState, past: Mapping[str, tuple[float, float]]) ->
         state.shares.stale[user] = None
 
 
-# --- how it looks -----------------------------------------------------------------------------------------------------
+# --- views ------------------------------------------------------------------------------------------------------------
 
 
 def shares(state: GridState, now: float) -> tuple[UserShare, ...]:
-    """All users who hold, held or wait, in the order in which they are served next; then those who wait for nothing."""
+    """All users with current or past use or waiting jobs: first those who wait, in the order of service."""
     running: dict[str, int] = {}
     for held in state.allocations.values():
         user = state.jobs[held.job].user
@@ -319,7 +319,7 @@ def shares(state: GridState, now: float) -> tuple[UserShare, ...]:
 
 
 def job(state: GridState, name: str) -> JobView | None:
-    """A live job as it stands; None: not known here (it may have ended)."""
+    """A live job; None: unknown here (it may have ended)."""
     found = state.jobs.get(name)
     return None if found is None else found.view(reasons.now_for(state, found))
 
@@ -338,7 +338,7 @@ def _withheld(node: Node) -> tuple[Withheld, ...]:
 
 
 def offers(state: GridState, now: float, only: str = "") -> tuple[OfferView, ...]:
-    """The offers that stand, of the nodes that can be reached."""
+    """The valid offers of reachable nodes."""
     views = []
     for name, node in state.nodes.items():
         reachable = node.state in (NodeState.UP, NodeState.SUSPECT)
@@ -369,7 +369,7 @@ def offers(state: GridState, now: float, only: str = "") -> tuple[OfferView, ...
 
 
 def allocations(state: GridState, only: str = "") -> tuple[AllocationView, ...]:
-    """What is lent, in the order it was granted."""
+    """Live allocations, in the order of their grants."""
     if only:
         node = state.nodes.get(only)
         return tuple(allocation_view(state, one) for one in node.allocations.values()) if node is not None else ()
@@ -377,7 +377,7 @@ def allocations(state: GridState, only: str = "") -> tuple[AllocationView, ...]:
 
 
 def allocation_view(state: GridState, allocation: Allocation) -> AllocationView:
-    """An allocation as it stands, and when it ends at the latest, where that is known."""
+    """An allocation, with the latest time of its end, if known."""
     job = state.jobs[allocation.job]
     limit = job.spec.time_limit
     return AllocationView(

@@ -1,4 +1,4 @@
-"""What no node of the grid could ever do, and why not, with numbers."""
+"""Requests that no node of the grid could ever meet, and why not, with numbers."""
 
 from difflib import get_close_matches
 
@@ -12,11 +12,11 @@ from distributed_grid.protocol.resources import Resources, format_bytes
 from distributed_grid.protocol.text import counted, listed
 
 ASKED_KEPT = 10_000
-"""Different requests for which it is remembered how many nodes could ever meet them."""
+"""Size of the cache of how many nodes could ever meet a request."""
 NAMED = 5
-"""So many values, models or nodes are named in a sentence."""
+"""Maximum number of values, models or nodes named in a sentence."""
 FEW = 3
-"""Of so many nodes it is said why they do not run a user's jobs."""
+"""Maximum number of nodes with the reason why they do not run a user's jobs."""
 
 
 def can_fit(state: GridState, request: Request) -> int:
@@ -31,7 +31,7 @@ def can_fit(state: GridState, request: Request) -> int:
 
 
 def unknown_name(state: GridState, request: Request) -> str:
-    """A node that the request names and that nobody knows; empty: there is none."""
+    """An unknown node that the request names; empty: there is none."""
     asked = request.constraints
     names = request.nodes if asked is None else (*request.nodes, *asked.only, *asked.exclude)
     return next((name for name in names if name not in state.nodes), "")
@@ -50,7 +50,7 @@ def never_fits(state: GridState, request: Request) -> tuple[str, str, str]:
 
 
 def _no_node(state: GridState, request: Request, nodes: list[Node], tests: list[Condition]) -> tuple[str, str, str]:
-    """None of these nodes, which meet all constraints but the last of these, meets that one."""
+    """For nodes that meet all of these constraints except the last one."""
     asked, missed = request.constraints or NO_CONSTRAINTS, tests[-1]
     so_far = " and ".join(one.step for one in tests[:-1])
     among = "" if len(nodes) == len(state.nodes) else f" among the {counted(len(nodes), 'node')} {so_far}"
@@ -88,7 +88,7 @@ def _about_walls(nodes: list[Node]) -> tuple[str, str]:
 
 
 def _about_label(rule: LabelRule, nodes: list[Node]) -> tuple[str, str]:
-    """What these nodes have instead, and a hint."""
+    """The labels that these nodes have instead, and a hint."""
     all_labels = [labels(node) for node in nodes]
     values = sorted({one[rule.key] for one in all_labels if rule.key in one})
     if rule.sign is Sign.IS_NOT:

@@ -1,5 +1,5 @@
-"""Why jobs wait, in one code and one sentence with numbers. Said of the first of each line of equal requests; those
-behind it wait for their turn. Kept fresh within a second, for the first lines, however long the queue is.
+"""Why jobs wait: a code and a sentence with numbers, for the first job of each line; those behind it wait for their
+turn. Updated every second for the first lines, however long the queue is.
 """
 
 import math
@@ -22,13 +22,13 @@ from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.text import counted, listed
 
 LINES = 64
-"""So many lines are looked at, and so many new jobs are told that they wait."""
+"""Maximum number of lines, and of new jobs, with reasons after a pass."""
 NODES = 200
-"""Up to so many nodes are looked at one by one for a reason; among more, those with the most room speak for all."""
+"""Maximum number of nodes that are checked one by one; of more, only those with the most room."""
 LAST = (1, math.inf, 0)
-"""Behind all others in the order of service."""
+"""Last in the order of service."""
 NAMED = 3
-"""So many nodes are named in a sentence."""
+"""Maximum number of nodes named in a sentence."""
 
 
 def find(state: GridState, request: Request, job: str = "", away: int = -1) -> Reason:
@@ -95,7 +95,7 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
 
 
 def _for_a_gang(state: GridState, request: Request, gone: str) -> Reason:
-    """Some node may have room: how many are missing."""
+    """Why a gang waits: the nodes that have room, of those it needs."""
     fitting = gang_candidates(state.nodes, state.index, request, state.policy)
     if len(fitting) >= request.gang:
         return Reason("Resources", "its turn comes with the next pass")
@@ -107,7 +107,7 @@ def _for_a_gang(state: GridState, request: Request, gone: str) -> Reason:
 
 
 def _kept(state: GridState, request: Request, job: str) -> Reason | None:
-    """For whom a node is kept that has room for this."""
+    """The reservation that keeps this from a node with room; None: there is none."""
     for kept in state.reservations.by_job.values():
         node = state.nodes[kept.node]
         if node.room is None or not has_room(node, request, state.index):
@@ -130,7 +130,7 @@ def _away(state: GridState) -> int:
 
 
 def _in_question(state: GridState, request: Request) -> Collection[str]:
-    """The nodes that are what is asked for, as far as that is known without looking at each."""
+    """The nodes that may meet the constraints, as far as the index tells."""
     if request.constraints is not None and request.constraints.only:
         return [name for name in request.constraints.only if name in state.nodes]
     trait = state.index.trait(request)
@@ -141,19 +141,19 @@ def _in_question(state: GridState, request: Request) -> Collection[str]:
 
 
 def _by_ray(state: GridState, found: Sequence[tuple[Node, str]]) -> str:
-    """Why Ray lets nothing start on these nodes; empty: there are none."""
+    """Why Ray refuses reservations on these nodes; empty: there are none."""
     if found and state.ray_trouble:
         return f"Ray is to reserve it, and cannot be asked: {state.ray_trouble}"
     return _names(found) if found else ""
 
 
 def _names(found: Sequence[tuple[Node, str]]) -> str:
-    """What is said of the first of these nodes."""
+    """List the first of these nodes with their texts."""
     return listed([f"{node.facts.name} {text}" for node, text in found[:NAMED]], NAMED, len(found), "; ")
 
 
 def _rooms(busy: list[tuple[Node, str]], wanted: Resources) -> str:
-    """What is free on the nodes that are nearest to it."""
+    """What is free on the nodes with the most room."""
     kinds = [kind for kind in ("gpu", "cpu", "memory") if getattr(wanted, kind)]
     rooms = []
     for node, _ in busy:
@@ -166,7 +166,7 @@ def _rooms(busy: list[tuple[Node, str]], wanted: Resources) -> str:
 
 
 def now_for(state: GridState, job: Job) -> Reason | None:
-    """Why this job waits, as of now; None if it does not wait."""
+    """Why this job waits now; None: it does not."""
     if job.state is not State.WAITING:
         return None
     if state.is_held(job):
@@ -180,7 +180,7 @@ def now_for(state: GridState, job: Job) -> Reason | None:
 
 
 def _taken(state: GridState, job: Job, why: Reason) -> Reason:
-    """With a word about who has the place that was taken from this job, as long as that one lives."""
+    """The reason, with the job that preempted this one, if that has not ended."""
     taker = state.jobs.get(job.taken_by)
     if taker is None:
         return why
@@ -192,7 +192,7 @@ def _taken(state: GridState, job: Job, why: Reason) -> Reason:
 
 
 def of_group(state: GridState, members: Members) -> Reason | None:
-    """Why those members of a group wait that do: as it was last told of the first of them that is in the queue."""
+    """Why members of a group wait: as last published for the first of them in the queue."""
     if not members.states.get(State.WAITING):
         return None
     last = None
@@ -209,7 +209,7 @@ def _behind(state: GridState, job: Job) -> Reason:
 
 
 def announce(state: GridState, refused: list[Line], fresh: dict[str, None]) -> None:
-    """After a pass: say of the lines that were refused, and of the jobs that are new, why they wait."""
+    """After a pass: publish why refused lines and new jobs wait."""
     away = _away(state) if any(line.reason is None for line in refused[:LINES]) else 0
     for line in refused[:LINES]:
         if line.reason is None:
@@ -237,13 +237,13 @@ def _publish(state: GridState, line: Line) -> None:
 
 
 def renew(state: GridState, line: Line) -> None:
-    """Something else is known of why this line waits."""
+    """Update the reason of a line."""
     line.reason = find(state, line.request, state.queue.head(line)[1])
     _publish(state, line)
 
 
 def refresh(state: GridState) -> None:
-    """Look again why the first lines wait, since something has changed."""
+    """Update the reasons of the first lines."""
     lines, away = list(state.queue.lines.values())[:LINES], _away(state)
     for line in lines:
         if line.blocked:

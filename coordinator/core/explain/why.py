@@ -1,5 +1,5 @@
-"""Why a job is where it is, or where a request would go, by the functions that decide it; and the least change of
-a request with which it could start now. Nothing is changed here.
+"""Why a job waits or runs where it does, or where a request would go, by the functions that decide it; and the smallest
+change of a request with which it could start now. Read-only.
 """
 
 import math
@@ -39,8 +39,8 @@ FRACTION = 10
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Another request, which would start now on `node`. `what` is what of it changed (cpu, memory, gpu, …), `text` says
-    it, and `cost` is how much is given up of what was asked for, 0 to 1: the least comes first."""
+    """A changed request, which would start now on `node`. `what` names the change (cpu, memory, gpu, …), `text`
+    describes it, and `cost` is the part of the request that is given up, 0 to 1."""
 
     what: str
     request: Request
@@ -50,8 +50,8 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def changes(state: GridState, request: Request, place: Callable[[Request], Places]) -> list[Change]:
-    """All that would help, one of each kind, the least loss first. For a request that cannot start as it is; `place`
-    says where another one would."""
+    """All changes that would help, one of each kind, the smallest cost first. For a request that cannot start as it is;
+    `place` finds placements for others."""
     found = []
     for what, other, text, cost in _others(state, request, place):
         placed = place(other)
@@ -83,7 +83,7 @@ def _others(state: GridState, request: Request, place: Callable[[Request], Place
 def _relaxed(
     state: GridState, request: Request, asked: Constraints, place: Callable[[Request], Places]
 ) -> Iterator[Other]:
-    """One condition left out, or as much of it as has to be."""
+    """Requests with one constraint left out, or loosened as much as necessary."""
 
     def without(**parts: Any) -> Request:
         left = msgspec.structs.replace(asked, **parts)
@@ -124,8 +124,7 @@ def _starts(place: Callable[[Request], Places], request: Request) -> bool:
 
 
 def _largest(most: int, holds: Callable[[int], bool]) -> int:
-    """The largest number up to `most` of which it holds; 0: of none. Of what is smaller than one of which it holds, it
-    holds as well."""
+    """The largest number up to `most` for which `holds` is true; 0: none. `holds` is monotonic."""
     least = 0
     while least < most:
         middle = (least + most + 1) // 2
@@ -137,7 +136,7 @@ def _largest(most: int, holds: Callable[[int], bool]) -> int:
 
 
 def _most_of(state: GridState, request: Request, kind: str, place: Callable[[Request], Places]) -> int:
-    """The most of one kind with which it would start, all else being as it is."""
+    """The most of one kind with which it would start, all else being equal."""
 
     def has_room(count: int) -> bool:
         return bool(candidates(state.nodes, state.index, _with(request, kind, count), state.policy))
@@ -145,12 +144,12 @@ def _most_of(state: GridState, request: Request, kind: str, place: Callable[[Req
     most = _most(kind, getattr(request.resources, kind) - 1, has_room)
     if not most or not state.reservations.by_job:
         return most
-    # What is kept for others is in no room that could be asked: it is tried.
+    # Reservations are not part of the room: they are only known by trying to place it.
     return _most(kind, most, lambda count: _starts(place, _with(request, kind, count)))
 
 
 def _most(kind: str, most: int, holds: Callable[[int], bool]) -> int:
-    """The most of one kind up to so much of which it holds, in the steps in which it can be asked for."""
+    """The most of one kind up to `most` for which `holds` is true, in the steps in which it can be requested."""
     step = {"cpu": 1, "memory": MIB, "gpu": MILLI if most >= MILLI else FRACTION}[kind]
     count = _largest(most // step, lambda count: holds(count * step))
     if not count and step == MILLI:
@@ -160,7 +159,7 @@ def _most(kind: str, most: int, holds: Callable[[int], bool]) -> int:
 
 
 def _option(kind: str, value: int) -> str:
-    """An amount as it is asked for on the command line, to the last bit."""
+    """An exact amount as a command-line option."""
     if kind == "memory":
         return f"--mem {value // MIB}M"
     return f"--{kind}s {format_milli(value)}"
@@ -173,11 +172,11 @@ def _with(request: Request, kind: str, value: int) -> Request:
 
 
 HOLDERS = 20
-"""So many who hold what is lacking are named."""
+"""Maximum number of holders of what is lacking."""
 NAMED = 5
-"""So many nodes that a condition leaves out are named."""
+"""Maximum number of excluded nodes named for a condition."""
 VERDICTS = 200
-"""So many nodes are judged in words; the funnel counts them all."""
+"""Maximum number of nodes with a verdict; the funnel counts all."""
 
 
 def why(state: GridState, job_id: str | None, request: Request | None, now: float, user: str = "") -> Why:
@@ -215,7 +214,7 @@ def _placed(state: GridState, job: Job) -> Why:
 
 
 def _lost(state: GridState, job: Job) -> str:
-    """Why it is not known what became of a job, and what that waits for."""
+    """Why the fate of a LOST job is unknown, and when it will be known."""
     if job.state is not State.LOST:
         return ""
     node = state.nodes.get(job.node)
@@ -225,7 +224,7 @@ def _lost(state: GridState, job: Job) -> str:
 
 
 def _placing(state: GridState, job: Job | None, user: str, now: float) -> Callable[[Request], Places]:
-    """What says where a request goes that this job, or a new one of this user, asks for; of a gang, each member."""
+    """The function that finds placements for a request of this job, or of a new one of this user."""
     if job is None:
         return lambda request: would(state, request, user, 0.0, now)
     if job.id not in state.queue:
@@ -270,7 +269,7 @@ def _wanted(state: GridState, request: Request, job: Job | None, user: str, now:
 
 
 def _pending(state: GridState, job: Job) -> Why:
-    """It waits for something that no node has to do with."""
+    """The explanation for a job that is held back, which does not depend on nodes."""
     reason = reasons.now_for(state, job) or Reason("Resources")
     view = job.view(reason)
     return Why(id=0, reason=reason, snapshot=state.snapshot, epoch=state.epoch, job=view)
@@ -321,7 +320,7 @@ def _only(wanted: Resources, kind: str) -> Resources:
 
 
 def _step(steps: list[FunnelStep], what: str, before: list[Node], after: list[Node]) -> list[Node]:
-    """One condition more: `after` are those of the nodes `before` that meet it, in the same order."""
+    """Add a condition to the funnel: `after` are the nodes of `before` that meet it, in the same order."""
     lost = len(before) - len(after)
     names = list(islice(_left_out(before, after), min(lost, NAMED)))
     steps.append(FunnelStep(what, len(after), listed(names, NAMED, lost)))
@@ -339,7 +338,7 @@ def _left_out(before: list[Node], after: list[Node]) -> Iterator[str]:
 
 
 def _verdicts(state: GridState, request: Request) -> tuple[NodeVerdict, ...]:
-    """What is said of each node: those that fit first, the surest foremost."""
+    """A verdict for each node: those that fit first, by confidence, descending."""
     good: list[NodeVerdict] = []
     bad: list[NodeVerdict] = []
     weights = state.policy.weights_of(request.strategy)
@@ -362,8 +361,8 @@ def _verdicts(state: GridState, request: Request) -> tuple[NodeVerdict, ...]:
 
 
 def _holders(state: GridState, request: Request) -> tuple[AllocationView, ...]:
-    """Who holds what this lacks, on the nodes that could lend it if nobody did: who ends first comes first, and those
-    of whom that is not known come last."""
+    """The allocations that hold what this lacks, on nodes that could lend it otherwise: by their end, unknown ones
+    last."""
     wanted = request.resources
     found: list[AllocationView] = []
     for node in state.nodes.values():
