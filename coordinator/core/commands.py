@@ -1,5 +1,5 @@
-"""Events and commands: what goes into the ledger and what comes out of it; and the decisions among the commands, which
-the event log keeps and `grid replay` compares.
+"""Events and commands: the input and output of the ledger; and the decisions among the commands, which are in the event
+log and compared by `grid replay`.
 
 Events come in with the time (grid time: seconds since the epoch that never jump). Commands go out in order, and the
 driver makes every Record of a batch durable before it performs anything else of that batch.
@@ -37,14 +37,14 @@ from distributed_grid.protocol.resources import Resources
 
 
 class NodeUp(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """An agent said hello and was let in; `session` is this connection's. Its Inventory follows before all else."""
+    """An agent has connected; `session` is this connection's id. Its Inventory is the next message."""
 
     facts: NodeFacts
     session: str
 
 
 class NodeDown(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """The connection of this session is closed. (A session that is not the node's newest is of no interest.)"""
+    """The connection of this session is closed. Ignored if the node has a newer session."""
 
     node: str
     session: str
@@ -66,8 +66,8 @@ class Told(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
 
 
 class JobsSubmitted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """A user asks for these jobs, all or none; ids and keys are made outside. `token`: who waits for the answer. A job
-    with the id of a group stands for all of its members."""
+    """A user submits these jobs, all or none; ids and keys are made outside. `token` identifies the answer. A job with
+    the id of a group stands for all of its members."""
 
     token: int
     jobs: tuple[Job, ...]
@@ -75,7 +75,7 @@ class JobsSubmitted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=
 
 
 class CancelAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """A user (or the grid) wants these jobs ended; `grace` below zero: the job's own."""
+    """A user (or the grid) cancels these jobs; `grace` below zero: the job's own."""
 
     token: int
     jobs: tuple[str, ...]
@@ -92,18 +92,18 @@ class SignalAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tr
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """From now on nothing new is started (`on`), or it is again: what is started has to be on disk first."""
+    """Nothing new is started while this is `on`, since the disk fails."""
 
     on: bool
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """Nothing happened but time."""
+    """Time has passed."""
 
 
 class DrainAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """The operator `by` this name wants these nodes to get no new job; `deadline` seconds from now what still runs
-    there is taken back (below zero: never)."""
+    """The operator `by` this name drains these nodes: no new jobs, and after `deadline` seconds the rest is stopped
+    (below zero: never)."""
 
     token: int
     nodes: tuple[str, ...]
@@ -113,7 +113,7 @@ class DrainAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tru
 
 
 class UndrainAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """The operator wants these nodes to get jobs again."""
+    """The operator ends the drain of these nodes."""
 
     token: int
     nodes: tuple[str, ...]
@@ -121,7 +121,7 @@ class UndrainAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=T
 
 
 class LabelAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """The operator wants these nodes to have these labels; None: not to have them."""
+    """The operator sets labels of these nodes; None removes one."""
 
     token: int
     nodes: tuple[str, ...]
@@ -130,7 +130,7 @@ class LabelAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tru
 
 
 class ForgetAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """The operator wants these nodes to be no more."""
+    """The operator removes these nodes from the grid."""
 
     token: int
     nodes: tuple[str, ...]
@@ -138,15 +138,14 @@ class ForgetAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tr
 
 
 class NodeDoubted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """A node says what cannot be, as `found` has it, and nothing proves it."""
+    """A node has made an impossible claim without proof, described by `found`."""
 
     node: str
     found: str
 
 
 class RayLooked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """What Ray has on these nodes is this from now on (None: nothing any more); or it could not be asked, which is the
-    `trouble`, and of no node it is known."""
+    """The resources of Ray on these nodes (None: none any more); or the `trouble` because of which they are unknown."""
 
     nodes: dict[str, OnRay | None]
     trouble: str = ""
@@ -159,28 +158,28 @@ class Reserved(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True)
 
 
 class ReserveRefused(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """Ray has not reserved this allocation, or could not be asked; `why` follows a colon."""
+    """Ray has refused to reserve this allocation, or could not be reached; `why` follows a colon in messages."""
 
     allocation: str
     why: str
 
 
 class Joined(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """Ray shows the raylet of this allocation, with what was borrowed, as its node of this id."""
+    """The raylet of this allocation has joined Ray as its node of this id, with all resources."""
 
     allocation: str
     node: str
 
 
 class Left(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """Ray does not show the raylet of this allocation any more, which it did; `why` is for its owner."""
+    """The raylet of this allocation has left Ray; `why` is for its submitter."""
 
     allocation: str
     why: str
 
 
 class ExtendAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """A user wants a boost to end so many seconds later."""
+    """A user extends a boost by so many seconds."""
 
     token: int
     job: str
@@ -188,7 +187,7 @@ class ExtendAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tr
 
 
 class LossFound(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """Something outside of the ledger showed that commits of the store are lost."""
+    """There is evidence outside of the ledger that commits of the store are lost."""
 
     found: str
 
@@ -218,12 +217,12 @@ Event = (
 )
 
 
-# --- commands: what somebody else has to do ---------------------------------------------------------------------------
+# --- commands: what the shell has to do -------------------------------------------------------------------------------
 
 
 class RecordJob(msgspec.Struct, frozen=True, gc=False):
-    """Make this job, as it is now, durable; one that holds an allocation is recorded together with that. `new`: it was
-    not there before. `soon`: it may wait a moment for a record that may not (decisions/0003)."""
+    """Make this job durable, together with its allocation if it has one. `new`: it has no record yet. `soon`: it may
+    wait a moment for a group commit (decisions/0003)."""
 
     job: Job
     new: bool = False
@@ -231,46 +230,46 @@ class RecordJob(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordAllocation(msgspec.Struct, frozen=True, gc=False):
-    """Make this allocation, as it is now, durable. `soon` as in RecordJob."""
+    """Make this allocation durable. `soon` as in RecordJob."""
 
     allocation: Allocation
     soon: bool = False
 
 
 class RecordGroup(msgspec.Struct, frozen=True, gc=False):
-    """Make this group, as it is now, durable. It is never without the records of its members that changed it."""
+    """Make this group durable, always together with the members that changed it."""
 
     group: Group
     soon: bool = True
 
 
 class RecordNode(msgspec.Struct, frozen=True, gc=False):
-    """Make what is known of this node durable, so that it is known after a restart what never fits."""
+    """Make the facts of this node durable, so that requests that never fit are rejected also after a restart."""
 
     facts: NodeFacts
 
 
 class RecordOrders(msgspec.Struct, frozen=True, gc=False):
-    """Make what is ordered for this node durable."""
+    """Make the operator's orders for this node durable."""
 
     node: str
     orders: NodeOrders
 
 
 class RecordForgotten(msgspec.Struct, frozen=True, gc=False):
-    """This node is no more."""
+    """Remove this node from the store."""
 
     node: str
 
 
 class RecordReceipt(msgspec.Struct, frozen=True, gc=False):
-    """Make this receipt of a preemption durable, in the place of what was said of it before."""
+    """Make this receipt of a preemption durable; it replaces the one with the same id."""
 
     receipt: Receipt
 
 
 class RecordShare(msgspec.Struct, frozen=True, gc=False):
-    """Make durable what the past of this user was at that moment."""
+    """Make the past use of this user at that moment durable."""
 
     user: str
     past: float
@@ -279,13 +278,13 @@ class RecordShare(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordLoss(msgspec.Struct, frozen=True, gc=False):
-    """Make durable that commits are lost, as this shows."""
+    """Make a finding of lost commits durable."""
 
     found: str
 
 
 class Audit(msgspec.Struct, frozen=True, gc=False):
-    """Keep a line about a message that came too late or from nowhere; nothing was changed by it."""
+    """Write a line about an unexpected message, which changed nothing, to the audit log."""
 
     node: str
     what: str
@@ -299,27 +298,27 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 
 class AckExits(msgspec.Struct, frozen=True, gc=False):
-    """Tell the agent that these outcomes are on disk (so it comes after the records)."""
+    """Acknowledge to the agent that these outcomes are on disk."""
 
     node: str
     allocations: tuple[str, ...]
 
 
 class Publish(msgspec.Struct, frozen=True, gc=False):
-    """This job changed: tell who watches it. `view` is the job as it is now."""
+    """Send the new view of a job to its watchers."""
 
     view: JobView
 
 
 class Over(msgspec.Struct, frozen=True, gc=False):
-    """This job has ended, and nobody watched it."""
+    """This job has ended without watchers."""
 
     job: str
     cause: Cause
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """Answer the submit: these jobs are taken (with keys already known: the jobs that are there)."""
+    """Answer a submit: these jobs are accepted (for known keys: the existing jobs)."""
 
     token: int
     jobs: tuple[str, ...]
@@ -328,7 +327,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):
-    """Answer a request: it cannot be done. `code` as in messages.Failed."""
+    """Answer a request: it is refused. `code` as in messages.Failed."""
 
     token: int
     code: str
@@ -345,8 +344,8 @@ class Granted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reserve(msgspec.Struct, frozen=True, gc=False):
-    """Have Ray reserve so much for this allocation on its node of this id, and say what came of it. Said again after a
-    restart, where that is not known."""
+    """Ask Ray to reserve these resources for this allocation on its node of this id. Repeated after a restart if the
+    answer is unknown."""
 
     allocation: str
     node: str
@@ -354,13 +353,13 @@ class Reserve(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unreserve(msgspec.Struct, frozen=True, gc=False):
-    """Let go of what Ray reserved for this allocation, if it did."""
+    """Release Ray's reservation for this allocation, if there is one."""
 
     allocation: str
 
 
 class Alarm(msgspec.Struct, frozen=True, gc=False):
-    """Tell the operator that commits are lost, as this shows, and that nothing is started any more."""
+    """Alert the operator that commits are lost and nothing is started any more."""
 
     found: str
 
@@ -380,7 +379,7 @@ Record = (
 Command = Record | Send | AckExits | Publish | Over | Accepted | Rejected | Granted | Reserve | Unreserve | Alarm
 RECORDS = get_args(Record)
 MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare)
-"""Those of which some may wait: see `soon`."""
+"""Records that may wait if they are marked `soon`."""
 
 
 # --- decisions: the commands, in short --------------------------------------------------------------------------------
@@ -401,7 +400,7 @@ Decision = tuple[Any, ...]
 
 
 def decisions(commands: Iterable[Command]) -> list[Decision]:
-    """The decisions among these commands, in order. It is on the path of every job, so the frequent come first."""
+    """The decisions among these commands, in order. A hot path, so frequent commands are tested first."""
     found: list[Decision] = []
     for command in commands:
         if type(command) is RecordJob:

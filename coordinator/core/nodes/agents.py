@@ -1,6 +1,6 @@
-"""What happens when an agent comes, speaks, falls silent or goes. Only the agent's word, or a silence beyond all
-patience, ends an allocation: what has not been given back is in use. Where the store has lost commits, nothing
-is started, and what nodes tell of allocations is taken.
+"""Agents: connections, heartbeats, messages and silence timeouts. Only a report of the agent, or the loss of its node,
+ends an allocation: until then it is in use. If the store has lost commits, nothing is started, and what nodes report
+of allocations is accepted.
 """
 
 from collections.abc import Callable
@@ -55,16 +55,16 @@ from distributed_grid.protocol.placement import Walls
 from distributed_grid.protocol.resources import Resources
 
 FINDINGS_KEPT = 20
-"""Findings that are kept of one ledger."""
+"""Maximum number of findings of lost commits."""
 
 
 def loss_found(state: GridState, event: LossFound) -> None:
-    """Something outside showed it."""
+    """Handle evidence of lost commits."""
     declare_loss(state, event.found)
 
 
 def declare_loss(state: GridState, text: str) -> None:
-    """Start nothing from now on. An operator chooses what is to be done."""
+    """Start nothing until an operator has chosen what to do."""
     if text in state.loss or len(state.loss) >= FINDINGS_KEPT:
         return
     state.loss += (text,)
@@ -72,8 +72,8 @@ def declare_loss(state: GridState, text: str) -> None:
 
 
 def take_unknown_result(state: GridState, node: Node, exited: Exited) -> bool:
-    """A node tells the result of an attempt whose grant is lost, which it proves: it is the result of the job. False:
-    it proves nothing, or is of no job that waits here."""
+    """A node reports, with proof, the result of an attempt whose grant is lost: it becomes the result of the job.
+    False: there is no proof, or no such waiting job."""
     name, _, number = exited.allocation.rpartition(".")
     job = state.jobs.get(name)
     if exited.stamp is None or job is None or not number.isdecimal() or int(number) <= job.tries:
@@ -94,7 +94,7 @@ def take_unknown_result(state: GridState, node: Node, exited: Exited) -> bool:
 _LEVELS = frozenset(map(str, Walls))
 
 
-# --- the link ------------------------------------------------------------------------------------------------------
+# --- connections ---------------------------------------------------------------------------------------------------
 
 
 def know(state: GridState, facts: NodeFacts) -> Node:
@@ -115,7 +115,7 @@ def know(state: GridState, facts: NodeFacts) -> Node:
 
 
 def node_up(state: GridState, event: NodeUp) -> None:
-    """An agent is there; what it knows of comes next, and until then it is given no work."""
+    """An agent has connected; it gets no work until its inventory is here."""
     old = state.nodes.get(event.facts.name)
     before = old.facts.unknown if old is not None else ""
     if old is None or old.facts != event.facts:
@@ -134,7 +134,7 @@ def node_up(state: GridState, event: NodeUp) -> None:
 
 
 def node_down(state: GridState, event: NodeDown) -> None:
-    """The connection is closed. Agents are restarted and links break: the node gets the time a silent one gets."""
+    """The connection is closed. The node gets the same time to return as a silent one."""
     node = state.nodes.get(event.node)
     if node is None or node.session != event.session:
         return
@@ -146,7 +146,7 @@ def node_down(state: GridState, event: NodeDown) -> None:
 
 
 def arm(state: GridState, node: Node) -> None:
-    """Have the node's silence looked at when its patience is over."""
+    """Set the deadline of the node's next silence timeout."""
     if node.state is NodeState.LOST:
         return
     policy = state.policy
@@ -157,7 +157,7 @@ def arm(state: GridState, node: Node) -> None:
 
 
 def silence(state: GridState, name: str) -> None:
-    """Look how long a node has been silent; it only ever gets worse here, never better."""
+    """Handle a silence timeout, which only ever degrades the state of a node."""
     node = state.nodes[name]
     now, policy = state.now, state.policy
     if now >= node.heard + policy.disconnected_after + policy.lost_after:
@@ -190,7 +190,7 @@ def _lose(state: GridState, allocation: Allocation, text: str) -> None:
 
 
 def _give_up(state: GridState, node: Node) -> None:
-    """The node is taken for lost. Whatever still runs there is told to stop if the node can be reached after all."""
+    """The node is lost: end its allocations, and tell it to stop them in case it can be reached after all."""
     if state.loss:
         return  # an operator chooses first
     silence = state.policy.disconnected_after + state.policy.lost_after
@@ -213,12 +213,12 @@ def _end_lost(state: GridState, allocation: Allocation, cause: Cause, text: str,
 
 
 def heard(state: GridState, event: Heard) -> None:
-    """A heartbeat of a node that was not up."""
+    """A heartbeat of a node that was not UP."""
     _alive(state, state.nodes[event.node])
 
 
 def _alive(state: GridState, node: Node) -> None:
-    """A node that was silent on its connection speaks again. Nothing was lost on it, so all is as it was there."""
+    """A silent node is back on the same connection, on which no message was lost."""
     if not node.session or node.state is NodeState.UP:
         return
     state.move_node(node, NodeState.UP)
@@ -232,11 +232,11 @@ def _alive(state: GridState, node: Node) -> None:
                 _found(state, node, allocation, running=allocation.started > 0)
 
 
-# --- what agents tell ----------------------------------------------------------------------------------------------
+# --- messages ------------------------------------------------------------------------------------------------------
 
 
 def told(state: GridState, event: Told) -> None:
-    """A message about offers or allocations."""
+    """Handle a message about offers or allocations."""
     node = state.nodes.get(event.node)
     if node is None or not node.session:
         state.out.append(Audit(event.node, f"{type(event.message).__name__} from a node that is not connected"))
@@ -272,7 +272,7 @@ def _of(state: GridState, node: Node, allocation: str) -> Allocation | None:
 
 
 def _inventory(state: GridState, node: Node, inventory: Inventory) -> None:
-    """The whole set of what the agent knows, after every hello: compared one by one with what is held there."""
+    """Reconcile all allocations of a node with those its agent knows, after each connect."""
     node.synced = True
     known = {item.allocation: item for item in inventory.known}
     for allocation in list(node.allocations.values()):
@@ -317,7 +317,7 @@ def _reconcile(state: GridState, node: Node, allocation: Allocation, item: Known
 
 
 def _found(state: GridState, node: Node, allocation: Allocation, running: bool, started_for: float = 0.0) -> None:
-    """The node is back with this allocation, `running` or not started yet (or not even heard of)."""
+    """The node is back with this allocation, `running` or not started (perhaps its launch was lost)."""
     name, job = node.facts.name, state.jobs[allocation.job]
     before = allocation.state
     if running and not allocation.started:
@@ -380,7 +380,8 @@ def _started(state: GridState, node: Node, message: Started) -> None:
 
 
 def _behind(job: Job, allocation: Allocation, walls: str) -> None:
-    """Its node tells behind which walls it runs: the first word counts, an agent may have others after a restart."""
+    """Set the walls that its node reports; only the first report counts, since an agent may have others after a
+    restart."""
     if walls in _LEVELS and not allocation.walls:
         allocation.walls = job.walls = walls
 
@@ -418,7 +419,7 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
 
 
 def _began(state: GridState, allocation: Allocation, seconds: float) -> float:
-    """When it began that has run for so long, as its node tells it."""
+    """The start time of an allocation that has run for so long according to its node."""
     return min(state.now, max(allocation.granted, state.now - seconds))
 
 
@@ -442,7 +443,7 @@ def _words(outcome: Outcome) -> str:
 
 
 def _noted(state: GridState, node: Node, message: Noted) -> None:
-    """What the node has to say of it goes to the job's events, once."""
+    """Add the node's note to the job's story, once."""
     allocation = node.allocations.get(message.allocation)
     if allocation is None:
         return

@@ -1,12 +1,11 @@
-"""What jobs use of what they hold, and what becomes of those that hold cores or GPUs and use almost none.
+"""Idle detection: jobs that hold cores or GPUs and use almost none of them.
 
-Judged is only what was seen without a gap: a streak of samples, all of them below the threshold, as long as the
-window. One sample above it, a suspension or a silence, and the streak begins anew; so a job that alternates is never
-taken for idle, and of too few samples nothing follows. (A streak says the same as a ring of the samples of a window, in
-which every one has to be below, and takes the same room for a window of any length.)
+A device counts as idle after an uninterrupted streak of samples below the threshold, as long as the window. A sample
+above it, a suspension or a gap in the reports resets the streak, so a job with alternating load is never idle. (A
+streak takes constant memory, unlike a ring buffer of samples.)
 
-Its owner is told once, with the request that would have been enough. Where the policy is to release, a job none of
-whose GPUs was used for that much longer is ended as `released`. It is not queued again: it would be idle again.
+The submitter is warned once, with the request that would have been enough. If the policy is to release, a job that uses
+none of its GPUs for that much longer is ended as `released`. It is not requeued: it would be idle again.
 """
 
 import math
@@ -21,14 +20,14 @@ from distributed_grid.protocol.resources import MILLI, format_milli
 from distributed_grid.protocol.text import counted, format_duration
 
 GAP = 60.0
-"""Seconds without a word after which nothing is known of what was in between."""
+"""Seconds without a report that reset the streaks."""
 SAMPLES = 3
-"""From fewer tellings than this nothing follows."""
+"""Minimum number of reports in a streak."""
 CPU = "cpu"
 
 
 def told(state: GridState, node: Node, message: InUse) -> None:
-    """A node tells what runs there uses."""
+    """Handle a usage report of a node."""
     for use in message.uses:
         allocation = state.allocations.get(use.allocation)
         if allocation is not None and allocation.node == node.facts.name and allocation.state is State.RUNNING:
@@ -95,8 +94,8 @@ def _streaks(
 
 
 def _sentence(job: Job, allocation: Allocation, long: dict[str, Streak], now: float) -> tuple[list[str], str]:
-    """Of what there is something to say, and that: what it holds, what it used of it and for how long, and what would
-    have been enough."""
+    """The idle devices to warn about, and the warning: what the job holds, what it used and for how long, and what
+    would have been enough."""
     grant = allocation.grant
     names: list[str] = []
     holds, used, enough = [], [], []
@@ -124,7 +123,7 @@ def _sentence(job: Job, allocation: Allocation, long: dict[str, Streak], now: fl
 
 
 def _enough(peak: float) -> int:
-    """The cores to ask for, in thousandths, for one that needed so many at the most: whole ones, or tenths of one."""
+    """Milli-cores to request for this peak: rounded up to whole cores, or to tenths below one half."""
     return max(1, math.ceil(peak * 10)) * MILLI // 10 if peak <= 0.5 else math.ceil(peak) * MILLI
 
 

@@ -1,9 +1,8 @@
-"""What the operator orders for nodes: no new jobs, jobs again, labels, and to be forgotten. For all the named nodes, or
-for none of them; what was ordered is on disk before it is answered, and stands until it is ordered otherwise, whoever
-restarts meanwhile.
+"""The operator's orders for nodes: drain, undrain, label and forget, for all of the named nodes or none. Orders are on
+disk before they are answered, and survive restarts.
 
-Nothing that may still be in use is forgotten: a node that is connected, or on which something is held, stays. A
-forgotten node that comes back is a new one.
+A node that is connected, or that has allocations or earmarks, cannot be forgotten. A forgotten node that comes back is
+a new one.
 """
 
 from collections.abc import Mapping
@@ -34,13 +33,13 @@ from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.text import counted, listed
 
 THE_GRID = "the grid"
-"""Who drains a node that says what cannot be."""
+"""Who drains a node that has made an impossible claim."""
 NAMED = 5
-"""So many nodes are named in an answer."""
+"""Maximum number of nodes named in an answer."""
 
 
 def restore(state: GridState, orders: Mapping[str, NodeOrders]) -> None:
-    """Take up what was ordered before the start."""
+    """Restore the orders."""
     for name, one in orders.items():
         if (node := state.nodes.get(name)) is not None:
             node.orders = one
@@ -50,8 +49,7 @@ def restore(state: GridState, orders: Mapping[str, NodeOrders]) -> None:
 
 
 def drain(state: GridState, event: DrainAsked) -> None:
-    """No new job starts on these nodes. Said again of a drained node, the new order replaces the old one; its reason
-    stays where none is given."""
+    """Drain these nodes. For a drained node the new order replaces the old one, except its reason if none is given."""
     nodes = _known(state, event)
     jobs = 0
     deadline = state.now + event.deadline if event.deadline >= 0 else 0.0
@@ -80,8 +78,7 @@ def _arm(state: GridState, node: Node) -> None:
 
 
 def drain_due(state: GridState, name: str) -> None:
-    """The deadline of a drained node may have come: what still runs there is taken back. Where an order came in
-    between, that one counts."""
+    """Handle the deadline of a drain: stop what still runs there, unless a newer order says otherwise."""
     node = state.nodes[name]
     drain = node.orders.drain
     if drain is None or not drain.deadline:
@@ -95,8 +92,7 @@ def drain_due(state: GridState, name: str) -> None:
 
 
 def doubted(state: GridState, event: NodeDoubted) -> None:
-    """A node says what cannot be, and cannot prove it: it gets no new job until an operator says otherwise. An order
-    that it has already stays."""
+    """Drain a node that has made an impossible claim, until an operator undrains it. An existing drain stays."""
     node = state.nodes.get(event.node)
     if node is None:
         return
@@ -107,7 +103,7 @@ def doubted(state: GridState, event: NodeDoubted) -> None:
 
 
 def undrain(state: GridState, event: UndrainAsked) -> None:
-    """Jobs start on these nodes again, also on those that were set aside: all is forgotten."""
+    """End the drain of these nodes, and also that they are set aside."""
     nodes = _known(state, event)
     changed = [node for node in nodes if not node.orders.open]
     for node in nodes:
@@ -120,7 +116,7 @@ def undrain(state: GridState, event: UndrainAsked) -> None:
 
 
 def label(state: GridState, event: LabelAsked) -> None:
-    """These nodes have these labels. One that is removed is kept in mind only where the node's agent tells it."""
+    """Set labels. A removal is only remembered for labels that the node's agent reports."""
     nodes = _known(state, event)
     for node in nodes:
         both = {**node.orders.labels, **event.labels}
@@ -133,7 +129,7 @@ def label(state: GridState, event: LabelAsked) -> None:
 
 
 def _known(state: GridState, event: DrainAsked | UndrainAsked | LabelAsked) -> list[Node]:
-    """The nodes that are named, each once; none of them if one is not known, which is answered."""
+    """The named nodes, each once; none if one is unknown, which is answered by a rejection."""
     for name in event.nodes:
         if name not in state.nodes:
             state.out.append(unknown_node(state, event.token, name))
@@ -157,11 +153,11 @@ def _are(count: int) -> str:
 
 
 DUE = ("silence", "offer", "decline", "drain", "aside")
-"""What is due for nodes."""
+"""The kinds of timers of nodes."""
 
 
 def forget(state: GridState, event: ForgetAsked) -> None:
-    """These nodes are no more; all of them, or none."""
+    """Forget these nodes, all or none."""
     nodes = []
     for name in dict.fromkeys(event.nodes):
         node = state.nodes.get(name)

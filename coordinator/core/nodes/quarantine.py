@@ -1,5 +1,5 @@
-"""What has failed is left alone for a while, longer each time: a device whose launch was refused (back-off), and a
-node that fails several launches in a row (set aside).
+"""Exponential back-off after failures: for a device whose launch was refused, and for a node that fails several
+launches in a row (set aside).
 """
 
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from distributed_grid.protocol.nodes import REASON_CHARS, Aside
 
 
 def decline(state: GridState, node: Node, device: str) -> None:
-    """Leave alone what was not spare after all: the device where it is one, else the node; longer every time."""
+    """Put a refused device in back-off; the whole node, if it is no device."""
     if device == "port":
         return  # the next attempt has another one
     device = device.removeprefix("core").removeprefix("cpu").strip(" -:")
@@ -23,7 +23,7 @@ def decline(state: GridState, node: Node, device: str) -> None:
 
 
 def back_off(state: GridState, node: Node, device: str, first: float, most: float) -> None:
-    """Do not ask for this for so long, doubled each time from the first to the most."""
+    """Put a device in back-off, doubled each time from `first` to `most` seconds."""
     until, seconds = node.declined.get(device, (0.0, 0.0))
     if state.now > until + most:
         seconds = 0.0
@@ -34,7 +34,7 @@ def back_off(state: GridState, node: Node, device: str, first: float, most: floa
 
 
 def backoff_due(state: GridState, name: str) -> None:
-    """Something that was left alone may be tried again."""
+    """Handle the end of a back-off."""
     node = state.nodes[name]
     state.rebuild(node)
     waiting = [until for until, _ in node.declined.values() if until > state.now]
@@ -43,7 +43,7 @@ def backoff_due(state: GridState, name: str) -> None:
 
 
 def accepted(node: Node, allocation: Allocation) -> None:
-    """The node did not decline what this allocation holds."""
+    """The node has started an allocation: clear the back-off of its devices."""
     if node.declined:
         grant = allocation.grant
         cores = (str(core) for core in (*grant.cores, grant.shared_core))
@@ -52,19 +52,19 @@ def accepted(node: Node, allocation: Allocation) -> None:
 
 
 BLAMED = frozenset({Cause.SPAWN_FAILED, Cause.WORKDIR_FAILED})
-"""A program that is not there, or not one, is not among them: it is the user's, on nearly all nodes alike."""
+"""Causes that count against a node. A missing or invalid program does not: that is the user's mistake."""
 KEPT = 1000
-"""So many commands are remembered for having failed to start."""
+"""Maximum number of failed commands remembered."""
 EVERYWHERE = ""
 
 
 def what(job: Job) -> str:
-    """What two jobs have in common that fail for the same reason wherever they go."""
+    """A key of jobs that would fail for the same reason on any node."""
     return "\0".join((job.user, job.spec.argv[0] if job.spec.argv else "", job.spec.bundle))
 
 
 def ended(state: GridState, node: Node, job: Job, outcome: Outcome) -> None:
-    """An attempt has ended there. Whether it failed to start, and whose fault that is."""
+    """An attempt has ended: if it failed to start, tell failures of the node from those of the command."""
     if outcome.started or outcome.cause not in BLAMED or job.spec.workdir:
         return  # a directory that a user names may well not be there
     command, name = what(job), node.facts.name
@@ -99,7 +99,7 @@ def _set_aside(state: GridState, node: Node, outcome: Outcome) -> None:
 
 
 def _forgive(state: GridState, node: Node | None, command: str) -> None:
-    """What was held against this node was not its fault. Where that was all, it is not set aside any more."""
+    """A command failed on another node too: clear its failures here, and undo the setting aside if none is left."""
     if node is not None and command in node.failed:
         node.failed = [one for one in node.failed if one != command]
         if not node.failed and node.orders.aside is not None:
@@ -107,14 +107,14 @@ def _forgive(state: GridState, node: Node | None, command: str) -> None:
 
 
 def arm(state: GridState, node: Node) -> None:
-    """Have its time looked at when it is over."""
+    """Set the deadline at which it is no longer set aside."""
     if (aside := node.orders.aside) is not None and aside.until:
         state.deadlines.arm("aside", node.facts.name, aside.until)
 
 
 def due(state: GridState, name: str) -> None:
-    """A node may have been set aside for long enough. It is on trial then: one more failure, and it is set aside for
-    twice as long; one start, and all is forgotten."""
+    """Handle the end of being set aside. The node is on probation then: one more failure sets it aside for twice as
+    long, one start clears its record."""
     node = state.nodes[name]
     aside = node.orders.aside
     if aside is None or not aside.until:
@@ -127,7 +127,7 @@ def due(state: GridState, name: str) -> None:
 
 
 def started(state: GridState, node: Node, job: Job) -> None:
-    """A command runs there: the node is in order, and so is the command."""
+    """A command has started: clear the failures of the node and of the command."""
     if state.failing:
         state.failing.pop(what(job), None)
     node.failed.clear()

@@ -1,7 +1,7 @@
-"""What is left on one node: its newest offer, less what was granted since and is not counted in that offer.
+"""The free capacity of one node: its newest offer, less the grants that the offer does not count.
 
-Kept up to date by adding and taking away, so a grant costs what it touches and not what the node has. Amounts may go
-below zero: an offer made before a grant arrived can be smaller than what is held, and the debt is then remembered.
+Updates are incremental, so a grant costs the devices that it has and not those of the node. Amounts may go below zero:
+an offer made before a grant arrived can be smaller than what is held, which leaves a debt.
 """
 
 from bisect import bisect_left, insort
@@ -17,12 +17,11 @@ from distributed_grid.protocol.resources import MILLI, GpuShare, Grant, Resource
 class Room(msgspec.Struct, kw_only=True, gc=False):
     """Spare milli-cores by core (in the offer's order, idlest first), bytes, and milli-GPUs by UUID.
 
-    `free` holds the cores nobody has a part of, each by its place in that order, ascending; `parts` what is spare of
-    the cores that are shared already. `whole_gpus` and `gpu_parts` say the same of GPUs, and `gpu_memory` how many
-    bytes of each are nobody's. Devices in `closed` are there but not to be had: an agent answered stale for them a
-    moment ago.
+    `free` has the unused cores, by their place in that order, ascending; `parts` the spare parts of shared cores.
+    `whole_gpus` and `gpu_parts` are the same for GPUs, and `gpu_memory` the free bytes of each. Devices in `closed`
+    are in back-off and cannot be granted.
 
-    `_numa` and `_gpu_numa` say on which NUMA nodes cores and GPUs are, where there are several and it is known.
+    `_numa` and `_gpu_numa`: NUMA nodes of cores and GPUs, if there are several and they are known.
     """
 
     virtual: bool
@@ -43,7 +42,7 @@ class Room(msgspec.Struct, kw_only=True, gc=False):
 
     @classmethod
     def of(cls, facts: NodeFacts, offer: Offer, closed: frozenset[str] = frozenset()) -> "Room":
-        """What a node offers, of what it is known to have: an agent's slip must not make cores out of nothing."""
+        """The room of an offer, without devices that the node's facts do not have."""
         self = cls(virtual=facts.virtual, closed=closed)
         if sum(map(bool, facts.numa)) > 1:
             self._numa = {core: number for number, cores in enumerate(facts.numa) for core in cores}
@@ -67,7 +66,7 @@ class Room(msgspec.Struct, kw_only=True, gc=False):
         return self
 
     def count(self) -> None:
-        """Count anew what is whole and what is shared, after amounts were set one by one."""
+        """Recompute what is whole and what is shared, after amounts were set one by one."""
         self.parts = {c: m for c, m in self.cores.items() if 0 < m < MILLI and str(c) not in self.closed}
         self.gpu_parts = {u: m for u, m in self.gpus.items() if 0 < m < MILLI and u not in self.closed}
         self._order = list(self.cores)
@@ -77,11 +76,11 @@ class Room(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def whole(self) -> int:
-        """How many cores nobody has a part of."""
+        """Number of unused cores."""
         return len(self.free)
 
     def cap(self, held: Iterable[Grant]) -> None:
-        """Never leave more of a device than its holders do, whatever the offer says of it."""
+        """Limit each device to what its holders leave, whatever the offer says."""
         cores: dict[int, int] = {}
         gpus: dict[str, int] = {}
         reserved: dict[str, int] = {}
@@ -109,14 +108,14 @@ class Room(msgspec.Struct, kw_only=True, gc=False):
         return known.memory if known is not None else 0
 
     def copy(self) -> "Room":
-        """The same once more, to try something on."""
+        """A copy for trials."""
         other = msgspec.structs.replace(self)
         for name in _AMOUNTS:
             setattr(other, name, getattr(self, name).copy())
         return other
 
     def covers(self, grant: Grant) -> bool:
-        """Whether just these cores and GPUs, and so much memory, can be had."""
+        """Whether exactly these cores and GPUs, and this memory, are free."""
         if grant.memory > self.free_memory or not self.closed.isdisjoint(map(str, (*grant.cores, grant.shared_core))):
             return False
         if any(self.cores.get(core) != MILLI for core in grant.cores):
@@ -131,11 +130,11 @@ class Room(msgspec.Struct, kw_only=True, gc=False):
         )
 
     def take(self, grant: Grant) -> None:
-        """Take a grant off."""
+        """Subtract a grant."""
         self._change(grant, -1)
 
     def give(self, grant: Grant) -> None:
-        """Give a grant back."""
+        """Add a grant."""
         self._change(grant, 1)
 
     def _change(self, grant: Grant, sign: int) -> None:
@@ -213,7 +212,7 @@ class Room(msgspec.Struct, kw_only=True, gc=False):
         return count * MILLI >= milli
 
     def _suits(self, uuid: str, need: Constraints | None) -> bool:
-        """Whether a device can be had, and is what is needed."""
+        """Whether a GPU is not in back-off and meets the constraints."""
         if uuid in self.closed:
             return False
         if need is None:
@@ -238,34 +237,33 @@ class Room(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def left(self) -> Resources:
-        """What can still be had, as an amount; debts count as nothing."""
+        """What is free, as an amount; debts count as zero."""
         return Resources(self.cpu_left, max(0, self.free_memory), self.gpu_left)
 
     @property
     def cpu_left(self) -> int:
-        """Milli-cores that can still be had."""
+        """Free milli-cores."""
         whole = len(self.free) * MILLI
         return whole + sum(self.parts.values()) if self.parts else whole
 
     @property
     def gpu_left(self) -> int:
-        """Milli-GPUs that can still be had."""
+        """Free milli-GPUs."""
         return self.whole_gpus * MILLI + sum(self.gpu_parts.values())
 
     @property
     def free_memory(self) -> int:
-        """Bytes that can be had; below zero: a debt."""
+        """Free bytes; below zero: a debt."""
         return min(0, self.memory) if "memory" in self.closed else self.memory
 
     def free_cores(self) -> tuple[int, ...]:
-        """The whole cores that can be had, idlest first."""
+        """The unused cores, idlest first."""
         return tuple(c for c, m in self.cores.items() if m == MILLI and str(c) not in self.closed)
 
     def choose(self, wanted: Resources, need: Constraints | None = None) -> Grant:
-        """Name the cores and GPUs for an amount that fits. Whole cores go idlest first; a fractional part goes on the
-        shared core it fills best, a fractional GPU on the device it fills best; whole GPUs go smallest first, so that
-        the large ones stay for who needs them. Where it is known what lies together, cores come from as few NUMA nodes
-        as can be and from those of the GPUs first, and several GPUs from one NUMA node where one has so many."""
+        """Choose the cores and GPUs for an amount that fits. Whole cores: idlest first; fractions of cores and GPUs:
+        best fit among shared devices; whole GPUs: smallest first, to spare the large ones. If the topology is known,
+        GPUs come from one NUMA node if possible, and cores from as few as possible, those of the GPUs first."""
         whole, part = divmod(wanted.cpu, MILLI)
         shared = -1
         if part:
@@ -301,8 +299,8 @@ class Room(msgspec.Struct, kw_only=True, gc=False):
         return tuple(GpuShare(uuid, MILLI, memory) for uuid in uuids[: milli // MILLI])
 
     def _together(self, uuids: list[str], count: int, cores: int) -> list[str]:
-        """The same GPUs, those foremost that are best taken together: of the NUMA node that has enough of them and of
-        free cores, and fewest beyond that; else of those with most."""
+        """The GPUs sorted for choosing several: first those of the NUMA node with enough of them and of free cores, and
+        the fewest beyond that; else those of the nodes with most."""
         groups: dict[int, list[str]] = {}
         for uuid in uuids:
             groups.setdefault(self._gpu_numa.get(uuid, -1), []).append(uuid)
@@ -319,8 +317,8 @@ class Room(msgspec.Struct, kw_only=True, gc=False):
         return [uuid for number in sorted(groups, key=order) for uuid in groups[number]]
 
     def _compact(self, count: int, gpus: tuple[GpuShare, ...]) -> list[int]:
-        """The places of so many free cores: on the NUMA nodes of the GPUs first, then on one that has just enough of
-        what is left to take, else on the largest one after the other; idlest first on each."""
+        """The places of so many free cores: first on the NUMA nodes of the GPUs, then on the best fit for the rest,
+        else on the largest ones; idlest first on each."""
         groups: dict[int, list[int]] = {}
         for place in self.free:
             groups.setdefault(self._numa.get(self._order[place], -1), []).append(place)

@@ -1,5 +1,5 @@
-"""All nodes that can be given work, by their room, and views of some of them: those in one zone, say, or with a
-certain GPU; and where the jobs are that others want to be near to or apart from.
+"""The index of usable nodes with filtered views on demand, such as those of one zone or with a certain GPU; and the
+locations of jobs for affinity and anti-affinity.
 """
 
 import itertools
@@ -20,8 +20,8 @@ V = TypeVar("V")
 
 
 class Bounds(NamedTuple):
-    """Where a request may go by what it wants to be near to or apart from: on one of `near` (None: anywhere), on none
-    of `apart`. `missing` is what it waits for: it lives and has no place yet."""
+    """The nodes that a request's affinity allows: those of `near` (None: any), without those of `apart`. `missing`: a
+    target of its affinity that waits itself and has no node yet."""
 
     near: frozenset[str] | None = None
     apart: frozenset[str] = frozenset()
@@ -32,21 +32,21 @@ ANYWHERE = Bounds()
 
 
 class Affinity:
-    """What lives under each name, and on which nodes."""
+    """The live jobs under each name, their nodes, and the waiting jobs with an affinity to them."""
 
     def __init__(self, jobs: dict[str, Job]) -> None:
         self._jobs = jobs
         self._live: dict[str, dict[str, None]] = {}
         """The jobs of each group and of each `user/name`, the newest last."""
         self._nodes: dict[str, dict[str, int]] = {}
-        """How many of them hold something on which node."""
+        """Number of their allocations on each node."""
         self.wanted: dict[str, dict[Key, int]] = {}
-        """How many jobs wait, by their line, that want to be near to this or apart from it."""
+        """By target of affinity and line: number of waiting jobs."""
         self._waiting: dict[str, tuple[Key, tuple[str, ...]]] = {}
-        """Their lines and what they want, by their ids."""
+        """By waiting job: its line and its targets."""
 
     def bounds(self, asked: Constraints | None) -> Bounds:
-        """Where such a request may go now."""
+        """The nodes that these constraints allow now."""
         if asked is None or not (asked.near or asked.apart):
             return ANYWHERE
         near: frozenset[str] | None = None
@@ -58,44 +58,44 @@ class Affinity:
         return Bounds(near, frozenset(node for word in asked.apart for node in self.nodes(word)))
 
     def nodes(self, word: str) -> frozenset[str]:
-        """The nodes where what is called so holds something."""
+        """The nodes with allocations under this name."""
         job = self._jobs.get(word)
         if job is not None:
             return frozenset((job.node,)) if job.node else frozenset()
         return frozenset(self._nodes.get(word, ()))
 
     def lives(self, word: str) -> bool:
-        """Whether something is called so that waits or holds a place."""
+        """Whether a live job or group has this name."""
         return word in self._jobs or word in self._live
 
     def newest(self, word: str) -> str:
-        """The job that came last of those called so; empty: there is none."""
+        """The newest job of this name; empty: there is none."""
         return next(reversed(self._live.get(word, {})), "")
 
     def names(self, user: str) -> list[str]:
-        """The names of a user's jobs that live."""
+        """The names of a user's live jobs."""
         return [word.partition("/")[2] for word in self._live if word.startswith(f"{user}/")]
 
     # --- kept up to date ----------------------------------------------------------------------------------------------
 
     def enter(self, job: Job) -> None:
-        """This job lives from now on."""
+        """Add a live job."""
         for word in _shared(job):
             self._live.setdefault(word, {})[job.id] = None
 
     def leave(self, job: Job) -> None:
-        """It does not live any more."""
+        """Remove an ended job."""
         for word in _shared(job):
             _take_off(self._live, word, job.id)
 
     def place(self, job: Job, node: str) -> None:
-        """It holds something there from now on."""
+        """Add its allocation on a node."""
         for word in _shared(job):
             nodes = self._nodes.setdefault(word, {})
             nodes[node] = nodes.get(node, 0) + 1
 
     def displace(self, job: Job, node: str) -> None:
-        """It holds nothing there any more."""
+        """Remove its allocation on a node."""
         for word in _shared(job):
             nodes = self._nodes[word]
             nodes[node] -= 1
@@ -103,7 +103,7 @@ class Affinity:
                 _take_off(self._nodes, word, node)
 
     def want(self, job: Job) -> None:
-        """It waits from now on."""
+        """Add a waiting job."""
         asked = job.request.constraints
         if asked is None or not (asked.near or asked.apart):
             return
@@ -114,7 +114,7 @@ class Affinity:
             lines[key] = lines.get(key, 0) + 1
 
     def want_no_more(self, job: Job) -> None:
-        """It does not wait any more, if it did."""
+        """Remove a waiting job, if it is there."""
         if job.id not in self._waiting:
             return
         key, words = self._waiting.pop(job.id)
@@ -124,13 +124,13 @@ class Affinity:
                 _take_off(self.wanted, word, key)
 
     def waiting_for(self, job: Job) -> list[Key]:
-        """The lines of those that want to be near to this job or apart from it."""
+        """The lines of waiting jobs with an affinity to this job."""
         words = (job.id, *_shared(job))
         return list(dict.fromkeys(key for word in words for key in self.wanted.get(word, ())))
 
 
 def _shared(job: Job) -> tuple[str, ...]:
-    """What it is called together with others."""
+    """The names that a job shares with others: its group, and its `user/name`."""
     if not job.spec.name:
         return (job.group,) if job.group else ()
     named = f"{job.user}/{job.spec.name}"
@@ -144,19 +144,19 @@ def _take_off(lists: dict[str, dict[K, V]], word: str, key: K) -> None:
 
 
 CHANGES_KEPT = 4096
-"""So many changes are remembered; a view that has missed one is made anew."""
+"""Length of the change log; a view that is further behind is rebuilt."""
 ENTRIES_KEPT = 200_000
-"""So many nodes may lie in all views together; the view that was not asked for longest goes first."""
+"""Maximum number of nodes in all views together; the least recently used view is dropped first."""
 WIDE = 15 / 16
-"""A trait that more than this part of the nodes has gets no view: the others are passed over."""
+"""A trait that more than this part of the nodes has gets no view: the others are filtered out."""
 BUNDLES_KEPT = 64
-"""Of so many shipments it is remembered that a node has them."""
+"""Maximum number of bundles remembered for a node."""
 NEAR_MOST = 16
-"""So many nodes with the same files, or on one machine, are compared."""
+"""Maximum number of nodes compared with the same files, or on one machine."""
 
 
 class Pool(Enum):
-    """Nodes told apart by whether jobs of the grid hold anything there."""
+    """Nodes by whether they have allocations."""
 
     ALL = auto()
     IN_USE = auto()
@@ -164,8 +164,8 @@ class Pool(Enum):
 
 
 class View:
-    """Some of the nodes, by their room. `seen`: how many changes there had been when it was last brought up to date;
-    below zero: it was never made."""
+    """An index of some of the nodes. `seen`: the position in the change log up to which it is current; below zero: it
+    is empty."""
 
     __slots__ = ("index", "seen")
 
@@ -175,8 +175,8 @@ class View:
 
 
 class Kind:
-    """The nodes that have a trait (None: all of them), whether they can be given work or not, and the views of them.
-    Where certain GPUs are asked for, a view knows nodes by those of them that are free."""
+    """All nodes that have a trait (None: all nodes), usable or not, and the views of them. For a trait with GPUs the
+    views index nodes by their free GPUs of that kind."""
 
     __slots__ = ("members", "trait", "views")
 
@@ -187,7 +187,7 @@ class Kind:
 
 
 class Catalogue(Index):
-    """The nodes that can be given work now, by what is left on them; and parts of them, on demand."""
+    """The index of usable nodes, with views of parts of them on demand."""
 
     def __init__(self, nodes: dict[str, Node], jobs: dict[str, Job]) -> None:
         super().__init__()
@@ -198,44 +198,44 @@ class Catalogue(Index):
         self._entries = 0
         self._changes: list[str] = []
         self._before = 0
-        """How many changes were forgotten."""
+        """Number of changes dropped from the log."""
         self._known: dict[str, Known] = {}
-        """What the lists below go by."""
+        """The properties by which the lists below index nodes."""
         self._hosts: dict[str, dict[str, None]] = {}
         self._labels: dict[tuple[str, str], dict[str, None]] = {}
         self._keys: dict[str, dict[str, None]] = {}
         self._models: dict[str, dict[str, None]] = {}
         self._bundles: dict[str, dict[str, None]] = {}
         self._open: dict[str, None] = {}
-        """The nodes that run jobs of everyone."""
+        """Nodes that run everyone's jobs."""
         self._owned: dict[str, dict[str, None]] = {}
-        """The others, by the users whose jobs they run."""
+        """The other nodes, by the users whose jobs they run."""
 
     def lay(self, name: str, place: Place) -> None:
-        """This node lies there from now on. One with free GPUs may belong elsewhere in a view also where that is no
-        news here: of devices that are shared, only the largest part is known here."""
+        """Move a node to a place. With free GPUs its place in views may change even if this one does not, which only
+        has the largest part of shared GPUs."""
         if self._where.get(name) != place or place[1] != NO_GPUS:
             super().lay(name, place)
             self.touch(name)
 
     def drop(self, name: str) -> bool:
-        """This node gets no work for now. Whether that is news."""
+        """Remove a node; returns whether it was there."""
         news = super().drop(name)
         if news:
             self.touch(name)
         return news
 
     def touch(self, name: str) -> None:
-        """Something about this node has changed that may put it in a view or take it out of one."""
+        """Add a node to the change log of the views."""
         self._changes.append(name)
         if len(self._changes) > 2 * CHANGES_KEPT:
             del self._changes[:CHANGES_KEPT]
             self._before += CHANGES_KEPT
 
-    # --- what nodes are ---------------------------------------------------------------------------------------------
+    # --- properties of nodes ----------------------------------------------------------------------------------------
 
     def learn(self, node: Node, labels: dict[str, str]) -> None:
-        """This node is known, or what is known of it is not what it was."""
+        """Add a node, or update its properties."""
         name, old, new = node.facts.name, self._known.get(node.facts.name), known(node.facts, labels)
         for bundle in node.bundles:
             self._bundles.setdefault(bundle, {})[name] = None
@@ -255,7 +255,7 @@ class Catalogue(Index):
         self.touch(name)
 
     def forget(self, name: str) -> None:
-        """This node is no more."""
+        """Remove a node for good."""
         self.drop(name)
         self._list(name, self._known.pop(name), there=False)
         for kind in self._kinds.values():
@@ -287,28 +287,28 @@ class Catalogue(Index):
         return self._known[name].labels
 
     def values(self, key: str) -> list[str]:
-        """The values that nodes have of a label."""
+        """All values of a label."""
         return sorted(value for other, value in self._labels if other == key)
 
     def whose(self, user: str) -> str | None:
-        """Whose jobs a node is to run that runs this user's: the user's, or everyone's (empty) where the user owns no
-        node. None: all nodes run them, or it is not asked."""
+        """The `user` of the trait of nodes that run this user's jobs: empty, if the user owns no node. None: all nodes
+        run them, or no user is given."""
         if not user or len(self._open) == len(self._known):
             return None
         return user if user in self._owned else ""
 
     def trait(self, request: Request) -> Trait | None:
-        """The trait that a request asks for, as far as nodes differ in it."""
+        """The trait that a request asks for."""
         user = self.whose(request.user) if request.user else None
         return None if user is None and request.constraints is None else trait_of(request, user)
 
     @property
     def keys(self) -> list[str]:
-        """The labels there are."""
+        """All label keys."""
         return sorted(self._keys)
 
     def shipped(self, node: Node, bundle: str) -> None:
-        """These files were sent to this node."""
+        """Note that a bundle was sent to a node."""
         name = node.facts.name
         node.bundles.pop(bundle, None)
         node.bundles[bundle] = None
@@ -319,8 +319,7 @@ class Catalogue(Index):
             _remove(self._bundles, oldest, name)
 
     def near(self, local: Local, hidden: Container[str] = ()) -> list[str]:
-        """Nodes that can be given work, on this machine or with these files: NEAR_MOST of each at the most, and none
-        that is hidden."""
+        """Usable nodes on this machine or with these files, up to NEAR_MOST of each, without hidden ones."""
         found: dict[str, None] = {}
         for names in (self._hosts.get(local.host, ()), self._bundles.get(local.bundle, ()) if local.bundle else ()):
             usable = (name for name in names if name in self and name not in hidden)
@@ -333,7 +332,7 @@ class Catalogue(Index):
         self, wanted: Resources, most: int, trait: Trait | None = None, pool: Pool = Pool.ALL,
         accept: Accept | None = None, loosest: bool = False,
     ) -> list[str]:  # fmt: skip
-        """As `candidates`, of those nodes only that have the trait and belong to the pool."""
+        """As `candidates`, of the nodes with this trait in this pool."""
         if trait is None:
             return self._view(self._everything, pool).candidates(wanted, most, accept, loosest)
         kind = self._kind(trait)
@@ -347,7 +346,7 @@ class Catalogue(Index):
         return self._view(kind, pool).candidates(wanted, most, accept, loosest)
 
     def having(self, trait: Trait) -> dict[str, None]:
-        """The nodes that have a trait, whether they can be given work or not."""
+        """All nodes that have a trait, usable or not."""
         return self._kind(trait).members
 
     def _kind(self, trait: Trait) -> Kind:
@@ -363,7 +362,7 @@ class Catalogue(Index):
         return kind
 
     def _likely(self, trait: Trait) -> Iterable[str]:
-        """A list with all nodes that have the trait, as short as one can be had without looking at them."""
+        """A superset of the nodes with the trait: the shortest of the matching lists."""
         lists: list[dict[str, Any]] = [self._known]
         for rule in trait.labels:
             if rule.sign is Sign.IS:
@@ -415,7 +414,7 @@ class Catalogue(Index):
 
 
 class Without:
-    """A catalogue with some of its nodes hidden: to look at, it changes nothing."""
+    """A read-only overlay of a catalogue that hides some of its nodes."""
 
     def __init__(self, index: Catalogue, hidden: frozenset[str]) -> None:
         self.homes = index.homes

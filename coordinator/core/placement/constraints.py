@@ -1,6 +1,4 @@
-"""What a request asks a node to be, beside having room: its constraints, tested one by one, each with words; and
-what Ray would still let the grid's jobs have there.
-"""
+"""The constraints of a request on nodes, each with a test and a description; and the room that Ray has left."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -27,29 +25,29 @@ from distributed_grid.protocol.resources import MILLI, Resources, format_bytes, 
 from distributed_grid.protocol.text import counted, listed
 
 REFUSED_BY_RAY = "ray"
-"""What is left alone on a node after Ray has refused something there: see `Node.declined`."""
+"""The key in `Node.declined` of the back-off after Ray refused a reservation."""
 KINDS = ("gpu", "cpu", "memory")
 
 
 def marked_for_ray(policy: Policy, request: Request, boost: bool = False) -> Request:
-    """The request, with whether it is placed by Ray; a boost is lent to Ray, and not reserved by it."""
+    """The request, marked if it needs a reservation in Ray; boosts do not, since they are lent to Ray."""
     by_ray = policy.by_ray and not boost
     return request if request.ray == by_ray else replace(request, ray=by_ray)
 
 
 def ray_bundle(on: OnRay | None, wanted: Resources) -> Resources:
-    """What is to be reserved for this."""
+    """What to reserve in Ray for this amount."""
     return Resources(wanted.cpu, wanted.memory, on.total.gpu if wanted.gpu and on is not None else 0)
 
 
 def fits_on_ray(node: Node, request: Request, alone: bool = False) -> bool:
-    """Whether Ray would let this start there; `alone`: if no job of ours held anything."""
+    """Whether Ray has room for this there; `alone`: without the grid's other jobs."""
     on = node.ray
     return on is not None and REFUSED_BY_RAY not in node.closed and not _lacks(node, on, request, alone)
 
 
 def _left(node: Node, on: OnRay, kind: str, alone: bool) -> int:
-    """How much of one kind; below zero: Ray's programs or our jobs have more than there is."""
+    """Free amount of one kind; below zero: overcommitted."""
     left: int = getattr(on.total, kind) - getattr(on.others, kind)
     if not alone:
         for one in node.allocations.values():
@@ -65,7 +63,7 @@ def _lacks(node: Node, on: OnRay, request: Request, alone: bool) -> str:
 
 
 def ray_blocker(node: Node, request: Request) -> str:
-    """Why Ray does not let this start there, in words that follow the node's name; empty: it does."""
+    """Why Ray has no room for this there, as text that follows the node's name; empty: it has."""
     on = node.ray
     if on is None:
         return "has no node of Ray on it that takes work"
@@ -91,15 +89,15 @@ def amount(kind: str, resources: Resources) -> str:
 Labels = Mapping[str, str]
 SILENT = "an older agent, which does not tell its walls"
 NAMED = 5
-"""So many owners of a node, or nodes of a request, are named."""
+"""Maximum number of owners of a node, or nodes of a request, named in a text."""
 USER_CHARS, WHY_CHARS = 64, 200
-"""So much is repeated of what a node tells."""
+"""Maximum length of quoted texts of a node."""
 ALIKE_BITS = 4
-"""Amounts of memory are nearly equal that begin with the same bits: so many, from the first one that is set on."""
+"""Amounts of memory are rounded down to so many significant bits."""
 
 
 class Known(NamedTuple):
-    """What of a node the lists of nodes go by. `only`: the users whose jobs it runs; None: it runs everyone's."""
+    """The indexed properties of a node. `only`: the users whose jobs it runs; None: it runs everyone's."""
 
     host: str
     labels: dict[str, str]
@@ -109,14 +107,14 @@ class Known(NamedTuple):
 
 
 def known(facts: NodeFacts, labels: dict[str, str]) -> Known:
-    """What the lists go by, of a node with these facts and labels."""
+    """The indexed properties of a node with these facts and labels."""
     only = None if open_to_all(facts.walls, facts.trusts) else facts.owners
     return Known(facts.hostname, labels, facts.gpus, level_of(facts.walls), only)
 
 
 class Trait(msgspec.Struct, frozen=True, cache_hash=True):
-    """What of a request's constraints follows from facts and labels; where `gpus` are asked for, that one of them at
-    least is of the model and has so much memory. `user`: whose jobs the node is to run; empty: everyone's."""
+    """The part of a request's constraints that can be indexed by facts and labels; with `gpus`, at least one GPU of the
+    model with so much memory. `user`: whose jobs the node has to run; empty: everyone's."""
 
     labels: tuple[LabelRule, ...] = ()
     gpus: bool = False
@@ -127,8 +125,8 @@ class Trait(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 def trait_of(request: Request, user: str | None = None) -> Trait | None:
-    """The trait that a request asks for; None: none. Nearly equal amounts of memory make the same trait, of the least
-    of them. `user`: as a Trait has it."""
+    """The trait that a request asks for; None: none. GPU memory is rounded down, so that similar requests share a
+    trait. `user`: as in Trait."""
     asked = request.constraints
     if asked is None:
         return None if user is None else Trait(user=user)
@@ -140,7 +138,7 @@ def trait_of(request: Request, user: str | None = None) -> Trait | None:
 
 
 def has_trait(trait: Trait, node: Known) -> bool:
-    """Whether a node is so."""
+    """Whether a node has a trait."""
     if trait.user is not None and node.only is not None and trait.user not in node.only:
         return False
     if trait.walls is not Walls.NONE and not node.walls.meets(trait.walls):
@@ -154,13 +152,13 @@ def has_trait(trait: Trait, node: Known) -> bool:
 
 
 def marked(policy: Policy, request: Request, user: str) -> Request:
-    """The request, with whose it is where that decides which nodes may run it."""
+    """The request, with its user if that decides which nodes may run it."""
     whose = user if policy.owner_rule else ""
     return request if request.user == whose else msgspec.structs.replace(request, user=whose)
 
 
 def admitted(facts: NodeFacts, request: Request) -> bool:
-    """Whether the node runs jobs of the request's user, where that is asked."""
+    """Whether the node runs jobs of the request's user, if it has one."""
     return not request.user or admits(facts.walls, facts.owners, facts.trusts, request.user)
 
 
@@ -174,8 +172,7 @@ def _count(gpus: tuple[GpuFacts, ...], model: str, memory: int) -> int:
 
 
 class Unmet(NamedTuple):
-    """A constraint that a node does not meet: a short code, the constraint in words (what is left in the funnel is
-    like this), and what is said of the node."""
+    """A constraint that a node does not meet: its code, its description (the funnel's step), and why the node fails."""
 
     code: str
     step: str
@@ -187,7 +184,7 @@ Met = Callable[[NodeFacts, Labels], bool]
 
 
 class Condition(NamedTuple):
-    """A constraint: the code of an Unmet, its words, how a node is tested; and the rule, where it is about a label."""
+    """A constraint: its code, its description, its test; and the rule, if it is about a label."""
 
     code: str
     step: str
@@ -223,7 +220,7 @@ def _labelled(rule: LabelRule) -> Met:
 
 
 def unmet(facts: NodeFacts, labels: Labels, request: Request) -> Unmet | None:
-    """The first constraint that this node can not meet, whatever is free on it."""
+    """The first constraint that this node does not meet, whatever is free on it."""
     asked, name = request.constraints or NO_CONSTRAINTS, facts.name
     if asked.only and name not in asked.only:
         return Unmet("not-named", _named(asked), "is not one of those named with --only")
@@ -251,7 +248,7 @@ def unmet(facts: NodeFacts, labels: Labels, request: Request) -> Unmet | None:
 
 
 def meets(node: Node, labels: Labels, request: Request) -> bool:
-    """Whether the node is what is asked for, whatever is free on it."""
+    """Whether the node meets all constraints, whatever is free on it. (`unmet` without texts.)"""
     if request.user and not admitted(node.facts, request):
         return False
     asked = request.constraints
@@ -277,12 +274,12 @@ def owners_words(facts: NodeFacts) -> str:
 
 
 def opened(node: str) -> str:
-    """What its owner would do for it to run everyone's jobs."""
+    """What its owner can do so that it runs everyone's jobs."""
     return f"agent.trust: everyone on {node}, or walls there (`grid agent detect` says why it has none)"
 
 
 def walls_words(facts: NodeFacts) -> str:
-    """What walls it has, and why none stronger: what follows a node's name."""
+    """Its walls, and why it has no stronger ones: what follows a node's name."""
     return f"has walls {level_of(facts.walls)}{_because(facts)}" if facts.walls else f"has {SILENT}"
 
 

@@ -1,11 +1,10 @@
-"""Finds nodes with room for a request among many thousands without looking at each of them.
+"""The capacity index: finds nodes with room for a request among many thousands without a scan.
 
-Nodes lie in shelves by their free GPUs and cores, and in a shelf by their free memory. Both are walked from the
-tightest fit upwards, so a request that needs no GPU meets the nodes without free ones first. The cost is that of the
-distinct shapes of room there are, not of the nodes.
+Nodes are in shelves by their free GPUs and cores, sorted by free memory in each. Shelves are searched from the tightest
+fit upwards, so requests without GPUs find nodes without free ones first. The cost depends on the number of distinct
+shapes, not of nodes.
 
-A room that has changed is only noted, and its node is laid elsewhere when something is searched for: of many changes to
-one node between two searches, the last one counts.
+Updates are lazy: a changed room is noted, and its node is moved at the next search.
 """
 
 from bisect import bisect_left, insort
@@ -19,16 +18,16 @@ Shape = tuple[int, int]
 """How many whole devices are free, and the largest spare part (milli) of one that is shared."""
 
 Place = tuple[int, Shape, Shape, int]
-"""Where a node lies: its tier, the shapes of its free GPUs and cores, and its free memory in bytes."""
+"""The index key of a node: its tier, the shapes of its free GPUs and cores, and its free memory in bytes."""
 
 NO_GPUS: Shape = (0, 0)
-"""Of a node where no GPU is free."""
+"""The shape of a node without free GPUs."""
 
 NOWHERE: Place = (-1, (0, 0), (0, 0), 0)
-"""The place of a node that was not laid anywhere yet."""
+"""The place of a node that is only noted yet."""
 
 TIERS = 8
-"""Nodes are told apart by their owner's `priority` in steps of a quarter, from 0 to 1.75 and more."""
+"""Number of tiers: the owner's `priority` in steps of a quarter, from 0 to 1.75 and more."""
 
 
 class Shelf:
@@ -52,14 +51,14 @@ class Tier:
 
 
 class Index:
-    """The nodes that can be given work now, by what is left on them."""
+    """Usable nodes by their free capacity."""
 
     def __init__(self) -> None:
         self._tiers = [Tier() for _ in range(TIERS)]
         """Those of the highest priority first."""
         self._where: dict[str, Place] = {}
         self._noted: dict[str, tuple[float, Room]] = {}
-        """Nodes that may have to be laid elsewhere, with their priority."""
+        """Changed nodes, with their priority."""
 
     def __len__(self) -> int:
         return len(self._where)
@@ -68,13 +67,13 @@ class Index:
         return name in self._where
 
     def put(self, name: str, priority: float, room: Room) -> None:
-        """This node has this room from now on."""
+        """Add or update a node."""
         self._noted[name] = (priority, room)
         if name not in self._where:
             self._where[name] = NOWHERE
 
     def drop(self, name: str) -> bool:
-        """This node gets no work for now. Whether that is news."""
+        """Remove a node; returns whether it was there."""
         self._noted.pop(name, None)
         old = self._where.pop(name, None)
         if old is not None and old is not NOWHERE:
@@ -82,7 +81,7 @@ class Index:
         return old is not None
 
     def laid(self) -> dict[str, Place]:
-        """Where all nodes lie, now that each is where its room says."""
+        """The places of all nodes, after the noted changes were applied."""
         if self._noted:
             noted, self._noted = self._noted, {}
             for name, (priority, room) in noted.items():
@@ -90,7 +89,7 @@ class Index:
         return self._where
 
     def fill(self, places: Iterable[tuple[str, Place]]) -> None:
-        """All these nodes at once, into an index that is empty."""
+        """Bulk-load an empty index."""
         for name, place in places:
             self._where[name] = place
             tier, gpus, cores, memory = place
@@ -108,7 +107,7 @@ class Index:
                     row.sort()
 
     def lay(self, name: str, place: Place) -> None:
-        """This node lies there from now on."""
+        """Move a node to a place."""
         old = self._where.get(name, NOWHERE)
         if old == place:
             return
@@ -143,8 +142,8 @@ class Index:
     def candidates(
         self, wanted: Resources, most: int, accept: Accept | None = None, loosest: bool = False
     ) -> list[str]:
-        """Up to `most` nodes of each tier with room for this amount, tightest fit first, or the widest rooms; empty:
-        there is none. Those that are not to be accepted are passed over."""
+        """Up to `most` accepted nodes of each tier with room for this amount, tightest fit first, or the widest rooms
+        first (`loosest`)."""
         self.laid()
         found: list[str] = []
         search = _search_loosest if loosest else _search
@@ -158,7 +157,7 @@ class Index:
         return found
 
     def most(self) -> list[str]:
-        """A node with the most free GPUs, one with the most free cores and one with the most free memory there."""
+        """In each tier, a node with the most free GPUs and one with the most free cores."""
         self.laid()
         best: dict[str, None] = {}
         for tier in self._tiers:
@@ -171,7 +170,7 @@ class Index:
 
 
 def place_of(priority: float, room: Room) -> Place:
-    """Where a node with this room belongs."""
+    """The place of a node with this room."""
     tier = TIERS - 1 - min(TIERS - 1, max(0, int(priority * 4)))
     gpus = (room.whole_gpus, max(room.gpu_parts.values()) if room.gpu_parts else 0)
     cores = (len(room.free), max(room.parts.values()) if room.parts else 0)

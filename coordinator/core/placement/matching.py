@@ -1,5 +1,5 @@
-"""Which node a request goes to, or which nodes a gang: filters, then the scores of its strategy, from 0 to 1, each
-with its weight; the weighted mean is the confidence.
+"""The choice of a node for a request, or of nodes for a gang: filters, then the scores of its strategy, from 0 to 1;
+their weighted mean is the confidence.
 """
 
 import functools
@@ -29,7 +29,7 @@ Score = Callable[[Node, Room, Request], float]
 
 
 class Scoring(NamedTuple):
-    """The scores that count for anything, by name, each with its weight."""
+    """The scores with a weight above zero: names, functions, weights."""
 
     names: tuple[str, ...]
     scores: tuple[Score, ...]
@@ -37,7 +37,7 @@ class Scoring(NamedTuple):
 
 
 def _fit(node: Node, room: Room, request: Request) -> float:
-    """How little is left over of what the node lends: full nodes first, so that large rooms stay whole."""
+    """Best fit: how little of what the node lends is left over, so that large rooms stay whole."""
     lendable, wanted = node.facts.lendable, request.resources
     over, cpu, memory = 0.0, room.cpu_left - wanted.cpu, room.free_memory - wanted.memory
     if cpu > 0 and lendable.cpu:
@@ -50,14 +50,14 @@ def _fit(node: Node, room: Room, request: Request) -> float:
 
 
 def _gpus_spared(node: Node, room: Room, request: Request) -> float:
-    """Work without GPUs is kept away from nodes with idle ones, which need their cores to be of use."""
+    """Keeps jobs without GPUs away from nodes with idle GPUs, which need cores to be of use."""
     if request.resources.gpu or not node.facts.gpus:
         return 1.0
     return 1.0 - room.whole_gpus / len(node.facts.gpus)
 
 
 def _quiet(node: Node, room: Room, request: Request) -> float:
-    """How little the owner's own programs do there."""
+    """How little foreign use there is."""
     if node.sample is None:
         return 0.5
     return 1.0 - min(1.0, node.sample.foreign_cpu / (len(node.facts.cores) or 1))
@@ -75,7 +75,7 @@ def _priority(node: Node, room: Room, request: Request) -> float:
 
 
 def _idle(node: Node, room: Room, request: Request) -> float:
-    """How much of what the node lends would still be free: of the kind there is least of."""
+    """How much of what the node lends would still be free, of the scarcest kind."""
     lendable, left, wanted = node.facts.lendable, room.left, request.resources
     least = 1.0
     if lendable.cpu:
@@ -98,7 +98,7 @@ def _alone(node: Node, room: Room, request: Request) -> float:
 
 
 def _local(node: Node, room: Room, request: Request) -> float:
-    """How near it is to who asks: 1 on the same machine, 1/2 where the files that are shipped were sent before."""
+    """Locality: 1 on the submitter's machine, 1/2 where the shipped files were sent before."""
     local = request.local
     if local is None:
         return 0.0
@@ -130,7 +130,7 @@ def scoring(weights: Weights) -> Scoring:
 
 
 def scores(node: Node, room: Room, request: Request, weights: Weights) -> dict[str, float]:
-    """What each score of a strategy says of a node with this room."""
+    """The scores of a node with this room."""
     strategy = scoring(weights)
     return {name: score(node, room, request) for name, score in zip(strategy.names, strategy.scores, strict=True)}
 
@@ -142,7 +142,7 @@ def confidence(said: Mapping[str, float], weights: Weights) -> float:
 
 
 def weighted(strategy: Scoring, values: Sequence[float]) -> float:
-    """The same, of what the scores of a strategy say, in their order."""
+    """The weighted mean of scores in the order of the strategy."""
     # fsum: what sum() makes of floats depends on the version of Python, and a replay must come to the same node.
     return min(1.0, math.fsum(map(operator.mul, strategy.weights, values)))
 
@@ -154,7 +154,7 @@ NO_ROOMS: Mapping[str, Room] = {}
 
 
 def labels(node: Node) -> dict[str, str]:
-    """The labels of a node: what the operator ordered stands over what its agent tells."""
+    """The labels of a node: the operator's override those of its agent."""
     return node.orders.over(node.facts.labels)
 
 
@@ -176,7 +176,7 @@ def able(node: Node, request: Request) -> bool:
 
 
 def has_room(node: Node, request: Request, index: Shown, room: Room | None = None) -> bool:
-    """Whether the request could start there now, if the node can be given work at all; in `room` instead of its own."""
+    """Whether the request could start there now, if the node is usable; with `room` instead of its own."""
     alone, room = room is not None, room or node.room
     if room is None or not room.fits(request.resources, request.constraints):
         return False
@@ -192,8 +192,7 @@ def has_room(node: Node, request: Request, index: Shown, room: Room | None = Non
 
 
 def blocker(node: Node, request: Request, bounds: Bounds = ANYWHERE) -> tuple[str, str]:
-    """What keeps this request from starting on the node now, as a short code and in words; empty: nothing does.
-    `bounds`: where it may go by what it is to be near to or apart from."""
+    """Why this request cannot start on the node now, as code and text; empty: it can. `bounds`: from its affinity."""
     wanted = request.resources
     if (missed := unmet(node.facts, labels(node), request)) is not None:
         return "not-asked", missed.why
@@ -235,7 +234,7 @@ def blocker(node: Node, request: Request, bounds: Bounds = ANYWHERE) -> tuple[st
 
 
 def drained_words(drain: Drain) -> str:
-    """By whom it was drained, and why: what follows a node's name."""
+    """Who drained it, and why: what follows a node's name."""
     return f"is drained{f' by {drain.by}' if drain.by else ''}{f': {drain.reason}' if drain.reason else ''}"
 
 
@@ -249,7 +248,7 @@ def _is_kind(what: str, kind: str, node: Node) -> bool:
 
 
 def _free_gpus(room: Room) -> str:
-    """The devices of which something is free, with their memory that is nobody's."""
+    """Devices that are at least partly free, with their free memory."""
     free = [
         f"{room.offers[uuid].model} with {format_bytes(max(0, room.gpu_memory.get(uuid, 0)))}"
         for uuid, milli in room.gpus.items()
@@ -269,8 +268,7 @@ def place(
     nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy = DEFAULT,
     rooms: Mapping[str, Room] = NO_ROOMS,
 ) -> Placement | Refusal:  # fmt: skip
-    """The best node of those that fit, by the request's strategy. `rooms` stand in for those of some nodes: copies in
-    which something was taken or given back, to see where the request would go then."""
+    """The best node of those that fit, by the request's strategy. `rooms` overlays those of some nodes, for trials."""
     chosen, best, sure = "", [0.0], -1.0
     strategy = scoring(policy.weights_of(request.strategy))
     for name in candidates(nodes, index, request, policy, 0, rooms):
@@ -292,8 +290,8 @@ def candidates(
     nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy, least: int = 0,
     rooms: Mapping[str, Room] = NO_ROOMS,
 ) -> list[str]:  # fmt: skip
-    """The nodes that are compared: the preferred ones that fit where there are any, else of each tier as many as the
-    policy says, those that the strategy looks at first. At least so many in all where there are."""
+    """The nodes to compare: the preferred ones that fit, if any, else of each tier as many as the policy says, in the
+    strategy's search order; at least `least` in all, if there are so many."""
     wanted, asked, strategy = request.resources, request.constraints, request.strategy or policy.strategy
     most = max(least, policy.candidates)
 
@@ -331,8 +329,7 @@ def candidates(
 def _accept(
     nodes: Mapping[str, Node], request: Request, rooms: Mapping[str, Room], apart: frozenset[str]
 ) -> Accept | None:
-    """What has to be asked of each node that the index finds, as far as it does not follow from its trait; None:
-    nothing has to."""
+    """The test of nodes that the index finds, for what their trait does not tell; None: no test is necessary."""
     asked, wanted = request.constraints, request.resources
     exclude = apart.union(asked.exclude) if asked is not None else apart
     devices = asked is not None and bool(asked.gpu_model or asked.gpu_memory)
@@ -392,8 +389,8 @@ def gang_candidates(nodes: Mapping[str, Node], index: Shown, request: Request, p
 def meeting(
     gang: str, members: Sequence[NodeFacts], taken: Container[tuple[str, int]], policy: Policy = DEFAULT
 ) -> tuple[Gang, ...] | None:
-    """What each member is told, for these nodes by rank. The port is one that no other gang has at that address; which
-    one is tried first depends on `gang`, a name that no other gang and no other attempt has. None: no port is left."""
+    """The rendezvous data of each member on these nodes, by rank. No other gang has the port at that address; the first
+    one tried depends on `gang`, a name unique to the attempt. None: no port is left."""
     addresses = _addresses(members)
     first, last = policy.gang_ports
     count = last - first + 1
@@ -410,8 +407,8 @@ def meeting(
 
 
 def _addresses(members: Sequence[NodeFacts]) -> tuple[str, ...]:
-    """Where the members find each other. A node on the coordinator's own machine is seen there at an address that means
-    another machine to everybody else: among others it goes by its host's name."""
+    """The addresses at which members reach each other. For a node on the coordinator's own machine, which connects from
+    a loopback address, it is the host name, unless all are there."""
     here = [facts.address.startswith(_LOOPBACK) or not facts.address for facts in members]
     if all(here):
         return tuple(facts.address or "127.0.0.1" for facts in members)

@@ -1,8 +1,6 @@
-"""Placement by Ray (`placement: ray`): what the ledger has granted is reserved by Ray before it is launched, and let go
-of when the allocation is over. Until Ray has answered, an allocation is STARTING and its node has not heard of it: so
-what comes between ends or requeues it here, and nobody has to be asked.
-
-Boosts are lent to Ray, and not reserved by it.
+"""Placement by Ray (`placement: ray`): a grant is reserved in Ray before it is launched, and released when the
+allocation has ended. Until Ray has answered, an allocation is STARTING and its node does not know of it, so it can be
+ended or requeued without asking the node. Boosts are lent to Ray, and need no reservation.
 """
 
 from msgspec.structs import replace
@@ -18,11 +16,11 @@ from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.nodes import NodeState
 
 FIRST, MOST = 1.0, 10.0
-"""Seconds for which a node is left alone after Ray has refused something there, doubled from the one to the other."""
+"""Back-off of a node after Ray refused a reservation there (s), doubled from the first to the most."""
 
 
 def restore(state: GridState) -> None:
-    """Of some that were granted before the start nobody knows whether Ray has reserved them: it is asked again."""
+    """Repeat the reservations that were not answered before a restart."""
     for allocation in state.allocations.values():
         if allocation.awaits_ray:
             reserve(state, allocation)
@@ -32,7 +30,7 @@ def restore(state: GridState) -> None:
 
 
 def reserved(state: GridState, event: Reserved) -> None:
-    """Ray has reserved it: it is launched, or ended where that was asked meanwhile."""
+    """Ray has reserved it: launch it, or end it if it was stopped meanwhile."""
     allocation = state.allocations.get(event.allocation)
     if allocation is None:
         state.out.append(Unreserve(event.allocation))
@@ -54,7 +52,7 @@ def reserved(state: GridState, event: Reserved) -> None:
 
 
 def refused(state: GridState, event: ReserveRefused) -> None:
-    """Ray has not reserved it: it waits again, and goes elsewhere or there a little later."""
+    """Ray has refused it: requeue it, with a back-off of the node."""
     allocation = state.allocations.get(event.allocation)
     if allocation is None:
         state.out.append(Unreserve(event.allocation))  # it may have done so after all
@@ -64,7 +62,7 @@ def refused(state: GridState, event: ReserveRefused) -> None:
 
 
 def due(state: GridState, name: str) -> None:
-    """Ray should have answered by now."""
+    """Handle the deadline of Ray's answer."""
     refused(state, ReserveRefused(name, f"it did not answer within {state.policy.reserve_within:g} s"))
 
 
@@ -74,7 +72,7 @@ def _leave_alone(state: GridState, node: Node, why: str) -> None:
 
 
 def never_began(state: GridState, allocation: Allocation, text: str) -> None:
-    """It is over, and was never launched: the job waits again, or ends where that was asked."""
+    """End an allocation that was never launched: requeue the job, or end it if it was stopped."""
     job = state.jobs[allocation.job]
     stop = allocation.stop
     if stop is not None and stop.cause != Cause.GANG.value:
@@ -87,7 +85,7 @@ def never_began(state: GridState, allocation: Allocation, text: str) -> None:
 
 
 def looked(state: GridState, event: RayLooked) -> None:
-    """Who was refused may have a place now, where Ray has more for us than before."""
+    """Update what is known of Ray's resources."""
     before, state.ray_trouble = state.ray_trouble, event.trouble
     told = dict.fromkeys(state.nodes) if event.trouble else event.nodes
     for name, on in told.items():
