@@ -34,11 +34,12 @@ def test_a_power_cut_ends_what_ran_and_it_is_told_so() -> None:
 
 
 def test_at_peace_every_fault_is_over_before_its_time() -> None:
-    of = world(faults=(fault("kill-coordinator", 20.0, seconds=500.0), fault("kill-agent", 20.0, 500.0, number=1)))
+    kinds = ("slow-disk", "kill-coordinator", "kill-agent")
+    of = world(faults=tuple(fault(kind, 20.0, 500.0, number=number) for number, kind in enumerate(kinds)))
     run_until(of, lambda: of.machines[0].agent.dead)
-    assert of.reachable() is None and of.engine.now < 21.0
+    assert of.reachable() is None and of.weather.slow and of.engine.now < 21.0
     run_until(of, lambda: of.peace)
-    assert of.reachable() is of.coordinator and not of.machines[0].agent.dead
+    assert of.reachable() is of.coordinator and not of.machines[0].agent.dead and not of.weather.slow
 
 
 def test_a_job_that_nobody_ends_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
