@@ -72,7 +72,7 @@ class Client:
     def _request(self, coordinator: Coordinator) -> Request:
         """What is asked for, with the id of the job to be near to. Stands for coordinator/api/submissions.py."""
         request = self.plan.request
-        newest = coordinator.ledger.state.index.homes.newest(f"u/{self.plan.name}") if self.plan.near else ""
+        newest = coordinator.ledger.state.index.affinity.newest(f"u/{self.plan.name}") if self.plan.near else ""
         if not newest or request.constraints is None:
             return request
         return replace(request, constraints=replace(request.constraints, near=(newest,)))

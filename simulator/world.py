@@ -204,7 +204,9 @@ class World:
             if ledger.state.is_held(job) and self._rightly_held(job):
                 continue
             fitting = sum(_could(machine.facts(), job.request) for machine in able)
-            beside = ledger.state.index.homes.bounds(job.request.constraints).missing  # another that waits, with reason
+            beside = ledger.state.index.affinity.bounds(
+                job.request.constraints
+            ).missing  # another that waits, with reason
             if job.state is not State.WAITING or (fitting >= max(1, job.request.gang) and not beside):
                 return job.id, f"it is {job.state.value} for ever, on {job.node or 'no node'}"
         for row in self._disk.rows.values():

@@ -21,7 +21,7 @@ from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.model import Group, Job
 from distributed_grid.coordinator.core.queue import dependencies, groups
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.coordinator.core.views import Sight
+from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.codec import BULK_BYTES
@@ -71,7 +71,7 @@ class Lookup:
         found = self.job(name)
         return found.user if found is not None else ""
 
-    def resolve(self, sight: Sight, refs: tuple[str, ...]) -> list[str]:
+    def resolve(self, sight: Visibility, refs: tuple[str, ...]) -> list[str]:
         """The ids (of jobs or groups) that the references mean, without doubles. Raises Unanswerable for the first that
         means none or several."""
         if len(refs) > REFS:
@@ -79,7 +79,7 @@ class Lookup:
         found = [self._some(sight, ref) or [self.resolve_one(sight, ref)] for ref in refs]
         return list(dict.fromkeys(itertools.chain.from_iterable(found)))
 
-    def _some(self, sight: Sight, ref: str) -> list[str]:
+    def _some(self, sight: Visibility, ref: str) -> list[str]:
         """The members named by `ARRAY_3-7,9`; none: the reference is something else."""
         group, _, which = ref.rpartition("_")
         if not group or not {"-", ","} & {*which} or self._find(sight, ref):
@@ -95,7 +95,7 @@ class Lookup:
             raise Unanswerable("unknown-job", f"no job {missing[0]!r}", hint=f"see: grid job show {name}")
         return names
 
-    def to_cancel(self, sight: Sight, message: Cancel) -> list[str]:
+    def to_cancel(self, sight: Visibility, message: Cancel) -> list[str]:
         """The live jobs and groups that a cancel means. Raises Unanswerable."""
         if sight.only and not message.jobs and (message.every or message.user != sight.only):
             raise Unanswerable("not-allowed", "you may end your own jobs only", hint="--mine ends them all")
@@ -108,7 +108,7 @@ class Lookup:
             return [job.id for job in whose if job.state in message.states]
         return list(dict.fromkeys(job.group or job.id for job in whose))
 
-    def resolve_one(self, sight: Sight, ref: str) -> str:
+    def resolve_one(self, sight: Visibility, ref: str) -> str:
         """The id that a reference means. A job that may not be seen is answered as one that does not exist."""
         if (ref in self.state.jobs or ref in self.state.groups) and sight.names(ref):
             return ref
@@ -127,7 +127,7 @@ class Lookup:
         hint = f"did you mean {' or '.join(near)}?" if near else "`grid jobs --all` lists them"
         raise Unanswerable("unknown-job", f"no job {ref[:REF_CHARS]!r}", hint=hint)
 
-    def _find(self, sight: Sight, ref: str) -> list[str]:
+    def _find(self, sight: Visibility, ref: str) -> list[str]:
         return self.store.find(ref, sight.user, sight.only, sight.by_name)
 
     def one(self, name: str) -> Job | None:
@@ -138,7 +138,7 @@ class Lookup:
         """A job or group, live or ended, by its id."""
         return self.one(name) or self._group(name)
 
-    def single(self, sight: Sight, ref: str) -> str:
+    def single(self, sight: Visibility, ref: str) -> str:
         """The id of the one job that a reference means. Raises Unanswerable also for a group."""
         found = self.resolve_one(sight, ref)
         if self._group(found) is not None:
@@ -146,7 +146,7 @@ class Lookup:
             raise Unanswerable("bad-value", f"{found} is many jobs", why="this is for one", hint=f"name one: {some}")
         return found
 
-    def first_waiting(self, sight: Sight, ref: str) -> str:
+    def first_waiting(self, sight: Visibility, ref: str) -> str:
         """The job that a reference means; of a group its first member that waits, else its first."""
         found = self.resolve_one(sight, ref)
         names = self.members([found])
@@ -177,7 +177,7 @@ class Lookup:
             return groups.view(group, {}) if group is not None else None
         return groups.view(members.group, members.states, reasons.of_group(self.state, members))
 
-    def show(self, sight: Sight, message: ShowJobs) -> Jobs:
+    def show(self, sight: Visibility, message: ShowJobs) -> Jobs:
         """These jobs whole; groups as wholes, with their members where they are asked for."""
         names = self.resolve(sight, message.jobs)
         views = [sight.group(view) for view in map(self.group_view, names) if view is not None]
@@ -196,7 +196,7 @@ class Lookup:
                 found.append(view)
         return found
 
-    def newest(self, sight: Sight, message: ListJobs) -> Jobs:
+    def newest(self, sight: Visibility, message: ListJobs) -> Jobs:
         """Live jobs and then ended ones, each newest first, as many as are asked for and fit an answer, in short
         form."""
         if sight.only:
@@ -277,7 +277,7 @@ def node_page(state: GridState, now: float, past: str) -> tuple[tuple[NodeView, 
     return tuple(found), last
 
 
-def shared_page(state: GridState, sight: Sight, now: float, number: int, only: str, past: str) -> Shared:
+def shared_page(state: GridState, sight: Visibility, now: float, number: int, only: str, past: str) -> Shared:
     """What is offered and what is lent on the nodes behind that one. All of one node is in one answer."""
     offers, allocations = views.offers(state, now, only), views.allocations(state, only)
     of: dict[str, tuple[list[OfferView], list[AllocationView]]] = {}

@@ -15,7 +15,7 @@ import structlog
 
 from distributed_grid.coordinator.api.blobs import Uploads
 from distributed_grid.coordinator.core.model import Job
-from distributed_grid.coordinator.core.views import Sight
+from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.coordinator.net.connection import Connection
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.bundle import MOST_ENTRIES
@@ -58,7 +58,7 @@ class Client:
     host: str = ""
     who: dict[str, str] = field(default_factory=dict)
     """For the audit log: its role, what proves it, and the peer's address."""
-    sight: Sight = Sight("", Reach.OWN)
+    sight: Visibility = Visibility("", Reach.OWN)
     """How it sees what it watches."""
     watching: set[str] = field(default_factory=set)
     uploads: Uploads | None = None
@@ -106,14 +106,14 @@ class Relay:
         self._ids = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def want(self, client: Client, want: Want, sight: Sight) -> str:
+    def want(self, client: Client, want: Want, sight: Visibility) -> str:
         """Forward a question to the node, or answer it at once; why it was refused, if it was. A job that may not be
         seen is answered as one that does not exist."""
         if why := self._refuse(client, want, sight):
             client.connection.send(_error(want, why))
         return why
 
-    def _refuse(self, client: Client, want: Want, sight: Sight) -> str:
+    def _refuse(self, client: Client, want: Want, sight: Visibility) -> str:
         if client.wants >= WANTS:
             return f"more than {WANTS} questions unanswered at the same time"
         if isinstance(want, WantOutput):

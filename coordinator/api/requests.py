@@ -43,7 +43,7 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.queue.admission import refusal
-from distributed_grid.coordinator.core.views import Sight
+from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.coordinator.driver import Clock
 from distributed_grid.coordinator.net.limits import LogThrottle
 from distributed_grid.coordinator.net.memory import Memory
@@ -107,7 +107,7 @@ class Requests:
             asked.fail("not-allowed", f"a {client.role} may not do this", f"{client.user} is one", "ask an operator")
             return
         try:
-            await self._dispatch(asked, client, Sight(client.user, reached, self._lookup.owner), message)
+            await self._dispatch(asked, client, Visibility(client.user, reached, self._lookup.owner), message)
             if not asked.later:
                 asked.done()
         except GridError as error:
@@ -135,7 +135,7 @@ class Requests:
 
     # --- which request ------------------------------------------------------------------------------------------------
 
-    async def _dispatch(self, asked: AuditedRequest, client: Client, sight: Sight, message: Any) -> None:
+    async def _dispatch(self, asked: AuditedRequest, client: Client, sight: Visibility, message: Any) -> None:
         match message:
             case messages.WantOutput() | messages.WantFiles() | messages.WantFile():
                 if why := self._relay.want(client, message, sight):
@@ -219,7 +219,7 @@ class Requests:
 
     # --- submit -------------------------------------------------------------------------------------------------------
 
-    def _submit(self, asked: AuditedRequest, client: Client, sight: Sight, message: messages.Submit) -> None:
+    def _submit(self, asked: AuditedRequest, client: Client, sight: Visibility, message: messages.Submit) -> None:
         client.sight, asked.later = sight, True
         found = self._submissions.prepare(sight, client.host, message)
         watched = found.names() if message.watch else []
@@ -255,7 +255,7 @@ class Requests:
 
     # --- watch, cancel, signal ----------------------------------------------------------------------------------------
 
-    def _watch(self, client: Client, sight: Sight, message: messages.Watch) -> None:
+    def _watch(self, client: Client, sight: Visibility, message: messages.Watch) -> None:
         client.sight = sight
         names = self._lookup.resolve(sight, message.jobs)
         if message.whole:
@@ -266,7 +266,7 @@ class Requests:
         self.watches.show(client, names)
         client.connection.send(messages.Done(message.id))
 
-    def _cancel(self, asked: AuditedRequest, client: Client, sight: Sight, message: messages.Cancel) -> None:
+    def _cancel(self, asked: AuditedRequest, client: Client, sight: Visibility, message: messages.Cancel) -> None:
         if message.grace > LONGEST or not math.isfinite(message.grace):
             raise BadValue(f"the grace of {message.grace:g} s cannot be used", hint="give seconds")
         live = self._lookup.to_cancel(sight, message)
@@ -279,7 +279,7 @@ class Requests:
         token = self._answer_plainly(asked)
         self._driver.put(CancelAsked(token, tuple(live), message.reason[:REASON_CHARS], message.grace))
 
-    def _signal(self, asked: AuditedRequest, client: Client, sight: Sight, message: messages.SignalJob) -> None:
+    def _signal(self, asked: AuditedRequest, client: Client, sight: Visibility, message: messages.SignalJob) -> None:
         if not 1 <= message.signal <= 64:
             raise BadValue(f"there is no signal {message.signal}", hint="1 to 64")
         job = self._lookup.single(sight, message.job)
@@ -290,7 +290,7 @@ class Requests:
         self,
         asked: AuditedRequest,
         client: Client,
-        sight: Sight,
+        sight: Visibility,
         message: messages.RequestBoost | messages.ExtendBoost | messages.ListBoosts,
     ) -> None:
         match message:
@@ -328,7 +328,7 @@ class Requests:
             at=time.time(),
         )
 
-    def _why(self, client: Client, sight: Sight, message: messages.AskWhy) -> None:
+    def _why(self, client: Client, sight: Visibility, message: messages.AskWhy) -> None:
         job = self._lookup.first_waiting(sight, message.job) if message.job else None
         if job is None and message.request is None:
             raise BadValue("neither a job nor a request to explain")
@@ -336,7 +336,7 @@ class Requests:
         if request is not None:
             check_request(request)
             request = resolved(request, client.host, "", self._state.policy)
-            request = neighbours(request, sight, "", self._state.index.homes, {})
+            request = neighbours(request, sight, "", self._state.index.affinity, {})
             refused = refusal(self._state, 0, request)
             if refused is not None and refused.code == "bad-value":  # of what could never be done, more can be said
                 raise BadValue(refused.what, refused.why, refused.hint)

@@ -17,7 +17,7 @@ from distributed_grid.coordinator.core.placement.catalogue import Affinity
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.admission import which
 from distributed_grid.coordinator.core.queue.dependencies import end_words, group_end
-from distributed_grid.coordinator.core.views import Sight
+from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.coordinator.net.memory import Memory
 from distributed_grid.protocol import placement
 from distributed_grid.protocol.bundle import is_blob_hash
@@ -195,7 +195,7 @@ def resolved(request: Request, host: str, bundle: str, policy: Policy) -> Reques
     return request if request.local == local else msgspec.structs.replace(request, local=local)
 
 
-def neighbours(request: Request, sight: Sight, own: str, homes: Affinity, beside: Mapping[str, str]) -> Request:
+def neighbours(request: Request, sight: Visibility, own: str, affinity: Affinity, beside: Mapping[str, str]) -> Request:
     """The request with ids in place of names: near to the newest live job of a name, apart from all that bear it. `own`
     is the name of the request's own job, `beside` are jobs submitted with it, by name. Raises BadValue for a job that
     does not exist or may not be seen."""
@@ -207,16 +207,16 @@ def neighbours(request: Request, sight: Sight, own: str, homes: Affinity, beside
 
     def lives(word: str) -> bool:
         whose, named, _ = word.partition("/")
-        return homes.lives(word) and (sight.sees(whose) if named else sight.names(word))
+        return affinity.lives(word) and (sight.sees(whose) if named else sight.names(word))
 
     def find(word: str) -> str:
         if lives(word):
             return word
-        return beside.get(word) or homes.newest(f"{user}/{word}")
+        return beside.get(word) or affinity.newest(f"{user}/{word}")
 
     for word in (*asked.near, *asked.apart):
         if word != own and not find(word):
-            names = [*homes.names(user), *beside]
+            names = [*affinity.names(user), *beside]
             close = get_close_matches(word, names, 1)
             hint = f"did you mean {close[0]}?" if close else "give the whole id or the name of a job that has not ended"
             raise BadValue(f"no job of yours called {word!r} waits or runs", hint=hint)
@@ -261,7 +261,7 @@ class Submissions:
         self._clock = clock
         self._memory = memory
 
-    def prepare(self, sight: Sight, host: str, message: Submit) -> NewJobs:
+    def prepare(self, sight: Visibility, host: str, message: Submit) -> NewJobs:
         """The jobs of a submission, those that are new and those that are known. Raises GridError where one of them
         cannot be taken: then none is."""
         user = sight.user
@@ -297,7 +297,7 @@ class Submissions:
         for one in message.jobs:
             if one.key not in known and one.key not in found.jobs:
                 request = resolved(one.request, host, one.spec.bundle, self._state.policy)
-                request = neighbours(request, sight, one.spec.name, self._state.index.homes, before)
+                request = neighbours(request, sight, one.spec.name, self._state.index.affinity, before)
                 request = requests.setdefault(request, request)
                 job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now)
                 if one.after:
@@ -312,19 +312,19 @@ class Submissions:
             before[one.key] = before[one.spec.name] = known.get(one.key) or found.jobs[one.key].id
         return found
 
-    def again(self, sight: Sight, key: str) -> Submission | None:
+    def again(self, sight: Visibility, key: str) -> Submission | None:
         """What this user submitted under this key before, to be submitted again; None: nothing."""
         name = self._state.keys.get((sight.user, key)) or self._store.known(sight.user, (key,)).get(key)
         job = self._lookup.job(name) if name is not None else None
         return Submission(key, job.spec, job.request) if isinstance(job, Job) else None
 
-    def _by_key(self, sight: Sight, key: str) -> str | None:
+    def _by_key(self, sight: Visibility, key: str) -> str | None:
         """What was submitted under this key before: a long list of jobs comes in several calls."""
         if (key in self._state.jobs or key in self._state.groups) and sight.names(key):
             return key
         return self._state.keys.get((sight.user, key)) or self._store.known(sight.user, (key,)).get(key)
 
-    def _condition(self, sight: Sight, dependency: Dependency, before: dict[str, str]) -> Condition:
+    def _condition(self, sight: Visibility, dependency: Dependency, before: dict[str, str]) -> Condition:
         """A dependency with its job resolved. Raises GridError where there is no such job."""
         on = dependency.on
         name = before.get(on) or self._by_key(sight, on) or self._lookup.resolve_one(sight, on)

@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.model import Allocation, End, Group, Job,
 from distributed_grid.coordinator.core.nodes.agents import arm
 from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.coordinator.core.policy import Policy
-from distributed_grid.coordinator.core.preemption.held_sets import takers_of
+from distributed_grid.coordinator.core.preemption.earmarks import takers_of
 from distributed_grid.coordinator.core.queue import dependencies
 from distributed_grid.coordinator.core.queue.fairness import Account, Shares
 from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservations, key_of
@@ -219,7 +219,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     for job in sorted(state.jobs.values(), key=lambda job: state.turns[job.id]):
         state.settle_in(job)
         if job.id in state.queue:
-            state.index.homes.want(job)
+            state.index.affinity.want(job)
     _share(state.shares, at)
     state.reservations = at.kept
     for name, node in at.nodes.items():

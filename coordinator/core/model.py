@@ -94,7 +94,7 @@ class Group(msgspec.Struct, kw_only=True, gc=False):
     begin: Finite = 0.0
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
+class Earmark(msgspec.Struct, frozen=True, gc=False):
     """Resources of one node earmarked for a waiting job, `until` a time. `receipt`: the preemption that frees them;
     without one, they are what the job itself gave up in a preemption that was called off. The first member of a gang
     has this for all of them: `more` are the places of the others, by rank."""
@@ -228,7 +228,7 @@ class Earmarked(Waiting, tag="earmarked"):
     """It waits outside of the queue, for the resources that are earmarked for it."""
 
     attempt: ClassVar[None] = None
-    kept: Kept
+    kept: Earmark
 
 
 class GangPart(Waiting, tag="gang-part"):

@@ -332,17 +332,17 @@ class GridState:
 
     def settle_in(self, job: Job) -> None:
         """Index a job for affinity, by its names and its node."""
-        homes = self.index.homes
-        homes.enter(job)
+        affinity = self.index.affinity
+        affinity.enter(job)
         if type(job.phase) is Active:
-            homes.place(job, job.phase.attempt.node)
+            affinity.place(job, job.phase.attempt.node)
 
     def remove(self, job: Job, active: bool) -> None:
         """Remove an ended job; `active`: it had been released to the queue. The consequences are handled after the
         event."""
         del self.jobs[job.id], self.turns[job.id]
-        self.index.homes.want_no_more(job)
-        self.index.homes.leave(job)
+        self.index.affinity.want_no_more(job)
+        self.index.affinity.leave(job)
         self._look_again(job)
         if job.group:
             self._leave_group(job, active)
@@ -402,7 +402,7 @@ class GridState:
         self.queue.add(job.id, key_of(job), self.turns[job.id])
         self.shares.stale[job.user] = None
         self.fresh[job.id] = None
-        self.index.homes.want(job)
+        self.index.affinity.want(job)
         if job.request.priority is Priority.URGENT:
             self.preempting.urgent[job.id] = 0.0
 
@@ -410,7 +410,7 @@ class GridState:
         """Take a job out of the queue, with its reservation."""
         self.queue.remove(job.id)
         self.unreserve(job.id)
-        self.index.homes.want_no_more(job)
+        self.index.affinity.want_no_more(job)
         self.fresh.pop(job.id, None)
 
     def unreserve(self, job: str) -> None:
@@ -423,8 +423,8 @@ class GridState:
 
     def _look_again(self, job: Job) -> None:
         """Unblock the lines with an affinity to this job, which may fit now."""
-        homes = self.index.homes
-        if not homes.wanted or not (keys := homes.waiting_for(job)):
+        affinity = self.index.affinity
+        if not affinity.wanted or not (keys := affinity.waiting_for(job)):
             return
         lines = [line for key in keys if (line := self.queue.lines.get(key)) is not None]
         for _, head, line in sorted((*self.queue.head(line), line) for line in lines):
@@ -462,8 +462,8 @@ class GridState:
         assert node.room is not None
         node.room.take(placement.grant)
         self.fresh.pop(job.id, None)  # it was unblocked earlier in the same pass
-        self.index.homes.want_no_more(job)
-        self.index.homes.place(job, placement.node)
+        self.index.affinity.want_no_more(job)
+        self.index.affinity.place(job, placement.node)
         if len(node.allocations) == 1:
             self.index.touch(placement.node)
         if job.spec.bundle:
@@ -494,7 +494,7 @@ class GridState:
         self.shares.give(job.user, allocation.grant.resources, ran, self.now, self.policy.sharing)
         self._share_changed(job.user)
         del node.allocations[allocation.id]
-        self.index.homes.displace(job, allocation.node)
+        self.index.affinity.displace(job, allocation.node)
         if not node.allocations:
             self.index.touch(allocation.node)
         self._look_again(job)

@@ -36,7 +36,7 @@ def _nobody(_: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Visibility:
     """What a user may see of jobs. `owner` maps a job's id to its user; empty: unknown."""
 
     user: str
@@ -74,9 +74,9 @@ class Sight:
         job = view.job
         if self.names(job.id):
             return msgspec.structs.replace(view, job=self.job(job))
-        veiled = msgspec.structs.replace(outline(job), id="", allocation="")
+        redacted = msgspec.structs.replace(outline(job), id="", allocation="")
         node = self.raylet(view.node) if view.node is not None else None
-        return msgspec.structs.replace(view, job=veiled, node=node)
+        return msgspec.structs.replace(view, job=redacted, node=node)
 
     def raylet(self, node: RayNode) -> RayNode:
         """A Ray node, without the identity of an invisible boost."""
@@ -125,11 +125,11 @@ class Sight:
             at=receipt.at,
             victims=tuple(map(self._victim, receipt.victims)),
             lost=receipt.lost,
-            why=self._veiled(receipt.why) if words else "",
+            why=self._redacted(receipt.why) if words else "",
             result=receipt.result,
             closed=receipt.closed,
             waited=receipt.waited,
-            text=self._veiled(receipt.text) if words else "",
+            text=self._redacted(receipt.text) if words else "",
             more=receipt.more,
         )
 
@@ -142,15 +142,15 @@ class Sight:
         """An explanation of a user's own request, in which others appear as holders of what it lacks."""
         if self.reach is Reach.ALL:
             return why
-        veiled = self._veiled
+        redacted = self._redacted
         return msgspec.structs.replace(
             why,
-            reason=Reason(why.reason.code, veiled(why.reason.text)),
-            hint=veiled(why.hint),
+            reason=Reason(why.reason.code, redacted(why.reason.text)),
+            hint=redacted(why.hint),
             funnel=tuple(
-                msgspec.structs.replace(one, what=veiled(one.what), lost=veiled(one.lost)) for one in why.funnel
+                msgspec.structs.replace(one, what=redacted(one.what), lost=redacted(one.lost)) for one in why.funnel
             ),
-            verdicts=tuple(msgspec.structs.replace(one, why=veiled(one.why)) for one in why.verdicts),
+            verdicts=tuple(msgspec.structs.replace(one, why=redacted(one.why)) for one in why.verdicts),
             holders=tuple(map(self.allocation, why.holders)),
             job=self.job(why.job) if why.job is not None else None,
             preempts=self._preemption(why.preempts) if why.preempts is not None else None,
@@ -164,19 +164,19 @@ class Sight:
     def _own(self, view: JobView) -> JobView:
         changed: dict[str, object] = {}
         if view.reason is not None and "j-" in view.reason.text:
-            changed["reason"] = Reason(view.reason.code, self._veiled(view.reason.text))
+            changed["reason"] = Reason(view.reason.code, self._redacted(view.reason.text))
         if view.outcome is not None and "j-" in view.outcome.text:
-            changed["outcome"] = msgspec.structs.replace(view.outcome, text=self._veiled(view.outcome.text))
+            changed["outcome"] = msgspec.structs.replace(view.outcome, text=self._redacted(view.outcome.text))
         if any("j-" in step.text for step in view.story):
-            changed["story"] = tuple(Step(step.at, step.state, self._veiled(step.text)) for step in view.story)
+            changed["story"] = tuple(Step(step.at, step.state, self._redacted(step.text)) for step in view.story)
         return msgspec.structs.replace(view, **changed) if changed else view
 
     def _own_group(self, view: GroupView) -> GroupView:
         if view.reason is None or "j-" not in view.reason.text:
             return view
-        return msgspec.structs.replace(view, reason=Reason(view.reason.code, self._veiled(view.reason.text)))
+        return msgspec.structs.replace(view, reason=Reason(view.reason.code, self._redacted(view.reason.text)))
 
-    def _veiled(self, text: str) -> str:
+    def _redacted(self, text: str) -> str:
         """The text, with the ids of others' jobs redacted."""
         if "j-" not in text:
             return text

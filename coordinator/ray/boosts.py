@@ -15,7 +15,7 @@ import structlog
 from distributed_grid.coordinator.core.commands import Event, Joined, Left
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.coordinator.core.views import Sight
+from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay
 from distributed_grid.coordinator.ray.compare import compared, differs, in_ray, marked, ray_node
 from distributed_grid.protocol.boosts import LABEL, Boost, RayAuth, group_name, needs, parse_amount
@@ -231,7 +231,7 @@ class BoostService:
         """All nodes that are alive in Ray. Raises GridError."""
         return [ray_node(one) for one in (await self._there().ask("nodes", seconds=FIRST_SECONDS))["nodes"]]
 
-    async def shown(self, asked: ListBoosts, sight: Sight, views: Callable[[list[str]], list[JobView]]) -> Boosts:
+    async def shown(self, asked: ListBoosts, sight: Visibility, views: Callable[[list[str]], list[JobView]]) -> Boosts:
         """Live boosts beside what Ray shows, as this client may see them. Raises BadValue for an unknown target."""
         before = {job.id: job.state for job in self.live()}  # what comes or joins while Ray is asked is not judged
         nodes: tuple[RayNode, ...] | None = None

@@ -25,7 +25,7 @@ from distributed_grid.coordinator.core.nodes import agents
 from distributed_grid.coordinator.core.pipeline import Pipeline
 from distributed_grid.coordinator.core.placement import constraints, matching
 from distributed_grid.coordinator.core.placement.catalogue import Catalogue
-from distributed_grid.coordinator.core.preemption import candidates, held_sets
+from distributed_grid.coordinator.core.preemption import candidates, earmarks
 from distributed_grid.coordinator.core.queue import admission, dependencies, groups, reservations, scheduler
 from distributed_grid.coordinator.core.queue.queue import Members
 from distributed_grid.coordinator.core.state import GridState
@@ -303,14 +303,14 @@ def let_anybody_start_where_a_node_is_kept(patch: Patch) -> None:
 
 
 def start_the_members_of_a_gang_elsewhere_than_others_gave_way_for_them(patch: Patch) -> None:
-    whole = held_sets.whole
+    whole = earmarks.whole
 
     def turned(state: GridState, job: Job, kept: Any) -> Any:
         places = whole(state, job, kept)
         return places[::-1] if places is not None else None
 
-    patch(held_sets, "whole", turned)
-    patch(held_sets, "close", _without_words(held_sets.close))
+    patch(earmarks, "whole", turned)
+    patch(earmarks, "close", _without_words(earmarks.close))
 
 
 def _without_words(close: Callable[..., None]) -> Callable[..., None]:

@@ -43,10 +43,10 @@ def fingerprint(ledger: Ledger) -> Any:
         for gpus, shelf in tier.shelves.items()
         for cores, row in shelf.by_cores.items()
     ]
-    left_out = MEMOS | {"homes", "_nodes", "_tiers"}
+    left_out = MEMOS | {"affinity", "_nodes", "_tiers"}
     known = {name: repr(value) for name, value in vars(index).items() if name not in left_out}
     placements = {name: id(one) for name, one in state.placements.items()}
-    homes = {name: repr(value) for name, value in vars(index.homes).items() if name != "_jobs"}
+    affinity = {name: repr(value) for name, value in vars(index.affinity).items() if name != "_jobs"}
     rest = repr((state.keys, state.meetings, state.preempting.takers, state.facts, state.held, state.deadlines.heap))
     return (
         checkpoint.encode(checkpoint.take(ledger)),
@@ -57,7 +57,7 @@ def fingerprint(ledger: Ledger) -> Any:
         lines,
         shelves,
         known,
-        homes,
+        affinity,
         placements,
         rest,
     )

@@ -10,7 +10,7 @@ from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
 from distributed_grid.coordinator.core.model import Earmarked, Job, Node, Placement
 from distributed_grid.coordinator.core.placement.constraints import amount
 from distributed_grid.coordinator.core.placement.matching import blocker, gang_candidates, has_room
-from distributed_grid.coordinator.core.preemption import held_sets
+from distributed_grid.coordinator.core.preemption import earmarks
 from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue import dependencies, reservations
 from distributed_grid.coordinator.core.queue.queue import Line, Members
@@ -48,7 +48,7 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
         return Reason("NeverFits", what if request.constraints is None else f"{what}; {why}")
     if can_fit(state, request) < request.gang:
         return Reason("NeverFits", f"needs {wanted} on each of {request.gang} nodes; {can_fit(state, request)} could")
-    bounds = state.index.homes.bounds(request.constraints)
+    bounds = state.index.affinity.bounds(request.constraints)
     if bounds.missing:
         return Reason("Affinity", f"waits for {called(bounds.missing)} to have a place, to be near to it")
     away = away if away >= 0 else _away(state)
@@ -172,7 +172,7 @@ def now_for(state: GridState, job: Job) -> Reason | None:
     if state.is_held(job):
         return dependencies.reason(state, job)
     if isinstance(job.phase, Earmarked):
-        return held_sets.reason(job)
+        return earmarks.reason(job)
     line = state.queue.line(job.id)
     if state.queue.head(line)[1] == job.id:
         return _taken(state, job, line.reason or find(state, job.request, job.id))

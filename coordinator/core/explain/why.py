@@ -298,12 +298,12 @@ def _funnel(state: GridState, request: Request) -> tuple[FunnelStep, ...]:
             away[node.state.value] = away.get(node.state.value, 0) + 1
     steps.append(FunnelStep("up", len(up), ", ".join(f"{count} {state}" for state, count in away.items())))
     left = _step(steps, "offering", up, [node for node in up if node.facts.name in state.index])
-    bounds, asked = state.index.homes.bounds(request.constraints), request.constraints or NO_CONSTRAINTS
+    bounds, asked = state.index.affinity.bounds(request.constraints), request.constraints or NO_CONSTRAINTS
     for word in asked.near:
         near = [] if bounds.missing else [one for one in left if bounds.near is None or one.facts.name in bounds.near]
         left = _step(steps, f"where {called(word)} is", left, near)
     for word in asked.apart:
-        there = state.index.homes.nodes(word)
+        there = state.index.affinity.nodes(word)
         left = _step(steps, f"apart from {called(word)}", left, [one for one in left if one.facts.name not in there])
     for kind in ("gpu", "cpu", "memory"):
         if getattr(wanted, kind):
@@ -342,7 +342,7 @@ def _verdicts(state: GridState, request: Request) -> tuple[NodeVerdict, ...]:
     good: list[NodeVerdict] = []
     bad: list[NodeVerdict] = []
     weights = state.policy.weights_of(request.strategy)
-    bounds = state.index.homes.bounds(request.constraints)
+    bounds = state.index.affinity.bounds(request.constraints)
     compared = candidates(state.nodes, state.index, request, state.policy)
     others = candidates(state.nodes, state.index, msgspec.structs.replace(request, nodes=()), state.policy, VERDICTS)
     for name in list(dict.fromkeys((*compared, *others)))[:VERDICTS]:

@@ -22,7 +22,7 @@ from distributed_grid.coordinator.core.model import (
     Queued,
 )
 from distributed_grid.coordinator.core.placement.matching import able, meeting
-from distributed_grid.coordinator.core.preemption import held_sets
+from distributed_grid.coordinator.core.preemption import earmarks
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Cause, Outcome, Reason, Request, RetryOn, State
@@ -68,7 +68,7 @@ def conclude(
     if allocation is not None:
         state.move(allocation, State.ENDED)
     elif isinstance(phase, Earmarked):
-        held_sets.give_back(state, job, f"{job.id} was ended")
+        earmarks.give_back(state, job, f"{job.id} was ended")
     elif active:
         state.dequeue(job)
     ended = Ended(outcome=outcome, at=state.now, attempt=phase.attempt or attempt, after=job.after)
@@ -82,7 +82,7 @@ def requeue(state: GridState, job: Job, allocation: Allocation, text: str) -> No
     state.move(allocation, State.ENDED)
     state.become(job, Queued(), text)
     state.enqueue(job)
-    held_sets.gave(state, job, allocation)
+    earmarks.gave(state, job, allocation)
     state.changed(job, allocation)
 
 

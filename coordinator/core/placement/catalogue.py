@@ -191,7 +191,7 @@ class Catalogue(Index):
 
     def __init__(self, nodes: dict[str, Node], jobs: dict[str, Job]) -> None:
         super().__init__()
-        self.homes = Affinity(jobs)
+        self.affinity = Affinity(jobs)
         self._nodes = nodes
         self._everything = Kind(None, {})
         self._kinds: dict[Trait, Kind] = {}
@@ -417,7 +417,7 @@ class Without:
     """A read-only overlay of a catalogue that hides some of its nodes."""
 
     def __init__(self, index: Catalogue, hidden: frozenset[str]) -> None:
-        self.homes = index.homes
+        self.affinity = index.affinity
         self.labels_of = index.labels_of
         self.trait = index.trait
         self._index = index

@@ -185,7 +185,7 @@ def has_room(node: Node, request: Request, index: Shown, room: Room | None = Non
     if request.constraints is None:
         return not request.user or admitted(node.facts, request)
     name = node.facts.name
-    near, apart, missing = index.homes.bounds(request.constraints)
+    near, apart, missing = index.affinity.bounds(request.constraints)
     if missing or name in apart or (near is not None and name not in near):
         return False
     return meets(node, index.labels_of(name), request)
@@ -298,7 +298,7 @@ def candidates(
     def fitting(names: Iterable[str]) -> list[str]:
         return [name for name in names if name in index and has_room(nodes[name], request, index, rooms.get(name))]
 
-    bounds = index.homes.bounds(asked) if asked is not None else ANYWHERE
+    bounds = index.affinity.bounds(asked) if asked is not None else ANYWHERE
     if bounds.missing:
         return []
     if request.nodes and (preferred := fitting(request.nodes)):

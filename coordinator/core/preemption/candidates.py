@@ -39,7 +39,7 @@ def views(state: GridState, request: Request, now: float) -> list[View]:
     """The nodes where victims would make room for this (up to `NODES`, plus the number of members of a gang), then up
     to `NODES` others where candidates are too few or in their min-hold. For a gang, nodes with free room come first."""
     passed = _large_enough(state, request)
-    bounds = state.index.homes.bounds(request.constraints)
+    bounds = state.index.affinity.bounds(request.constraints)
     free = _free(state, request) if request.gang else {}
     most = NODES + request.gang
     enough: list[View] = list(free.values())

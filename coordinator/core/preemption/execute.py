@@ -8,8 +8,8 @@ from itertools import islice
 from distributed_grid.coordinator.core.commands import RecordReceipt
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
-from distributed_grid.coordinator.core.model import Earmarked, Job, Kept, Node
-from distributed_grid.coordinator.core.preemption import held_sets
+from distributed_grid.coordinator.core.model import Earmark, Earmarked, Job, Node
+from distributed_grid.coordinator.core.preemption import earmarks
 from distributed_grid.coordinator.core.preemption.candidates import end_of, views
 from distributed_grid.coordinator.core.preemption.plan import NoPlan, Plan, gang_plan, plan
 from distributed_grid.coordinator.core.state import GridState
@@ -171,11 +171,11 @@ def _open(state: GridState, job: Job, found: Plan) -> None:
             one.taken_by = job.id
         words = f"gives way to {job.id} ({job.request.priority.word}, {job.user})"
         attempts.request_stop(state, allocation, Cause.PREEMPTED, words, _grace(state, victim))
-    held_sets.keep(state, job, Kept(found.node, found.grant, ends + policy.hold, receipt, ends, found.more))
+    earmarks.keep(state, job, Earmark(found.node, found.grant, ends + policy.hold, receipt, ends, found.more))
     state.out.append(RecordReceipt(receipt))
     on = ", ".join(dict.fromkeys(victim.node or found.node for victim in found.victims))
     state.tell(job, f"{_jobs(len(found.victims))} to give way on {on}, {found.lost:.0f} core-seconds are lost")
-    state.waits_for(job, held_sets.reason(job))
+    state.waits_for(job, earmarks.reason(job))
     state.changed(job)
 
 
@@ -188,7 +188,7 @@ def serve(state: GridState) -> None:
     for name in list(state.grown) if not state.halted else ():
         for waiting in list(state.nodes[name].kept):
             job = state.jobs[waiting]
-            places = held_sets.whole(state, job, held_sets.of(job))
+            places = earmarks.whole(state, job, earmarks.of(job))
             if places is not None:
                 _start(state, job, places)
 
@@ -199,14 +199,14 @@ def _start(state: GridState, job: Job, places: tuple[Place, ...]) -> None:
     if meeting is None:
         _wait_again(state, job, "no port is left where its gang could meet")
         return
-    kept = held_sets.drop(state, job)
+    kept = earmarks.drop(state, job)
     if kept.receipt is not None:
         text = "" if places == kept.places else "on another part of the node, since that had changed"
-        held_sets.close(state, kept.receipt, "started", text)
+        earmarks.close(state, kept.receipt, "started", text)
     if job.request.gang:
-        outcomes.start_gang(state, job, [held_sets.placement(state, job, place) for place in places], meeting)
+        outcomes.start_gang(state, job, [earmarks.placement(state, job, place) for place in places], meeting)
     else:
-        attempts.start(state, job, held_sets.placement(state, job, places[0]))
+        attempts.start(state, job, earmarks.placement(state, job, places[0]))
 
 
 # --- calling a preemption off --------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def abandon(state: GridState, node: Node) -> None:
 
 
 def _wait_again(state: GridState, job: Job, why: str) -> None:
-    held_sets.give_back(state, job, why)
+    earmarks.give_back(state, job, why)
     state.waits_for(job, None)
     state.tell(job, f"{why}: it waits for any place again")
     state.enqueue(job)

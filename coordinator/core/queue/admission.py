@@ -19,7 +19,7 @@ from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fi
 from distributed_grid.coordinator.core.model import Group, Held, Job
 from distributed_grid.coordinator.core.placement.constraints import amount, marked
 from distributed_grid.coordinator.core.placement.constraints import marked_for_ray as marked_by_ray
-from distributed_grid.coordinator.core.preemption import held_sets
+from distributed_grid.coordinator.core.preemption import earmarks
 from distributed_grid.coordinator.core.queue import groups
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol import text
@@ -45,7 +45,7 @@ def enter(state: GridState, job: Job) -> None:
     if not job.tries and (unmet or job.begin > state.now):
         state.hold_back(job)
     elif phase.state is State.WAITING:
-        held_sets.wait(state, job)
+        earmarks.wait(state, job)
 
 
 def submitted(state: GridState, job: Job) -> None:

@@ -5,7 +5,7 @@ failures end the rest. Members that are not released yet are not in the queue an
 from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import request_stop
 from distributed_grid.coordinator.core.model import Earmarked, Group, Held, Job, Queued, dependencies
-from distributed_grid.coordinator.core.preemption import held_sets
+from distributed_grid.coordinator.core.preemption import earmarks
 from distributed_grid.coordinator.core.queue.queue import Members
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import GroupView
@@ -26,7 +26,7 @@ def enter(state: GridState, job: Job) -> None:
         return
     members.active += 1
     if job.state is State.WAITING:  # again
-        held_sets.wait(state, job)
+        earmarks.wait(state, job)
 
 
 def _hold(state: GridState, members: Members, job: Job) -> None:
@@ -50,7 +50,7 @@ def let_go(state: GridState, members: Members) -> None:
         if job is not None:
             members.active += not job.request.gang
             state.waits_for(job, None)
-            held_sets.wait(state, job)
+            earmarks.wait(state, job)
 
 
 def reason(state: GridState, job: Job) -> Reason:

@@ -10,7 +10,7 @@ from distributed_grid.coordinator.api import lookup
 from distributed_grid.coordinator.api.lookup import Lookup
 from distributed_grid.coordinator.core.commands import RecordJob
 from distributed_grid.coordinator.core.model import Ended, Job
-from distributed_grid.coordinator.core.views import Sight
+from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.protocol.boosts import Boost, needs
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Request, State
 from distributed_grid.protocol.messages import Boosts, BoostView, ListBoosts, ListJobs, RayNode, joined, next_page
@@ -78,7 +78,7 @@ async def test_boosts_that_have_ended_are_found_among_jobs_however_many_newest_f
             made.phase = Ended(outcome=Outcome(Cause.EXITED), at=10.0 + number)
             ended.append(RecordJob(made))
         grid.store.commit(grid.store.snapshot(ended, 400.0))
-        found, sight = Lookup(grid.ledger.state, grid.store, grid.driver), Sight("ann", Reach.ALL)
+        found, sight = Lookup(grid.ledger.state, grid.store, grid.driver), Visibility("ann", Reach.ALL)
         asked = ListJobs(id=1, ended=True, states=(State.ENDED,), limit=2, boosts=True)
         first = found.newest(sight, asked)
         assert ([view.id[-3:] for view in first.jobs], first.more) == (["250", "150"], True)

@@ -32,7 +32,7 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Earmarked, Job, Kept
+from distributed_grid.coordinator.core.model import Earmark, Earmarked, Job
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State, parse_priority
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, Known, NodeFacts, Offer, Sample, Withheld
@@ -267,7 +267,7 @@ class Scene:
         return out + ([f"  try: {said.hint}"] if said.hint else [])
 
 
-def kept_for(job: Job) -> Kept | None:
+def kept_for(job: Job) -> Earmark | None:
     """What is kept for a job, if it waits for that."""
     return job.phase.kept if isinstance(job.phase, Earmarked) else None
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.core.views import ANOTHER, Sight
+from distributed_grid.coordinator.core.views import ANOTHER, Visibility
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.groups import Array, GroupKind, GroupView
 from distributed_grid.protocol.jobs import (
@@ -61,8 +61,8 @@ GROUP = GroupView(
 )
 
 
-def sight(user: str, reach: Reach) -> Sight:
-    return Sight(user, reach, lambda name: OWNERS.get(name, ""))
+def sight(user: str, reach: Reach) -> Visibility:
+    return Visibility(user, reach, lambda name: OWNERS.get(name, ""))
 
 
 @pytest.mark.parametrize("reach", Reach)

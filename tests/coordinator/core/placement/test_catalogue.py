@@ -9,7 +9,7 @@ from distributed_grid.coordinator.core.commands import CancelAsked, JobsSubmitte
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Job
-from distributed_grid.coordinator.core.views import Sight
+from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages import Exited, Stale
@@ -34,7 +34,7 @@ def ask(ledger: Ledger, name: str, resources: Resources = ONE, called: str = "",
     """A job as the shell submits it."""
     constraints = Constraints(**said) if said else None
     request = Request(resources, nodes=(on,) if on else (), constraints=constraints)
-    request = neighbours(request, Sight("ann", Reach.ALL), called, ledger.state.index.homes, {})
+    request = neighbours(request, Visibility("ann", Reach.ALL), called, ledger.state.index.affinity, {})
     step(ledger, JobsSubmitted(1, (named(job(name, request), called),)), 1.0)
 
 
@@ -120,7 +120,7 @@ def test_names_are_those_of_ones_own_jobs() -> None:
     ask(ledger, "j1", called="web")
     for user, place in (("bob", "n1"), ("ann", "")):
         request = Request(ONE, constraints=Constraints(apart=("web",)))
-        request = neighbours(request, Sight(user, Reach.ALL), "web", ledger.state.index.homes, {})
+        request = neighbours(request, Visibility(user, Reach.ALL), "web", ledger.state.index.affinity, {})
         step(ledger, JobsSubmitted(1, (named(job(f"j-{user}", request, user=user), "web"),)), 1.0)
         assert where(ledger, f"j-{user}") == [place]
 
@@ -130,7 +130,7 @@ def test_near_a_name_is_near_the_newest_job_of_that_name_also_one_submitted_with
     ask(ledger, "j1", called="web", on="n1")
     ask(ledger, "j2", called="web", on="n2")
     request = Request(ONE, constraints=Constraints(near=("web", "db")))
-    found = neighbours(request, Sight("ann", Reach.ALL), "", ledger.state.index.homes, {"db": "j9"})
+    found = neighbours(request, Visibility("ann", Reach.ALL), "", ledger.state.index.affinity, {"db": "j9"})
     assert found.constraints == Constraints(near=("j2", "j9"))
 
 
@@ -191,8 +191,8 @@ def test_nothing_is_left_in_mind_of_jobs_that_are_over_and_nobody_is_forgotten()
             _nobody_beside(ledger)
         stuck = [one.id for one in ledger.state.jobs.values()]
         assert not stuck, f"seed {seed}: {stuck} wait for ever"
-        homes = ledger.state.index.homes
-        assert not (homes._live or homes._nodes or homes.wanted or homes._waiting), f"seed {seed}"
+        affinity = ledger.state.index.affinity
+        assert not (affinity._live or affinity._nodes or affinity.wanted or affinity._waiting), f"seed {seed}"
 
 
 def _end_one(ledger: Ledger, rng: random.Random) -> None:

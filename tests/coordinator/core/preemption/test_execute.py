@@ -440,4 +440,4 @@ def test_one_whose_plan_is_given_up_waits_as_if_there_had_been_none() -> None:
     ledger.check()
     assert kept_for(ledger.state.jobs["u"]) is None and "u" in ledger.state.queue
     step(ledger, CancelAsked(2, ("u",)), 67.0)
-    assert not ledger.state.index.homes.waiting_for(ledger.state.jobs["a0"])
+    assert not ledger.state.index.affinity.waiting_for(ledger.state.jobs["a0"])

@@ -4,14 +4,14 @@ import pytest
 
 from distributed_grid.coordinator.core.commands import Heard, JobsSubmitted, Tick
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Kept
-from distributed_grid.coordinator.core.preemption import held_sets
+from distributed_grid.coordinator.core.model import Earmark
+from distributed_grid.coordinator.core.preemption import earmarks
 from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.resources import MILLI, Grant, Resources
 from tests.coordinator.core.scene import facts, job, join, kept_for, step
 
-ALL = Kept("n1", Grant((0, 1)), 20.0)
+ALL = Earmark("n1", Grant((0, 1)), 20.0)
 
 
 def kept() -> Ledger:
@@ -21,7 +21,7 @@ def kept() -> Ledger:
     join(ledger, facts("n0", cores=1))
     ledger.handle(Tick(), 1.0)
     join(ledger, facts("n1", cores=2), 1.0, cores=())
-    held_sets.keep(ledger.state, ledger.state.jobs["waits"], ALL)
+    earmarks.keep(ledger.state, ledger.state.jobs["waits"], ALL)
     ledger.check()
     return ledger
 
@@ -29,22 +29,22 @@ def kept() -> Ledger:
 def test_what_is_kept_is_off_the_room_and_its_job_out_of_the_queue() -> None:
     ledger = kept()
     waits, node = ledger.state.jobs["waits"], ledger.state.nodes["n1"]
-    assert held_sets.of(waits) is ALL and "waits" not in ledger.state.queue
+    assert earmarks.of(waits) is ALL and "waits" not in ledger.state.queue
     assert node.kept == {"waits": ALL.grant}
     assert node.room is not None and not node.room.left.cpu
-    assert held_sets.whole(ledger.state, waits, ALL) is None, "the owner has all of it still"
-    assert held_sets.reason(waits) == Reason("Returning", "what it gave on n1 is kept for it until 00:00:20 UTC")
+    assert earmarks.whole(ledger.state, waits, ALL) is None, "the owner has all of it still"
+    assert earmarks.reason(waits) == Reason("Returning", "what it gave on n1 is kept for it until 00:00:20 UTC")
 
 
 def test_what_is_dropped_is_everybodys_again() -> None:
     ledger = kept()
     waits = ledger.state.jobs["waits"]
-    assert held_sets.drop(ledger.state, waits) is ALL
+    assert earmarks.drop(ledger.state, waits) is ALL
     ledger.state.enqueue(waits)
     ledger.check()
     assert not ledger.state.nodes["n1"].kept and kept_for(waits) is None
     with pytest.raises(AssertionError, match="nothing is kept for waits"):
-        held_sets.of(waits)
+        earmarks.of(waits)
 
 
 def test_what_is_not_whole_in_time_is_given_up() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from distributed_grid.coordinator.core.commands import RecordReceipt
-from distributed_grid.coordinator.core.model import Allocation, Earmarked, Job, Kept, Node, Placement, Queued
+from distributed_grid.coordinator.core.model import Allocation, Earmark, Earmarked, Job, Node, Placement, Queued
 from distributed_grid.coordinator.core.placement.matching import able, confidence, scores
 from distributed_grid.coordinator.core.preemption.plan import clock, ending_words
 from distributed_grid.coordinator.core.state import GridState
@@ -18,14 +18,14 @@ from distributed_grid.protocol.messages.operator import Place, Receipt, Victim
 from distributed_grid.protocol.resources import Grant
 
 
-def keep(state: GridState, job: Job, kept: Kept) -> None:
+def keep(state: GridState, job: Job, kept: Earmark) -> None:
     """Earmark these resources for a job in the queue, which leaves it."""
     state.dequeue(job)
     state.become(job, Earmarked(kept=kept, reason=job.reason))
     take_up(state, job, kept)
 
 
-def take_up(state: GridState, job: Job, kept: Kept) -> None:
+def take_up(state: GridState, job: Job, kept: Earmark) -> None:
     """Take an earmark off the free capacity. What is not free yet becomes a debt, which is settled as it is freed."""
     for place in kept.places:
         node = state.nodes[place.node]
@@ -36,7 +36,7 @@ def take_up(state: GridState, job: Job, kept: Kept) -> None:
     state.deadlines.arm("kept", job.id, kept.until)
 
 
-def drop(state: GridState, job: Job) -> Kept:
+def drop(state: GridState, job: Job) -> Earmark:
     """Remove an earmark; the caller changes the phase of the job."""
     kept = of(job)
     for place in kept.places:
@@ -48,7 +48,7 @@ def drop(state: GridState, job: Job) -> Kept:
     return kept
 
 
-def of(job: Job) -> Kept:
+def of(job: Job) -> Earmark:
     """The earmark of a job that has one."""
     phase = job.phase
     assert isinstance(phase, Earmarked), f"nothing is kept for {job.id}"
@@ -70,7 +70,7 @@ def takers_of(jobs: Iterable[Job]) -> dict[str, str]:
     return {victim.allocation: name for name, receipt in kept if receipt is not None for victim in receipt.victims}
 
 
-def whole(state: GridState, job: Job, kept: Kept) -> tuple[Place, ...] | None:
+def whole(state: GridState, job: Job, kept: Earmark) -> tuple[Place, ...] | None:
     """The places to grant if all earmarked resources are free now; of a gang, on all of its nodes. None: not yet."""
     found: list[Place] = []
     for place in kept.places:
@@ -136,7 +136,7 @@ def give_back(state: GridState, job: Job, why: str) -> None:
 
 def _resume(state: GridState, loser: Job, name: str, victim: Victim) -> None:
     if not loser.request.gang and state.nodes[name].usable:
-        keep(state, loser, Kept(name, victim.grant, state.now + state.policy.preempting.hold))
+        keep(state, loser, Earmark(name, victim.grant, state.now + state.policy.preempting.hold))
         state.tell(loser, f"gave way for nothing, and is the first to have its place on {name} again")
         state.waits_for(loser, reason(loser))
         state.changed(loser)
