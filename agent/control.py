@@ -1,9 +1,8 @@
-"""The agent's control socket for whoever runs it on this machine: `agent.sock` in its state directory. A request is one
-line of JSON, answered by lines of JSON; closing the connection takes it back. Jobs may run as the agent's own user and
-are refused: a job is whatever descends from the supervisor or the agent.
+"""The agent's control socket for its operator on this machine: `agent.sock` in its state directory. A request is one
+line of JSON, answered by lines of JSON; closing the connection withdraws it. Jobs may run as the agent's own user and
+are refused: a job is any descendant of the supervisor or the agent.
 
-Requests: `status`, `accept-loss`, and `stop` with what is to become of the jobs; the process is then ended by SIGTERM.
-"""
+Requests: `status`, `accept-loss`, and `stop` with what happens to the jobs; the process is then ended by SIGTERM."""
 
 import asyncio
 import json
@@ -32,14 +31,14 @@ MOST = 4096
 LOOK = 0.1
 """Interval between checks of what is left (s)."""
 ACKNOWLEDGED = 10.0
-"""How long the coordinator has to acknowledge the last ends (s)."""
+"""Timeout for the coordinator to acknowledge the last ends (s)."""
 
 log = structlog.get_logger("agent")
 
 
 class Control:
-    """Serves the control socket. `about` describes the agent; `take_back` ends all jobs that were not told to end yet;
-    `changed` is called when `closed` has changed."""
+    """Serves the control socket. `about` describes the agent; `take_back` ends all jobs not told to end yet; `changed`
+    is called when `closed` has changed."""
 
     def __init__(
         self,
@@ -91,15 +90,15 @@ class Control:
             else:
                 _tell(writer, {"error": f"this agent knows no {op!r} of {jobs!r}"})
         except (OSError, asyncio.CancelledError):
-            pass  # it went away, or we do
+            pass  # the caller disconnected, or we are stopping
         finally:
             writer.close()
 
     async def _prepare_to_stop(
         self, jobs: str, deadline: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Start nothing more, and say `ready` when the jobs are as was asked. Who asked goes away only when we have
-        been stopped: before, that takes the order back."""
+        """Start nothing more, and send `ready` when the jobs are as requested. The caller stays connected until we are
+        stopped: closing the connection withdraws the request."""
         loop = asyncio.get_running_loop()
         began, empty_since, told = loop.time(), 0.0, -1
         log.info("to be stopped", jobs=jobs)
@@ -123,7 +122,7 @@ class Control:
                     _tell(writer, {"left": left})
                 await asyncio.wait({gone}, timeout=LOOK)
         except asyncio.CancelledError:
-            ending = True  # as was asked; what is offered now would be lent by nobody
+            ending = True  # as requested; nothing may be offered any more
             raise
         finally:
             gone.cancel()
@@ -136,7 +135,7 @@ class Control:
         self._changed()
 
     def _refusal(self, theirs: socket.socket) -> str:
-        """Why whoever connected is not let in; empty: they are."""
+        """Why the caller is refused; empty: it is not."""
         try:
             unix.judge(theirs, "this agent", {os.getpid(), self._launcher.supervisor_pid} - {0})
         except unix.PeerRefused as refused:
@@ -172,7 +171,7 @@ def _tell(writer: asyncio.StreamWriter, said: dict[str, Any]) -> None:
 
 
 def _bound(state_dir: Path) -> socket.socket:
-    """The socket, for our user alone. One that is there is an earlier agent's: we hold the directory's lock."""
+    """The socket, for our user alone, replacing that of an earlier agent: we hold the directory's lock."""
     path = state_dir / SOCKET
     path.unlink(missing_ok=True)
     return bound(path)

@@ -1,6 +1,5 @@
-"""What `grid doctor` looks at on a node, and what `grid coordinator check --agent-state-dir` finds wrong in an
-agent's state directory. Nothing is changed.
-"""
+"""The checks of `grid doctor` on a node, and of `grid coordinator check --agent-state-dir` in an agent's state
+directory. Nothing is changed."""
 
 import os
 import time
@@ -39,12 +38,12 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def is_node(state_dir: Path) -> bool:
-    """Whether an agent has ever been here, or has joined."""
+    """Whether an agent has run here, or joined."""
     return (state_dir / "instance").exists() or has_identity(state_dir / IDENTITY)
 
 
 def look(asked: WallSettings, backend: str, cgroup: str) -> Iterator[Finding]:
-    """All of it, one by one, since some take a while."""
+    """All checks, one by one, since some take a while."""
     state_dir = asked.state_dir
     here = is_node(state_dir)
     if here:
@@ -54,7 +53,7 @@ def look(asked: WallSettings, backend: str, cgroup: str) -> Iterator[Finding]:
             yield _ends(asked, cgroup)
         yield disk("agent's disk", state_dir)
     for one in (_gpus(backend), _cgroups(cgroup), _pressure()):
-        # What only a node needs is worth a word elsewhere, and nothing to worry about.
+        # On a machine that is no node, problems of a node are information only.
         yield one if here else one._replace(level=Level.OK)
 
 
@@ -70,7 +69,7 @@ def _agent(state_dir: Path) -> Iterator[Finding]:
 
 
 def walls(asked: WallSettings) -> Finding:
-    """Behind which walls jobs run here, and whose."""
+    """The walls of jobs here, and whose jobs run."""
     owner = asked.state_dir.stat().st_uid
     if os.geteuid() != owner:
         return Finding(
@@ -99,7 +98,7 @@ def walls(asked: WallSettings) -> Finding:
 
 
 def _ends(asked: WallSettings, cgroup: str) -> Finding:
-    """By what this node knows that nothing of a job lives."""
+    """What proves to this node that nothing of a job is alive."""
     try:
         found, _ = choose_walls(asked)
     except GridError as error:
@@ -149,13 +148,13 @@ def _pressure() -> Finding:
 
 
 JOURNAL_TRIES, JOURNAL_PAUSE = 5, 0.1
-"""How often a journal that an agent may be writing is read before it counts as damaged, and seconds between that."""
+"""Number of reads and the pause between them (s) before a journal that may be being written counts as damaged."""
 StateFinding = tuple[str, str, str]
-"""Where, what, and what to do about it."""
+"""Place, problem, and remedy."""
 
 
 def check_state(state_dir: Path) -> list[StateFinding]:
-    """All that is not as it must be in an agent's state directory. Raises GridError where there is none."""
+    """All problems of an agent's state directory. Raises GridError if there is none."""
     allocs, journal = state_dir / "allocs", state_dir / "journal"
     if not journal.is_file() and not allocs.is_dir():
         raise GridError(
@@ -164,7 +163,7 @@ def check_state(state_dir: Path) -> list[StateFinding]:
             hint="give the directory of an agent",
         )
     try:
-        # Before the journal: a job that is begun meanwhile is in the journal, and not among these.
+        # Read before the journal: a job started meanwhile is in the journal only.
         started = {name for name in _folders(allocs) if (allocs / name / "stdout").exists()}
         found, live, known = _journal(journal)
     except OSError as error:
@@ -184,18 +183,18 @@ def check_state(state_dir: Path) -> list[StateFinding]:
 
 def _folders(allocs: Path) -> list[str]:
     names = os.listdir(allocs) if allocs.is_dir() else []
-    return [name for name in names if not name.startswith(".")]  # those are just being removed
+    return [name for name in names if not name.startswith(".")]  # being removed
 
 
 def _journal(path: Path) -> tuple[list[StateFinding], set[str], set[str]]:
-    """What is wrong with the journal; the allocations that have not ended in it; all that it knows."""
+    """Problems of the journal; its live allocations; all its allocations."""
     marked = path.with_name("journal.mark").is_file()
     if not path.is_file() and not marked:
         return [("journal", "is not there", "nothing, if no job was ever run here")], set(), set()
     read = supervisor_journal.examine(path.read_bytes() if path.is_file() else None, None, False)
     hint = "the next supervisor says that it does not know what ran, and keeps the damaged file"
     found = [(f"journal, line {number}", "is damaged", hint) for number in read.bad]
-    # The mark is read after the journal of an agent at work: it may be further, and never behind.
+    # The mark is read after the journal of a running agent: it may be ahead, never behind.
     mark = supervisor_journal.read_mark(str(path))
     if mark is None or mark.boot == boot_id():
         for _ in range(JOURNAL_TRIES):

@@ -1,5 +1,5 @@
-"""Fencing: which coordinator this node obeys, on disk, so that a later agent does not obey an older one either, nor a
-second one that claims the same epoch. The rule itself is `Table.refuses` (core/table.py)."""
+"""Fencing: which coordinator this node obeys, on disk, so that a later agent obeys neither an older one nor a second
+one with the same epoch. The rule itself is `Table.refuses` (core/table.py)."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from distributed_grid.runtime.faults import fault
 
 
 class _Kept(msgspec.Struct, array_like=True):
-    """What is in the file."""
+    """The file's content."""
 
     grid: str
     epoch: int
@@ -23,8 +23,8 @@ class _Kept(msgspec.Struct, array_like=True):
 
 
 class Fence:
-    """The newest coordinator of `table`, kept in the file `epoch` of the state directory. `stamp`: by which it can show
-    that it was welcomed there."""
+    """The coordinator obeyed by `table`, kept in the file `epoch` of the state directory. `stamp` proves that the node
+    was welcomed there."""
 
     def __init__(self, state_dir: Path, table: Table) -> None:
         self._path = state_dir / "epoch"
@@ -33,14 +33,14 @@ class Fence:
         self.stamp: Stamp | None = None
 
     def load(self) -> None:
-        """Take up what an agent before this one has kept."""
+        """Load what an earlier agent saved."""
         with contextlib.suppress(OSError, msgspec.DecodeError):
             kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
             self._table.welcome(kept.grid, kept.epoch, kept.instance)
             self._kept, self.stamp = self._table.epoch, kept.stamp
 
     def accept(self, welcome: Welcome) -> str:
-        """Obey this coordinator from now on, and note that; why not, if it is refused."""
+        """Obey this coordinator from now on, and save that; returns why it is refused, if so."""
         why = self._table.refuses(welcome.grid, welcome.epoch, welcome.instance)
         if not why:
             self._table.welcome(welcome.grid, welcome.epoch, welcome.instance)
@@ -49,7 +49,7 @@ class Fence:
         return why
 
     def save(self) -> str:
-        """Write down which coordinator is obeyed; why nothing can be started for it yet, if that fails."""
+        """Save which coordinator is obeyed; if that fails, why nothing can be started for it yet."""
         if self._kept == self._table.epoch:
             return ""
         try:

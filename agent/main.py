@@ -67,14 +67,14 @@ log = structlog.get_logger("agent")
 
 MOST_INSTANCE = 64
 OWNER = ("owner_policy", "owner_after", "owner_quiet", "owner_most", "owner_hold", "owner_pressure", "owner_input")
-"""Settings that a node may have of its own, of the same name for all of them."""
+"""Settings that a node may override, with the same names."""
 ANOTHER = "use that one, stop it first, or give this one another --state-dir and --name"
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """How to run the agent of node `name`: as the configuration says. Joining a grid may have told it more: its
-    `coordinator`, and `labels`."""
+    """How to run the agent of node `name`: as configured; joining a grid may have set its `coordinator` and
+    `labels`."""
 
     config: ClusterConfig
     name: str
@@ -100,8 +100,7 @@ class AgentSettings:
 
 
 def limits_for(config: ClusterConfig, node: str) -> Limits:
-    """What the agent of this node may lend, by its own entry under `nodes` and what holds for all nodes; nothing where
-    sharing is off altogether."""
+    """The limits of this node's agent, from its entry under `nodes` and the defaults; nothing if sharing is off."""
     sharing, all_nodes, own = config.resource_sharing, config.resource_sharing.thresholds, config.sharing_of(node)
     return Limits(
         can_share=sharing.enabled and own.can_share,
@@ -125,7 +124,7 @@ def limits_for(config: ClusterConfig, node: str) -> Limits:
 
 
 def _or(own: Any, default: Any) -> Any:
-    """A node's own setting, or that of all nodes where it has none."""
+    """A node's own setting, or the default."""
     return default if own is None else own
 
 
@@ -134,8 +133,8 @@ def _scaled(amount: float | None, unit: int) -> int | None:
 
 
 def main(settings: AgentSettings) -> int:
-    """Run until SIGTERM or SIGINT; the exit code. Jobs go on without the agent. Errors a person can act on go to
-    stderr, in three lines. 75: who keeps services alive is to start the agent anew, with the rights it began with."""
+    """Run until SIGTERM or SIGINT; the exit code. Jobs continue without the agent. Errors a person can act on go to
+    stderr, in three lines. Code 75: the service manager is to start the agent again, with its original privileges."""
     configure_logs(settings.log_level)
     try:
         forbid_dumps()
@@ -159,13 +158,13 @@ def main(settings: AgentSettings) -> int:
 
 
 def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer, dict[str, str]]:
-    """What this machine has, how it is used now, and what an agent with these settings would offer and why not more;
-    and why a job's limits cannot be kept by cgroups, by controller, where that is so.
-    Needs neither a coordinator nor a state directory. Raises GridError."""
+    """The machine's facts, its present use, what an agent with these settings would offer and why not more; and by
+    controller why a job's limits cannot be enforced by cgroups. Needs neither a coordinator nor a state directory.
+    Raises GridError."""
     probe = _probe(settings, tuple, settings.state_dir if settings.state_dir.exists() else Path("/"))
     facts = probe.facts(settings.name, 0, settings.limits, settings.labels, __version__, settings.priority)
     probe.sample()
-    # The first figures of CPU use are worth nothing: they are over no time at all.
+    # The first CPU figures are meaningless: they are over no time at all.
     time.sleep(0.6)
     sample = probe.sample()
     found = survey(settings.own.cgroup)
@@ -194,13 +193,13 @@ def _probe(settings: AgentSettings, own_roots: Callable[[], Iterable[int]], stat
 
 
 def _walled(settings: AgentSettings) -> Walled:
-    """The walls, and what is told of them. Raises GridError where those that are named cannot be had."""
+    """The walls, and what is reported about them. Raises GridError if the configured ones are not available."""
     own = settings.own
     return wall_facts(WallSettings(settings.state_dir, own.run_as, str(own.walls), own.owners, str(own.trust)))
 
 
 def _identity(state_dir: Path) -> tuple[int, str]:
-    """This life's incarnation, one on from the last, and the node's instance, which stays. Raises OSError."""
+    """This start's incarnation, one more than the last, and the node's instance, which is constant. Raises OSError."""
     incarnation = 1
     with contextlib.suppress(OSError, ValueError):
         incarnation = min(max(0, int((state_dir / "incarnation").read_text())), 1 << 52) + 1
@@ -209,7 +208,7 @@ def _identity(state_dir: Path) -> tuple[int, str]:
 
 
 def _directory(state_dir: Path) -> str:
-    """What tells a state directory from a copy of it, and stays when the agent starts anew."""
+    """An id that distinguishes a state directory from a copy of it, constant over restarts."""
     seen = state_dir.stat()
     return f"{seen.st_dev}:{seen.st_ino}"
 
@@ -255,7 +254,7 @@ async def _run(settings: AgentSettings, walled: Walled, process: subprocess.Pope
         promise=walled.facts["walls"] if walled.facts["walls"] != walled.built else "",
         process=process,
     )
-    # A driver may take its time to answer, and nothing waits for it here but the start.
+    # A driver may be slow to answer; only the start waits for it.
     probe, (ray, python) = await asyncio.gather(
         asyncio.to_thread(_probe, settings, lambda: _own(launcher), settings.state_dir),
         asyncio.to_thread(_ray_versions, own.ray),
@@ -289,8 +288,8 @@ async def _run(settings: AgentSettings, walled: Walled, process: subprocess.Pope
 
 
 def _start_supervisor(settings: AgentSettings, walls: str) -> subprocess.Popen[bytes] | None:
-    """Start a supervisor, where none lives and its walls take capabilities of ours; then give these up, before there
-    are threads. None where that is for the launcher to do."""
+    """Start a supervisor if none is alive and its walls need our capabilities; then drop these, before there are
+    threads. None if the launcher is to start it."""
     try:
         if walls == USER and os.geteuid() != 0:
             return start(settings.state_dir.absolute(), OUTPUT_LIMIT, settings.own.cgroup, walls)
@@ -310,7 +309,7 @@ def _cannot_write(state_dir: Path, error: OSError) -> GridError:
 
 
 def _take_leaf() -> None:
-    """Under systemd before 254 we are in the group below which those of jobs are to be: we make one of our own."""
+    """Under systemd before 254 we are in the parent of jobs' groups: move to a group of our own."""
     try:
         if leaf := take_leaf():
             log.info("the agent has a control group of its own, beside those of jobs", group=leaf)
@@ -322,7 +321,7 @@ def _take_leaf() -> None:
 
 
 def _ray_versions(named: str) -> tuple[str, str]:
-    """Of the Ray that would run boosts, and of its Python; empty where there is none, which is no trouble."""
+    """Versions of Ray and its Python for boosts; empty, without an error, if there is none."""
     try:
         return raylet.versions(raylet.program(named))
     except GridError:
@@ -334,7 +333,7 @@ def _own(launcher: Launcher) -> Iterable[int]:
 
 
 def _adopt_orphans() -> None:
-    """If the supervisor is killed, its jobs become our children: known as ours, and reaped."""
+    """If the supervisor is killed, its jobs become our children: recognised as ours, and reaped."""
     syscalls.become_subreaper()
 
     def reap(*_: object) -> None:
@@ -342,7 +341,7 @@ def _adopt_orphans() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
 
-    # Not by the loop, which would keep this signal for itself: nothing else here has children to wait for.
+    # Not by the loop, which would take over this signal: nothing else here waits for children.
     signal.signal(signal.SIGCHLD, reap)
 
 

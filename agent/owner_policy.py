@@ -1,5 +1,4 @@
-"""Carries out what `core/owner.py` decides for jobs in the owner's way: orders go to the supervisor, and what it has
-done is reported to the coordinator."""
+"""Carries out the decisions of `core/owner.py`: orders go to the supervisor, and its reports to the coordinator."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,8 @@ from distributed_grid.protocol.nodes import NodeFacts, Sample
 from distributed_grid.runtime.unix import boot_clock
 
 HOLDS, SAMPLES = 30.0, 3
-"""How long a job stays frozen without a repeated order: seconds, or intervals between samples if that is longer. If
-the agent is gone, or hangs, jobs go on."""
+"""How long a job stays frozen without a repeated order: seconds, or sampling intervals if that is longer. If the agent
+dies or hangs, jobs continue."""
 
 
 class OwnerControl:
@@ -59,12 +58,12 @@ class OwnerControl:
         self._look()
 
     def introduction(self) -> list[Suspended | Recalled]:
-        """For a new connection: the jobs that are or were frozen, and those that are recalled."""
+        """Messages for a new connection: jobs that are or were frozen, and recalled ones."""
         told: list[Suspended | Recalled] = [*self._owner.suspended(boot_clock()), *self._recalled.values()]
         return [one for one in told if self._table.runs(one.allocation)]
 
     def take_back(self, why: str) -> None:
-        """End all jobs that were not told to end yet, since the node is not lent any more, for that `why`."""
+        """End all jobs not told to end yet, as the node is no longer lent, for the reason `why`."""
         for key in self._table.live():
             if key not in self._recalled:
                 self._end(key, why, Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=why), closing=True)

@@ -27,8 +27,8 @@ log = structlog.get_logger("agent")
 
 
 class Renewal:
-    """Renewal for one agent. `session` gives the connection to the coordinator, if there is one. Without an identity
-    there is nothing to do."""
+    """Renewal for one agent. `session` returns the connection to the coordinator, if any. Without an identity it does
+    nothing."""
 
     def __init__(self, folder: Path, url: str, session: Callable[[], Session | None]) -> None:
         self._folder = folder
@@ -37,14 +37,14 @@ class Renewal:
         self._answer: asyncio.Future[NewCertificate] | None = None
 
     async def run(self) -> None:
-        """Renew whenever it is time."""
+        """Renew whenever it is due."""
         if not self._url.startswith("wss:") or not has_identity(self._folder):
             await asyncio.Event().wait()
         from distributed_grid.identity.enrollment import renewal_time
 
         at, tried = 0.0, 0.0
         while True:
-            with contextlib.suppress(GridError):  # dialling says what is wrong with it
+            with contextlib.suppress(GridError):  # reported when dialling
                 at = max(renewal_time(self._folder), tried)
             if (left := at - time.time()) > 0:
                 await asyncio.sleep(min(left, MAX_SLEEP))
@@ -78,12 +78,12 @@ class Renewal:
         return True
 
     def heard(self, answer: NewCertificate) -> None:
-        """The coordinator's answer came."""
+        """Handle the coordinator's answer."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)
 
     async def revive(self) -> None:
-        """To be called before connecting: renews what has expired. Raises CannotConnect."""
+        """Renew an expired certificate, before connecting. Raises CannotConnect."""
         if not self._url.startswith("wss:") or not has_identity(self._folder):
             return
         from distributed_grid.identity.enrollment import NotRenewed, has_expired, renew_expired

@@ -1,5 +1,5 @@
-"""The agent while it runs: what comes from the coordinator and from the launcher goes into the table, and what the
-table commands is done. Measuring, bulk data and the connection itself live beside this, each in its own file."""
+"""The running agent: events from the coordinator and the launcher go into the table, and the table's commands are
+performed. Measuring, bulk data and the connection itself are in modules of their own."""
 
 import asyncio
 import os
@@ -70,8 +70,8 @@ from distributed_grid.runtime.unix import boot_clock
 
 @dataclass(frozen=True)
 class RuntimeSettings:
-    """An agent's coordinator and directory, how often it measures (seconds), what it keeps of ended jobs, whom its jobs
-    run as, what of its own environment they get, and how it runs Ray."""
+    """An agent's coordinator and directory, sampling interval (s), retention, the user of its jobs, the environment
+    they inherit, and how it runs Ray."""
 
     url: str
     state_dir: Path
@@ -85,13 +85,13 @@ class RuntimeSettings:
 BACK_OFF_LEAST = 0.1
 BACK_OFF_MOST = 10.0
 STEADY = 10.0
-"""Seconds of connection after which backing off begins anew."""
+"""Seconds of connection after which the back-off is reset."""
 
 log = structlog.get_logger("agent")
 
 
 class Runtime:
-    """One agent. `run` until it is cancelled, or CannotConnect says that the coordinator will never have it."""
+    """One agent. `run` until it is cancelled, or CannotConnect says that the coordinator will never accept it."""
 
     def __init__(
         self, place: RuntimeSettings, facts: NodeFacts, limits: Limits, probe: Probe, launcher: Launcher
@@ -151,8 +151,8 @@ class Runtime:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Adopt what runs on this node, measure, then be there for the coordinator. `ready` is called when the agent
-        is in charge of the node. Raises CannotConnect when there is no point in going on."""
+        """Adopt what runs on this node, measure, then serve the coordinator. `ready` is called when the agent is in
+        charge of the node. Raises CannotConnect if retrying is pointless."""
         self._adopt(await self.launcher.start())
         nameless = self._facts.nameless or self.launcher.nameless
         ends = end_proof(self._facts.walls, self._place.run_as, self.launcher.grouped)
@@ -189,7 +189,7 @@ class Runtime:
             await self.launcher.close(leave=bool(self._control.closed) and not self.table.live())
 
     def _adopt(self, known: Iterable[Known]) -> None:
-        """Take over what an earlier agent left to the supervisor."""
+        """Adopt what an earlier agent left to the supervisor."""
         found = []
         for one in known:
             launch = workdir.read_launch(self._dir, one.allocation)
@@ -214,11 +214,11 @@ class Runtime:
             except CannotConnect as error:
                 if error.final:
                     raise
-                if error.what != said:  # not the same line every few seconds
+                if error.what != said:  # not repeated every few seconds
                     log.warning(error.what, why=error.why)
                     said = error.what
             tries = 1 if boot_clock() - begun > STEADY else tries + 1
-            # Full jitter: agents that were cut off together do not come back together.
+            # Full jitter: agents that were disconnected together do not reconnect together.
             most = min(BACK_OFF_MOST, BACK_OFF_LEAST * 2 ** min(tries, 10))
             await asyncio.sleep(random.uniform(BACK_OFF_LEAST / 2, most))  # noqa: S311
 
@@ -249,7 +249,7 @@ class Runtime:
             await session.close()
 
     def _introduce(self, session: Session) -> None:
-        """Tell a coordinator that knows nothing of this node all there is: what it has, what it lends, what ended."""
+        """Send the whole state of this node: facts, offer, unacknowledged ends."""
         self._offer_due = False
         self._asked = session.began
         self._renew(session.began)  # the coordinator has heard the hello
@@ -267,7 +267,7 @@ class Runtime:
                 session.send(Heartbeat(sample=self._meter.newest, at=at))
 
     def _renewed(self, at: float) -> None:
-        """The heartbeat sent then was heard; an answer to one that was never sent is not taken."""
+        """The coordinator heard the heartbeat sent then; answers to others are ignored."""
         if self.table.renewed < at <= self._asked:
             self._renew(at)
 
@@ -301,7 +301,7 @@ class Runtime:
         )
 
     def _say(self, *messages: Any) -> None:
-        """To the coordinator, if it is there. If not, all is told when it is back."""
+        """Send if the coordinator is connected; otherwise it is told everything on reconnection."""
         if self._session is not None:
             self._session.send(*messages)
 
@@ -326,7 +326,7 @@ class Runtime:
         return offer or self._lender.current(now)
 
     def _offer_soon(self) -> None:
-        """Say anew what is lent, once for all that this turn of the loop brings, and last in its frame."""
+        """Send the offer again, once per turn of the loop, and last in its frame."""
         self._offer_due = True
         self._say()
 
@@ -336,20 +336,20 @@ class Runtime:
             self._say(self._whole_offer())
 
     def _openness_changed(self) -> None:
-        """Who runs us, the disk, the owner or a running job is against lending more, or is not any more."""
+        """A reason to lend nothing more (operator, disk, owner, a running job) came or went."""
         closed = self._facts.unknown or self._control.closed or self._disk.trouble or self._owner.closed
         self._lender.closed = closed or self.launcher.other_walls
         self._offer_soon()
 
     def _noted(self, allocation: str, text: str) -> None:
-        """The supervisor has something to say of an allocation: it goes to its events, if anybody is there to hear."""
+        """Pass on the supervisor's remark about an allocation, if connected."""
         if text:
             log.warning("noted", allocation=allocation, what=text)
             self._say(Noted(allocation=allocation, text=text))
         self._facts_changed()
 
     def _loss_changed(self, known: Collection[str] | None) -> None:
-        """The journal is damaged, with what is `known` all the same; or nothing of that lives any more (None)."""
+        """The journal is damaged, and these are `known`; or (None) nothing of the loss is alive any more."""
         self.table.lose(known)
         before = self._facts
         self._facts_changed()
@@ -361,7 +361,7 @@ class Runtime:
             self._openness_changed()
 
     def _facts_changed(self) -> None:
-        """What our own facts come to while records are lost, or something cannot be ended."""
+        """Update our facts while records are lost, or something cannot be ended."""
         facts = facts_while(facts_after(self._own_facts, self.launcher.loss), self.launcher.unended)
         if facts != self._facts:
             self._facts = facts
@@ -372,7 +372,7 @@ class Runtime:
     # --- the table ----------------------------------------------------------------------------------------------------
 
     def feed(self, event: Event) -> None:
-        """Something happened: the coordinator asks, the launcher reports, or what was prepared is ready."""
+        """Handle an event: an order of the coordinator, a report of the launcher, or a prepared launch."""
         for command in self.table.handle(event, boot_clock()):
             self._perform(command)
 

@@ -1,4 +1,4 @@
-"""One connection to the coordinator: a Link with its socket. What a turn of the loop says leaves in one frame."""
+"""One connection to the coordinator: a Link with its socket. Messages of one turn of the loop leave in one frame."""
 
 import asyncio
 import ssl
@@ -22,9 +22,9 @@ from distributed_grid.runtime.faults import fault
 OPEN_SECONDS = 5.0
 ASK_EVERY = 5.0
 ANSWER_SECONDS = 10.0
-"""Ping interval, and how long an answer may take before the coordinator counts as gone (s)."""
+"""Ping interval, and the timeout for an answer (s)."""
 BACKLOG = 1 << 20
-"""Bytes in the write buffer above which messages that can be left out are."""
+"""Size of the write buffer above which optional messages are left out."""
 
 
 log = structlog.get_logger("agent")
@@ -43,8 +43,8 @@ class Disconnected(Exception):
 
 
 class Session:
-    """A connection that was welcomed. Made by `dial`. `last` is called before a frame leaves, and may add to it;
-    `began` is a moment before the hello was sent, by the clock that was given."""
+    """A welcomed connection, made by `dial`. `before_flush` is called before a frame leaves, and may add to it; `began`
+    is a time just before the hello was sent, by the given clock."""
 
     def __init__(self, socket: ClientConnection, link: Link, welcome: Welcome, began: float) -> None:
         self.welcome = welcome
@@ -57,11 +57,11 @@ class Session:
 
     @property
     def congested(self) -> bool:
-        """Whether the coordinator does not keep up with reading."""
+        """Whether the coordinator reads too slowly."""
         return self._socket.transport.get_write_buffer_size() > BACKLOG
 
     async def receive(self) -> list[Any]:
-        """The messages of the next frame. Raises Disconnected; BadFrame and ProtocolMismatch for a peer gone wrong."""
+        """The messages of the next frame. Raises Disconnected; BadFrame and ProtocolMismatch for an invalid peer."""
         try:
             frame = await self._socket.recv()
         except ConnectionClosed as error:
@@ -69,7 +69,7 @@ class Session:
         return self._link.receive(frame, self._loop.time())
 
     def send(self, *messages: Any) -> None:
-        """Queue messages; all of one turn of the loop leave in one frame. On a closed connection nothing happens."""
+        """Queue messages for this turn's frame. Ignored on a closed connection."""
         self._link.send(*messages)
         if not self._flush_due:
             self._flush_due = True
@@ -101,8 +101,8 @@ class Session:
 async def dial(
     url: str, hello: Hello, clock: Callable[[], float] = time.monotonic, identity: Path | None = None
 ) -> Session:
-    """Connect and be welcomed; `identity` is the folder with the node's certificate, where the grid asks for one.
-    Raises CannotConnect."""
+    """Connect and be welcomed; `identity` is the folder with the node's certificate, if the grid needs one. Raises
+    CannotConnect."""
     secure = url.startswith("wss:")
     if secure and (identity is None or not has_identity(identity)):
         hint = "grid agent join grid://HOST:PORT/TOKEN, with a token from `grid token create` on the master"

@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core.rollback import CHOOSE, missing
 from distributed_grid.coordinator.eventlog.format import Turn, files, read
 from distributed_grid.coordinator.store import evidence
 from distributed_grid.coordinator.store.evidence import mark_path
-from distributed_grid.coordinator.store.open import examine, look_outside, standing_loss
+from distributed_grid.coordinator.store.open import examine, read_outside, standing_loss
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.runtime.health import Finding, Level, authority, certificate, disk, failed, told
 
@@ -52,7 +52,7 @@ def look(state_dir: Path, host: str, port: int) -> Iterator[Finding]:
 def _store(state_dir: Path) -> Iterator[Finding]:
     """Whether the store has lost commits, as far as that shows without reading all of it."""
     try:
-        outside, seen = look_outside(state_dir / STORE), evidence.find_traces(state_dir)
+        outside, seen = read_outside(state_dir / STORE), evidence.find_traces(state_dir)
         found = [] if outside.there else missing(outside.mark, seen)
         if outside.there:
             with open_read_only(state_dir) as db:

@@ -53,7 +53,7 @@ EX_CONFIG = 78
 
 log = structlog.get_logger("coordinator")
 
-LOOK_EVERY = 3600.0
+CHECK_INTERVAL = 3600.0
 """Maximum interval between checks of the coordinator's own certificate (s)."""
 ANOTHER = "use that one, stop it first, or give another --state-dir"
 
@@ -201,7 +201,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         restored = ledger.restore(living.jobs, living.allocations, living.nodes, *begin)
     except (AssertionError, KeyError) as error:
         raise _contradicts(settings, error) from None
-    _spare_the_collector()
+    _tune_garbage_collector()
     events = None
     if own.event_log_size:
         events = EventLog(ledger, state_dir / "events", own.event_log_size, store.grid)
@@ -231,7 +231,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     keep = Keep(own.keep_days, own.keep_jobs, own.keep_size)
     connected = lambda: [name for name, node in list(ledger.state.nodes.items()) if node.session]  # noqa: E731
     retention = Retention(state_dir / "grid.db", keep, clock, connected)
-    anew = asyncio.create_task(_to_begin_anew(state_dir, driver.trouble, store))
+    accepted = asyncio.create_task(_wait_for_acceptance(state_dir, driver.trouble, store))
     try:
         port = await _listen(server, own.host, port)
         await server.listen_locally(state_dir)
@@ -244,17 +244,17 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         if bridge is not None:
             background.append(asyncio.create_task(sweep_until_done(ledger.state, bridge)))
         if pki is not None:
-            background.append(asyncio.create_task(_stay_certified(pki, server)))
-        ends: list[asyncio.Future[Any]] = [stopping, driver.failed, anew]
+            background.append(asyncio.create_task(_renew_certificate(pki, server)))
+        ends: list[asyncio.Future[Any]] = [stopping, driver.failed, accepted]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         for task in background:
             task.cancel()
-        if not anew.done():
+        if not accepted.done():
             sd_notify("STOPPING=1")
     finally:
-        again = anew.done() and not stop.is_set()
-        anew.cancel()
+        again = accepted.done() and not stop.is_set()
+        accepted.cancel()
         await placing.close()
         await boosts.close()
         await server.close()
@@ -283,7 +283,7 @@ def _accept(settings: CoordinatorSettings, store: Store, now: float, audit: Requ
         accept_loss.remove(settings.state_dir)
 
 
-async def _to_begin_anew(state_dir: Path, trouble: Trouble, store: Store) -> None:
+async def _wait_for_acceptance(state_dir: Path, trouble: Trouble, store: Store) -> None:
     """Wait until an operator has accepted a loss: that ends this run, and another one begins."""
     while not trouble.found or accept_loss.read(state_dir, store.loss) is None:  # noqa: ASYNC110
         await asyncio.sleep(accept_loss.LOOK_EVERY)
@@ -295,10 +295,10 @@ def _contradicts(settings: CoordinatorSettings, error: Exception) -> CannotStart
     return CannotStart(what, str(error), hint, EX_CONFIG)
 
 
-async def _stay_certified(pki: Pki, server: Server) -> None:
+async def _renew_certificate(pki: Pki, server: Server) -> None:
     """Renew the coordinator's own certificate before it expires; connections stay."""
     while True:
-        await asyncio.sleep(min(LOOK_EVERY, pki.lives.server / 20))
+        await asyncio.sleep(min(CHECK_INTERVAL, pki.lives.server / 20))
         try:
             if await asyncio.to_thread(pki.refresh_self):
                 server.take_certificate()
@@ -307,7 +307,7 @@ async def _stay_certified(pki: Pki, server: Server) -> None:
             log.error("the coordinator's own certificate cannot be renewed now", error=str(error))
 
 
-def _spare_the_collector() -> None:
+def _tune_garbage_collector() -> None:
     """Exempt present objects from garbage collection, and collect seldom: hardly any are in cycles. The default of
     every 700 new objects takes most of the time of accepting 100,000 jobs."""
     gc.collect()

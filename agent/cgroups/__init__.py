@@ -1,1 +1,1 @@
-"""Control groups, version 1 and 2: where they can be made, and what the kernel keeps in them. Stdlib only."""
+"""Control groups, version 1 and 2: where they can be made, and what the kernel enforces in them. Stdlib only."""

@@ -1,9 +1,8 @@
 """One control group as a directory: limits, members, freezing, killing and removing, in both versions. Stdlib only.
 
-Writing a pid to `cgroup.procs` waits for all forks of the machine that are under way. The first such write after a
-pause of about 20 ms costs a grace period of the kernel (8 ms measured); the ones that follow it cost 13 to 130 us each,
-in any hierarchy. In version 1, a process with one thread that writes `0` to a `tasks` file moves itself without it.
-"""
+A write to `cgroup.procs` waits for all forks under way on the machine. The first one after a pause of about 20 ms costs
+an RCU grace period (8 ms measured); those that follow cost 13 to 130 us each, in any hierarchy. In version 1, a
+single-threaded process that writes `0` to a `tasks` file moves itself without it."""
 
 import contextlib
 import errno
@@ -23,7 +22,7 @@ _MOST = 10_000  # groups of one job that one call looks at
 
 
 class Place(NamedTuple):
-    """Where the jobs' groups for a controller go: a directory of a hierarchy of this version."""
+    """The parent directory of the jobs' groups for a controller, in a hierarchy of this version."""
 
     version: int
     path: str
@@ -58,7 +57,7 @@ def limit(name: str, version: int, path: str, amount: int, cores: list[int]) -> 
 
 
 def count(path: str, name: str) -> int:
-    """The number after this name in a file of such lines; 0 if there is none."""
+    """The number after this name in a file of such lines; 0 if missing."""
     for line in read(path).splitlines():
         key, _, value = line.partition(" ")
         if key == name:
@@ -70,8 +69,8 @@ def count(path: str, name: str) -> int:
 
 
 def move(path: str, pid: int, keep_affinity: bool = False) -> None:
-    """Put a process with all its threads into a group; nothing happens if it is gone. Raises OSError."""
-    # Entering a cpuset gives a process all of its cores: what chose among them keeps its choice.
+    """Move a process with all its threads into a group; no effect if it is gone. Raises OSError."""
+    # Entering a cpuset resets a process's affinity to all its cores: restore a narrower one.
     chosen = _chosen(pid) if keep_affinity else {}
     with contextlib.suppress(ProcessLookupError):
         write(f"{path}/cgroup.procs", str(pid))
@@ -81,7 +80,7 @@ def move(path: str, pid: int, keep_affinity: bool = False) -> None:
 
 
 def gather(path: str, members: Callable[[], Iterable[int]], keep_affinity: bool) -> None:
-    """Have all of them in this group: again until none is outside that was forked meanwhile. Raises OSError."""
+    """Move all of them into this group; repeated until no process forked meanwhile is outside. Raises OSError."""
     for _ in range(_ROUNDS):
         inside = members_below(path)
         outside = [pid for pid in members() if pid not in inside]
@@ -92,7 +91,7 @@ def gather(path: str, members: Callable[[], Iterable[int]], keep_affinity: bool)
 
 
 def members_below(path: str) -> set[int]:
-    """All processes in a group and in the groups below it. Exact for one moment if nothing there can fork."""
+    """All processes in a group and its descendants. Exact only if nothing there can fork."""
     found: set[int] = set()
     for one in _subtree(path)[0]:
         found.update(map(int, read(f"{one}/cgroup.procs").split()))
@@ -101,7 +100,7 @@ def members_below(path: str) -> set[int]:
 
 
 def populated(place: Place, path: str) -> bool:
-    """Whether anything lives in a group or below it, or may; zombies do not."""
+    """Whether a group or its descendants may contain live processes; zombies do not count."""
     if place.version == 2:
         return count(f"{path}/cgroup.events", "populated") == 1
     groups, complete = _subtree(path)
@@ -109,8 +108,8 @@ def populated(place: Place, path: str) -> bool:
 
 
 def _subtree(path: str) -> tuple[list[str], bool]:
-    """A group and those below it, the outer ones first; and whether these are all: a job that may make groups can make
-    more, or deeper ones, than anybody wants to read. Empty if it is not there."""
+    """A group and its descendants, outermost first; and whether the list is complete: a job that may make groups can
+    make too many, or too deep ones. Empty if it is missing."""
     found = [path] if os.path.isdir(path) else []
     complete = True
     for one in found:
@@ -143,29 +142,29 @@ def can_freeze(path: str) -> bool:
 
 
 def freeze(place: Place, path: str) -> None:
-    """Freeze all in a group and below it: what it forks meanwhile is born frozen. Raises OSError."""
+    """Freeze a group and its descendants, including what is forked meanwhile. Raises OSError."""
     write(*(f"{path}/cgroup.freeze", "1") if place.version == 2 else (f"{path}/freezer.state", "FROZEN"))
 
 
 def thaw(place: Place, path: str) -> None:
-    """Let it go on. Raises OSError."""
+    """Thaw it. Raises OSError."""
     write(*(f"{path}/cgroup.freeze", "0") if place.version == 2 else (f"{path}/freezer.state", "THAWED"))
 
 
 def is_frozen(place: Place, path: str) -> bool:
-    """Whether all of it stands still by now."""
+    """Whether all of it is frozen by now."""
     if place.version == 2:
         return count(f"{path}/cgroup.events", "frozen") == 1
     return read(f"{path}/freezer.state").strip() == "FROZEN"
 
 
 def kill(place: Place, path: str, spare: frozenset[int], deadline: float) -> bool:
-    """End all that is in a group and below it, but for these. True if nothing else is left, at this time (monotonic) at
-    the latest; else call again.
+    """Kill all in a group and its descendants, except these. True if nothing else is left by `deadline` (monotonic);
+    else call again.
 
     Version 2 does it by itself (`cgroup.kill`, Linux 5.14): no fork escapes. Else the group is frozen, so that the list
     of its processes is complete, and each is killed by pidfd. Where that cannot be had nor forks be refused (`pids.max`
-    0, which the caller has set), a job that forks faster than it is killed stays: rounds.py is for those.
+    0, which the caller has set), a job that forks faster than it is killed stays: supervisor/tree.py is for those.
     """
     if not os.path.isdir(path):
         return True
@@ -205,8 +204,8 @@ def _kill_listed(place: Place, path: str, spare: frozenset[int], deadline: float
 
 
 def signal_members(path: str, signum: int, spare: Iterable[int] = ()) -> int:
-    """Signal all processes of a group and below it but for these, by pidfd; how many heard it. A process that got
-    the pid of one of them is not hit: signalled is who is listed after the pidfd holds it."""
+    """Signal all processes of a group and its descendants, except these, by pidfd; returns how many. Membership is read
+    again after a pidfd is open, so that a reused pid is not hit."""
     heard = 0
     todo = sorted(members_below(path).difference(spare))
     for some in (todo[at : at + _HELD] for at in range(0, len(todo), _HELD)):
@@ -229,7 +228,7 @@ def signal_members(path: str, signum: int, spare: Iterable[int] = ()) -> int:
 
 
 def remove(path: str) -> bool:
-    """Remove a group and those that a job made below it. False if the kernel is not done with one of them yet."""
+    """Remove a group and its descendants. False if the kernel still has processes in one of them."""
     for one in reversed(_subtree(path)[0]):
         try:
             os.rmdir(one)
@@ -240,7 +239,7 @@ def remove(path: str) -> bool:
 
 
 def read(path: str) -> str:
-    """A file's text; empty where it cannot be read."""
+    """A file's text; empty if it cannot be read."""
     try:
         with open(path) as file:
             return file.read()
@@ -249,7 +248,7 @@ def read(path: str) -> str:
 
 
 def write(path: str, text: str) -> None:
-    """Write to a file that is there. Raises OSError with its name."""
+    """Write to an existing file. Raises OSError with its name."""
     fd = os.open(path, os.O_WRONLY)
     try:
         os.write(fd, text.encode())

@@ -1,6 +1,5 @@
-"""The control groups of all slots and jobs: limits that the kernel keeps, and the exact answer to what lives of a
-slot or a job. Stdlib only.
-"""
+"""The control groups of all slots and jobs: limits that the kernel enforces, and the exact list of what is alive.
+Stdlib only."""
 
 import contextlib
 import os
@@ -20,8 +19,7 @@ _OURS = (*LEAVES, ".control")  # systemd runs what a unit does beside its main p
 
 
 class Amounts(NamedTuple):
-    """What a job may take at most: bytes, processes and threads, thousandths of a core, and its cores; 0 and empty: no
-    limit."""
+    """A job's limits: bytes, processes and threads, thousandths of a core, and its cores; 0 and empty: no limit."""
 
     memory: int = 0
     pids: int = 0
@@ -30,14 +28,14 @@ class Amounts(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """What the kernel refused a job, or took from it: killed for its own memory limit, and processes not made."""
+    """What the kernel refused a job, or took from it: OOM kills for its own memory limit, and failed forks."""
 
     oom_kills: int = 0
     forks: int = 0
 
 
 def amounts_of(job: Job) -> Amounts:
-    """A job's limits, as its groups keep them."""
+    """A job's limits as its groups have them."""
     return Amounts(job.memory, job.pids, job.cpu_limit, tuple(sorted(job.cores)))
 
 
@@ -45,7 +43,7 @@ def amounts_of(job: Job) -> Amounts:
 
 
 def frozen(place: Place, key: str, members: Callable[[], Iterable[int]]) -> None:
-    """Freeze all of a job as a group: what it forks meanwhile is born frozen. Raises OSError."""
+    """Freeze all of a job as a group, including what is forked meanwhile. Raises OSError."""
     path = _path(place, key)
     os.makedirs(path, exist_ok=True)
     fs.gather(path, members, keep_affinity=False)
@@ -53,13 +51,13 @@ def frozen(place: Place, key: str, members: Callable[[], Iterable[int]]) -> None
 
 
 def thawed(place: Place, key: str) -> None:
-    """Let the group go on, if there is one."""
+    """Thaw the group, if there is one."""
     with contextlib.suppress(OSError):
         fs.thaw(place, _path(place, key))
 
 
 def left(place: Place, key: str) -> bool:
-    """Nothing of the job is left: remove its group. False if the kernel is not done with it yet."""
+    """Remove the group of an ended job. False if the kernel still has processes in it."""
     return fs.remove(_path(place, key))
 
 
@@ -67,14 +65,13 @@ def left(place: Place, key: str) -> bool:
 
 
 class Cgroups:
-    """The groups of all jobs, each named after its allocation (`key`). `places` are the controllers that limit, `at` is
-    the hierarchy where every job has a group (None: nowhere).
+    """The groups of all jobs, each named after its allocation (`key`). `places` are those of the limiting controllers,
+    `at` is the hierarchy where every job has a group (None: nowhere).
 
-    A group's files belong to the agent's user. A job with a user id of its own cannot write to them; one that shares
-    the agent's user may move itself where its user may write, and one that is root leaves any group of version 1. So
-    walls hide /sys/fs/cgroup or mount it read-only, and without them a group is a good guess and no proof. To enter one
-    waits for the machine's forks (docs/decisions/0015), so only a job with a limit of memory or CPU has one of its own
-    from its start."""
+    A group's files belong to the agent's user. A job with a user id of its own cannot write to them; one with the
+    agent's user may move itself, and one that is root leaves any group of version 1. So walls hide /sys/fs/cgroup or
+    mount it read-only, and without them membership is no proof. Entering a group waits for the machine's forks
+    (docs/decisions/0015), so only a job with a limit of memory or CPU has one of its own from its start."""
 
     def __init__(self, places: dict[str, Place], log: Callable[[str], None], at: Place | None = None) -> None:
         self._places = places
@@ -83,21 +80,21 @@ class Cgroups:
         self._left: set[str] = set()
         self._nice = 0
         self._amounts: dict[str, Amounts] = {}
-        """Of jobs whose groups we limit, by key: to be set again where a controller was off for a while."""
+        """Limits of jobs with groups, by key: restored after a controller was off."""
         self._handed_on = self._look_handed_on()
 
     # --- before a job's first process ---
 
     @property
     def has_home(self) -> bool:
-        """Whether each slot has a group, so that `members` and `kill` say and do all."""
+        """Whether each slot has a group, so that `members` and `kill` are complete."""
         return self._home is not None
 
     def make(self, key: str, amounts: Amounts, guests: int = 0, at_home: bool = True) -> list[str]:
-        """Make all groups of a slot, or those of a job that its limits take (not `at_home`); again on a key that has
-        some: change these. The files to which a process with one thread writes `0` to enter them itself, without
-        waiting for the machine's forks where that can be had. A controller that fails is used no more. `guests`: so
-        many processes of ours are inside; they do not count against the limit."""
+        """Make all groups of a slot, or those that a job's limits need (not `at_home`); on a key that has some, change
+        these. Returns the files to which a single-threaded process writes `0` to enter, if possible without waiting for
+        the machine's forks. A controller that fails is not used any more. `guests`: processes of ours inside, which do
+        not count against the limit."""
         doors = []
         if at_home and self._home is not None:
             try:
@@ -113,18 +110,18 @@ class Cgroups:
         return list(dict.fromkeys(doors))
 
     def settle(self, key: str, amounts: Amounts) -> None:
-        """The guests have left: its limit is exact from now on."""
+        """The guests have left: make its limit exact."""
         if "pids" in self._places and amounts.pids:
             with contextlib.suppress(OSError):
                 fs.write(f"{_path(self._places['pids'], key)}/pids.max", str(amounts.pids))
 
     def enter(self, key: str, pid: int) -> bool:
-        """Move a process into all groups of this job; what it forks is there from its first instruction. False if it
-        could not enter one of them, or is gone."""
+        """Move a process into all groups of this job, which its children inherit. False if it could not enter one, or
+        is gone."""
         return self._move(key, pid, self._paths(key))
 
     def park(self, pid: int, key: str) -> bool:
-        """Move a spawner out of its last job's groups, back to those of its slot."""
+        """Move a spawner from its last job's groups back to those of its slot."""
         for path in (paths := self._paths(key, there=False)):
             with contextlib.suppress(OSError):
                 os.makedirs(path, exist_ok=True)
@@ -146,13 +143,13 @@ class Cgroups:
     # --- while it lives ---
 
     def members(self, key: str) -> set[int]:
-        """All processes in a job's groups and in those that it made below them."""
+        """All processes in a job's groups and their descendants."""
         return {pid for path in self._paths(key) for pid in fs.members_below(path)}
 
     def kill(self, key: str, spare: Iterable[int] = ()) -> bool:
-        """End all that is in a job's groups but these (its spawner). True if nothing else is left; else call again, as
-        long as it takes: what is in the kernel, or in its debugger's hands, may need a while. Waits 0.1 s at most.
-        Needs the right to signal the job's processes, except in version 2 since Linux 5.14."""
+        """Kill all in a job's groups except these (its spawner). True if nothing else is left; else call again, as long
+        as it takes: a process in the kernel or under a debugger may need a while. Waits 0.1 s at most. Needs the right
+        to signal the job's processes, except in version 2 since Linux 5.14."""
         kept, deadline = frozenset(spare), time.monotonic() + _DIE_WITHIN
         most = f"{_path(self._places['pids'], key)}/pids.max" if "pids" in self._places else ""
         before = fs.read(most).strip() if most else ""
@@ -166,15 +163,15 @@ class Cgroups:
         return ended
 
     def find(self, job: Job) -> None:
-        """A supervisor before us may have made its groups."""
+        """Adopt groups that an earlier supervisor made."""
         wanted = self._wanted(amounts_of(job))
         job.confined = frozenset(name for name in wanted if os.path.isdir(_path(self._places[name], job.id)))
         if job.confined:
             self._amounts[job.id] = amounts_of(job)
 
     def all_known(self) -> set[str]:
-        """The keys of all groups on disk in our places, whoever made them: also of jobs that no journal knows, and of
-        another agent that was given the same place by name."""
+        """The keys of all groups on disk in our places, whoever made them: also of unknown jobs, and of another agent
+        that was given the same place."""
         found = set()
         for base in {place.path for place in self._all_places()}:
             with contextlib.suppress(OSError), os.scandir(base) as entries:
@@ -182,8 +179,8 @@ class Cgroups:
         return {key for key in found if key not in _OURS and not key.startswith(_NO_KEYS)}
 
     def confine(self, job: Job, members: Callable[[], Iterable[int]]) -> None:
-        """Put all that lives of it into groups with its limits. What it forks from then on is there by itself. A
-        controller that fails is used no more."""
+        """Move all live processes of a job into groups with its limits, which their children inherit. A controller that
+        fails is not used any more."""
         self._stand_back(job.nice)
         amounts = amounts_of(job)
         for name in self._wanted(amounts):
@@ -211,7 +208,7 @@ class Cgroups:
             fs.limit(name, place.version, path, amount, list(amounts.cores))
         except OSError as error:
             if place.version == 2 and name not in _handed_on(place):
-                return True  # it is off while the agent restarts, and set by `refresh`
+                return True  # off while the agent restarts, and set by `refresh`
             self._give_up(name, path, error)
             return False
         return True
@@ -221,8 +218,8 @@ class Cgroups:
         self._log(f"{path} cannot be used ({error.strerror}): {name} is limited without a cgroup from now on")
 
     def _stand_back(self, nice: int) -> None:
-        """Between groups the kernel shares time out by their weights, and a process's niceness counts for nothing. What
-        systemd delegated has its weight from its slice."""
+        """Set the group's CPU weight, as niceness has no effect between groups. A group delegated by systemd has its
+        weight from its slice."""
         place = self._places.get("cpu")
         if place is None or nice == self._nice or is_given(place.path):
             return
@@ -234,7 +231,7 @@ class Cgroups:
                 fs.write(f"{place.path}/cpu.shares", str(round(1024 * 0.8**nice)))
 
     def refused(self, job: Job) -> Refused:
-        """What the kernel kept from it so far."""
+        """What the kernel has refused it so far."""
         kills = forks = 0
         if "memory" in job.confined and (place := self._places.get("memory")):
             file = "memory.events" if place.version == 2 else "memory.oom_control"
@@ -244,15 +241,15 @@ class Cgroups:
         return Refused(kills, forks)
 
     def forks_refused(self, key: str) -> int:
-        """How many processes and threads the kernel did not make in this group, because of its limit."""
+        """Failed forks in this group because of its limit."""
         place = self._places.get("pids")
         return fs.count(f"{_path(place, key)}/pids.events", "max") if place is not None else 0
 
     # --- when a controller comes back ---
 
     def refresh(self) -> bool:
-        """Set all limits again where a controller of version 2 was off: before systemd 254 an agent's restart takes the
-        controllers from the unit's group for as long as its main process is in there. Whether it was so."""
+        """Set all limits again if a controller of version 2 was off: before systemd 254 an agent's restart disables the
+        controllers of the unit's group while its main process is in there. Returns whether one was."""
         before, self._handed_on = self._handed_on, self._look_handed_on()
         back = self._handed_on - before
         for key, amounts in self._amounts.items() if back else ():
@@ -269,12 +266,12 @@ class Cgroups:
     # --- when it is over ---
 
     def release(self, key: str) -> None:
-        """Nothing of this allocation is left: nor shall its groups be, after the next sweep."""
+        """Remove its groups at the next sweep."""
         self._left.update(self._paths(key))
         self._amounts.pop(key, None)
 
     def sweep(self) -> bool:
-        """Remove the groups of what is over. False if the kernel is not done with all of their processes yet."""
+        """Remove released groups. False if the kernel still has processes in some."""
         self.refresh()
         self._left = {path for path in self._left if not fs.remove(path)}
         return not self._left
@@ -286,7 +283,7 @@ class Cgroups:
         return list(dict.fromkeys(place for place in places if place is not None))
 
     def _paths(self, key: str, there: bool = True) -> list[str]:
-        """The directories of its groups, its home first, one for each hierarchy."""
+        """Its groups, home first, one for each hierarchy."""
         paths = dict.fromkeys(_path(place, key) for place in self._all_places())
         return [path for path in paths if not there or os.path.isdir(path)]
 
@@ -299,7 +296,7 @@ def _handed_on(place: Place) -> list[str]:
 
 
 def _path(place: Place, key: str) -> str:
-    """The directory of a job's group. Raises ValueError for a key that would name anything else."""
+    """The directory of a job's group. Raises ValueError for an invalid key."""
     if not key or "/" in key or key.startswith(_NO_KEYS) or key in _OURS:
         raise ValueError(f"{key!r} is not the name of a job's control group")
     return f"{place.path}/{key}"
@@ -310,7 +307,7 @@ def _door(place: Place, key: str) -> str:
 
 
 class SlotGroups:
-    """Where groups cannot be had all of this does nothing, and finds nothing."""
+    """The groups of slots. Without control groups all of this does nothing and finds nothing."""
 
     def __init__(self, groups: Cgroups, state_dir: str, log: Callable[[str], None]) -> None:
         self._groups = groups
@@ -330,40 +327,40 @@ class SlotGroups:
     # --- a slot's life ------------------------------------------------------------------------------------------------
 
     def make(self, slot: str, processes: int) -> tuple[str, ...]:
-        """The files by which its spawner enters (Cgroups.make); all in there are so many processes and threads at most
-        beside the spawner, where the kernel can count (0: as many as they like)."""
+        """The files by which its spawner enters (Cgroups.make), with a limit of so many processes and threads beside
+        the spawner, if the kernel can count (0: none)."""
         if not self._groups.has_home:
             return ()
         return tuple(self._groups.make(self.key(slot), Amounts(pids=processes + 1 if processes else 0)))
 
     def entered(self, slot: str, spawner: int) -> None:
-        """The spawner says that it is ready. Where it is in no group that one would prove nothing, and goes."""
+        """The spawner is ready. If it is not in the group, the group proves nothing and is removed."""
         if self._groups.has_home and spawner not in self._groups.members(self.key(slot)):
             self._log(f"slot {slot}: its spawner is in no control group: what its jobs start is found by descent")
             self.left(slot)
 
     def left(self, slot: str) -> None:
-        """Nothing of this slot is left, or the last of it is about to go: its groups go with it, at the next sweeps."""
+        """Nothing of this slot is left, or will be in a moment: remove its groups at the next sweeps."""
         self._groups.release(self.key(slot))
 
     def sweep(self) -> bool:
-        """Remove the groups of what is over. False if something is in one of them still."""
+        """Remove released groups. False if something is still in one of them."""
         return self._groups.sweep()
 
     # --- a job --------------------------------------------------------------------------------------------------
 
     def park(self, job: Job, spawner: int) -> None:
-        """Its spawner leaves the job's own groups, where it made the first process."""
+        """Move its spawner out of the job's own groups, where it made the first process."""
         if job.place is not None:
             self._groups.park(spawner, self.key(job.place.name))
 
     def begins(self, job: Job) -> None:
-        """It is about to start: what was refused to earlier jobs of this slot is not counted as its own."""
+        """Before its start: reset the count of failed forks, which earlier jobs of the slot caused."""
         if job.place is not None and job.pids:
             self._refused[job.id] = self._groups.forks_refused(self.key(job.place.name))
 
     def forks_refused(self, job: Job) -> int:
-        """How many processes and threads the kernel did not make for it."""
+        """Failed forks of this job."""
         if job.place is None or job.id not in self._refused:
             return 0
         return self._groups.forks_refused(self.key(job.place.name)) - self._refused[job.id]
@@ -375,14 +372,14 @@ class SlotGroups:
             self.left(job.place.name)
 
     def members(self, job: Job) -> set[int]:
-        """All that is in the groups of this job's slot, its spawner among it, and in the job's own."""
+        """All processes in the groups of the job's slot, its spawner included, and in the job's own."""
         if job.place is None or not self._groups.has_home:
             return set()
         return self._groups.members(self.key(job.place.name)) | self._groups.members(job.id)
 
     def kill(self, job: Job) -> bool:
-        """End all that is in there, but for a spawner of ours that lives. False where there is no group, or where it
-        is not all gone within a moment: call again."""
+        """Kill all in there except our live spawner. False if there is no group, or if not all are gone within a
+        moment: call again."""
         place = job.place
         if place is None or not (members := self.members(job)):
             return False
@@ -392,12 +389,12 @@ class SlotGroups:
     # --- what was before ----------------------------------------------------------------------------------------------
 
     def others(self, known: set[str]) -> dict[str, set[int]]:
-        """What lives in the groups of slots that are none of these, by slot: an earlier supervisor made them."""
+        """Live processes in groups of unknown slots, by slot: an earlier supervisor made them."""
         found = {key.removeprefix(self._ours) for key in self._groups.all_known() if key.startswith(self._ours)}
         return {slot: self._groups.members(self.key(slot)) for slot in found - known}
 
     def end(self, slot: str) -> bool:
-        """End all that lives in such a slot. False: call again."""
+        """Kill all in such a slot. False: call again."""
         if not self._groups.kill(self.key(slot)):
             return False
         self.left(slot)

@@ -1,9 +1,8 @@
-"""Which control groups this machine lets us make: by systemd's delegation, or by name in the configuration.
+"""Which control groups we may make on this machine: by systemd's delegation, or by name in the configuration.
 
-Each controller that we use is looked for by itself, in version 2 first, else in version 1; what cannot be had is said,
-with the reason, and something weaker stands in for it (supervisor/limits.py). Groups are made only in a place that was
-given to us. Stdlib only.
-"""
+Each controller is looked for by itself, in version 2 first, then in version 1; what is missing is reported with the
+reason, and replaced by something weaker (supervisor/limits.py). Groups are made only in a place that was given to us.
+Stdlib only."""
 
 import contextlib
 import os
@@ -14,8 +13,8 @@ from distributed_grid.agent.cgroups.cgroupfs import Place, limit, move, read, wr
 CONTROLLERS = ("memory", "pids", "cpuset", "cpu")
 LEAF = "main"
 LEAVES = ("agent", LEAF)
-"""The group of agent and supervisor, as the unit's DelegateSubgroup names it, or as we have made it: beside those of
-jobs, since a group with processes can have no groups with limits. The unit looks for the latter in ExecStopPost."""
+"""Names of the group of agent and supervisor, from the unit's DelegateSubgroup or made by us: beside those of jobs,
+since a group with processes cannot have children with limits. The unit looks for the latter in ExecStopPost."""
 _INSTEAD = {"memory": "polling", "pids": "polling", "cpuset": "polling", "cpu": "none"}
 _HOMES = ("freezer", "pids", "name=systemd")  # of version 1, the best first: kill in one stroke, kill, know
 _ROUNDS = 20
@@ -23,8 +22,8 @@ _TRIED = {"memory": 1 << 30, "pids": 100, "cpu": 1000}  # limits as good as any 
 
 
 class Survey(NamedTuple):
-    """The controllers that we can use, and why not the other ones. `home` is where each job has a group whether it is
-    limited or not, to know and to end its processes (None: nowhere)."""
+    """The usable controllers, and why others are not. `home` is where each job has a group, limited or not, to find and
+    kill its processes (None: nowhere)."""
 
     places: dict[str, Place]
     missing: dict[str, str]
@@ -35,8 +34,8 @@ class Survey(NamedTuple):
 
 
 def survey(setting: str) -> Survey:
-    """What can be used with this setting: `auto` what systemd gave us, `none` nothing, else a path in each hierarchy.
-    Each is tried: a group is made, limited, entered by a process and removed."""
+    """What is usable with this setting: `auto` systemd's delegation, `none` nothing, else a path in each hierarchy.
+    Each is tested: a group is made, limited, entered by a process and removed."""
     found, missing = (_delegated() if setting == "auto" else _named(setting)) if setting != "none" else ({}, {})
     places: dict[str, Place] = {}
     for name in CONTROLLERS:
@@ -53,7 +52,7 @@ def survey(setting: str) -> Survey:
 
 
 def described(found: Survey) -> dict[str, str]:
-    """Who keeps each limit: the kernel, by which version of cgroups, or we by looking now and then, or nobody."""
+    """What enforces each limit: a version of cgroups, polling, or nothing."""
     return {
         name: f"cgroup v{found.places[name].version}" if name in found.places else _INSTEAD[name]
         for name in CONTROLLERS
@@ -61,8 +60,8 @@ def described(found: Survey) -> dict[str, str]:
 
 
 def home(setting: str) -> Place | None:
-    """Where each job can have a group that tells its processes, with this setting: version 2, with or without
-    controllers; else a hierarchy of version 1. Tried as each controller is."""
+    """Where each job can have a group that lists its processes, with this setting: version 2, with or without
+    controllers; else a hierarchy of version 1. Tested as the controllers are."""
     for place in _homes(setting):
         try:
             _try("", place)
@@ -73,7 +72,7 @@ def home(setting: str) -> Place | None:
 
 
 def freezer(setting: str) -> Place | None:
-    """Where jobs can be frozen as a group, with this setting: any group of version 2 can, in version 1 a controller."""
+    """Where jobs can be frozen as a group, with this setting: any group of version 2, or the freezer of version 1."""
     for place in _homes(setting):
         if place.version == 2 or os.path.exists(f"{place.path}/freezer.state"):
             return place
@@ -81,7 +80,7 @@ def freezer(setting: str) -> Place | None:
 
 
 def _homes(setting: str) -> list[Place]:
-    """Where groups of jobs can go, the best first."""
+    """Where groups of jobs can be made, best first."""
     if setting == "none":
         return []
     mounts = mounted()
@@ -92,7 +91,7 @@ def _homes(setting: str) -> list[Place]:
             base = mounts.get(name, "") + own.get(name, "")
             if name in mounts and os.path.basename(base) in LEAVES and is_given(os.path.dirname(base)):
                 found.append(Place(version, os.path.dirname(base)))
-            elif name in mounts and version == 1 and is_marked(base):  # groups lie below our own: none needs a leaf
+            elif name in mounts and version == 1 and is_marked(base):  # groups are below our own: no leaf needed
                 found.append(Place(1, base))
         return found
     found = []
@@ -139,7 +138,7 @@ def _named(path: str) -> tuple[dict[str, Place], dict[str, str]]:
 
 
 def _offered(base: str) -> tuple[dict[str, Place], dict[str, str]]:
-    """The controllers of a version 2 group, handed on to the groups below it."""
+    """The controllers of a version 2 group that are enabled for its children."""
     found: dict[str, Place] = {}
     missing: dict[str, str] = {}
     there = read(f"{base}/cgroup.controllers").split()
@@ -157,7 +156,7 @@ def _offered(base: str) -> tuple[dict[str, Place], dict[str, str]]:
 
 
 def mounted() -> dict[str, str]:
-    """Where each version 1 controller is mounted, and version 2 (by an empty name)."""
+    """Mount points by version 1 controller, and of version 2 (empty name)."""
     found: dict[str, str] = {}
     for line in read("/proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
@@ -171,13 +170,13 @@ def mounted() -> dict[str, str]:
 
 
 def own_groups() -> dict[str, str]:
-    """The group that we are in, by controller, and in version 2 (by an empty name)."""
+    """Our own groups by controller, and in version 2 (empty name)."""
     lines = (line.split(":", 2) for line in read("/proc/self/cgroup").splitlines())
     return {name: path for _, names, path in lines for name in names.split(",")}
 
 
 def is_given(path: str) -> bool:
-    """Whether this group is ours to divide: marked so by systemd, or writable for one who is not root."""
+    """Whether this group is ours to divide: marked by systemd, or writable for a non-root user."""
     return is_marked(path) or (os.geteuid() != 0 and os.access(f"{path}/cgroup.procs", os.W_OK))
 
 
@@ -211,7 +210,7 @@ def _try(name: str, place: Place) -> None:
 
 
 def _inherit(path: str) -> None:
-    """A new cpuset of version 1 has neither cores nor memory nodes: it gets those of the group above it."""
+    """A new cpuset of version 1 has neither cores nor memory nodes: copy those of its parent."""
     for name in ("cpuset.mems", "cpuset.cpus"):
         if not read(f"{path}/{name}").strip():
             write(f"{path}/{name}", read(f"{os.path.dirname(path)}/{name}").strip())
@@ -238,7 +237,7 @@ def take_leaf() -> str:
     leaf = f"{base}/{LEAF}"
     with contextlib.suppress(FileExistsError):
         os.mkdir(leaf)
-    for _ in range(_ROUNDS):  # again for what was forked meanwhile
+    for _ in range(_ROUNDS):  # repeated for what was forked meanwhile
         outside = [pid for pid in map(int, read(f"{base}/cgroup.procs").split()) if _is_ours(pid)]
         if not outside:
             break
@@ -249,7 +248,7 @@ def take_leaf() -> str:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether a process in our unit's group has our user, or we are root: what somebody else put there is not moved."""
+    """Whether we may move a process of our unit's group: it has our user, or we are root."""
     if pid == os.getpid() or os.geteuid() == 0:
         return pid > 0
     return f"\nUid:\t{os.getuid()}\t" in read(f"/proc/{pid}/status")

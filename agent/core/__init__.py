@@ -1,1 +1,1 @@
-"""What a node can spare and what it has lent, as pure functions of samples and a given time."""
+"""The node's resources and allocations, as pure functions of samples and a given time."""

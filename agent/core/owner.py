@@ -1,10 +1,9 @@
-"""The node's owner: when the owner is active, and what becomes of the jobs in the way. Samples in; orders to freeze, to
-thaw and to recall out, each with its reason. All times are seconds of the samples' own clock.
+"""The node's owner: when the owner is active, and what that means for jobs. Samples in; orders to freeze, thaw and
+recall out, each with its reason. All times are seconds of the samples' clock.
 
-The owner is active for a job when foreign use of the node, or of the cores that are lent, is above `cpu_percent_max`
-(beside a job, others get only part of a core: what they use of all lent cores is added up and compared with one core);
-when foreign programs wait; or when keyboard or a lent GPU is in use. The grid's own use is in none of these figures.
-"""
+The owner is active for a job when foreign use of the node, or of the lent cores, is above `cpu_percent_max` (beside a
+job, others get only part of a core: their use of all lent cores is added up and compared with one core); when foreign
+programs wait; or when the keyboard or a lent GPU is in use. The grid's own use never counts."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,14 +18,13 @@ from distributed_grid.protocol.resources import MIB
 NOISE = 10
 """Percent of one core below which foreign use is noise."""
 HANDS = 10.0
-"""Seconds after the last input in which the owner counts as active: the kernel notes it every 8 s."""
+"""Seconds after the last input in which the owner counts as active: the kernel notes input every 8 s."""
 SETTLE = 20.0
-"""Seconds between two recalls for want of memory: pressure is an average of the last ten."""
+"""Minimum interval between two recalls for memory (s): pressure is an average of the last ten."""
 
 
 class RunningJob(msgspec.Struct, frozen=True):
-    """A job that runs on the node: what it holds, and since when. A `raylet` is never frozen: its cluster would take it
-    for dead."""
+    """A running job: what it holds, and since when. A `raylet` is never frozen: its cluster would declare it dead."""
 
     holding: Holding
     began: float
@@ -34,20 +32,20 @@ class RunningJob(msgspec.Struct, frozen=True):
 
 
 class Freeze(msgspec.Struct, frozen=True):
-    """Nothing of it is to run for now. Repeated with every sample, as it holds only for a while."""
+    """Freeze the job; repeated with every sample, as an order expires."""
 
     allocation: str
     why: str
 
 
 class Thaw(msgspec.Struct, frozen=True):
-    """It may go on."""
+    """Let the job continue."""
 
     allocation: str
 
 
 class Recall(msgspec.Struct, frozen=True):
-    """It is to end: the owner wants back what it holds."""
+    """End the job: the owner needs what it holds."""
 
     allocation: str
     why: str
@@ -67,8 +65,8 @@ class Sign(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Case:
-    """One job and the owner: active `since` (None: not), last `seen`; `frozen` since when, by the supervisor's word,
-    and `in_all` for how long before that."""
+    """The owner's state for one job: active `since` (None: not), last `seen`; the job is `frozen` since then, as the
+    supervisor says, and was for `in_all` seconds before."""
 
     since: float | None = None
     seen: float = 0.0
@@ -78,8 +76,8 @@ class Case:
 
 
 class Owner:
-    """Decides for the jobs of a node; `cases` has one for each that runs. A job in the owner's way is frozen, and
-    recalled only if that is the policy, or after `owner_most`, or for what freezing does not give back."""
+    """Decides for the jobs of a node; `cases` has one for each running job. A job in the owner's way is frozen; it is
+    recalled only by policy, after `owner_most`, or for resources that freezing does not release."""
 
     def __init__(self, limits: Limits, cores: int) -> None:
         self.limits = limits
@@ -93,7 +91,7 @@ class Owner:
         self._next_victim = 0.0
 
     def observe(self, sample: Sample, jobs: Sequence[RunningJob], now: float) -> list[Order]:
-        """Take in a sample, with all jobs that run and were not told to end; what is to be done about them."""
+        """Take in a sample with all running jobs that were not told to end; returns the orders."""
         names = {one.holding.allocation for one in jobs}
         self.cases = {key: case for key, case in self.cases.items() if key in names}
         signs = self._signs(sample, jobs, now)
@@ -108,18 +106,20 @@ class Owner:
         return orders
 
     def took(self, allocation: str, why: str, lasted: float, in_all: float, now: float) -> None:
-        """The supervisor says that it is frozen for that reason since `lasted` seconds, or (no reason) that it goes on.
-        `in_all`: seconds that it was frozen altogether."""
+        """The supervisor reports the job frozen for that reason since `lasted` seconds, or (no reason) continued.
+        `in_all`: seconds frozen in total."""
         case = self.cases.setdefault(allocation, Case())
         if not why:
             case.frozen, case.in_all = None, in_all
             return
         case.frozen, case.in_all = now - lasted, in_all - lasted
-        if case.since is None:  # by an agent before this one: he is taken to be there until he is not
+        if (
+            case.since is None
+        ):  # frozen under an earlier agent: the owner counts as active until a sample says otherwise
             case.since, case.seen, case.sign = now - lasted, now, Sign(why)
 
     def suspended(self, now: float) -> list[Suspended]:
-        """All that is frozen, or was and runs on."""
+        """All jobs that are or were frozen."""
         told = []
         for key, case in self.cases.items():
             if case.frozen is not None:
@@ -130,8 +130,8 @@ class Owner:
         return told
 
     def presence(self) -> str:
-        """Why nothing more is to be lent while the owner is there; empty: nothing speaks against it. What only one job
-        is in the way of is withheld by itself; but where one was recalled, none is started to be recalled again."""
+        """Why nothing more is lent while the owner is active; empty: no reason. Resources in one job's way are withheld
+        by themselves; but after a recall no job is started that would be recalled again."""
         if self._there:
             return f"the owner is back ({self._there})"
         for case in self.cases.values():
@@ -155,7 +155,7 @@ class Owner:
         long = bool(limits.owner_most) and case.frozen is not None and now - case.frozen >= limits.owner_most
         wanted = long or case.sign.frees or limits.owner_policy is OwnerPolicy.RECALL
         if job.raylet or (wanted and age >= limits.owner_hold):
-            if case.sign.all or not case.sign.frees:  # a GPU that is not his own any more is withheld by itself
+            if case.sign.all or not case.sign.frees:  # a GPU in foreign use is withheld by itself
                 self._there, self._there_at = case.sign.why, now
             if key == self._victim:
                 self._next_victim = now + SETTLE
@@ -163,7 +163,7 @@ class Owner:
         return Freeze(key, case.sign.why)
 
     def _signs(self, sample: Sample, jobs: Sequence[RunningJob], now: float) -> dict[str, Sign]:
-        """For each job that is in the owner's way by this sample: why. What only an end can give him comes first."""
+        """The signs by job in this sample. Those that only an end can satisfy come first."""
         limits, held = self.limits, [one.holding for one in jobs]
         memory, other = _waits(limits, sample, "memory"), _at_work(limits, sample)
         use = _busy_node(limits, sample, self._cores)
@@ -180,7 +180,7 @@ class Owner:
         return signs | _on_gpus(sample, held)
 
     def _make_room(self, jobs: Sequence[RunningJob], now: float) -> str:
-        """Who is to end for others' want of memory: who has most of it, and of equals who has run least."""
+        """Which job to recall for memory: the one with most of it, and of equals the one that ran least."""
         if now < self._next_victim or not jobs:
             return ""
         if self._victim not in {one.holding.allocation for one in jobs}:
@@ -189,7 +189,7 @@ class Owner:
 
 
 def _at_work(limits: Limits, sample: Sample) -> str:
-    """What of the owner himself is seen, or of his programs that wait for what a frozen job does not use."""
+    """Signs of the owner's input, or of the owner's programs waiting for what a frozen job does not use."""
     if limits.owner_input and 0 <= sample.input_idle < HANDS:
         return "keyboard or terminal in use"
     return _waits(limits, sample, "cpu") or _waits(limits, sample, "io")
@@ -203,7 +203,7 @@ def _waits(limits: Limits, sample: Sample, what: str) -> str:
 
 
 def _on_gpus(sample: Sample, held: Sequence[Holding]) -> dict[str, Sign]:
-    """Those on whose GPUs there is somebody else."""
+    """The jobs whose GPUs have a foreign process."""
     foreign = {gpu.uuid: found[0] for gpu in sample.gpus if not gpu.error and (found := foreign_on(gpu))}
     signs = {}
     for one in held:
@@ -223,7 +223,7 @@ def _busy_node(limits: Limits, sample: Sample, cores: int) -> str:
 
 
 def _busy_cores(limits: Limits, sample: Sample, held: Sequence[Holding]) -> dict[str, Sign]:
-    """Those on whose cores others are at work, if what these use of all lent cores is more than the limit of one."""
+    """The jobs whose cores have foreign use, if foreign use of all lent cores exceeds the limit of one."""
     if limits.cpu_percent_max >= OFF:
         return {}
     busy = {core: used for one in held for core in _cores_of(one) if (used := sample.cores.get(core, 0)) >= NOISE}

@@ -1,9 +1,8 @@
-"""The table of allocations on this node: the state of each, and what it holds. Events in (what the coordinator asks,
-what the launcher reports), commands out for the shell to perform.
+"""The table of allocations on this node: the state of each, and what it holds. Events in (orders of the coordinator,
+reports of the launcher), commands out for the shell to perform.
 
-Two promises are kept here and nowhere else: an allocation runs at most once, and nothing is held by two at a time. An
-end is kept until the coordinator has acknowledged it, whatever happens to connections meanwhile.
-"""
+Two promises are kept here and nowhere else: an allocation runs at most once, and no resource is held twice. An end is
+kept until the coordinator has acknowledged it, whatever happens to connections."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -27,15 +26,14 @@ def already_over(cause: str) -> Outcome:
 
 
 REMEMBERED = 10_000
-"""Ends that were acknowledged and are still known as over (the supervisor remembers them as well), and launches that
-were declined."""
+"""Maximum number of acknowledged ends (also kept by the supervisor) and of declined launches that are remembered."""
 
 
 # --- events beside the messages -----------------------------------------------------------------------------------
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """All that the allocation's command needs is there: measured again, unpacked."""
+    """The allocation is prepared: measured again and unpacked."""
 
     allocation: str
 
@@ -47,20 +45,20 @@ Event = Launch | Stop | Signal | Extend | Ack | Ready | Stale | Started | Exited
 
 
 class Prepare(msgspec.Struct, frozen=True):
-    """Measure again and lay out what it needs; then say Ready, Stale, or Exited (it could not be)."""
+    """Measure again and unpack what was shipped; then report Ready, Stale, or Exited (failed)."""
 
     launch: Launch
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Hand it to the launcher; its lease, if it has one, runs from `leased_from`."""
+    """Hand it to the launcher; its lease, if any, counts from `leased_from`."""
 
     launch: Launch
     leased_from: float = 0.0
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """Have the launcher end it, and give up preparing it."""
+    """Have the launcher end it, and cancel its preparation."""
 
     stop: Stop
 
@@ -79,14 +77,14 @@ class Forget(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Tell the coordinator. `freed` is what was held until now and is not any more."""
+    """Send to the coordinator. `freed` is what it held until now."""
 
     message: Started | Stale | Exited
     freed: Grant | None = None
 
 
 class SetLimit(msgspec.Struct, frozen=True):
-    """Have the launcher give it another time limit, in seconds from its start."""
+    """Have the launcher set its time limit, in seconds from its start."""
 
     allocation: str
     limit: float
@@ -99,7 +97,7 @@ Command = Prepare | Run | Kill | SendSignal | SetLimit | Forget | Report
 
 
 class Preparing(msgspec.Struct, frozen=True):
-    """It was taken, and what its command needs is being made."""
+    """It was accepted, and is being prepared."""
 
     launch: Launch
 
@@ -109,7 +107,7 @@ class Starting(msgspec.Struct, frozen=True):
 
 
 class Running(msgspec.Struct, frozen=True):
-    """Its command runs since `began`; `pid` (0: not known) is its first process."""
+    """Its command runs since `began`; `pid` (0: unknown) is its first process."""
 
     began: float
     pid: int = 0
@@ -117,7 +115,7 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class Stopping(msgspec.Struct, frozen=True):
-    """It was told to end; `began` is 0 where nothing of it is known to have run."""
+    """It was told to end; `began` is 0 if it is not known to have run."""
 
     began: float = 0.0
     pid: int = 0
@@ -132,8 +130,8 @@ class Ended(msgspec.Struct, frozen=True):
 
 Stage = Preparing | Starting | Running | Stopping | Ended
 
-# None: the table does not have it, yet or any more. An earlier agent's are found running, stopping or ended; what is
-# stopped before its launch came has never been anything else; what was declined or lost goes without an end.
+# None: not in the table. An earlier agent's are found running, stopping or ended; a stop before the launch leads to
+# Stopping at once; what was declined or lost is removed without an end.
 ENTRY_MOVES: dict[type[Stage] | None, frozenset[type[Stage] | None]] = {
     None: frozenset({Preparing, Running, Stopping, Ended}),
     Preparing: frozenset({Starting, Running, Stopping, Ended, None}),
@@ -145,13 +143,13 @@ ENTRY_MOVES: dict[type[Stage] | None, frozenset[type[Stage] | None]] = {
 
 
 class IllegalMove(Exception):
-    """An allocation was to go from a state to one that does not follow it."""
+    """A transition that ENTRY_MOVES does not have."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """One allocation: where it stands, and what is so in every state. A `lease` of so many seconds runs anew from
-    `leased_from` with each renewal; 0: it has none."""
+    """One allocation: its stage, and what holds in every stage. A `lease` (seconds) counts from `leased_from`, which
+    each renewal sets; 0: none."""
 
     stage: Stage
     raylet: bool = False
@@ -166,8 +164,8 @@ class Entry:
 
 
 class Table:
-    """All allocations of this node. `handle` is the only thing that changes them, apart from `restore` at the start.
-    Times are seconds of one clock that only ever goes forward."""
+    """All allocations of this node. Only `handle` changes them, apart from `restore` at the start. Times are of one
+    monotonic clock."""
 
     def __init__(self, facts: NodeFacts | None = None) -> None:
         self.facts = facts
@@ -185,8 +183,7 @@ class Table:
     # --- at the start, and with a new connection ----------------------------------------------------------------------
 
     def restore(self, known: Iterable[tuple[Known, Launch | None, int]], now: float) -> None:
-        """Take in what the launcher found at the start, each with what was asked for as far as that is known, and the
-        pid it began with (0: not known)."""
+        """Take in what the launcher found at the start, each with its launch, if known, and its pid (0: unknown)."""
         for one, launch, pid in known:
             key = one.allocation
             if one.outcome is not None:
@@ -198,8 +195,8 @@ class Table:
                 self._held[key] = Holding(key, launch.grant)
 
     def refuses(self, grid: str, epoch: int, instance: str) -> str:
-        """Why a coordinator is not obeyed; empty: it is. Of one grid only the newest life of its coordinator is, and of
-        two that claim the same one only the first: they have one state directory, or a copy of it."""
+        """Why a coordinator is refused; empty: it is obeyed. Only the highest epoch of a grid is, and of two with the
+        same epoch the first: they have one state directory, or a copy of it."""
         if grid != self._grid:
             return ""
         if epoch < self._epoch:
@@ -209,18 +206,18 @@ class Table:
         return ""
 
     def welcome(self, grid: str, epoch: int, instance: str = "") -> None:
-        """Obey the coordinator that says this of itself, if it is not refused."""
+        """Obey the coordinator that says this of itself, unless it is refused."""
         if not self.refuses(grid, epoch, instance):
             self._grid, self._epoch, self._instance = grid, epoch, instance
 
     @property
     def epoch(self) -> tuple[str, int, str]:
-        """The grid, the newest epoch of its coordinator that was ever seen, and which one that was."""
+        """The grid, the highest epoch seen of its coordinator, and that coordinator's instance."""
         return self._grid, self._epoch, self._instance
 
     def lose(self, known: Collection[str] | None) -> None:
-        """The launcher lost its records, but for these (None: it did not): what it was handed and is not over is not
-        known any more, and is never started here."""
+        """The launcher lost its records, but for these (None: it did not): other allocations that it had and that are
+        not over are dropped, and never started here."""
         handed = [key for key, one in self.entries.items() if not isinstance(one.stage, Preparing | Ended)]
         for key in handed:
             if known is not None and key not in known:
@@ -228,30 +225,30 @@ class Table:
                 self._free(key)
                 self._lost.add(key)
 
-    # --- what others ask ----------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     def inventory(self, now: float) -> tuple[Known, ...]:
-        """The whole set. What is over is named without its outcome, which is told by itself: all of them together may
-        be more than a frame carries."""
+        """All allocations. Ends are named without their outcomes, which are sent separately: together they could exceed
+        a frame."""
         return tuple(self._known(key, entry, now) for key, entry in self.entries.items())
 
     def unacknowledged(self) -> list[Exited]:
-        """All ends that the coordinator has not acknowledged, in the order they were heard of."""
+        """All ends that the coordinator has not acknowledged, in order of arrival."""
         return [self._end_of(key, one) for key, one in self.entries.items() if one.over]
 
     def holdings(self) -> list[Holding]:
-        """Who holds what, with what is resident of each as last told by `resident`."""
+        """The holdings of all allocations, with resident memory as last set by `resident`."""
         return [*self._held.values()]
 
     def resident(self, by_pid: dict[int, int]) -> None:
-        """Take in how many bytes the process tree of each job has resident, by the pid that it began with."""
+        """Set the resident bytes of each job's process tree, by the job's pid."""
         for key, holding in self._held.items():
             rss = by_pid.get(_pid(self.entries[key]), 0)
             if rss != holding.rss:
                 self._held[key] = Holding(key, holding.grant, rss)
 
     def running(self) -> list[RunningJob]:
-        """Those that run and were not told to end, as far as it is known what they hold."""
+        """Jobs that run and were not told to end, if their holdings are known."""
         return [
             RunningJob(held, entry.stage.began, entry.raylet)
             for key, held in self._held.items()
@@ -259,7 +256,7 @@ class Table:
         ]
 
     def pids(self) -> dict[str, int]:
-        """The pids that the jobs which run here began with, as far as they are known."""
+        """The known pids of running jobs."""
         return {key: pid for key, one in self.entries.items() if (pid := _pid(one))}
 
     def live(self) -> list[str]:
@@ -267,16 +264,16 @@ class Table:
         return [key for key, one in self.entries.items() if not one.over]
 
     def runs(self, allocation: str) -> bool:
-        """Whether more may come of it: it is known and not over."""
+        """Whether it may produce more output: it is known and not over."""
         entry = self.entries.get(allocation)
         return entry is not None and not entry.over
 
     def leases(self) -> bool:
-        """Whether anything here is to be renewed."""
+        """Whether any allocation here has a lease."""
         return any(one.lease and not one.over for one in self.entries.values())
 
     def renew(self, at: float, now: float) -> None:
-        """All leases run anew from then, but for those that are over: they may be given up by now."""
+        """Renew all leases from then, except expired ones: their jobs may be given up by now."""
         self.renewed = max(self.renewed, at)
         for one in self.entries.values():
             if one.lease and one.leased_from + one.lease > now:
@@ -285,7 +282,7 @@ class Table:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """Take in what happened; what is to be done about it, in order."""
+        """Handle an event; returns the commands, in order."""
         match event:
             case Launch():
                 return self._launch(event, now)
@@ -312,7 +309,7 @@ class Table:
         if (entry := self.entries.get(key)) is not None:
             return self._as_it_stands(key, entry)
         if key in self._lost:
-            return []  # it may live, or have run: the inventory says that it is not known
+            return []  # lost: it may be alive, or have run; the inventory shows it as unknown
         if key in self._over:
             return [Report(Exited(allocation=key, outcome=already_over(Cause.CANCELLED)))]
         if key in self._declined:
@@ -327,7 +324,8 @@ class Table:
         return [Prepare(launch)]
 
     def _as_it_stands(self, key: str, entry: Entry) -> list[Command]:
-        """The answer to a launch of what is known already. While it is starting or stopping the answer is to come."""
+        """The answer to a launch of a known allocation; none while it is starting or stopping, as a report will
+        follow."""
         match entry.stage:
             case Ended():
                 return [Report(self._end_of(key, entry))]
@@ -347,8 +345,7 @@ class Table:
             case Running(began, pid, walls):
                 self._move(key, Stopping(began, pid, walls))
             case _:
-                # Also of what was never heard of: the supervisor keeps it as a job that is over, so that a late launch
-                # is refused, by whatever agent.
+                # Also an unknown one: the supervisor records it as over, so that a late launch is refused by any agent.
                 self._move(key, Stopping())
         return [Kill(stop)]
 
@@ -369,7 +366,7 @@ class Table:
         return []  # it was stopped meanwhile
 
     def _stale(self, stale: Stale) -> list[Command]:
-        """Nothing of it ran, and nothing ever will."""
+        """Nothing of it ran, or ever will."""
         match self.entries.get(stale.allocation):
             case Entry(stage=Preparing()):
                 self._move(stale.allocation, None)
@@ -377,8 +374,7 @@ class Table:
         return []
 
     def _decline(self, stale: Stale, freed: Grant | None = None) -> Report:
-        """Not this one, now or later: its launch may be on its way once more, behind this answer, and by the time it is
-        here the job runs elsewhere."""
+        """Remember the refusal: the launch may be repeated behind this answer, when the job runs elsewhere."""
         self._declined[stale.allocation] = stale
         if len(self._declined) > REMEMBERED:
             del self._declined[next(iter(self._declined))]
@@ -396,7 +392,7 @@ class Table:
         return [Report(started)]
 
     def _exited(self, exited: Exited) -> list[Command]:
-        """From the launcher, or from preparing it in vain."""
+        """From the launcher, or from a failed preparation."""
         key = exited.allocation
         if key in self._over:
             return [Forget((key,))]  # the acknowledgement did not reach the supervisor
@@ -412,8 +408,8 @@ class Table:
         return None if entry is None else entry.stage
 
     def _move(self, key: str, to: Stage | None, launch: Launch | None = None, leased_from: float = 0.0) -> None:
-        """Change where an allocation stands: it comes (`launch` is what was asked for), goes on, or is gone (None).
-        More may become known of the state that it is in. Raises IllegalMove."""
+        """Change an allocation's stage: add it (with its `launch`), advance it, or remove it (None). A stage may also
+        be replaced by itself with more detail. Raises IllegalMove."""
         entry = self.entries.get(key)
         now = None if entry is None else type(entry.stage)
         then = None if to is None else type(to)
@@ -443,16 +439,16 @@ class Table:
             case (Running(began, _, walls) | Stopping(began, _, walls)) as stage if began:
                 state = State.RUNNING if isinstance(stage, Running) else State.STOPPING
                 return Known(key, state, started_for=max(0.0, now - began), walls=walls, stamp=stamp)
-        return Known(key, State.STARTING, stamp=stamp)  # also where it is stopping: nothing of it is known to have run
+        return Known(key, State.STARTING, stamp=stamp)  # also while stopping: it is not known to have run
 
     def _shown(self, entry: Entry) -> Stamp | None:
-        """What was granted by the coordinator that is obeyed now need not be proven to it."""
+        """A stamp is not needed for what the current coordinator granted itself."""
         return entry.stamp if entry.stamp is not None and entry.stamp.epoch < self._epoch else None
 
     # --- who holds what -----------------------------------------------------------------------------------------------
 
     def _refusal(self, launch: Launch) -> tuple[str, str]:
-        """Why this launch cannot be taken by the books alone, and the core or GPU it is about."""
+        """Why this launch is refused by the table alone, and the core or GPU concerned."""
         grant = launch.grant
         if launch.epoch < self._epoch:
             return f"it comes from epoch {launch.epoch} of the coordinator, which is at {self._epoch} already", ""
@@ -467,7 +463,7 @@ class Table:
 
 
 def _pid(entry: Entry) -> int:
-    """The first process of what runs; 0: none is known."""
+    """The first process of what runs; 0: unknown."""
     return entry.stage.pid if isinstance(entry.stage, Running | Stopping) else 0
 
 

@@ -1,4 +1,4 @@
-"""What each allocation really uses: gathered from samples, and reported at an interval."""
+"""The resources that each allocation really uses: gathered from samples, reported at an interval."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from distributed_grid.protocol.resources import Grant
 EVERY = 15.0
 """Report interval (s)."""
 APART = 0.5
-"""Least seconds between two samples that are compared: the kernel counts CPU time in ticks of 10 ms."""
+"""Minimum interval between compared samples (s): the kernel counts CPU time in ticks of 10 ms."""
 MOST = 200
 """Maximum number of allocations in one report: frames are bounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process tree uses: resident bytes, CPU seconds since it began, processes alive."""
+    """Use by a process tree: resident bytes, CPU seconds since its start, live processes."""
 
     rss: int = 0
     cpu: float = 0.0
@@ -37,11 +37,11 @@ class Seen:
     peak: float = 0.0
     memory: int = 0
     gpus: dict[str, list[float]] = field(default_factory=dict)
-    """The percentages of each of its GPUs."""
+    """Utilisation percentages by GPU."""
 
 
 class UsageReporter:
-    """Takes in every measurement, and gives the report when it is due."""
+    """Collects measurements, and returns a report when it is due."""
 
     def __init__(self, every: float = EVERY) -> None:
         self._every = every
@@ -55,7 +55,7 @@ class UsageReporter:
         grants: Mapping[str, Grant],
         gpus: Iterable[GpuSample],
     ) -> InUse | None:
-        """Take in a measurement; the report, if one is due."""
+        """Take in a measurement; returns the report, if due."""
         busy = {gpu.uuid: gpu.utilisation for gpu in gpus if not gpu.error}
         self._seen = {key: seen for key, seen in self._seen.items() if key in spent}
         for key, one in spent.items():
@@ -72,7 +72,7 @@ class UsageReporter:
             return
         if now - seen.at < APART:
             return
-        # A child that nobody waited for takes its time with it: the sum may fall, and then this sample says nothing.
+        # The time of a child that was not waited for is lost: if the sum falls, the sample is ignored.
         if one.cpu < seen.cpu:
             seen.began -= seen.cpu - one.cpu
         seen.peak = max(seen.peak, (one.cpu - seen.cpu) / (now - seen.at))

@@ -24,7 +24,7 @@ from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.core.rollback import CHOOSE, Traces, missing
 from distributed_grid.coordinator.store import evidence, rows
 from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, StoreRefused
-from distributed_grid.coordinator.store.open import Outside, examine, look_outside, standing_loss
+from distributed_grid.coordinator.store.open import Outside, examine, read_outside, standing_loss
 from distributed_grid.protocol.bundle import hasher
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import State
@@ -56,7 +56,7 @@ class Checked(NamedTuple):
 def check(folder: Path) -> Checked:
     """Check the store in a state directory or a backup. Raises GridError where there is none that can be read, and
     nothing shows that there was one."""
-    outside, seen = look_outside(folder / STORE), evidence.find_traces(folder)
+    outside, seen = read_outside(folder / STORE), evidence.find_traces(folder)
     gone = missing(outside.mark, seen)
     if not outside.there and gone:
         return Checked(None, [Finding(STORE, one, CHOOSE) for one in gone])

@@ -43,7 +43,7 @@ Key = tuple[str, str]
 Value = list[Any]
 
 
-class Otherwise(msgspec.Struct):
+class PolicyDifference(msgspec.Struct):
     """A decision that differs: the allocation `name` starts (`what` is start), or the job `name` enters the state
     `what`; `was` under the logged policy, `would` under the other. `after`: seconds until the logged policy decided the
     same; below zero: never."""
@@ -68,7 +68,7 @@ class Compared(msgspec.Struct):
 
     report: Report
     counts: dict[str, int] = {}
-    differences: list[Otherwise] = []
+    differences: list[PolicyDifference] = []
     broken: str = ""
 
 
@@ -142,15 +142,15 @@ class _Pair:
         self.compared = compared
         self.first = self.second = Ledger()
         self.policy = DEFAULT
-        self.early: dict[Key, Otherwise] = {}
+        self.early: dict[Key, PolicyDifference] = {}
 
     def start(self, one: Start) -> None:
         """Begin a file."""
         self.first = one.ledger()
         self.policy = changed(one.at.policy, self.pairs)
-        self._set_back()
+        self._reset()
 
-    def _set_back(self) -> None:
+    def _reset(self) -> None:
         self.second = checkpoint.fork(self.first, self.policy)
 
     def take(self, turn: Turn) -> str:
@@ -162,7 +162,7 @@ class _Pair:
         if refused and not broken:
             return refused
         if self._note(turn.now, _facts(said), _facts(other)):
-            self._set_back()
+            self._reset()
         return ""
 
     def _run_ahead(self, now: float) -> None:
@@ -171,7 +171,7 @@ class _Pair:
         while (due := self.second.next_deadline()) is not None and due < now:
             differs |= self._note(due, {}, _facts(plain(self.second.settle(due))))
         if differs:
-            self._set_back()
+            self._reset()
 
     def _note(self, at: float, first: dict[Key, Value], second: dict[Key, Value]) -> bool:
         """Record the differences; whether there are any."""
@@ -180,16 +180,18 @@ class _Pair:
             if before is not None:
                 before.was, before.after = was, at - before.at
             elif key not in second:
-                self._keep(Otherwise(at, "later", *key, was=was))
+                self._keep(PolicyDifference(at, "later", *key, was=was))
             elif second[key] != was:
-                self._keep(Otherwise(at, "elsewhere" if key[0] == "start" else "otherwise", *key, was, second[key]))
+                self._keep(
+                    PolicyDifference(at, "elsewhere" if key[0] == "start" else "otherwise", *key, was, second[key])
+                )
         for key, would in second.items():
             if key not in first and key not in self.early:
-                self.early[key] = Otherwise(at, "earlier", *key, would=would)
+                self.early[key] = PolicyDifference(at, "earlier", *key, would=would)
                 self._keep(self.early[key])
         return first != second
 
-    def _keep(self, one: Otherwise) -> None:
+    def _keep(self, one: PolicyDifference) -> None:
         if self.job and one.job != self.job:
             return
         counts = self.compared.counts
@@ -239,9 +241,9 @@ class Line(msgspec.Struct):
     text: str
 
 
-def lines(differences: Sequence[Otherwise]) -> list[Line]:
+def lines(differences: Sequence[PolicyDifference]) -> list[Line]:
     """Describe them, with those of one time and kind merged."""
-    groups: dict[Any, list[Otherwise]] = {}
+    groups: dict[Any, list[PolicyDifference]] = {}
     for one in differences:
         alone = one.name if one.what == "start" else ""
         key = (one.at, one.kind, one.what, alone, str(one.was), str(one.would), one.after)
@@ -249,7 +251,7 @@ def lines(differences: Sequence[Otherwise]) -> list[Line]:
     return [Line(some[0].at, _sentence(some[0], [one.job for one in some])) for some in groups.values()]
 
 
-def _sentence(one: Otherwise, jobs: list[str]) -> str:
+def _sentence(one: PolicyDifference, jobs: list[str]) -> str:
     who, was = names(jobs), "was" if len(jobs) == 1 else "were"
     match one.kind:
         case "elsewhere":
@@ -262,15 +264,17 @@ def _sentence(one: Otherwise, jobs: list[str]) -> str:
             never = "" if one.after >= 0 else "; it never was"
             if one.would[1:] == ["node-lost"] and one.was in ([], one.would):
                 return f"{one.would[0]} would have been taken for lost{span}, ending {who}{never}"
-            instead = f", not {_fate(one.what, one.was)}" if one.was and one.was != one.would else ""
-            return f"{who} would have been {_fate(one.what, one.would)}{span}{instead}{never}"
+            instead = f", not {_result_words(one.what, one.was)}" if one.was and one.was != one.would else ""
+            return f"{who} would have been {_result_words(one.what, one.would)}{span}{instead}{never}"
         case "later":
-            return f"{who} {was} {_fate(one.what, one.was)}, and would not have been yet"
+            return f"{who} {was} {_result_words(one.what, one.was)}, and would not have been yet"
         case _:
-            return f"{who} {was} {_fate(one.what, one.was)}, would have been {_fate(one.what, one.would)}"
+            return (
+                f"{who} {was} {_result_words(one.what, one.was)}, would have been {_result_words(one.what, one.would)}"
+            )
 
 
-def _fate(what: str, value: Value) -> str:
+def _result_words(what: str, value: Value) -> str:
     """What became of a job, after `was` or `would have been`."""
     match what, value:
         case "start", [node, _]:

@@ -35,7 +35,7 @@ NAME_CHARS = 128
 NAMED = 10
 """Maximum number of unreadable entries logged one by one."""
 _MOST = {ResourceType.CPU: MOST_CPU, ResourceType.GPU: MOST_GPU, ResourceType.MEMORY: MOST_MEMORY}
-_AGAIN = "request again what is still needed: grid boost request"
+_HINT = "request again what is still needed: grid boost request"
 
 log = structlog.get_logger("boosts")
 
@@ -75,7 +75,7 @@ class ResourceBoostPersistence:
             entries = _entries(text)
         except Corrupt as corrupt:
             kept = self._set_aside(f"corrupt-{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}")
-            self._warn("Persistence file corrupted", str(corrupt), _AGAIN, kept=kept)
+            self._warn("Persistence file corrupted", str(corrupt), _HINT, kept=kept)
             return
         user = _owner(about.st_uid)
         jobs, wrong = [], []
@@ -91,7 +91,7 @@ class ResourceBoostPersistence:
             store.reopen()
             return
         for name, why in wrong[:NAMED]:
-            self._warn("an old boost was left out", f"{name[:40]!r}: {why}", _AGAIN)
+            self._warn("an old boost was left out", f"{name[:40]!r}: {why}", _HINT)
         was_active = sum(job.outcome is not None and job.outcome.cause is Cause.NOT_JOINED for job in jobs)
         kept = self._set_aside("imported")
         told = {"imported": len(jobs), "left_out": len(wrong), "were_active": was_active, "kept": kept}
@@ -167,7 +167,7 @@ def _job(name: str, entry: Any, user: str, now: float) -> Job:
         raise BadValue("is_active: neither true nor false")
     priority = _priority(entry.get("priority"))
     if active and now < until:
-        again = _again(target, kind, amount, priority, until - began)
+        again = _request_again(target, kind, amount, priority, until - began)
         cause, text, ended = Cause.NOT_JOINED, f"imported; the old way only reserved capacity: {again}", now
     elif active:
         cause, text, ended = Cause.TIME_LIMIT, "imported; it had expired", min(until, now)
@@ -195,7 +195,7 @@ def _job(name: str, entry: Any, user: str, now: float) -> Job:
     )
 
 
-def _again(target: str, kind: ResourceType, amount: float, priority: Priority, seconds: float) -> str:
+def _request_again(target: str, kind: ResourceType, amount: float, priority: Priority, seconds: float) -> str:
     whole = amount if kind is ResourceType.MEMORY else math.ceil(amount)
     said = ["grid", "boost", "request", target, kind.value, f"{whole:g}", "--priority", priority.word]
     return shlex.join([*said, "--duration", f"{max(1, round(seconds))}"])

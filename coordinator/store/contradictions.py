@@ -105,7 +105,7 @@ class Contradictions:
             if message.stamp is None or message.allocation in self._state.allocations:
                 return message
             proven = self._proves(message.stamp, node, message.allocation)
-            self._look(node, Known(message.allocation, State.ENDED, stamp=message.stamp), proven)
+            self._check_known(node, Known(message.allocation, State.ENDED, stamp=message.stamp), proven)
             return message if proven else replace(message, stamp=None)
         if type(message) is Inventory:
             first = node in self._new
@@ -113,10 +113,10 @@ class Contradictions:
             for at, item in enumerate(message.known):
                 if item.allocation not in self._state.allocations:
                     proven = self._proves(item.stamp, node, item.allocation)
-                    self._look(node, item, proven, first and at < MOST)
+                    self._check_known(node, item, proven, first and at < MOST)
         return message
 
-    def _look(self, node: str, item: Known, proven: bool, in_store: bool = False) -> None:
+    def _check_known(self, node: str, item: Known, proven: bool, in_store: bool = False) -> None:
         """Check an allocation that is not live here, and report a contradiction."""
         store, (name, _, number) = self._store, item.allocation.rpartition(".")
         if not number.isascii() or not number.isdecimal() or len(number) > 9:

@@ -70,7 +70,7 @@ def as_sqlite(error: OSError) -> sqlite3.OperationalError:
 RESERVE_BYTES = 16 << 20
 SPARE_BYTES = 4 << 20
 """Free space needed beside the reserve: made from the last bytes, it would be given up at the next job."""
-HARDLY_ANY = 1 << 20
+MIN_FREE_BYTES = 1 << 20
 """With less free space than this the disk counts as full at a start."""
 
 
@@ -84,7 +84,7 @@ class Reserve:
         """Before a start: give the reserve up if the disk is full, so that the coordinator can start and take
         results."""
         with suppress(OSError):
-            if self._free() < HARDLY_ANY:
+            if self._free() < MIN_FREE_BYTES:
                 self.give_up()
 
     def make(self) -> str:

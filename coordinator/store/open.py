@@ -251,7 +251,7 @@ class Examined(NamedTuple):
     lost: int
 
 
-class Begun(NamedTuple):
+class OpenedStore(NamedTuple):
     """A store in a new epoch: the writing connection, its head, the standing loss, the key of its stamps, and its
     number of commits when it was found."""
 
@@ -267,7 +267,7 @@ def _commit_epoch(db: sqlite3.Connection) -> None:
     db.execute("COMMIT")
 
 
-def look_outside(path: Path) -> Outside:
+def read_outside(path: Path) -> Outside:
     """What can be known of a store without SQLite. Raises StoreRefused if it is inaccessible."""
     try:
         mark = store_mark.read_mark(path)  # before the log: a coordinator that is at work only adds to that
@@ -286,11 +286,11 @@ def examine(db: sqlite3.Connection, outside: Outside, traces: Traces) -> Examine
     behind = sum(root in pages for pages in outside.log.lost)
     found = gone_back(point, outside.mark, behind, outside.log.damaged, traces)
     if not outside.mark.same_boot:  # else that is exact
-        found += _not_there(db, point, traces)
+        found += _missing_jobs(db, point, traces)
     return Examined(point, found, lost_commits(point, outside.mark))
 
 
-def _not_there(db: sqlite3.Connection, point: Point, traces: Traces) -> list[str]:
+def _missing_jobs(db: sqlite3.Connection, point: Point, traces: Traces) -> list[str]:
     """Jobs that the audit log says were accepted and that the store lacks: they are committed before that is logged;
     those of more than ten minutes before the last commit may have been removed since."""
     row = db.execute("SELECT value FROM meta WHERE name = 'restored'").fetchone()
@@ -306,9 +306,9 @@ def _not_there(db: sqlite3.Connection, point: Point, traces: Traces) -> list[str
     return [f"the audit log says that {gone[-1]} was taken, and it is not in the store"] if gone else []
 
 
-def begin(path: Path, traces: Traces) -> Begun:
+def begin(path: Path, traces: Traces) -> OpenedStore:
     """Open or create the store at `path`, and begin the next epoch. Raises StoreFailed and sqlite3.Error."""
-    outside = look_outside(path)
+    outside = read_outside(path)
     found = [] if outside.there else missing(outside.mark, traces)
     marked = outside.mark.point
     if not outside.there:
@@ -317,7 +317,7 @@ def begin(path: Path, traces: Traces) -> Begun:
     try:
         bad: list[Damaged] = []
         if outside.there:
-            bad = _look_for_damage(db, path, outside)
+            bad = _find_damage(db, path, outside)
         point, gone, lost = examine(db, outside if outside.there else Outside(False, evidence.Wal(), Marked()), traces)
         if outside.there:
             found += gone + [one.what for one in bad]
@@ -327,7 +327,7 @@ def begin(path: Path, traces: Traces) -> Begun:
             _keep_damaged(db, path)
         key = key_of(db) or outside.mark.key or secrets.token_bytes(store_mark.KEY_BYTES)
         begun, loss = _begin_epoch(db, point, marked, traces, found, lost, bad, key)
-        return Begun(db, begun, loss, key, point.commits)
+        return OpenedStore(db, begun, loss, key, point.commits)
     except UnicodeDecodeError as error:  # invalid UTF-8 in the store, or in SQLite's message
         db.close()
         raise sqlite3.DatabaseError(str(error)) from None
@@ -346,7 +346,7 @@ def _set_aside(path: Path) -> None:
             log.warning("what was left of a store is set aside", file=str(aside))
 
 
-def _look_for_damage(db: sqlite3.Connection, path: Path, outside: Outside) -> list[Damaged]:
+def _find_damage(db: sqlite3.Connection, path: Path, outside: Outside) -> list[Damaged]:
     """The damaged rows; of a large store those that are loaded. Raises sqlite3.DatabaseError with what SQLite finds."""
     size = path.stat().st_size
     clean = db.execute("SELECT value FROM meta WHERE name = 'clean'").fetchone()

@@ -21,7 +21,7 @@ from distributed_grid.coordinator.store.open import connect
 DAY = 86400.0
 YOUNG = 600.0
 """Minimum retention (s) whatever the bounds are: a client may be waiting for the result."""
-LOOK_EVERY = 60.0
+CHECK_INTERVAL = 60.0
 """Interval between checks (s)."""
 STEP_SECONDS = 0.01
 """Target duration of a step; the number of rows is adapted to it."""
@@ -87,7 +87,7 @@ class Retention:
                 if str(error) != said:  # not repeated every minute
                     said = str(error)
                     log.warning("old jobs cannot be removed now", error=said)
-            self._stop.wait(LOOK_EVERY)
+            self._stop.wait(CHECK_INTERVAL)
 
     def look(self) -> int:
         """Remove the excess in steps; the number of jobs removed."""

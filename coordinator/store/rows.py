@@ -171,7 +171,7 @@ def find_receipts(
     return list(itertools.islice(theirs, limit))
 
 
-SEVERAL = 6
+MAX_MATCHES = 6
 """Matches after which a search stops."""
 Read = Callable[..., Any]
 
@@ -221,7 +221,7 @@ def _beginning_with(read: Read, prefix: str, only: str) -> list[str]:
     """Ids with this prefix; a group counts once, and its members are skipped at once."""
     found: list[str] = []
     at = prefix
-    while len(found) < SEVERAL:
+    while len(found) < MAX_MATCHES:
         among = "SELECT id FROM jobs WHERE id > ? AND id < ? AND ? IN ('', user) ORDER BY id LIMIT 1"
         row = read(among, (at, prefix + "~", only)).fetchone()
         if row is None:

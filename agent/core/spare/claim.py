@@ -1,6 +1,5 @@
-"""The second look: whether what an allocation is to get is really there now. The coordinator decides by offers that are
-a moment old; here the moment is over. The table asks for a `conflict` with what is held, as soon as a launch comes; the
-lender checks the rest by a fresh sample."""
+"""The claim: whether the resources of a launch are available now, as the offer that the coordinator saw is older. The
+table checks the `conflict` with other holdings when a launch comes; the lender checks the rest by a new sample."""
 
 from collections.abc import Callable, Sequence
 
@@ -22,7 +21,7 @@ from distributed_grid.protocol.resources import MILLI, GpuShare, Grant, format_b
 
 
 def conflict(holdings: Sequence[Holding], grant: Grant) -> tuple[str, str]:
-    """Why this cannot be given beside what is held, and the core or GPU it is about; empty: it can."""
+    """Why this grant conflicts with the holdings, and the core or GPU concerned; empty: it does not."""
     cores = {*grant.cores, grant.shared_core} - {-1}
     if len(cores) < len(grant.cores) + (grant.shared_core >= 0):
         return "a core is named twice", ""
@@ -53,7 +52,7 @@ def check(
     limits: Limits, facts: NodeFacts, sample: Sample, held: Held, grant: Grant, allocation: str,
     ours: Callable[[str], bool],
 ) -> Stale | None:  # fmt: skip
-    """None if the grant can be given; else what is in the way. `held` is all but this allocation, without conflict."""
+    """None if the grant can be given; else why not. `held` is all but this allocation, without conflict."""
     if not limits.can_share:
         return Stale(allocation, "this node shares nothing (can_share is false)")
     if grant.virtual != facts.virtual:
@@ -123,8 +122,8 @@ def _gpu(
 
 
 def _gpu_memory(held: Held, share: GpuShare, allocation: str, gpu: GpuSample, ours: bool) -> Stale | None:
-    """Whether what was asked for of its memory is nobody's. Others may have taken some since the offer, as much as
-    makes no new offer."""
+    """Whether the memory asked for is unused. Others may have taken some since the offer, up to what makes no new
+    offer."""
     left = gpu_room(gpu, ours) - held.gpu_memory(share.uuid, gpu.memory_total)
     if share.memory <= left + slack(left):
         return None

@@ -1,5 +1,5 @@
-"""What a node lends: samples and limits in, offers out. Others' use alone decides; our own jobs only take off what they
-hold. All times are seconds of one clock, the one that samples are stamped with."""
+"""What a node lends: samples and limits in, offers out. Only foreign use decides; our jobs just reduce it by what they
+hold. All times are of the samples' clock."""
 
 import math
 from collections import deque
@@ -16,18 +16,18 @@ from distributed_grid.protocol.nodes import NodeFacts, Offer, Sample, Withheld
 from distributed_grid.protocol.resources import Grant
 
 SETTLE = 3.0
-"""Seconds for which a GPU's utilisation is still that of the job that left it: drivers average over a second or so."""
+"""Seconds for which a GPU's utilisation is put down to the job that left it: drivers average over a second or so."""
 
 
 class Latch:
-    """Lets something be lent once nothing has stood against it for `after` seconds, and stops at once when it does."""
+    """Hysteresis: closed at once by any trouble, open after `after` seconds without."""
 
     def __init__(self) -> None:
         self.idle_since: float | None = None
         self.why = "not measured yet"
 
     def see(self, trouble: str, now: float, after: float) -> None:
-        """Take in what stands against it now, if anything."""
+        """Update with the present trouble, if any."""
         if trouble:
             self.idle_since = None
             self.why = trouble
@@ -38,8 +38,8 @@ class Latch:
 
 
 class Lender:
-    """The node's policy with its memory: who was busy when, and what the coordinator was told last. While `closed` says
-    why, nothing is offered."""
+    """The node's policy with its state: what was busy when, and the last offer. While `closed` says why, nothing is
+    offered."""
 
     def __init__(self, limits: Limits, facts: NodeFacts) -> None:
         self.limits = limits
@@ -59,7 +59,7 @@ class Lender:
         self._number = 0
 
     def observe(self, sample: Sample, holdings: Sequence[Holding], now: float) -> Offer | None:
-        """Take in a sample; the new offer if there is something to say, also merely that the last one still holds."""
+        """Take in a sample; returns a new offer if it differs or the last one has to be renewed."""
         self._sample = sample
         self._held = tally(holdings)
         self._touch(self._held.gpus, now)
@@ -74,14 +74,14 @@ class Lender:
         return self._offer(now)
 
     def current(self, now: float) -> Offer:
-        """The whole offer as of the last sample, for a coordinator that knows nothing of this node."""
+        """The whole offer as of the last sample, for a new connection."""
         if self._sample is not None:
             self._told = spare_plan.standing(self._plan, self._held, self._sample, self._ours)
         return self._offer(now)
 
     def verify(self, grant: Grant, sample: Sample, holdings: Sequence[Holding], allocation: str) -> Stale | None:
-        """Whether a grant can be given now, by a fresh sample and the agent's own holdings; what is in its way if
-        not. Hysteresis has no say here: what is idle at this moment and held by nobody can be had."""
+        """Why a grant cannot be given now, by a new sample and the agent's holdings; None if it can. No hysteresis:
+        what is idle now and not held is available."""
         held = tally([one for one in holdings if one.allocation != allocation])
         self._touch(held.gpus, sample.at)
         stale = claim.check(self.limits, self.facts, sample, held, grant, allocation, self._ours_at(sample.at))
@@ -90,8 +90,8 @@ class Lender:
         return stale
 
     def would_return(self, grant: Grant, holdings: Sequence[Holding]) -> bool:
-        """Whether all of this grant would be offered again now that its job is over; `holdings` is what is still
-        held. True means that the coordinator may add it to the offer it has; False calls for a new offer."""
+        """Whether all of this grant would be offered again now that its job is over, beside `holdings`. If so the
+        coordinator may add it to the offer it has; else a new offer is needed."""
         if self._sample is None:
             return False
         plan = self._make(tally(holdings))
@@ -110,7 +110,7 @@ class Lender:
         return self._sample is not None and self._ours_at(self._sample.at)(uuid)
 
     def _ours_at(self, at: float) -> Callable[[str], bool]:
-        """Whether what is seen on a GPU is put down to the grid: a job holds it, or did a moment before."""
+        """Whether use of a GPU is put down to the grid: a job holds it, or did a moment before."""
         return lambda uuid: uuid in self._on_gpu and at - self._on_gpu[uuid] < SETTLE
 
     def _judge(self, sample: Sample, now: float) -> None:
@@ -122,7 +122,7 @@ class Lender:
         seen = {gpu.uuid: gpu for gpu in sample.gpus}
         for uuid, latch in self._gpus.items():
             latch.see(thresholds.gpu_trouble(limits, seen.get(uuid), self._ours(uuid)), now, after)
-        # Others' total use hovers around whole cores: the least of the last seconds counts, so that the offer does not.
+        # Foreign use fluctuates around whole cores: the least of the last seconds keeps the offer stable.
         self._left.append((now, spare_plan.whole_cores(limits, sample, count)))
         while self._left[0][0] < now - after:
             self._left.popleft()
@@ -155,7 +155,7 @@ class Lender:
         return self.offered()
 
     def offered(self) -> Offer:
-        """What is offered now."""
+        """The present offer."""
         plan = self._plan
         return Offer(
             number=self._number,
@@ -171,8 +171,8 @@ class Lender:
 
 
 def describe(limits: Limits, facts: NodeFacts, sample: Sample) -> Offer:
-    """What a node without jobs would offer by this one sample, and in `withheld` why not more: no waiting for
-    hysteresis. For `grid agent detect`."""
+    """What a node without jobs would offer by this one sample, with the reasons in `withheld`, without hysteresis. For
+    `grid agent detect`."""
     at_once = msgspec.structs.replace(limits, offer_after=0.0)
     lender = Lender(at_once, facts)
     lender.observe(sample, (), sample.at)

@@ -1,4 +1,4 @@
-"""From what is free of others and what is held already to what can be offered: by name, within the node's limits."""
+"""Computes an offer from idle and held resources: by name, within the node's limits."""
 
 import math
 import re
@@ -13,12 +13,12 @@ from distributed_grid.protocol.resources import MIB, MILLI, format_bytes, format
 
 K = TypeVar("K")
 STEP = 16 * MIB
-"""Memory is offered in steps of this many bytes."""
+"""Memory is offered in multiples of this many bytes."""
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """What hysteresis lets through: the cores and GPUs that may be lent, and why the others and the rest may not.
-    `most` is how many whole cores others leave, by their total use."""
+    """Result of the hysteresis: the cores and GPUs that may be lent, and why others may not. `most` is the number of
+    whole cores left by others' total use."""
 
     cores: frozenset[int]
     most: int
@@ -32,7 +32,7 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """An offer before it has a number and a time."""
+    """An offer without number and time."""
 
     cores: tuple[int, ...] = ()
     shares: tuple[tuple[int, int], ...] = ()
@@ -42,8 +42,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What a node has in the grid altogether, offered and held: the same before and after a job starts or ends, so
-    that only what its owner does (or a limit) makes a new offer."""
+    """What a node has in the grid, offered and held: unchanged by the start or end of a job, so that only its owner or
+    a limit causes a new offer."""
 
     cpu: tuple[tuple[int, int], ...]
     memory: int
@@ -52,7 +52,7 @@ class Standing(msgspec.Struct, frozen=True):
     withheld: tuple[tuple[str, str], ...]
 
     def differs(self, before: "Standing") -> bool:
-        """Whether this is news to somebody who was told `before`."""
+        """Whether it differs enough from `before` for a new offer."""
         if (self.cpu, self.gpus, self.withheld) != (before.cpu, before.gpus, before.withheld):
             return True
         if bool(self.memory) != bool(before.memory) or abs(self.memory - before.memory) > slack(before.memory):
@@ -65,7 +65,7 @@ def make(
     limits: Limits, cores: Sequence[int], gpus: Sequence[GpuFacts], sample: Sample, idle: Idle, held: Held,
     stick: frozenset[int] = frozenset(), ours: Callable[[str], bool] = bool,
 ) -> Plan:  # fmt: skip
-    """The best offer there is. `stick`: cores to prefer among equals, those offered so far; `ours` tells of a GPU
+    """The largest possible offer. `stick`: cores preferred among equals, those offered so far; `ours` tells of a GPU
     whether its use is put down to the grid's jobs."""
     if idle.node:
         return Plan(withheld=(Withheld("node", idle.node),))
@@ -92,7 +92,7 @@ def _cpu(
     limits: Limits, cores: Sequence[int], sample: Sample, idle: Idle, held: Held, stick: frozenset[int],
     withheld: list[Withheld],
 ) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:  # fmt: skip
-    """Spare whole cores, idlest first, and what is spare of cores that fractional jobs share."""
+    """Spare whole cores, idlest first, and the spare parts of cores shared by fractional jobs."""
     if idle.cpu:
         withheld.append(Withheld("cpu", idle.cpu))
         return (), ()
@@ -144,7 +144,7 @@ def _memory(limits: Limits, sample: Sample, idle: Idle, held: Held, withheld: li
 
 
 def memory_left(limits: Limits, sample: Sample, held: Held) -> int:
-    """Bytes that nobody uses, keeps or was granted."""
+    """Bytes that are not used, reserved or granted."""
     free = sample.memory_total - sample.memory_foreign - limits.reserve_memory
     return max(0, free - held.memory - held.excess)
 
@@ -183,7 +183,7 @@ def _gpus(
 
 
 def standing(plan: Plan, held: Held, sample: Sample, ours: Callable[[str], bool]) -> Standing:
-    """What of the node is in the grid, offered or held."""
+    """What the node has in the grid, offered or held."""
     cpu = dict.fromkeys(plan.cores, MILLI) | dict.fromkeys(held.cores, MILLI)
     gpus = {gpu.uuid: gpu.milli for gpu in plan.gpus}
     return Standing(
@@ -203,7 +203,7 @@ def _added(amounts: dict[K, int], *more: Iterable[tuple[K, int]]) -> dict[K, int
 
 
 def whole_cores(limits: Limits, sample: Sample, cores: int) -> int:
-    """How many cores others leave, counted by their total use: a little use (the limit) costs no core."""
+    """How many cores others leave, by their total use: use below the limit costs no core."""
     if limits.cpu_percent_max >= 100:
         return max(0, math.floor(cores - limits.reserve_cpu / MILLI))
     room = cores - sample.foreign_cpu + limits.cpu_percent_max / 100 - limits.reserve_cpu / MILLI

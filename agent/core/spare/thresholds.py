@@ -1,7 +1,5 @@
-"""What a node may lend at most and what it holds already, and whether others use it, device by device: each check
-looks at one sample and says in words, with the numbers and the setting they offend, why something is not to be
-lent; or nothing.
-"""
+"""A node's limits, its holdings added up, and checks of foreign use by device: each looks at one sample and returns as
+text why something is not lent, with the numbers and the setting concerned, or nothing."""
 
 import math
 from collections import Counter
@@ -17,15 +15,14 @@ SLACK_MOST = 2 * GIB
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """When a node lends and how much, and what becomes of jobs when its owner is back. Percentages are of foreign use,
-    0 to 100, and 100 switches that judgement off.
+    """When and how much a node lends, and what happens to jobs when its owner is active. Percentages are of foreign
+    use, 0 to 100; 100 switches a check off.
 
     `max_share_cpu` and `cpu_min_cores` in milli-cores, `max_share_gpu` in devices, memory in bytes, times in seconds;
-    None for a `max_share_*` means no limit of its own. `reserve_*` stays with the owner whatever is idle.
-    `owner_after`: for how long he must be back before jobs feel it; `owner_quiet`: for how long he must be gone again.
-    `owner_most`: a job that was frozen for so long is recalled (0: never); `owner_hold`: one that is younger never is.
-    `owner_pressure`: percent of time that his programs may wait; `owner_input`: his keyboard counts as well.
-    """
+    `max_share_*` None: no limit. `reserve_*` is always left to the owner. `owner_after`: seconds of activity before
+    jobs are affected; `owner_quiet`: seconds of inactivity before the owner counts as away. `owner_most`: a job frozen
+    for so long is recalled (0: never); `owner_hold`: a younger job never is. `owner_pressure`: percent of time that the
+    owner's programs may wait; `owner_input`: keyboard input counts as well."""
 
     can_share: bool = True
     max_share_cpu: int | None = None
@@ -61,9 +58,8 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """All holdings added up. `cores` are those that an allocation has alone, `shared` maps a core to the milli-cores
-    given out of it, `gpus` a UUID to milli-GPUs, `shares` one to what was granted of it; `excess` is what jobs use
-    above their grants."""
+    """All holdings added up. `cores` are held exclusively, `shared` maps a core to the milli-cores granted of it,
+    `gpus` a UUID to milli-GPUs, `shares` one to its grants; `excess` is memory used by jobs above their grants."""
 
     ids: tuple[str, ...] = ()
     cores: frozenset[int] = frozenset()
@@ -79,7 +75,7 @@ class Held(msgspec.Struct, frozen=True):
         return len(self.cores) * MILLI + sum(self.shared.values())
 
     def gpu_memory(self, uuid: str, total: int) -> int:
-        """Bytes of a GPU, which has so many, that are granted."""
+        """Bytes granted of a GPU with this total."""
         return sum(share.reserved(total) for share in self.shares.get(uuid, ()))
 
     @property
@@ -89,7 +85,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 def tally(holdings: Sequence[Holding]) -> Held:
-    """Add up what is held."""
+    """Add up the holdings."""
     shared: Counter[int] = Counter()
     gpus: Counter[str] = Counter()
     shares: dict[str, list[GpuShare]] = {}
@@ -111,13 +107,13 @@ def tally(holdings: Sequence[Holding]) -> Held:
 
 
 def slack(memory: int) -> int:
-    """By how many bytes an amount of memory may be off before anybody cares: 5 %, from 256 MiB to 2 GiB. A smaller
-    change makes no new offer, and so the claim of an offer is not refused for it either."""
+    """Tolerance for an amount of memory: 5 %, from 256 MiB to 2 GiB. A smaller change makes no new offer, so a claim is
+    not refused for it either."""
     return max(SLACK_LEAST, min(memory // 20, SLACK_MOST))
 
 
 def lendable(limits: Limits, cores: Sequence[int], memory: int, gpus: Sequence[GpuFacts]) -> Resources:
-    """The most a node with these cores, bytes and GPUs could ever lend, were it idle."""
+    """The maximum that a node with these cores, bytes and GPUs can lend."""
     if not limits.can_share:
         return Resources()
     cpu, left = max(0, len(cores) * MILLI - limits.reserve_cpu), max(0, memory - limits.reserve_memory)
@@ -129,26 +125,26 @@ def lendable(limits: Limits, cores: Sequence[int], memory: int, gpus: Sequence[G
 
 
 def at_most(amount: int, most: int | None) -> int:
-    """`amount`, but never above `most` where that is given."""
+    """The minimum of both; None: no limit."""
     return amount if most is None else max(0, min(amount, most))
 
 
 OFF = 100.0
-"""A percentage limit from here up is no limit."""
+"""Percentage limits from here on are off."""
 
 
 def percent(value: float) -> str:
-    """A percentage for people, rounded up, so that 30.2 does not read as if it were within 30."""
+    """A percentage rounded up, so that 30.2 does not read as within 30."""
     return f"{math.ceil(value - 1e-9)} %"
 
 
 def cpu_percent(sample: Sample, cores: int) -> float:
-    """Foreign CPU use over the managed cores."""
+    """Foreign CPU use of the managed cores."""
     return 100.0 * sample.foreign_cpu / cores if cores else 0.0
 
 
 def cpu_trouble(limits: Limits, sample: Sample, cores: int) -> str:
-    """Why no core of the node is to be lent."""
+    """Why no core of the node is lent."""
     used = cpu_percent(sample, cores)
     if limits.cpu_percent_max < OFF and used > limits.cpu_percent_max:
         return f"cpu {percent(used)} > {limits.cpu_percent_max:g} % (cpu_percent_max)"
@@ -156,7 +152,7 @@ def cpu_trouble(limits: Limits, sample: Sample, cores: int) -> str:
 
 
 def core_trouble(limits: Limits, sample: Sample, core: int) -> str:
-    """Why this one core is not to be lent. A core that was not measured is not idle."""
+    """Why this core is not lent. A core that was not measured does not count as idle."""
     used = sample.cores.get(core)
     if used is None:
         return f"core {core} was not measured"
@@ -166,8 +162,8 @@ def core_trouble(limits: Limits, sample: Sample, core: int) -> str:
 
 
 def clearly_busy(limits: Limits, sample: Sample, core: int) -> str:
-    """Why this core must not even be claimed: others use it by more than halfway from the limit to all of it. Offers
-    follow the limit itself; a claim would be refused for one noisy moment if it did too."""
+    """Why this core must not be claimed: foreign use is above the middle between the limit and 100 %. With the limit
+    itself, one noisy moment would refuse a claim."""
     used, line = sample.cores.get(core, 0), (limits.cpu_percent_max + OFF) / 2
     if limits.cpu_percent_max < OFF and used > line:
         return f"others use {used} % of core {core} now (more than {line:g} %)"
@@ -175,7 +171,7 @@ def clearly_busy(limits: Limits, sample: Sample, core: int) -> str:
 
 
 def memory_trouble(limits: Limits, sample: Sample) -> str:
-    """Why no memory of the node is to be lent."""
+    """Why no memory of the node is lent."""
     if not sample.memory_total:
         return "memory was not measured"
     used = 100.0 * sample.memory_foreign / sample.memory_total
@@ -188,13 +184,13 @@ def memory_trouble(limits: Limits, sample: Sample) -> str:
 
 
 def foreign_on(gpu: GpuSample) -> list[GpuProcess]:
-    """Processes on the GPU that are not the grid's, those with most memory first."""
+    """Foreign processes on the GPU, those with most memory first."""
     return sorted((one for one in gpu.processes if not one.own), key=lambda one: (-one.memory, one.pid))
 
 
 def gpu_trouble(limits: Limits, gpu: GpuSample | None, ours: bool) -> str:
-    """Why this GPU is not to be lent. `ours`: a job of the grid holds it or did a moment ago, so that its utilisation
-    and memory without a process to it are put down to that job."""
+    """Why this GPU is not lent. `ours`: a job of the grid holds it or did a moment ago, so that its utilisation and
+    memory without a process are put down to that job."""
     if gpu is None:
         return "not seen in the last measurement"
     if gpu.error:
@@ -212,7 +208,7 @@ def gpu_trouble(limits: Limits, gpu: GpuSample | None, ours: bool) -> str:
 
 
 def gpu_room(gpu: GpuSample, ours: bool) -> int:
-    """Bytes of the GPU that others leave."""
+    """Bytes of the GPU that are not in foreign use."""
     own = sum(one.memory for one in gpu.processes if one.own)
     others = sum(one.memory for one in gpu.processes if not one.own)
     return max(0, gpu.memory_total - (others if ours else max(others, gpu.memory_used - own)))

@@ -20,8 +20,8 @@ from distributed_grid.protocol.jobs import Cause, JobView, Priority, State, pars
 from distributed_grid.protocol.messages import BoostView
 from distributed_grid.protocol.resources import GIB, MILLI, ResourceType, parse_kind
 
-_GOODBYE = 5.0  # seconds to release the boost of a caller who was cancelled
-_NOBODY = "No nodes have sufficient available resources"
+_CANCEL_SECONDS = 5.0  # seconds to release the boost of a caller who was cancelled
+_NO_NODE = "No nodes have sufficient available resources"
 
 log = logging.getLogger("distributed_grid.boosts")
 
@@ -109,11 +109,11 @@ class ResourceBoostManager:
         except RequestRefused as refused:
             if refused.code != "never-fits":
                 raise
-            log.warning("%s: %s", _NOBODY, refused.what)
+            log.warning("%s: %s", _NO_NODE, refused.what)
             return None
         except asyncio.CancelledError:
             with contextlib.suppress(GridError, TimeoutError):
-                async with asyncio.timeout(_GOODBYE):
+                async with asyncio.timeout(_CANCEL_SECONDS):
                     await self.client.cancel(await asking, reason="its caller was cancelled")
             raise
         if view.state is State.RUNNING:
@@ -121,7 +121,7 @@ class ResourceBoostManager:
         outcome = view.outcome
         why = outcome.text if outcome is not None else ""
         if outcome is not None and outcome.cause is Cause.NOT_PLACED:
-            log.warning("%s: %s", _NOBODY, why)
+            log.warning("%s: %s", _NO_NODE, why)
             return None
         raise GridError(f"the boost {view.id} was not lent", why=why, hint=f"grid job events {view.id}")
 

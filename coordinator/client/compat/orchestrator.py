@@ -21,7 +21,7 @@ from distributed_grid.protocol.messages import Submission
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
 from distributed_grid.protocol.resources import GIB, MILLI, Resources, ResourceType, parse_amount, parse_kind
 
-_GOODBYE = 5.0  # seconds to cancel the job of a caller who was cancelled
+_CANCEL_SECONDS = 5.0  # seconds to cancel the job of a caller who was cancelled
 
 
 class GridOrchestrator:
@@ -99,7 +99,7 @@ class GridOrchestrator:
             return await self.client.result(job)
         except asyncio.CancelledError:
             with contextlib.suppress(GridError, TimeoutError):
-                async with asyncio.timeout(_GOODBYE):
+                async with asyncio.timeout(_CANCEL_SECONDS):
                     job, started = await starting  # it may run although we have not heard of it yet
                     if started:
                         await self.client.cancel(job, reason="its caller was cancelled")
@@ -226,7 +226,7 @@ class ResourceSharingOrchestrator:
         self.client = GridClient(self.config.client_url())
         self.boosts = ResourceBoostManager(self.config, self.client)
         self._snapshots: dict[str, dict[str, Any]] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
 
     async def initialize(self) -> None:
         """Connect. Raises GridUnavailable if no coordinator answers."""
@@ -234,16 +234,16 @@ class ResourceSharingOrchestrator:
 
     async def start(self) -> None:
         """Poll the nodes, now and regularly. Raises GridError if that fails now."""
-        await self._look()
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_again(), name="snapshots")
+        await self._poll()
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.create_task(self._poll_regularly(), name="snapshots")
 
     async def stop(self) -> None:
         """Stop polling and disconnect."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
-            self._looking = None
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
+            self._polling = None
         await self.client.close()
 
     async def __aenter__(self) -> "ResourceSharingOrchestrator":
@@ -297,14 +297,14 @@ class ResourceSharingOrchestrator:
         the grid's jobs (`own`) and by everybody else (`foreign`)."""
         return dict(self._snapshots)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         self._snapshots = {node.facts.name: _snapshot(node) for node in await self.client.nodes()}
 
-    async def _look_again(self) -> None:
+    async def _poll_regularly(self) -> None:
         while True:
             await asyncio.sleep(self.config.resource_sharing.monitoring_interval_seconds)
             try:
-                await self._look()
+                await self._poll()
             except GridError as error:
                 log.warning("the nodes cannot be looked at: %s", error.what)
                 with contextlib.suppress(GridError):

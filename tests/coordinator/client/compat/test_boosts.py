@@ -234,7 +234,7 @@ async def test_words_are_taken_for_types_and_priorities_as_everywhere(tmp_path: 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who gives up takes the time that a busy machine needs."""
-    monkeypatch.setattr(client_boosts, "_GOODBYE", 60.0)
+    monkeypatch.setattr(client_boosts, "_CANCEL_SECONDS", 60.0)
 
 
 @pytest.mark.usefixtures("unhurried")
