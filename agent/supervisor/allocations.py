@@ -1,7 +1,6 @@
-"""What a supervisor promises of allocations: one that ended, or that was refused, is never started; an end is reported
-once it is durable, and until it is acknowledged; and a lease that is over ends what holds it. What is done with
-processes and the disk is handed in, and so is the clock: the simulator runs this over its own machines. Stdlib only.
-"""
+"""The supervisor's promises about allocations: one that ended or was refused is never started; an end is reported once
+durable, and until it is acknowledged; an expired lease ends its job. Processes, disk and clock are injected: the
+simulator runs this on its own machines. Stdlib only."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -13,8 +12,8 @@ Order = dict[str, Any]
 
 
 class Books(Protocol):
-    """All jobs: `over` are those that ended and are not durable yet, `forgotten` the ids of what was acknowledged;
-    `unknown`: something may live that is not known here."""
+    """All jobs: `over` ended and are not durable yet, `forgotten` are the ids of acknowledged ones; `unknown`:
+    something unrecorded may be alive."""
 
     jobs: dict[str, Job]
     over: list[Job]
@@ -35,8 +34,8 @@ class Launches(Protocol):
 
 
 class Allocations:
-    """All allocations of a node. `tell` has a message for the agent, and `release` gives back what a job held of the
-    node once nothing of it lives."""
+    """All allocations of a node. `tell` sends the agent a message, and `release` frees a job's resources once nothing
+    of it is alive."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class Allocations:
     # --- what the agent says ------------------------------------------------------------------------------------------
 
     def known(self) -> list[dict[str, Any]]:
-        """What an agent is told that comes. An end that is not on disk yet is still to be told."""
+        """The allocations for a new agent. An end that is not durable yet is reported later."""
         now, found = self._clock(), []
         for job in self._book.jobs.values():
             outcome = job.outcome
@@ -70,7 +69,7 @@ class Allocations:
         return found
 
     def launch(self, order: Order) -> None:
-        """Start this, unless it is known: then say how it stands."""
+        """Start this; if it is known, report its state instead."""
         key, lease, since = order["id"], order["lease"], order["lease_from"]
         if key in self._book.jobs:
             self.tell(self._book.jobs[key])
@@ -79,14 +78,14 @@ class Allocations:
         elif "/" in key or key.startswith("."):
             self._log(f"{key!r} is not the id of an allocation")
         elif lease and since + lease <= self._clock():
-            # Newer renewals do not count: it may have been given up before them, while it was on its way here.
+            # Later renewals do not count: it may have been given up before them, on its way here.
             self.refuse(key, "lease-expired", lease_text(lease))
         elif key not in self._launches:
             self._leases.hold(key, lease, since)
             self._launches.add(key, order)
 
     def stop(self, key: str, cause: str, text: str, grace: float) -> None:
-        """End this, also if it was never heard of."""
+        """End this, known or not."""
         job = self._book.jobs.get(key)
         if job is None:
             if key in self._book.forgotten:
@@ -101,14 +100,14 @@ class Allocations:
             self._endings.ask(job, cause, text, grace)
 
     def renew(self, at: float) -> None:
-        """The coordinator has answered the heartbeat that was sent at `at`: all leases run anew from then."""
+        """The coordinator answered the heartbeat sent at `at`: renew all leases from then."""
         now = self._clock()
         self.end_unleased(now)  # what is over by now is not revived: we may have been stopped since
         if self._leases.renew(at, now):
             self._book.journal.append("renewed", self._leases.renewed)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These ends are known where it counts. Without effect on what has not ended."""
+        """These ends are acknowledged. No effect on live jobs."""
         book = self._book
         for key in keys:
             if key in book.jobs and book.jobs[key].over:
@@ -117,7 +116,7 @@ class Allocations:
                 book.journal.append("forget", key)
 
     def end_unleased(self, now: float) -> None:
-        """End what has a lease that is over."""
+        """End jobs whose lease has expired."""
         for key, lease in self._leases.over(now).items():
             if key in self._launches:
                 self.refuse(key, "lease-expired", lease_text(lease))
@@ -128,20 +127,20 @@ class Allocations:
     # --- what has happened --------------------------------------------------------------------------------------------
 
     def refuse(self, key: str, cause: str, text: str) -> None:
-        """Never start what was not started yet. Remembered as over, so that a launch that comes late is refused."""
+        """End what was not started yet, remembered as over, so that a late launch is refused."""
         self._launches.drop(key)
         job = self._book.jobs[key] = Job(key)
         self.is_over(job, never_ran(cause, text))
 
     def is_over(self, job: Job, outcome: dict[str, Any]) -> None:
-        """Nothing of it is alive, or ever was. Told once that is durable."""
+        """Nothing of it is alive, or ever was. Reported once that is durable."""
         job.end(outcome)
         self._leases.drop(job.id)
         self._release(job)
         self._book.over.append(job)
 
     def tell(self, job: Job) -> None:
-        """How it stands; of what is over, once that is durable."""
+        """Report its state; an end once it is durable."""
         if job in self._book.over:
             return
         if job.outcome is not None:
@@ -156,5 +155,5 @@ class Allocations:
 
 
 def _where(job: Job) -> dict[str, Any]:
-    """What the agent has to know of the place of a job's processes."""
+    """Where a job's processes are, for the agent."""
     return {"slot": job.place.name, "walls": job.place.walls} if job.place is not None else {}

@@ -1,11 +1,8 @@
-"""When something is due for a job: the end of its time or of its freeze; and how its end goes: SIGTERM, grace, SIGKILL
-until nothing is left. What is done to processes is handed in, and so is the clock: the simulator runs this over its own
-machines. Stdlib only.
+"""Deadlines of jobs (time limit, freeze), and how a job ends: SIGTERM, grace, SIGKILL until nothing is left. Process
+operations and clock are injected: the simulator runs this on its own machines. Stdlib only.
 
-A freeze is in the journal before its first signal, and a thaw after its last, so the next supervisor knows of every job
-that may be stopped. It holds only for as long as the agent says, and the agent says so again and again: with an agent
-that is gone the jobs go on by themselves.
-"""
+A freeze is in the journal before its first signal, and a thaw after its last, so the next supervisor knows every job
+that may be stopped. A freeze expires unless the agent repeats it: without an agent jobs continue."""
 
 import heapq
 import itertools
@@ -15,17 +12,17 @@ from typing import Any, Protocol
 from distributed_grid.agent.supervisor.job import NEVER, Job, JobState
 
 RESTORED = 30.0
-"""Seconds that a job which an earlier supervisor froze stays so without word from an agent."""
+"""Seconds that a job frozen under an earlier supervisor stays so without an order."""
 LOOK = 1.0
-"""Seconds between two looks whether all of a frozen job still is."""
+"""Interval between checks that a frozen job is still frozen (s)."""
 DOUBT = 5.0
-"""Seconds after its first SIGKILL from which on it is told that something of a job lives all the same."""
+"""Seconds after the first SIGKILL until it is reported that something of a job is still alive."""
 _NAMED = 3  # processes that are named
 _ADOPTED_LOOK = 0.2  # seconds between two looks at leftovers that are not below us
 
 
 class Processes(Protocol):
-    """Those of jobs: all of one is asked to end, ended, signalled or listed (pid to what is seen of it)."""
+    """Operations on all processes of a job; the list is pid to what is known of it."""
 
     def terminate(self, job: Job) -> None: ...
     def kill(self, job: Job) -> None: ...
@@ -34,7 +31,7 @@ class Processes(Protocol):
 
 
 class Journals(Protocol):
-    """A journal. `sound`: what was committed is in it."""
+    """A journal. `sound`: it contains what was committed."""
 
     sound: bool
 
@@ -42,8 +39,8 @@ class Journals(Protocol):
 
 
 class Stops(Protocol):
-    """Who stops all of a job, and lets it go on. `adopt`: an earlier one may have stopped it; `forget`: nothing of it
-    is left; `tidy`: do what is `due`."""
+    """Stops and continues all of a job. `adopt`: an earlier supervisor may have stopped it; `forget`: nothing of it is
+    left; `tidy`: do what is `due`."""
 
     due: float
 
@@ -55,7 +52,7 @@ class Stops(Protocol):
 
 
 class Frozen:
-    """A job that is frozen, or is to be as soon as that is in the journal: `until` when without another word."""
+    """A job that is frozen, or will be once that is in the journal; `until` then without another order."""
 
     def __init__(self, until: float) -> None:
         self.until = until
@@ -64,7 +61,7 @@ class Frozen:
 
 
 class Freezer:
-    """All jobs of a supervisor that are frozen. `tell` has a message for the agent."""
+    """All frozen jobs of a supervisor. `tell` sends the agent a message."""
 
     def __init__(
         self,
@@ -79,19 +76,18 @@ class Freezer:
 
     @property
     def due(self) -> float:
-        """When `look` has something to do, but for looks whether a frozen job still is."""
+        """When `look` has something to do, apart from checks of frozen jobs."""
         return self._stopper.due
 
     def restore(self, job: Job) -> None:
-        """An earlier supervisor froze it, and may have been killed before it was done."""
+        """An earlier supervisor froze it, perhaps partially."""
         self._stopper.adopt(job)
         if job.state is JobState.FROZEN:
             frozen = self.jobs[job] = Frozen(self._clock() + RESTORED)
             frozen.done = True
 
     def ask(self, job: Job, why: str, seconds: float) -> None:
-        """Freeze it, if it is not yet, and leave it so for these seconds, unless asked again. What is about to end is
-        left alone, and so is what has no process yet: it is asked again."""
+        """Freeze it for these seconds, or extend that. Ignored for a job that is ending or has no process yet."""
         now = self._clock()
         if job.state is JobState.FROZEN:
             self.jobs[job].until = now + seconds
@@ -101,7 +97,7 @@ class Freezer:
             self._journal.append("freeze", job.id, job.frozen_at, why)
 
     def act(self) -> None:
-        """Stop what the journal has by now as to be frozen."""
+        """Stop the jobs whose freeze is in the journal."""
         if not self._journal.sound:
             return
         for job, frozen in self.jobs.items():
@@ -115,7 +111,7 @@ class Freezer:
         self._stopper.stop(job)
 
     def look(self, now: float) -> list[Job]:
-        """Stop what of a frozen job runs all the same, and let go on whose time has run out: these."""
+        """Stop new processes of frozen jobs, and thaw jobs whose time has run out: returns these."""
         gone = []
         if now >= self._stopper.due:
             self._stopper.tidy()
@@ -134,7 +130,7 @@ class Freezer:
         self._stopper.forget(job)
 
     def thaw(self, job: Job) -> bool:
-        """Let it go on. False if it was not frozen."""
+        """Let it continue. False if it was not frozen."""
         if self.jobs.pop(job, None) is None:
             return False
         self._stopper.go_on(job)
@@ -146,16 +142,15 @@ class Freezer:
 
 
 def told(job: Job, now: float) -> dict[str, Any]:
-    """What the agent is told of a job that is frozen, or was."""
+    """The report about a job that is or was frozen."""
     lasted = now - job.frozen_at if job.frozen_at else 0.0
     why = job.frozen_why if job.frozen_at else ""
     return {"op": "frozen", "id": job.id, "why": why, "lasted": lasted, "in_all": job.frozen_for + lasted}
 
 
 class Endings:
-    """The timetable of all jobs that run. Who is to end is asked to by SIGTERM and made to by SIGKILL. `unended` is
-    told of a job of which something lives on: it is not over, holds what it has, and is killed again until it is.
-    `clock` gives the seconds since boot."""
+    """Deadlines and ends of all running jobs. `unended` is called for a job of which something survives SIGKILL: it is
+    not over, keeps its resources, and is killed again. `clock` returns seconds since boot."""
 
     def __init__(
         self,
@@ -175,11 +170,11 @@ class Endings:
 
     @property
     def due(self) -> float:
-        """When something is due, or earlier (seconds since boot)."""
+        """The next deadline, or earlier (seconds since boot)."""
         return self._timers[0][0] if self._timers else NEVER
 
     def fire(self, now: float) -> None:
-        """Do what is due: warnings, time limits, the end of somebody's grace, and of a freeze that nobody renewed."""
+        """Handle what is due: warnings, time limits, ends of grace, and freezes that expired."""
         for job in self._freezer.look(now):
             self.arm(job)
         while self._timers and self._timers[0][0] <= now:
@@ -210,36 +205,36 @@ class Endings:
         self._unended(job)
 
     def arm(self, job: Job) -> None:
-        """Have the job looked at when something of it is next due."""
+        """Schedule the job's next deadline."""
         due = min(job.kill_at, job.deadline(), job.warn_at())
-        if job.adopted and job.status is not None:  # its orphans are not our children: their end wakes nobody here
+        if job.adopted and job.status is not None:  # its orphans are not our children: no SIGCHLD
             due = min(due, self._clock() + _ADOPTED_LOOK)
         if due < job.wake:
             job.wake = due
             heapq.heappush(self._timers, (due, next(self._count), job))
 
     def limit(self, job: Job, seconds: float) -> None:
-        """It has another time limit from now on."""
+        """Set another time limit."""
         if seconds != job.limit:
             job.limit = seconds
             self._journal.append("limit", job.id, seconds)
             self.arm(job)
 
     def thaw(self, job: Job) -> None:
-        """If it is frozen, let it go on, and its time as well."""
+        """Let it and its clock continue, if it is frozen."""
         if self._freezer.thaw(job):
             self.arm(job)
 
     def ask(self, job: Job, cause: str, text: str, grace: float) -> None:
-        """Somebody wants it ended. Where the main process is gone already, its own end stays the outcome."""
+        """Request its end. If the main process is gone already, its own exit stays the outcome."""
         if job.unasked:
             job.stop(cause, text)
             self._journal.append("stop", job.id, cause, text)
         self.end(job, grace if grace >= 0 else job.grace)
 
     def end(self, job: Job, grace: float) -> None:
-        """SIGTERM to all of it, and SIGKILL after `grace` seconds; asked again it can only come sooner."""
-        self._freezer.thaw(job)  # or it would not hear of it
+        """SIGTERM to all of it, and SIGKILL after `grace` seconds; a repetition can only shorten that."""
+        self._freezer.thaw(job)  # a frozen process would not get the signal
         if grace > 0 and job.kill_at == NEVER:
             self._tree.terminate(job)
         job.kill_at = min(job.kill_at, self._clock() + grace)

@@ -1,1 +1,1 @@
-"""What separates a job from its node: how its processes are made, and how files that it can touch are opened."""
+"""Isolation of jobs from their node: how their processes are made, and how files that they can change are opened."""

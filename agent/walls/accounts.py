@@ -1,6 +1,5 @@
-"""Who the user of a slot is: a user id of its own, a name for it in what its jobs see as /etc/passwd and
-/etc/group, and the groups that open the node's GPUs. The machine's own files are never changed. Stdlib only.
-"""
+"""The user of a slot: its user id, its entry in what its jobs see as /etc/passwd and /etc/group, and the groups that
+open the node's GPUs. The machine's own files are never changed. Stdlib only."""
 
 import contextlib
 import os
@@ -14,7 +13,7 @@ from distributed_grid.agent.walls import syscalls
 FILES = ("/etc/passwd", "/etc/group")
 NSCD = "/var/run/nscd/socket"
 SOURCE = b"/grid-agent.accounts"
-"""The directory in /run from which the unit has the copies; whatever else may be mounted there is not ours."""
+"""The directory in /run that the unit's copies are mounted from; other mounts there are not ours."""
 NAMELESS = "job"
 SHELL = "/bin/sh"
 _PLAIN = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
@@ -24,8 +23,8 @@ _MOST = 16 << 20
 
 
 def login_name(submitter: str) -> str:
-    """What the submitter's slots are called: as they are in the grid, but never as an account of the machine's own
-    (root, daemon), and only by a plain name."""
+    """The user name of the submitter's slots: the one in the grid if it is plain and no system account (root,
+    daemon)."""
     if _PLAIN.fullmatch(submitter) is None:
         return NAMELESS
     for line in _lines(FILES[0]):
@@ -40,8 +39,7 @@ def _is_person(uid: bytes) -> bool:
 
 
 def _entries(login: str, uid: int, gid: int, home: str) -> tuple[bytes, bytes]:
-    """The entry of each file, with `%s` where it may be made longer by blanks. Raises ValueError for a home that no
-    entry can have."""
+    """The entry of each file, with `%s` for padding. Raises ValueError for a home that no entry can have."""
     if ":" in home or "\n" in home:
         raise ValueError(f"the home {home!r} cannot be in {FILES[0]}")
     after = os.fsencode(f":{home}:{SHELL}\n").replace(b"%", b"%%")
@@ -52,16 +50,15 @@ def _entries(login: str, uid: int, gid: int, home: str) -> tuple[bytes, bytes]:
 
 
 def mount_over(login: str, uid: int, gid: int, home: str) -> None:
-    """Put this process into a mount namespace of its own, which gets what is mounted on the machine later, and in which
-    the machine's files have an entry of this user before all others. `home` is a directory that is there. Raises
-    OSError or ValueError."""
+    """Enter a new mount namespace, which receives the machine's later mounts, where the account files have an entry of
+    this user before all others. `home` exists. Raises OSError or ValueError."""
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
     mount_entries(login, uid, gid, home)
 
 
 def mount_entries(login: str, uid: int, gid: int, home: str) -> None:
-    """The same in the mount namespace that this process has of its own already."""
+    """The same in a mount namespace that this process already has."""
     entries = _entries(login, uid, gid, home)
     texts = [entry % b"" + _read(path) for entry, path in zip(entries, FILES, strict=True)]
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
@@ -90,7 +87,7 @@ def _mount_one(source: str, text: bytes, target: str, flags: int) -> None:
 
 class Copies:
     """The service's own copies. A record is a line of fixed width; its first byte, which makes it a comment, is written
-    last and taken back first, so no reader ever sees half of one."""
+    last and restored first, so no reader sees a partial record."""
 
     def __init__(self, fds: tuple[int, ...]) -> None:
         self._fds = fds
@@ -103,7 +100,7 @@ class Copies:
 
     @classmethod
     def open(cls) -> "Copies | None":
-        """Those of this process, if its unit has made some for it."""
+        """The copies of this process, if its unit has made some."""
         fds: list[int] = []
         try:
             for path in FILES:
@@ -117,13 +114,14 @@ class Copies:
             return None
 
     def in_place(self) -> bool:
-        """Whether those who begin now see them."""
+        """Whether new processes see them."""
         with contextlib.suppress(OSError):
             return all(os.path.samestat(os.stat(path), os.fstat(fd)) for path, fd in zip(FILES, self._fds, strict=True))
         return False
 
     def enter(self, login: str, uid: int, gid: int, home: str, living: Container[int]) -> None:
-        """A record for this user, in the place of one of whom nothing is `living`. Raises OSError or ValueError."""
+        """Write a record for this user, replacing one of a user without `living` processes. Raises OSError or
+        ValueError."""
         free = next((at for at, user in enumerate(self._users) if user not in living), len(self._users))
         self._users[free : free + 1] = [uid]
         for fd, begin, entry in zip(self._fds, self._begin, _entries(login, uid, gid, home), strict=True):
@@ -137,8 +135,8 @@ class Copies:
 
 
 def why_no_copy(path: str) -> str:
-    """Why this file is not a copy that a unit has made for this process: it is mounted there by itself, from the unit's
-    directory, and belongs to this process's user, who is not root. Empty: it is."""
+    """Why this file is not a unit's copy for this process: a mount from the unit's directory, owned by this process's
+    non-root user. Empty: it is."""
     try:
         owner = os.stat(path).st_uid
     except OSError as error:
@@ -190,7 +188,7 @@ def uid_of_process(pid: int) -> int:
 
 
 def owner(folder: str) -> int:
-    """The user who owns a directory; -1 if it is gone."""
+    """The owner of a directory; -1 if it is gone."""
     try:
         return os.lstat(folder).st_uid
     except OSError:
@@ -202,7 +200,7 @@ _GPU_NODES = ("nvidia*", "nvidia-caps/*", "kfd", "dri/renderD*")
 
 
 def gpu_groups() -> tuple[int, ...]:
-    """Those that may read and write a GPU's device node which is not open to everyone; never root's."""
+    """Groups, except root's, that may read and write a GPU's device node which is not open to everyone."""
     found = set()
     for path in (path for pattern in _GPU_NODES for path in Path(FOLDER).glob(pattern)):
         try:

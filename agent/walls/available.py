@@ -1,4 +1,4 @@
-"""Which walls this node can build, and why not stronger ones."""
+"""Which walls this node can build, and why none stronger."""
 
 import contextlib
 import os
@@ -13,14 +13,14 @@ from distributed_grid.agent.walls.enclosure import LANDLOCK, NAMESPACE, NONE, US
 
 
 class Available(NamedTuple):
-    """The strongest walls, and why each stronger kind cannot be built, in a sentence."""
+    """The strongest walls, and by stronger kind why it cannot be built."""
 
     walls: str
     why: dict[str, str]
 
 
 def survey(state_dir: Path) -> Available:
-    """What can be built around jobs of an agent with this state directory, which is there."""
+    """What can be built around jobs of an agent with this state directory, which exists."""
     why: dict[str, str] = {}
     for level, reason in ((USER, _no_user), (NAMESPACE, _no_namespace), (LANDLOCK, _no_landlock)):
         if not (found := reason(state_dir)):
@@ -36,8 +36,7 @@ def why_not(walls: str, state_dir: Path) -> str:
 
 
 def nameless() -> str:
-    """Why jobs that have a user of their own have no name: no entry of that user where programs look for it; and what
-    to do. Empty: they have."""
+    """Why jobs with a user of their own have no user name, and the remedy. Empty: they have one."""
     if os.path.exists(accounts.NSCD):
         return "nscd answers for the machine, and does not know the users of jobs; systemctl disable --now nscd"
     if os.geteuid() == 0:
@@ -76,7 +75,7 @@ def _no_landlock(state_dir: Path) -> str:
 
 
 def _tried(build: Callable[[], None]) -> str:
-    """Build it in a child. Why that fails; empty if it does not."""
+    """Build it in a child process; why that fails, or empty."""
     failed, said = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,6 +1,5 @@
-"""Puts the calling process behind the walls of one slot, for good: another user, namespaces of its own, Landlock,
-limits. Children inherit all of it. Stdlib only.
-"""
+"""Confines the calling process and its children permanently behind the walls of one slot: another user, namespaces,
+Landlock, limits. Stdlib only."""
 
 import contextlib
 import ctypes
@@ -33,7 +32,7 @@ _SCOPES_FROM = 6  # the version that knows them
 
 
 def why_no_landlock(state_dir: str) -> str:
-    """Why jobs that run as our user are not kept out of this directory; empty if they can be."""
+    """Why jobs that run as our user cannot be kept out of this directory; empty if they can."""
     if _landlock_version() < _LEAST_VERSION:
         return "this kernel has no Landlock (Linux 5.19)"
     for above in _way(os.path.realpath(state_dir)):
@@ -45,11 +44,11 @@ def why_no_landlock(state_dir: str) -> str:
 
 
 def landlock_rules(state_dir: str, allowed: Iterable[str], readable: Iterable[str] = ()) -> int:
-    """A descriptor of the rules by which a process can neither read nor change what lies in the state directory, but
-    for these paths in there; nor signal what was not started by it or its like. To be closed. Raises OSError.
+    """A ruleset descriptor, to be closed: no access to the state directory except these paths, and no signals to
+    processes outside. Raises OSError.
 
-    Landlock knows only what is allowed: all that lies beside the way to the state directory, entry by entry. What is
-    made there later is not, so this is used only where our user can make nothing on that way (`why_no_landlock`)."""
+    Landlock lists what is allowed: everything beside the path to the state directory, entry by entry. Later entries are
+    not, so it is used only where our user cannot create any on that path (`why_no_landlock`)."""
     version = _landlock_version()
     files = _WRITE_FILE | _READ_FILE | (_TRUNCATE if version >= 3 else 0)
     handled = files | _REMOVE_AND_MAKE | _REFER
@@ -79,8 +78,8 @@ def _allow(made: int, path: str, in_directory: int, of_file: int) -> None:
 
 
 def isolate() -> None:
-    """This process and its children neither signal others nor connect to their abstract sockets, such as those of an
-    X server or a session bus. Without effect on kernels that cannot do that. Raises OSError."""
+    """Prevent this process and its children from signalling others and from connecting to their abstract sockets, such
+    as those of an X server or a session bus. No effect on kernels without that. Raises OSError."""
     if _landlock_version() < _SCOPES_FROM:
         return
     attributes = struct.pack("=QQQ", 0, 0, _SCOPE_SIGNAL | _SCOPE_ABSTRACT_SOCKETS)
@@ -92,7 +91,7 @@ def isolate() -> None:
 
 
 def obey_landlock(made: int) -> None:
-    """From now on these rules hold for this process, and all that come of it. Raises OSError."""
+    """Apply these rules to this process and its children. Raises OSError."""
     forbid_new_privileges()
     _call(_RESTRICT_SELF, made, 0)
 
@@ -109,13 +108,13 @@ def _call(number: int, *arguments: object) -> int:
 
 
 def _way(path: str) -> list[str]:
-    """The directories above it, from the root on."""
+    """The directories above it, from the root down."""
     above = os.path.dirname(path)
     return [above] if above == path or above == "/" else [*_way(above), above]
 
 
 def _beside(path: str) -> Iterator[str]:
-    """All that lies in the directories above it, but what leads to it. A link is left out: where it leads counts."""
+    """Everything in the directories above it except the path itself. Links are left out: their targets count."""
     for above in _way(path):
         with os.scandir(above) as entries:
             for entry in entries:
@@ -129,21 +128,19 @@ _CGROUPS = "/sys/fs/cgroup"
 _TRIES = 20
 _KINDS = ("user", "mnt", "pid", "ipc", "net", "uts", "cgroup", "time")
 _NAMESPACES = 256
-"""Of each kind that a slot's jobs may have at a time, of the ten thousands that a user may."""
+"""Maximum number of namespaces of each kind in a slot; a user may have ten thousands."""
 _LOCKED = {os.ST_NOSUID: 2, os.ST_NODEV: 4, os.ST_NOEXEC: 8, os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048}
 _ST_RELATIME, _MS_RELATIME = 4096, 1 << 21
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Walls as the supervisor orders them. `folder` is the directory of the slot's jobs; `state` the agent's own one.
+    """Walls as ordered by the supervisor. `folder` is the directory of the slot's jobs; `state` the agent's own one.
 
-    `uid`, `gid`, `groups`: who its processes are; `own`: nobody but this slot uses that uid. `private`: the home of
-    the agent's user, sessions' sockets, /tmp and /dev/shm are not those of the machine (only behind `namespace`).
-    `login` is what the user of a slot is called that has one of these two.
-    `processes` (0: unlimited), `nice` and `oom` limit each job. `doors` are files of control groups that the slot's
-    processes are in; who writes `0` to one enters.
-    """
+    `uid`, `gid`, `groups`: its processes' user; `own`: only this slot uses that uid. `private`: the home of the agent's
+    user, session sockets, /tmp and /dev/shm are not the machine's (only behind `namespace`). `login` is the user name
+    where one of these is set. `processes` (0: unlimited), `nice` and `oom` limit each job. `doors` are files of the
+    slot's control groups; a process that writes `0` to one enters."""
 
     name: str
     walls: str
@@ -161,12 +158,12 @@ class Slot:
     doors: tuple[str, ...] = ()
 
     def message(self) -> dict[str, Any]:
-        """For the wire."""
+        """The slot as a message."""
         return asdict(self)
 
 
 def slot(message: dict[str, Any]) -> Slot:
-    """The other way round."""
+    """The slot of a message."""
     return Slot(**{**message, "groups": tuple(message["groups"]), "doors": tuple(message["doors"])})
 
 
@@ -213,23 +210,21 @@ def settle(wanted: Slot) -> None:
 
 
 def _limit_processes(most: int) -> None:
-    """The kernel counts processes and threads of this user, in this user namespace, the spawner among them."""
+    """The kernel counts processes and threads of this user in this user namespace, including the spawner."""
     if most:
         resource.setrlimit(resource.RLIMIT_NPROC, (most + 1, most + 1))
 
 
 def _limit_namespaces() -> None:
-    """What a job makes in its namespaces counts for the agent's user outside, too: so that it leaves something for the
-    next slot's, it may not have all."""
+    """A job's namespaces also count for the agent's user outside: leave some for other slots."""
     for kind in _KINDS:
         with contextlib.suppress(OSError):  # a kernel that does not count these
             _write(f"/proc/sys/user/max_{kind}_namespaces", str(_NAMESPACES))
 
 
 def _stand_back(nice: int) -> None:
-    """Give way to programs of other sessions: the kernel may share time out between sessions (autogroups), and niceness
-    then counts only within one; that of the session is set beside it (sched(7)). Who is not root may do so ten times a
-    second on the whole machine."""
+    """Lower the priority of the session too: with autogroups the kernel shares time between sessions, and niceness
+    counts only within one (sched(7)). A non-root user may do so ten times a second per machine."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, nice)
     for _ in range(_TRIES):
@@ -243,7 +238,7 @@ def _stand_back(nice: int) -> None:
 
 
 def try_namespaces() -> None:
-    """Make the namespaces of a slot in this process, with a /proc of its own. Raises OSError."""
+    """Make a slot's namespaces in this process, with its own /proc. Raises OSError."""
     syscalls.set_dumpable(True)
     _unshare()
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
@@ -262,7 +257,7 @@ def try_namespaces() -> None:
 
 
 def drop_capabilities() -> None:
-    """Have none, and pass none on."""
+    """Drop all capabilities, for children too."""
     syscalls.clear_ambient()
     syscalls.set_capabilities(0, 0, 0)
 
@@ -280,7 +275,7 @@ def _unshare() -> None:
 
 
 def _mount(wanted: Slot) -> None:
-    """Hide the agent's state, and with `private` all that belongs to the person whose agent this is."""
+    """Hide the agent's state, and with `private` all that belongs to the agent's user."""
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
     if wanted.login:
         with contextlib.suppress(OSError, ValueError):  # its home is said to be where nothing is then
@@ -319,7 +314,7 @@ def _mount(wanted: Slot) -> None:
 
 
 def _private() -> list[str]:
-    """What belongs to the agent's user beside its state: the home, and the sockets of sessions."""
+    """Paths of the agent's user beside its state: the home, and session sockets."""
     found = [f"/run/user/{os.geteuid()}"]
     with contextlib.suppress(KeyError, OSError):
         home = os.path.realpath(pwd.getpwuid(os.geteuid()).pw_dir)

@@ -1,7 +1,6 @@
-"""What is done in a job's working directory, in a process that has the job's own rights and no others: make what was
-shipped, find and read what comes back, remove what is left. Names are bytes, links are followed only where that is
-said, and whatever the job does meanwhile, each operation ends. Stdlib only: a child of a spawner runs this.
-"""
+"""Operations on a job's working directory, in a process with only the job's rights: unpack what was shipped, find and
+read results, remove leftovers. Names are bytes, links are followed only where stated, and each operation terminates
+whatever the job does meanwhile. Stdlib only: a child of a spawner runs this."""
 
 import contextlib
 import errno
@@ -17,11 +16,11 @@ from distributed_grid.runtime.beneath import Refused
 
 MODE_BITS = 0o777
 PATH_BYTES = 4095
-"""The longest path of a file that can be asked for."""
+"""Maximum length of a requested path."""
 FILE, DIRECTORY, LINK = "file", "dir", "link"
 
 Entry = tuple[str, bytes, int, bytes, int, int]
-"""Kind, path, mode, the target of a link, the size of a file in bytes, and the number of its blob's descriptor."""
+"""Kind, path, mode, link target, size of a file in bytes, and the number of its blob's descriptor."""
 Found = tuple[bytes, int, int]
 """Path, size in bytes, mode."""
 
@@ -34,8 +33,7 @@ _OURS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one operation: how many files may match, how many names are looked at, how many directories may lie in each
-    other, and for how many seconds it may last."""
+    """Limits of one operation: matching files, names read, depth of directories, seconds."""
 
     files: int = 100_000
     names: int = 4_000_000
@@ -44,7 +42,7 @@ class Limits:
 
 
 class Timer:
-    """Ends what takes too long. Raises OSError."""
+    """Limits the duration of an operation. Raises OSError."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -59,8 +57,8 @@ class Timer:
 
 
 def unpack(entries: Sequence[Entry], blobs: Sequence[int], target: int) -> None:
-    """Make these below the directory `target`, with contents copied from the descriptors in `blobs`. Directories above
-    are made as needed; nothing that is there is overwritten or followed. Raises OSError."""
+    """Create these entries below the directory `target`, with contents copied from the descriptors in `blobs`. Parent
+    directories are created as needed; nothing existing is overwritten or followed. Raises OSError."""
     above, parent = None, target
     try:
         for entry in entries:
@@ -81,7 +79,7 @@ def unpack(entries: Sequence[Entry], blobs: Sequence[int], target: int) -> None:
 
 
 def make_directory(parent: int, name: bytes, mode: int = 0o700) -> None:
-    """Make a directory, which is not there yet. Raises OSError."""
+    """Create a new directory. Raises OSError."""
     os.mkdir(_plain(name, name), 0o700, dir_fd=parent)
     fd = beneath.open_directory(parent, name)
     try:
@@ -91,7 +89,7 @@ def make_directory(parent: int, name: bytes, mode: int = 0o700) -> None:
 
 
 def _make_directories(target: int, path: bytes) -> int:
-    """The directory at the end of this path, made with those above it where they are not there; `target` for none."""
+    """The directory at the end of this path, created with its parents if missing; `target` for an empty path."""
     if not path:
         return target
     with contextlib.suppress(FileNotFoundError):
@@ -150,9 +148,9 @@ def _plain(name: bytes, path: bytes) -> bytes:
 
 
 def find(root: int, patterns: Sequence[str], limits: Limits = Limits()) -> list[Found]:  # noqa: B008
-    """The regular files below `root` that any pattern names, ordered by path, as protocol/globs.py has it (`HIDDEN`
-    ones too: the caller is told of them). A link counts as the file it leads to, if that is a regular file inside.
-    Raises OSError where there is too much of it, or too deep, or it takes too long; BadValue for a bad pattern."""
+    """The regular files below `root` that match any pattern, ordered by path, as in protocol/globs.py (including
+    `HIDDEN` ones). A link counts as its target, if that is a regular file inside. Raises OSError for too many, too
+    deep, or a timeout; BadValue for a bad pattern."""
     globs = Globs(patterns)
     timer = Timer(limits.seconds)
     found: list[Found] = []
@@ -187,7 +185,7 @@ def find(root: int, patterns: Sequence[str], limits: Limits = Limits()) -> list[
 
 
 def open_for_reading(root: int, path: bytes) -> int:
-    """A descriptor of the regular file that a path below `root` leads to, also by links that stay below it. Raises
+    """A descriptor of the regular file at a path below `root`; links that stay below it are followed. Raises
     OSError."""
     return beneath.open_regular(root, resolve(root, path), xdev=True)
 
@@ -207,8 +205,8 @@ def read(root: int, path: bytes, offset: int, size: int) -> tuple[bytes, bool]:
 
 
 def resolve(root: int, path: bytes) -> bytes:
-    """The path without links of what a path below `root` leads to, as long as that is below `root` too. What is
-    opened by it is opened without following any link, so it does not matter what changes meanwhile. Raises OSError."""
+    """The path without links of a path below `root`, if its target is below `root` too. It is then opened without
+    following links, so concurrent changes do no harm. Raises OSError."""
     todo, done, links = path.split(b"/")[::-1], list[bytes](), 0
     if path.startswith(b"/") or b"\0" in path:
         raise Refused(errno.EINVAL, "the path is not relative and plain", path)
@@ -239,7 +237,7 @@ def resolve(root: int, path: bytes) -> bytes:
 
 
 def _below(root: int, target: bytes, path: bytes) -> bytes:
-    """The part of an absolute path that is below `root`, whatever other names the directories above have."""
+    """The part of an absolute path below `root`, comparing directories rather than names."""
     seen = os.fstat(root)
     parts = target.split(b"/")
     for count in range(1, len(parts) + 1):
@@ -250,7 +248,7 @@ def _below(root: int, target: bytes, path: bytes) -> bytes:
 
 
 def _listed(root: int, path: bytes) -> Iterator[tuple[bytes, "os.DirEntry[str]"]]:
-    """The names in a directory; none where there is no such directory any more, or it is closed to us."""
+    """The entries of a directory; none if it is gone or inaccessible."""
     try:
         fd = beneath.open_directory(root, path or b".", xdev=True)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -282,7 +280,7 @@ def _stat_inside(root: int, path: bytes, entry: "os.DirEntry[str]") -> os.stat_r
 
 
 def measure(root: int, seconds: float = 60.0) -> int:
-    """The bytes on disk of all that is below a directory, or of as much of it as can be looked at in this time."""
+    """Bytes on disk below a directory, or of the part that can be read in this time."""
     total, end, below = 0, time.monotonic() + seconds, [b"."]
     while below and time.monotonic() < end:
         here = below.pop()
@@ -309,14 +307,14 @@ def _measure_one(root: int, here: bytes, below: list[bytes], end: float) -> int:
 
 
 def clear(root: int, seconds: float = 60.0) -> None:
-    """Remove all that is in a directory. Raises OSError where something is left."""
+    """Remove everything in a directory. Raises OSError if something is left."""
     if (error := _empty(root, root, 1, Timer(seconds))) is not None:
         raise error
 
 
 def remove(parent: int, name: bytes, seconds: float = 60.0) -> None:
-    """Remove what has this name in the directory `parent`, with all that is in it, also in directories that were closed
-    to us. Nothing outside is touched. Raises OSError where something is left: a process may be changing it."""
+    """Remove this name in the directory `parent` recursively, including inaccessible directories. Nothing outside is
+    touched. Raises OSError if something is left: a process may be changing it."""
     _plain(name, name)
     timer = Timer(seconds)
     for _ in range(_ROUNDS):
@@ -330,7 +328,7 @@ def remove(parent: int, name: bytes, seconds: float = 60.0) -> None:
 
 
 def _remove_one(parent: int, name: bytes, top: int, depth: int, timer: Timer) -> OSError | None:
-    """Remove it; or why that is not possible."""
+    """Remove it; returns the error if that fails."""
     try:
         os.unlink(name, dir_fd=parent)
         return None
@@ -370,7 +368,7 @@ def _remove_one(parent: int, name: bytes, top: int, depth: int, timer: Timer) ->
 
 
 def _empty(fd: int, top: int, depth: int, timer: Timer) -> OSError | None:
-    """Remove what is in a directory; the first thing that was in the way."""
+    """Empty a directory; returns the first error."""
     first: OSError | None = None
     stuck: set[bytes] = set()
     while True:
@@ -393,7 +391,7 @@ def _empty(fd: int, top: int, depth: int, timer: Timer) -> OSError | None:
 
 
 def _move_up(parent: int, name: bytes, top: int, timer: Timer) -> OSError | None:
-    """Move a directory that lies deep to the uppermost one of what is removed, where its turn comes again."""
+    """Move a deep directory to the top of what is removed, to be removed from there."""
     try:
         os.close(_open_closed(parent, name))  # it has to be writable for a move
         os.rename(name, b".deep-" + os.urandom(8).hex().encode(), src_dir_fd=parent, dst_dir_fd=top)
@@ -405,7 +403,7 @@ def _move_up(parent: int, name: bytes, top: int, timer: Timer) -> OSError | None
 
 
 def _open_closed(parent: int, name: bytes) -> int:
-    """Open a directory, whose owner, maybe we, may have closed it."""
+    """Open a directory of any mode, making it accessible if we own it."""
     try:
         fd = beneath.open_directory(parent, name)
     except PermissionError:

@@ -1,13 +1,12 @@
-"""Asks for the operations of files.py over a Unix socket, and answers.
+"""Client and server of files.py's operations over a Unix socket.
 
-Who answers is a process with the job's rights, so it is as little trusted as the job: its user may stop it, kill it or
-replace what it says. The caller waits for a limited time, takes an answer of a limited size and known form, and takes
-no descriptors at all: reading one may wait for ever where it comes from a filesystem that a job has made itself (FUSE).
+The server has the job's rights, so it is trusted as little as the job: its user may stop it, kill it or forge its
+answers. The client limits the time and size of an answer, validates it, and takes no descriptors: reading one may block
+for ever if it is of a filesystem that the job made (FUSE).
 
-A message is a header of two sizes, a JSON object of the first size, and as many bytes of the second. Names in a
-question are text with surrogate escapes for bytes that are not UTF-8; those in an answer are hexadecimal, so that the
-number of values in it can be told before it is parsed. Descriptors travel to the job's side only, with the header.
-"""
+A message is a header of two sizes, a JSON object of the first size, and as many bytes of the second. Names in a request
+are text with surrogate escapes for bytes that are not UTF-8; those in an answer are hexadecimal, so that its values can
+be counted before parsing. Descriptors are sent to the server only, with the header."""
 
 import contextlib
 import ctypes
@@ -29,9 +28,9 @@ _HEADER = struct.Struct(">II")
 QUESTION_BYTES = 2 << 20
 ANSWER_BYTES = 8 << 20
 READ_BYTES = 4 << 20
-"""The largest part of a file that is read at once."""
+"""Maximum part of a file read at once."""
 BLOBS_AT_ONCE = 64
-"""Descriptors that go with one message; the kernel takes 253."""
+"""Maximum number of descriptors per message; the kernel's is 253."""
 _ENTRIES_AT_ONCE = 4096
 _ENTRIES_BYTES = 512 << 10
 _GRACE = 5.0  # seconds that an answer may take beyond the time limit of what was asked
@@ -41,13 +40,13 @@ _PR_SET_DUMPABLE = 4
 
 
 class NoAnswer(OSError):
-    """The other side gave no answer in time, or one that cannot be used. `strerror` says which."""
+    """No answer in time, or an invalid one; `strerror` says which."""
 
 
 class Root:
-    """The directory of an operation: one that the job's side opens by its path, with its own rights (`follow`: also
-    where that path is a link); or one that the caller has a descriptor of. From a descriptor all that lies above the
-    directory can be reached too, past the walls of a mount namespace: so only of what the job may see as a whole."""
+    """The directory of an operation: opened by the server from its path, with its own rights (`follow`: also through a
+    link); or given as a descriptor. A descriptor also reaches the directory's parents, past the walls of a mount
+    namespace, so only for what the job may see as a whole."""
 
     def __init__(self, fd: int = -1, path: bytes = b"", follow: bool = False) -> None:
         self.fds = [fd] if fd >= 0 else []
@@ -55,8 +54,7 @@ class Root:
 
 
 class Files:
-    """The caller's side. Each call blocks for as long as it may take, so none is made on a loop; after an error of
-    the class NoAnswer the socket is of no use any more. Raises OSError."""
+    """The client. Each call blocks; after a NoAnswer the socket is unusable. Raises OSError."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -67,8 +65,7 @@ class Files:
     def unpack(
         self, root: Root, entries: Sequence[Entry], open_blob: Callable[[int], int], seconds: float = 300.0
     ) -> None:
-        """Make the entries in the directory. `open_blob` gives a descriptor of a blob by its number, to be closed
-        here."""
+        """Create the entries in the directory. `open_blob` returns a descriptor of a blob by number, closed here."""
         end = time.monotonic() + seconds
         for part, numbers in batches(entries):
             with contextlib.ExitStack() as opened:
@@ -80,7 +77,7 @@ class Files:
                 self._ask({"op": "unpack", "entries": said}, root, _left(end), blobs)
 
     def find(self, root: Root, patterns: Sequence[str], limits: Limits = Limits()) -> list[Found]:  # noqa: B008
-        """The files that any pattern names, ordered by path."""
+        """The files that match any pattern, ordered by path."""
         bounds = [limits.files, limits.names, limits.depth, limits.seconds]
         asked = {"op": "find", "patterns": list(patterns), "limits": bounds}
         answer, _ = self._ask(asked, root, limits.seconds, items=4 * limits.files + _ITEMS)
@@ -99,11 +96,11 @@ class Files:
         return data, answer["end"]
 
     def remove(self, root: Root, name: bytes, seconds: float = 60.0) -> None:
-        """Remove what has this name in the directory."""
+        """Remove this name in the directory."""
         self._ask({"op": "remove", "name": _text(name), "seconds": seconds}, root, seconds)
 
     def measure(self, root: Root, seconds: float = 60.0) -> int:
-        """The bytes on disk of all that is below the directory, as far as that can be said in this time."""
+        """Bytes on disk below the directory, as far as measured in this time."""
         answer, _ = self._ask({"op": "measure", "seconds": seconds}, root, seconds)
         size = answer.get("size")
         if type(size) is not int or not 0 <= size <= _LARGEST:
@@ -111,11 +108,11 @@ class Files:
         return size
 
     def clear(self, root: Root, seconds: float = 60.0) -> None:
-        """Remove all that is in the directory."""
+        """Remove everything in the directory."""
         self._ask({"op": "clear", "seconds": seconds}, root, seconds)
 
     def make_directory(self, root: Root, name: bytes, mode: int = 0o700, seconds: float = 60.0) -> None:
-        """Make a directory of this name in the directory."""
+        """Create a directory of this name in the directory."""
         self._ask({"op": "make_directory", "name": _text(name), "mode": mode}, root, seconds)
 
     def _ask(
@@ -138,8 +135,8 @@ def ask(
     most: int = 0,
     items: int = _ITEMS,
 ) -> tuple[dict[str, Any], bytes]:
-    """Ask, and return the answer, of at most so many values, and the bytes with it, of which there are at most `most`.
-    Raises NoAnswer, or the OSError of the operation."""
+    """Send a request; returns the answer, with at most so many values, and its bytes, at most `most`. Raises NoAnswer,
+    or the OSError of the operation."""
     end = time.monotonic() + seconds
     question = json.dumps(asked).encode()
     if len(question) > QUESTION_BYTES:
@@ -240,7 +237,7 @@ def _bytes(text: str) -> bytes:
 
 
 def batches(entries: Sequence[Entry]) -> Iterator[tuple[list[Entry], list[int]]]:
-    """As many entries as go into one message, with their blobs numbered anew; and which blobs these are."""
+    """Split entries into messages, with their blobs renumbered; and which blobs these are."""
     part: list[Entry] = []
     blobs: dict[int, int] = {}
     size = 0
@@ -260,9 +257,9 @@ def batches(entries: Sequence[Entry]) -> Iterator[tuple[list[Entry], list[int]]]
 
 
 def serve(sock: socket.socket, seconds: float = 600.0) -> None:
-    """Answer until the caller has closed its end, in a process that has the job's rights and nothing else to do; the
-    kernel ends that after so many seconds. Nobody of its own user may look into it, or take a descriptor from it: one
-    of a file of ours could be opened anew for writing by who has the same user id."""
+    """Answer until the client closes its end, in a process with the job's rights; the kernel ends it after so many
+    seconds. Other processes of its user may not inspect it or take its descriptors: one of a file of ours could be
+    reopened for writing by the same user id."""
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -1,11 +1,10 @@
-"""The fork server: a small process that makes spawners, and the only one of the node with the right to become another
-user. Stdlib only.
+"""The fork server: a small process that makes spawners, and the only one of the node that may become another user.
+Stdlib only.
 
-The supervisor forks it before it knows anything, and asks it over a channel: `make` a spawner of a slot, let a `files`
-child answer one question with the rights of a slot, or `act` as a slot's user (signals and cores, which the supervisor
-may not set for another user). A spawner is not its child but the supervisor's: its parent leaves at once, and orphans
-go to the supervisor, the nearest subreaper. So the fork server can be ended and replaced at any time.
-"""
+The supervisor forks it at its own start, and sends requests over a channel: `make` a spawner of a slot, fork a `files`
+child that answers one request with the rights of a slot, or `act` as a slot's user (signals and affinity, which the
+supervisor may not set for another user). A spawner's parent exits at once, so it becomes a child of the supervisor, the
+nearest subreaper. The fork server can therefore be replaced at any time."""
 
 import contextlib
 import errno
@@ -22,7 +21,7 @@ from distributed_grid.agent.walls.enclosure import LANDLOCK, Slot
 from distributed_grid.agent.walls.spawner import Spawner
 
 PRIVILEGES = 1 << syscalls.CAP_SETUID | 1 << syscalls.CAP_SETGID | 1 << syscalls.CAP_CHOWN
-"""What it takes to make a folder another user's and to become that user."""
+"""The capabilities to change a folder's owner and to become that user."""
 
 
 def privileged() -> bool:
@@ -32,14 +31,14 @@ def privileged() -> bool:
 
 
 def give_up_privileges() -> None:
-    """Have no capability any more, for good: also no other fork server can be started then. Root stays root. Threads
-    that are there already keep what they have, so this comes before them."""
+    """Drop all capabilities permanently: no other fork server can be started then. Root stays root. Existing threads
+    keep theirs, so this comes before them."""
     if os.geteuid() != 0:
         enclosure.drop_capabilities()
 
 
 def hand_on_privileges() -> None:
-    """What this process executes has the capabilities of a fork server, if we may have them."""
+    """Give programs that this process executes the capabilities of a fork server, if we have them."""
     permitted = syscalls.capabilities()[1] & PRIVILEGES
     if os.geteuid() != 0 and permitted == PRIVILEGES:
         syscalls.set_capabilities(permitted, permitted, permitted)
@@ -47,12 +46,12 @@ def hand_on_privileges() -> None:
 
 
 class ForkServerGone(Exception):
-    """There is none any more, and this process, which is not root, has given up what another one would need."""
+    """The fork server is gone, and this non-root process has dropped the capabilities for another one."""
 
 
 class ForkServer:
-    """The supervisor's end. `start` forks; a server that is gone is started again by the next request, which raises
-    ForkServerGone where that cannot be done."""
+    """The supervisor's side. `start` forks; the next request restarts a dead server, and raises ForkServerGone if that
+    is impossible."""
 
     def __init__(self) -> None:
         self.pid = 0
@@ -62,7 +61,7 @@ class ForkServer:
         self.start()
 
     def start(self) -> None:
-        """Fork a fresh one. Raises ForkServerGone."""
+        """Fork a new server. Raises ForkServerGone."""
         if self.only and self.pid:
             raise ForkServerGone
         if self._channel is not None:
@@ -76,8 +75,7 @@ class ForkServer:
 
     def make(self, slot: Slot, note: int) -> socket.socket:
         """The supervisor's end of a new spawner's channel. Its first message is `made` with its pid, or `failed`. It
-        writes behind what is in `note` how the main process of its last job ended. Raises wire.Closed where no fork
-        server can be had."""
+        appends to `note` how the main process of its last job ended. Raises wire.Closed if there is no fork server."""
         ours, theirs = wire.pair()
         try:
             self._ask({"op": "make", "slot": slot.message()}, (theirs.fileno(), note))
@@ -90,18 +88,18 @@ class ForkServer:
         return ours
 
     def serve_files(self, slot: Slot, peer: socket.socket) -> None:
-        """Let a child with the slot's rights answer what `peer` asks. Raises wire.Closed."""
+        """Fork a child with the slot's rights that answers `peer`. Raises wire.Closed."""
         self._ask({"op": "files", "slot": slot.message()}, (peer.fileno(),))
 
     def act(self, uid: int, gid: int, orders: list[list[Any]]) -> None:
-        """Have this user do these: `["signal", pid, start, number]`, `["cores", tid, cores]`, `["end"]` (all processes
-        of the user), `["clear"]` (what it left outside of its directories). Nothing is answered; where it cannot be
-        done, it is asked again by who looks what is left."""
+        """Have this user perform `["signal", pid, start, number]`, `["cores", tid, cores]`, `["end"]` (kill all its
+        processes) or `["clear"]` (remove its leftovers outside of its directories). There is no answer; the caller
+        checks the result and repeats."""
         with contextlib.suppress(wire.Closed):
             self._ask({"op": "act", "uid": uid, "gid": gid, "orders": orders}, ())
 
     def close(self) -> None:
-        """Let it end."""
+        """Let it exit."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -120,7 +118,7 @@ class ForkServer:
 
 
 def _serve(channel: socket.socket) -> NoReturn:
-    """Be the fork server, to the end of the channel."""
+    """Run the fork server until the channel ends."""
     try:
         _close_others(channel.fileno())
         signal.set_wakeup_fd(-1)
@@ -153,7 +151,7 @@ def _close_others(*kept: int) -> None:
 
 
 def _fork(task: Callable[[], None], keep: list[int], doors: Collection[str]) -> int:
-    """A child that does this in these control groups, and nothing else, and holds nothing but these descriptors."""
+    """Fork a child that runs this task in these control groups, with these descriptors only."""
     pid, left = _born(doors)
     if pid == 0:
         try:
@@ -171,7 +169,7 @@ def _fork(task: Callable[[], None], keep: list[int], doors: Collection[str]) -> 
 
 
 def _born(doors: Collection[str]) -> tuple[int, list[str]]:
-    """Fork, into a group of version 2 where that can be had; the doors that are still to be entered."""
+    """Fork, if possible into a group of version 2; returns the files of groups still to be entered."""
     for door in doors:
         if os.path.basename(door) == "cgroup.procs":
             with contextlib.suppress(OSError):
@@ -194,8 +192,8 @@ def _enter_group(door: str) -> None:
 
 
 def _check_user(uid: int, gid: int, groups: Collection[int] = ()) -> None:
-    """Hold that nobody becomes a person or root, or a member of a group other than those of GPUs, by a service that has
-    its capabilities for users of slots only. Raises PermissionError."""
+    """Refuse all users and groups but those of slots and GPUs, for a service whose capabilities are for users of slots
+    only. Raises PermissionError."""
     if os.geteuid() == 0 or (uid, gid) == (os.geteuid(), os.getegid()):
         return
     if not accounts.is_slot_uid(uid):
@@ -264,7 +262,7 @@ def _tell_failed(peer: socket.socket, error: OSError) -> None:
 
 
 def _make_folder(slot: Slot) -> None:
-    """The slot's own directory, which belongs to its user."""
+    """Make the slot's own directory, owned by its user."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(slot.folder, 0o700)
         if slot.uid != os.geteuid() or slot.gid != os.getegid():

@@ -1,6 +1,5 @@
 """A spawner: the process behind the walls of one slot that makes the processes of its jobs, one job at a time, and
-removes what they leave on the machine outside of their own directory. Stdlib only.
-"""
+removes their leftovers outside of their own directory. Stdlib only."""
 
 import contextlib
 import ctypes
@@ -21,7 +20,7 @@ from distributed_grid.agent.walls.enclosure import LANDLOCK, NAMESPACE, Slot
 MEMORY = ("/dev/shm", "/dev/mqueue")  # noqa: S108 - what our user has there is removed
 DISK = ("/tmp", "/var/tmp")  # noqa: S108 - the same
 CLEAR_SECONDS = 5.0
-"""That the removing of one thing may take; what is left then is removed when we are asked again."""
+"""Timeout for removing one thing; leftovers are removed at the next request."""
 _TABLES = {"shm": "shmid", "sem": "semid", "msg": "msqid"}  # and what their numbers are called
 _IPC_RMID = 0  # IPC_RMID
 
@@ -29,8 +28,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def clear_leavings(uid: int, folders: tuple[str, ...], seconds: float = CLEAR_SECONDS, spare: str = "") -> None:
-    """Remove what this user, who we are, owns directly in these directories, with all below it, but for names that
-    begin with `spare`, and its System V objects. What cannot be removed stays."""
+    """Remove what our user `uid` owns directly in these directories, recursively, except names that begin with `spare`,
+    and its System V objects. Failures are ignored."""
     for folder in folders:
         with contextlib.suppress(OSError):
             _clear_folder(uid, folder, seconds, spare)
@@ -61,8 +60,8 @@ def _owner(entry: "os.DirEntry[str]") -> int:
 
 
 def _clear_table(uid: int, table: str) -> None:
-    """Each line of /proc/sysvipc has an object: its number, and the users that own it and made it, by the names in the
-    first line."""
+    """Each line of /proc/sysvipc is an object; the columns named in its first line are its number, owner and
+    creator."""
     with open(f"/proc/sysvipc/{table}") as file:
         head, *lines = file.read().splitlines()
     names = head.split()
@@ -80,14 +79,14 @@ _FOLDERS = "grid-r-"  # how the names of raylets' folders begin (raylet_folder.p
 _NOTE_LINE = 255
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _SETTLED = 1.0
-"""Seconds without a job after which what the last one left on disks is looked for, too."""
+"""Seconds without a job after which leftovers on disks are removed, too."""
 _LIMITS = tuple(value for name, value in sorted(vars(resource).items()) if name.startswith("RLIMIT_"))
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-"""A job treats all signals as a fresh process does, whatever its spawner made of them."""
+"""Reset to their defaults for each job."""
 
 
 class CannotStart(Exception):
-    """No process was made: the outcome's cause, and why in words."""
+    """No process was made: the outcome's cause, and why as text."""
 
     def __init__(self, cause: str, text: str) -> None:
         super().__init__(text)
@@ -96,7 +95,7 @@ class CannotStart(Exception):
 
 
 class Spawner:
-    """Serves one channel to the supervisor until that ends and no job is left. The file `note` says how the main
+    """Serves one channel to the supervisor until that ends and no job is left. The file `note` records how the main
     process of its last job ended, for the next supervisor."""
 
     def __init__(self, slot: Slot, channel: socket.socket, note: int) -> None:
@@ -121,7 +120,7 @@ class Spawner:
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
 
     def run(self) -> None:
-        """Until the supervisor is gone, and so is the job."""
+        """Run until the supervisor and the job are gone."""
         poll = select.poll()
         if self._channel is not None:
             poll.register(self._channel, select.POLLIN)
@@ -142,8 +141,8 @@ class Spawner:
         self._tidy(DISK)
 
     def _tidy(self, folders: tuple[str, ...]) -> None:
-        """Remove what the jobs have left outside of their directories: what is in memory after each, what is on a disk
-        at most once a second. A raylet's folder in /tmp is there before its job."""
+        """Remove leftovers of jobs outside of their directories: in memory after each job, on disk at most once a
+        second. A raylet's folder in /tmp exists before its job."""
         now = time.monotonic()
         if folders is MEMORY and now >= self._tidied + _SETTLED:
             folders += DISK
@@ -154,7 +153,7 @@ class Spawner:
             self._tidied = now
 
     def _hear(self, channel: socket.socket) -> bool:
-        """Take one order; False when the supervisor is gone."""
+        """Handle one order; False when the supervisor is gone."""
         try:
             order, fds = wire.receive(channel)
         except BlockingIOError:
@@ -223,7 +222,7 @@ class Spawner:
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def _reap(self) -> None:
-        """Take all exits; tell of the main process's, and of the moment when nothing is left."""
+        """Reap all exits; report the main process's, and when nothing is left."""
         if not self._job:
             return
         status = None
@@ -257,8 +256,8 @@ class Spawner:
         self._tidy(MEMORY)
 
     def _write_down(self) -> None:
-        """Note how the main process ended, before anybody can see that it is gone: what is told may be told to a
-        supervisor that is killed before it reads, and the next one finds it here. The line of an earlier job goes."""
+        """Record how the main process ended before its exit is visible: a report may be lost with a supervisor that is
+        killed, and the next one reads the note. An earlier job's line is replaced."""
         if not self._main:
             return
         with suppress(OSError):
@@ -271,7 +270,7 @@ class Spawner:
 
 
 def _limits() -> list[object]:
-    """What others of our user can change in us, and our children inherit."""
+    """Attributes that other processes of our user can change in us, and that our children inherit."""
     limits = [resource.getrlimit(one) for one in _LIMITS]
     return [*limits, os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)]
 
@@ -280,7 +279,7 @@ def _limits() -> list[object]:
 
 
 def _find(order: dict[str, Any]) -> str:
-    """Go to the job's directory, and look up its program."""
+    """Change to the job's directory, and find its program."""
     argv, cwd = order["argv"], order["cwd"]
     try:
         if order["make"]:
@@ -317,7 +316,7 @@ def find_program(name: str, path: str) -> str:
 
 
 def _fork(order: dict[str, Any], program: str, state: str, out: int, err: int) -> int:
-    """The same by a fork, since posix_spawn has no step for Landlock: each job has rules of its own."""
+    """Start by fork, since posix_spawn has no step for Landlock: each job has its own rules."""
     recalls = (f"{state}/recalls",)
     rules = enclosure.landlock_rules(
         state, (order["cwd"] if order["make"] else order["folder"], *order["outputs"]), recalls
@@ -341,7 +340,7 @@ def _fork(order: dict[str, Any], program: str, state: str, out: int, err: int) -
 
 
 def _become(order: dict[str, Any], program: str, rules: int, begin: int, out: int, err: int) -> NoReturn:
-    """Be the job, or say by an error number why not."""
+    """Become the job, or report an error number."""
     number = errno.EINVAL
     try:
         os.setpgid(0, 0)
@@ -363,7 +362,7 @@ def _become(order: dict[str, Any], program: str, rules: int, begin: int, out: in
 
 
 def _explain(error: OSError | ValueError, program: str, cores: list[int]) -> CannotStart:
-    """Which of the steps of a start failed: posix_spawn has one error number for all of them."""
+    """Find which step of a start failed: posix_spawn has one error number for all of them."""
     if isinstance(error, ValueError):
         return CannotStart("spawn-failed", f"the command cannot be passed on: {error}")
     match error.errno:

@@ -35,19 +35,19 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
 
 
 def unmount(path: str) -> None:
-    """Take away what is mounted at `path`; what is in use of it stays for who uses it. Raises OSError."""
+    """Detach the mount at `path`; processes using it keep it. Raises OSError."""
     _check(_libc.umount2(os.fsencode(path), _MNT_DETACH), f"umount {path}")
 
 
 def make_read_only(path: str) -> None:
-    """The mount at `path`, with those below it, is read-only in this mount namespace (Linux 5.12). Raises OSError."""
+    """Make the mounts at and below `path` read-only in this mount namespace (Linux 5.12). Raises OSError."""
     attributes = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
     _check(_libc.syscall(_MOUNT_SETATTR, -1, path.encode(), _AT_RECURSIVE, attributes, len(attributes)), path)
 
 
 def fork_into(group: int) -> int:
-    """os.fork, whose child is born in the control group of version 2 that this directory is (Linux 5.7): unlike a move
-    it does not wait for the machine's forks. For a process with one thread. Raises OSError."""
+    """os.fork with the child in the control group of version 2 of this directory (Linux 5.7): unlike a move it does not
+    wait for the machine's forks. For a single-threaded process. Raises OSError."""
     arguments = struct.pack("=11Q", _CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, group)
     ctypes.pythonapi.PyOS_BeforeFork()
     pid = int(_with_gil.syscall(ctypes.c_long(_CLONE3), arguments, ctypes.c_size_t(len(arguments))))

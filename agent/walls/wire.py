@@ -8,9 +8,9 @@ import socket
 from typing import Any
 
 INLINE_BYTES = 1 << 15
-"""The most that a packet holds itself. It fits the smallest socket buffer, so an idle peer never makes us wait."""
+"""Maximum size of a message in a packet. It fits the smallest socket buffer, so an idle peer never blocks us."""
 MOST_BYTES = 16 << 20
-"""The most that a message in an anonymous file may have."""
+"""Maximum size of a message in an anonymous file."""
 _MOST_FDS = 8
 _ANCILLARY = socket.CMSG_SPACE(_MOST_FDS * array.array("i").itemsize)
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -18,7 +18,7 @@ Message = dict[str, Any]
 
 
 class Closed(Exception):
-    """The peer is gone, or said what nobody who works as they should says."""
+    """The peer is gone, or sent an invalid message."""
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -27,7 +27,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send(channel: socket.socket, message: Message, fds: tuple[int, ...] = ()) -> None:
-    """Send a message with these descriptors, which stay open here. Raises Closed, also where the peer does not read."""
+    """Send a message with these descriptors, which stay open here. Raises Closed, also if the peer does not read."""
     body = _encode(message).encode()
     long = -1
     try:
@@ -53,8 +53,8 @@ def _send(channel: socket.socket, body: bytes, fds: tuple[int, ...]) -> None:
 
 
 def receive(channel: socket.socket) -> tuple[Message, list[int]]:
-    """The next message and its descriptors, which are the caller's to close. Raises Closed at the end of the channel
-    and for what is no message, BlockingIOError where there is none yet."""
+    """The next message and its descriptors, which the caller closes. Raises Closed at the end of the channel and for an
+    invalid message, BlockingIOError if there is none yet."""
     fds: list[int] = []
     try:
         body, beside, flags, _ = channel.recvmsg(INLINE_BYTES + 1, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
