@@ -217,7 +217,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     state.preempting = Book(dict(book.urgent), takers_of(at.jobs.values()), list(book.spent), dict(book.said))
     _requeue(state.queue, at)
     for job in sorted(state.jobs.values(), key=lambda job: state.turns[job.id]):
-        state.settle_in(job)
+        state.index_job(job)
         if job.id in state.queue:
             state.index.affinity.want(job)
     _share(state.shares, at)

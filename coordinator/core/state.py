@@ -328,9 +328,9 @@ class GridState:
         self.jobs[job.id] = job
         self.turns[job.id] = self.next_turn
         self.next_turn += 1
-        self.settle_in(job)
+        self.index_job(job)
 
-    def settle_in(self, job: Job) -> None:
+    def index_job(self, job: Job) -> None:
         """Index a job for affinity, by its names and its node."""
         affinity = self.index.affinity
         affinity.enter(job)
@@ -341,13 +341,13 @@ class GridState:
         """Remove an ended job; `active`: it had been released to the queue. The consequences are handled after the
         event."""
         del self.jobs[job.id], self.turns[job.id]
-        self.index.affinity.want_no_more(job)
+        self.index.affinity.remove_waiting(job)
         self.index.affinity.leave(job)
-        self._look_again(job)
+        self._unblock_affine(job)
         if job.group:
             self._leave_group(job, active)
         else:
-            self._put_by(job.user, job.key)
+            self._retire_key(job.user, job.key)
         self.facts.ended.append(job)
 
     def _leave_group(self, job: Job, active: bool) -> None:
@@ -366,11 +366,11 @@ class GridState:
         if not members.live:
             group.ended = self.now
             del self.groups[group.id]
-            self._put_by(group.user, group.key)
+            self._retire_key(group.user, group.key)
             self.facts.groups_ended.append(group)
             self.out.append(RecordGroup(group))
 
-    def _put_by(self, user: str, key: str) -> None:
+    def _retire_key(self, user: str, key: str) -> None:
         """Move the key of an ended job or group to the past keys."""
         self.past_keys[(user, key)] = self.keys.pop((user, key))
         if len(self.past_keys) > KEYS_KEPT:
@@ -410,7 +410,7 @@ class GridState:
         """Take a job out of the queue, with its reservation."""
         self.queue.remove(job.id)
         self.unreserve(job.id)
-        self.index.affinity.want_no_more(job)
+        self.index.affinity.remove_waiting(job)
         self.fresh.pop(job.id, None)
 
     def unreserve(self, job: str) -> None:
@@ -421,7 +421,7 @@ class GridState:
             self.reservations = msgspec.structs.replace(self.reservations, by_job=rest)
             self.grown |= {one.node: None for one in gone if self.nodes[one.node].usable}
 
-    def _look_again(self, job: Job) -> None:
+    def _unblock_affine(self, job: Job) -> None:
         """Unblock the lines with an affinity to this job, which may fit now."""
         affinity = self.index.affinity
         if not affinity.wanted or not (keys := affinity.waiting_for(job)):
@@ -462,13 +462,13 @@ class GridState:
         assert node.room is not None
         node.room.take(placement.grant)
         self.fresh.pop(job.id, None)  # it was unblocked earlier in the same pass
-        self.index.affinity.want_no_more(job)
+        self.index.affinity.remove_waiting(job)
         self.index.affinity.place(job, placement.node)
         if len(node.allocations) == 1:
             self.index.touch(placement.node)
         if job.spec.bundle:
             self.index.shipped(node, job.spec.bundle)
-        self._look_again(job)
+        self._unblock_affine(job)
         self.index.put(placement.node, node.facts.priority, node.room)
         return allocation
 
@@ -497,7 +497,7 @@ class GridState:
         self.index.affinity.displace(job, allocation.node)
         if not node.allocations:
             self.index.touch(allocation.node)
-        self._look_again(job)
+        self._unblock_affine(job)
         self.give_back(node, allocation.id, allocation.grant)
 
     def give_back(self, node: Node, name: str, grant: Grant) -> None:

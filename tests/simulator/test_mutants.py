@@ -105,7 +105,7 @@ def say_nothing_again_to_a_node_that_is_back(patch: Patch) -> None:
 
 
 def let_strangers_run(patch: Patch) -> None:
-    patch(agents, "_stranger", lambda state, node, item: None)
+    patch(agents, "_unknown_allocation", lambda state, node, item: None)
 
 
 def forget_keys(patch: Patch) -> None:

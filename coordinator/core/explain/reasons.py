@@ -176,7 +176,7 @@ def now_for(state: GridState, job: Job) -> Reason | None:
     line = state.queue.line(job.id)
     if state.queue.head(line)[1] == job.id:
         return _taken(state, job, line.reason or find(state, job.request, job.id))
-    return _taken(state, job, _behind(state, job))
+    return _taken(state, job, _set_walls(state, job))
 
 
 def _taken(state: GridState, job: Job, why: Reason) -> Reason:
@@ -203,7 +203,7 @@ def of_group(state: GridState, members: Members) -> Reason | None:
     return dependencies.reason(state, last) if last is not None else None
 
 
-def _behind(state: GridState, job: Job) -> Reason:
+def _set_walls(state: GridState, job: Job) -> Reason:
     ahead = state.queue.ahead(job.id)
     return Reason("Priority", f"{counted(ahead, 'job')} {'is' if ahead == 1 else 'are'} ahead in the queue")
 

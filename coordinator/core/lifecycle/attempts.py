@@ -23,7 +23,7 @@ def record_lost(facts: NodeFacts, allocation: Allocation) -> bool:
     return allocation.boot in ("", facts.boot_id) and lost_records(facts.instance, allocation.instance)
 
 
-def of_unknown_fate(facts: NodeFacts, allocation: Allocation) -> bool:
+def may_be_alive_unknown(facts: NodeFacts, allocation: Allocation) -> bool:
     """Whether it may be alive there without the node knowing."""
     return bool(facts.unknown) and record_lost(facts, allocation)
 
@@ -78,7 +78,7 @@ def was_taken_back(job: Job, allocation: Allocation, outcome: Outcome) -> bool:
     return outcome.cause in TAKEN_BACK_CAUSES and not cancelled and (job.request.requeue or not outcome.started)
 
 
-def told_outcome(allocation: Allocation, outcome: Outcome) -> Outcome:
+def recorded_outcome(allocation: Allocation, outcome: Outcome) -> Outcome:
     """The outcome to record: cancelled, if that was asked for during an eviction."""
     stop = allocation.stop
     if stop is None or stop.cause in BY_THE_GRID or outcome.cause not in BY_THE_GRID:
@@ -185,7 +185,7 @@ def _request_stop(state: GridState, allocation: Allocation, cause: Cause, text: 
     state.preempting.gives.told(allocation.node)
     job, node = state.jobs[allocation.job], state.nodes[allocation.node]
     # It is LOST also on a node that is back, from the resent launch until it has started.
-    reached = node.synced and node.state is NodeState.UP and not of_unknown_fate(node.facts, allocation)
+    reached = node.synced and node.state is NodeState.UP and not may_be_alive_unknown(node.facts, allocation)
     if allocation.state is State.LOST and not reached:
         state.tell(job, f"to be stopped when {allocation.node} is back: {text}")
         state.changed(job, allocation)

@@ -54,7 +54,7 @@ def with_more(before: Request, after: Request) -> str:
     return f" with {format_bytes(memory)} of memory" if memory > before.resources.memory else ""
 
 
-def in_vain(outcome: Outcome) -> Outcome:
+def out_of_memory_for_good(outcome: Outcome) -> Outcome:
     """The outcome of a job that no node could give the memory for a retry."""
     return msgspec.structs.replace(outcome, text=f"{outcome.text}; no node could ever lend it more")
 
@@ -130,7 +130,7 @@ def part_over(
     alive for sure."""
     mates = [mate for one in gang_members(state, job) if (mate := state.allocations.get(one.allocation)) is not None]
     away = any(not _reachable(state, mate) for mate in mates if mate is not allocation)
-    told = attempts.told_outcome(allocation, outcome) if outcome is not None else None
+    told = attempts.recorded_outcome(allocation, outcome) if outcome is not None else None
     fate = _fate_of_part(job, allocation, outcome) if again else Fate.UNSURE
     allocation.outcome = outcome
     state.move(allocation, State.ENDED)
@@ -314,8 +314,8 @@ def over(state: GridState, job: Job, outcome: Outcome, allocation: Allocation, t
         job.request = request
         requeue(state, job, allocation, words)
     else:
-        outcome = in_vain(outcome) if wanted else outcome
-        finish(state, job, attempts.told_outcome(allocation, outcome), allocation, text)
+        outcome = out_of_memory_for_good(outcome) if wanted else outcome
+        finish(state, job, attempts.recorded_outcome(allocation, outcome), allocation, text)
 
 
 def finish(state: GridState, job: Job, outcome: Outcome, allocation: Allocation | None = None, text: str = "") -> None:

@@ -27,7 +27,7 @@ from distributed_grid.coordinator.core.lifecycle import boosts, outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import (
     launch,
     lease_expired,
-    of_unknown_fate,
+    may_be_alive_unknown,
     recalled,
     record_lost,
     suspended,
@@ -199,7 +199,7 @@ def _give_up(state: GridState, node: Node) -> None:
             state.move(allocation, State.LOST, "")
         node.strays[allocation.id] = allocation.grant
         # Its lease ends nothing there where the node does not know of it.
-        over = lease_expired(allocation, state.policy) and not of_unknown_fate(node.facts, allocation)
+        over = lease_expired(allocation, state.policy) and not may_be_alive_unknown(node.facts, allocation)
         after = "its lease has run out there" if over else "the job may have run on there"
         text = f"{node.facts.name} was not heard for {silence:g} s; {after}"
         _end_lost(state, allocation, Cause.NODE_LOST, text, again=over)
@@ -228,7 +228,7 @@ def _alive(state: GridState, node: Node) -> None:
         for allocation in list(node.allocations.values()):
             # A launch still on its way arrives. Sent a second time, it could follow the agent's stale and start then.
             known = allocation.started or allocation.stop is not None
-            if allocation.state is State.LOST and known and not of_unknown_fate(node.facts, allocation):
+            if allocation.state is State.LOST and known and not may_be_alive_unknown(node.facts, allocation):
                 _found(state, node, allocation, running=allocation.started > 0)
 
 
@@ -278,7 +278,7 @@ def _inventory(state: GridState, node: Node, inventory: Inventory) -> None:
     for allocation in list(node.allocations.values()):
         _reconcile(state, node, allocation, known.pop(allocation.id, None))
     for item in known.values():
-        _stranger(state, node, item)
+        _unknown_allocation(state, node, item)
     state.refresh(node)
 
 
@@ -287,12 +287,12 @@ def _reconcile(state: GridState, node: Node, allocation: Allocation, item: Known
     if allocation.awaits_ray:
         allocation.boot, allocation.instance = node.facts.boot_id, node.facts.instance  # it is told of it first
     elif item is not None and item.outcome is not None:
-        _behind(state.jobs[allocation.job], allocation, item.walls)
+        _set_walls(state.jobs[allocation.job], allocation, item.walls)
         _exited(state, node, Exited(allocation=allocation.id, outcome=item.outcome))
     elif item is not None and item.state is State.ENDED:
         pass  # how it ended is told by itself, right after
     elif item is not None:
-        _behind(state.jobs[allocation.job], allocation, item.walls)
+        _set_walls(state.jobs[allocation.job], allocation, item.walls)
         allocation.instance = node.facts.instance  # it is known also where other records were lost
         _found(state, node, allocation, item.state is not State.STARTING, item.started_for)
     elif state.loss:
@@ -337,10 +337,10 @@ def _found(state: GridState, node: Node, allocation: Allocation, running: bool, 
         state.changed(job, allocation)
 
 
-def _stranger(state: GridState, node: Node, item: Known) -> None:
+def _unknown_allocation(state: GridState, node: Node, item: Known) -> None:
     name = node.facts.name
     if item.outcome is not None:
-        state.out.append(Audit(name, _over_there(item.allocation, item.outcome)))
+        state.out.append(Audit(name, _ended_there(item.allocation, item.outcome)))
         state.out.append(AckExits(name, (item.allocation,)))
         return
     if item.state is State.ENDED:
@@ -364,7 +364,7 @@ def _started(state: GridState, node: Node, message: Started) -> None:
         return
     job = state.jobs[allocation.job]
     allocation.started = job.active.attempt.started = state.now
-    _behind(job, allocation, message.walls)
+    _set_walls(job, allocation, message.walls)
     quarantine.accepted(node, allocation)
     if node.failed or node.orders.aside is not None or state.failing:
         quarantine.started(state, node, job)
@@ -379,7 +379,7 @@ def _started(state: GridState, node: Node, message: Started) -> None:
         state.out += (RecordAllocation(allocation, soon=True), RecordJob(job, soon=True))
 
 
-def _behind(job: Job, allocation: Allocation, walls: str) -> None:
+def _set_walls(job: Job, allocation: Allocation, walls: str) -> None:
     """Set the walls that its node reports; only the first report counts, since an agent may have others after a
     restart."""
     if walls in _LEVELS and not allocation.walls:
@@ -402,7 +402,7 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
     allocation = _of(state, node, message.allocation)
     if allocation is None:
         if not take_unknown_result(state, node, message):
-            state.out.append(Audit(node.facts.name, _over_there(message.allocation, message.outcome)))
+            state.out.append(Audit(node.facts.name, _ended_there(message.allocation, message.outcome)))
         _stray_over(state, node, message.allocation, message.returned)
     else:
         if message.returned:
@@ -431,7 +431,7 @@ def _stray_over(state: GridState, node: Node, name: str, returned: bool) -> None
         state.give_back(node, name, grant)
 
 
-def _over_there(name: str, outcome: Outcome) -> str:
+def _ended_there(name: str, outcome: Outcome) -> str:
     return f"{name} is over there ({_words(outcome)}), and was ended here already, or never known"
 
 

@@ -56,9 +56,9 @@ def _judge(state: GridState, job: Job, allocation: Allocation, use: Use) -> None
     known = [name for name in before.told if name in streaks]
     names, text = _sentence(job, allocation, long, now)
     if any(name not in known for name in names):
-        _say(state, job, allocation, text, text)
+        _set_warning(state, job, allocation, text, text)
     elif job.unused and not streaks:
-        _say(state, job, allocation, "", "it uses what it holds again")
+        _set_warning(state, job, allocation, "", "it uses what it holds again")
     gpus = [gpu.uuid for gpu in allocation.grant.gpus]
     none_used = bool(gpus) and all(uuid in long for uuid in gpus)
     warned = (before.warned or now) if none_used else 0.0
@@ -70,7 +70,7 @@ def _judge(state: GridState, job: Job, allocation: Allocation, use: Use) -> None
         attempts.request_stop(state, allocation, Cause.RELEASED, text, job.spec.grace)
 
 
-def _say(state: GridState, job: Job, allocation: Allocation, unused: str, text: str) -> None:
+def _set_warning(state: GridState, job: Job, allocation: Allocation, unused: str, text: str) -> None:
     job.unused = unused
     state.tell(job, text)
     state.changed(job, allocation, soon=True)

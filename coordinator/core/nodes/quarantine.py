@@ -76,7 +76,7 @@ def ended(state: GridState, node: Node, job: Job, outcome: Outcome) -> None:
     elif before != name:
         state.failing[command] = EVERYWHERE
         if before != EVERYWHERE:
-            _forgive(state, state.nodes.get(before), command)
+            _clear_failures(state, state.nodes.get(before), command)
         return
     node.failed.append(command)
     aside = node.orders.aside
@@ -98,7 +98,7 @@ def _set_aside(state: GridState, node: Node, outcome: Outcome) -> None:
     arm(state, node)
 
 
-def _forgive(state: GridState, node: Node | None, command: str) -> None:
+def _clear_failures(state: GridState, node: Node | None, command: str) -> None:
     """A command failed on another node too: clear its failures here, and undo the setting aside if none is left."""
     if node is not None and command in node.failed:
         node.failed = [one for one in node.failed if one != command]

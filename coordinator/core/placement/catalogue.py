@@ -113,7 +113,7 @@ class Affinity:
             lines = self.wanted.setdefault(word, {})
             lines[key] = lines.get(key, 0) + 1
 
-    def want_no_more(self, job: Job) -> None:
+    def remove_waiting(self, job: Job) -> None:
         """Remove a waiting job, if it is there."""
         if job.id not in self._waiting:
             return

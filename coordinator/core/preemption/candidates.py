@@ -12,7 +12,7 @@ from distributed_grid.coordinator.core.placement import constraints
 from distributed_grid.coordinator.core.placement.catalogue import Bounds
 from distributed_grid.coordinator.core.placement.constraints import admitted
 from distributed_grid.coordinator.core.placement.matching import able, gang_candidates
-from distributed_grid.coordinator.core.preemption.plan import View, hold_for, may, work
+from distributed_grid.coordinator.core.preemption.plan import View, may, min_hold_of, work
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Priority, Request, State
 from distributed_grid.protocol.messages.operator import Victim
@@ -114,7 +114,7 @@ def _view(state: GridState, node: Node, request: Request, now: float) -> View:
                 room.give(one.grant)
                 ending += 1
         elif may(request.priority, job.request.priority) and _whole(state, job, one):
-            able_at, lost = _to_lose(state, job, one, now)
+            able_at, lost = _min_hold_and_cost(state, job, one, now)
             if able_at > now:
                 young = min(young or able_at, able_at)
             else:
@@ -129,30 +129,30 @@ def _view(state: GridState, node: Node, request: Request, now: float) -> View:
 def _whole(state: GridState, job: Job, allocation: Allocation) -> bool:
     """Whether this can be preempted now; of a gang, all of its members that hold something."""
     if not job.request.gang:
-        return _can_give(allocation)
+        return _is_running(allocation)
     return all(
-        _can_give(held) and state.nodes[held.node].state is NodeState.UP
+        _is_running(held) and state.nodes[held.node].state is NodeState.UP
         for member in outcomes.gang_members(state, job)
         if (held := state.allocations.get(member.allocation)) is not None
     )
 
 
-def _can_give(allocation: Allocation) -> bool:
+def _is_running(allocation: Allocation) -> bool:
     return allocation.state in (State.STARTING, State.RUNNING)
 
 
-def _to_lose(state: GridState, job: Job, allocation: Allocation, now: float) -> tuple[float, float]:
+def _min_hold_and_cost(state: GridState, job: Job, allocation: Allocation, now: float) -> tuple[float, float]:
     """When this leaves its min-hold, and the core-seconds that would be lost; of a gang, by all members, also by those
     that have ended, since all are run again."""
     policy = state.policy.preempting
     if not job.request.gang:
         lost = ran(job, allocation, now) * work(allocation.grant, state.nodes[allocation.node].facts.lendable)
-        return allocation.granted + hold_for(policy, job.taken_back), lost
+        return allocation.granted + min_hold_of(policy, job.taken_back), lost
     able_at = total = 0.0
     for member in outcomes.gang_members(state, job):
         held = state.allocations.get(member.allocation)
         if held is not None:
-            able_at = max(able_at, held.granted + hold_for(policy, member.taken_back))
+            able_at = max(able_at, held.granted + min_hold_of(policy, member.taken_back))
         if member.grant is not None:
             worth = work(member.grant, state.nodes[member.node].facts.lendable)
             total += (ran(member, held, now) if held is not None else _part_ran(member)) * worth

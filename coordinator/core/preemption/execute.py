@@ -57,7 +57,7 @@ def look(state: GridState) -> None:
                 _open(state, job, found)
                 continue
             refused[job.request] = found
-            _say(state, job, found)
+            _publish_reason(state, job, found)
             at = state.now + EVERY
             at = min(at, found.again or at)
             del book.urgent[name]  # to the end, so that all urgent jobs get their turn
@@ -77,7 +77,7 @@ def due(state: GridState, name: str) -> None:
     """Wakes the ledger up; `look` runs after each scheduling pass."""
 
 
-def _say(state: GridState, job: Job, found: NoPlan) -> None:
+def _publish_reason(state: GridState, job: Job, found: NoPlan) -> None:
     book = state.preempting
     if book.said.get(job.request) != found.text:
         book.said[job.request] = found.text

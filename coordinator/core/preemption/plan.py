@@ -78,7 +78,7 @@ def may(taker: Priority, holder: Priority) -> bool:
     return taker is Priority.URGENT and taker - holder >= GAP
 
 
-def hold_for(policy: Preempting, evicted: int) -> float:
+def min_hold_of(policy: Preempting, evicted: int) -> float:
     """The min-hold of a job that was evicted so often (s): doubled with each eviction."""
     return min(policy.min_hold_most, policy.min_hold * 2.0 ** min(evicted, 60))
 
@@ -227,13 +227,13 @@ def plan(views: Sequence[View], request: Request, policy: Preempting, spent: flo
 def _none(views: Sequence[View], policy: Preempting, spent: float, beyond: list[Alternative]) -> NoPlan:
     if beyond:
         least = min(beyond, key=lambda one: one.lost)
-        return too_dear(policy, spent, least.lost, least.node)
-    return too_young(views) or NoPlan(
+        return over_budget(policy, spent, least.lost, least.node)
+    return in_min_hold(views) or NoPlan(
         "no-victims", "no preemption: nobody two classes below holds enough on any one node"
     )
 
 
-def too_dear(policy: Preempting, spent: float, lost: float, on: str) -> NoPlan:
+def over_budget(policy: Preempting, spent: float, lost: float, on: str) -> NoPlan:
     """The badput budget would be exceeded."""
     if policy.badput_budget <= 0:
         return NoPlan("badput-budget", "no preemption: the badput budget is 0, so nobody is evicted")
@@ -242,7 +242,7 @@ def too_dear(policy: Preempting, spent: float, lost: float, on: str) -> NoPlan:
     return NoPlan("badput-budget", f"no preemption: {text} for this hour")
 
 
-def too_young(views: Sequence[View]) -> NoPlan | None:
+def in_min_hold(views: Sequence[View]) -> NoPlan | None:
     """Some allocations are in their min-hold, and might be enough later."""
     young = [view.young for view in views if view.young]
     if not young:
@@ -281,13 +281,13 @@ def gang_plan(views: Sequence[View], request: Request, policy: Preempting, spent
     if found is None:
         count = sum(view.makes_room(request) for view in views)
         text = f"with all who may give way there is room on {count} of the {request.gang} nodes that it needs at once"
-        return too_young(views) or NoPlan("no-victims", f"no preemption: {text}")
+        return in_min_hold(views) or NoPlan("no-victims", f"no preemption: {text}")
     victims, others = found
     if any(victim.gang for victim in nodes.units()):
         victims = nodes.at_once(victims)
     lost = sum(victim.lost for victim in victims)
     if policy.badput_budget <= 0 or spent + lost > policy.badput_budget:
-        return too_dear(policy, spent, lost, ", ".join(sorted({victim.node for victim in victims})))
+        return over_budget(policy, spent, lost, ", ".join(sorted({victim.node for victim in victims})))
     first, *more = nodes.places(victims)
     taken = {first.node, *(place.node for place in more)}
     alternatives = tuple(one for one in others if one.node not in taken)[:NAMED]

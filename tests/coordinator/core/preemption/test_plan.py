@@ -14,8 +14,8 @@ from distributed_grid.coordinator.core.preemption.plan import (
     View,
     cheapest,
     cost,
-    hold_for,
     may,
+    min_hold_of,
     plan,
     work,
 )
@@ -192,7 +192,7 @@ def test_who_took_a_place_can_never_be_made_to_give_it_back_to_its_victim() -> N
 
 def test_each_eviction_doubles_the_time_for_which_a_place_is_kept_up_to_a_bound() -> None:
     rules = Preempting(min_hold=10.0, min_hold_most=100.0)
-    assert [hold_for(rules, evicted) for evicted in (0, 1, 2, 3, 4, 10_000)] == [10, 20, 40, 80, 100, 100]
+    assert [min_hold_of(rules, evicted) for evicted in (0, 1, 2, 3, 4, 10_000)] == [10, 20, 40, 80, 100, 100]
 
 
 def test_work_counts_in_cores_of_the_node_by_the_largest_share() -> None:
