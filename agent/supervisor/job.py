@@ -1,8 +1,7 @@
-"""One job as the supervisor sees it: where it stands and what may follow (`MOVES`), what the journal says of it, how it
-ended (`Job`, `Recorded`); and until when each job may run on without word from the coordinator (`Leases`).
+"""One job in the supervisor: its state and transitions (`MOVES`), its journal records, its outcome (`Job`, `Recorded`);
+and how long each job may run without word from the coordinator (`Leases`).
 
-Nothing here looks at a process, a file or a clock. Times are seconds since boot, sizes bytes. Stdlib only.
-"""
+No process, file or clock is accessed here. Times are seconds since boot, sizes bytes. Stdlib only."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -12,14 +11,14 @@ from typing import Any, NamedTuple
 
 NEVER = float("inf")
 Record = list[Any]
-"""A record of the journal: its kind, the id of what it is about, and what there is to say."""
+"""A record of the journal: its kind, the id concerned, and its data."""
 
 
 class JobState(Enum):
-    """Where a job stands. `INTENDED`: its intent is in the journal, and no process of it is known. `RUNNING`: its main
-    process runs. `FROZEN`: all of it stands still, for the node's owner. `STOPPING`: somebody ends it, and its main
-    process is not gone yet. `COMPLETING`: its main process is gone, and what that left is ended. `ENDED`: nothing of it
-    lives; told once that is durable, and kept until it is acknowledged."""
+    """`INTENDED`: its intent is in the journal, and no process of it is known. `RUNNING`: its main process runs.
+    `FROZEN`: all of it is stopped, for the node's owner. `STOPPING`: it is being ended, and its main process is alive.
+    `COMPLETING`: its main process has ended, and leftovers are being killed. `ENDED`: nothing of it is alive; reported
+    once durable, and kept until acknowledged."""
 
     INTENDED = "intended"
     RUNNING = "running"
@@ -133,57 +132,57 @@ class Job:
     # --- what happens to it -------------------------------------------------------------------------------------------
 
     def move(self, to: JobState) -> None:
-        """The one way in which its state changes."""
+        """The only way to change the state."""
         if to not in MOVES[self.state]:
             raise AssertionError(f"{self.id} cannot go from {self.state.value} to {to.value}")
         self.state = to
 
     @property
     def over(self) -> bool:
-        """Nothing of it lives."""
+        """Whether nothing of it is alive."""
         return self.state is JobState.ENDED
 
     @property
     def unasked(self) -> bool:
-        """Its main process may live, and nobody ends it."""
+        """Its main process may be alive, and it was not told to end."""
         return self.state in (JobState.INTENDED, JobState.RUNNING, JobState.FROZEN)
 
     def runs(self, pid: int) -> None:
-        """Its main process is there. What was asked to end before that goes on ending."""
+        """Its main process is known. A job that is to end continues ending."""
         self.pid = pid
         if self.state is JobState.INTENDED:
             self.move(JobState.RUNNING)
 
     def freeze(self, now: float, why: str) -> None:
-        """All of it is to stand still."""
+        """All of it is to be stopped."""
         self.move(JobState.FROZEN)
         self.frozen_at, self.frozen_why = now, why
 
     def thaw(self, frozen_for: float) -> None:
-        """It goes on, and was frozen for so long in all; also to hear that it is to end."""
+        """It continues, after `frozen_for` seconds frozen in total; also to receive SIGTERM."""
         self.frozen_for, self.frozen_at = frozen_for, 0.0
         if self.state is JobState.FROZEN:
             self.move(JobState.RUNNING)
 
     def stop(self, cause: str, text: str) -> None:
-        """Somebody ends it."""
+        """It is told to end."""
         self.move(JobState.STOPPING)
         self.cause, self.text = cause, text
 
     def main_ended(self, status: int) -> None:
-        """Its main process is gone."""
+        """Its main process has ended."""
         self.move(JobState.COMPLETING)
         self.status = status
 
     def end(self, outcome: dict[str, Any]) -> None:
-        """Nothing of it lives, or ever did."""
+        """Nothing of it is alive, or ever was."""
         self.move(JobState.ENDED)
         self.outcome = outcome
 
     # --- the journal --------------------------------------------------------------------------------------------------
 
     def records(self) -> Iterator[Record]:
-        """What the journal has to say of it now."""
+        """Its present state as journal records."""
         if self.place is not None:
             yield self.where()
         if self.outcome is not None:
@@ -212,8 +211,8 @@ class Job:
         return ["intent", self.id, self.began, self.limit, self.grace, cores, self.lease, self.since, self.limits]
 
     def take(self, kind: str, rest: Record) -> None:
-        """Take in what the journal says of it next. What does not follow on what there was, since lines of a damaged
-        journal are missing, changes nothing."""
+        """Apply its next journal record. Records that do not follow, as lines of a damaged journal are missing, are
+        ignored."""
         if kind == "start" and self.state in (JobState.INTENDED, JobState.STOPPING):
             self.spawned = (rest[1], rest[2])
             self.runs(rest[0])
@@ -231,13 +230,13 @@ class Job:
     # --- when ---------------------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """When its time is up: NEVER without a time limit, and once it is ending anyway. Frozen time does not count."""
+        """When its time limit ends: NEVER without one, and once it is ending. Frozen time does not count."""
         if not self.limit or self.state not in (JobState.INTENDED, JobState.RUNNING):
             return NEVER
         return self.began + self.limit + self.frozen_for
 
     def warn_at(self) -> float:
-        """When it is to be told that its time will be up soon; NEVER if it is not, or was told."""
+        """When to send the signal before its time limit; NEVER if none, or sent."""
         if not self.warn_signal or self.warned:
             return NEVER
         return self.deadline() - float(self.limits["before"])
@@ -245,12 +244,12 @@ class Job:
     # --- its end ------------------------------------------------------------------------------------------------------
 
     def used(self, usage: Any) -> None:
-        """Add what the kernel says that a process of this job, and all it waited for, have used."""
+        """Add the kernel's resource usage of a process of this job and of its reaped children."""
         self.cpu += usage.ru_utime + usage.ru_stime
         self.peak = max(self.peak, usage.ru_maxrss << 10)
 
     def ended(self, now: float) -> dict[str, Any]:
-        """Its outcome, now that nothing of it is alive."""
+        """Its outcome, once nothing of it is alive."""
         said: dict[str, Any] = {"seconds": round(now - self.began, 6) if self.began else 0.0, "peak_memory": self.peak}
         said["cpu_seconds"] = round(self.cpu, 6)
         if frozen := self.frozen_for + (now - self.frozen_at if self.frozen_at else 0.0):
@@ -274,7 +273,7 @@ class Job:
 
 
 def never_ran(cause: str, text: str) -> dict[str, Any]:
-    """The outcome of an allocation of which no process ever existed."""
+    """The outcome of an allocation that never had a process."""
     return {"cause": cause, "text": text, "started": False}
 
 
@@ -290,8 +289,8 @@ def signal_name(number: int) -> str:
 
 
 class Loss:
-    """The journal was damaged: what ran then is not known. `id` names the loss, `since` is when it was found (wall
-    clock), in the boot `boot`. `open`: something of what ran then may still live."""
+    """The journal was damaged: what ran then is unknown. `id` names the loss, `since` is when it was found (wall
+    clock), in the boot `boot`. `open`: something of it may still be alive."""
 
     def __init__(self, id: str, since: float, why: str, boot: str, open: bool = True) -> None:
         self.id = id
@@ -301,14 +300,13 @@ class Loss:
         self.open = open
 
     def told(self) -> dict[str, Any]:
-        """As the agent is told of it."""
+        """The loss as a message."""
         return {"id": self.id, "since": self.since, "why": self.why, "open": self.open}
 
 
 class Recorded:
-    """What the records of a journal say together: in which `boot` they were written, `jobs` that run, and those that
-    ended and are not acknowledged, ids of those that are (`forgotten`), when leases were renewed last, and the newest
-    loss."""
+    """State from the records of a journal: their `boot`, `jobs` that run or are not acknowledged, ids of those that are
+    (`forgotten`), the latest renewal of leases, and the latest loss."""
 
     def __init__(self) -> None:
         self.boot = ""
@@ -319,7 +317,7 @@ class Recorded:
         self._places: dict[str, Place] = {}
 
     def take(self, record: Record) -> None:
-        """Take in the next record."""
+        """Apply the next record."""
         kind, key, *rest = record
         if kind == "boot":
             self.boot = key
@@ -341,7 +339,7 @@ class Recorded:
             job.take(kind, rest)
 
     def records(self) -> Iterator[Record]:
-        """The records of a journal that says the same, as short as can be."""
+        """A minimal journal of the same state."""
         yield ["boot", self.boot]
         if self.renewed:
             yield ["renewed", self.renewed]
@@ -367,7 +365,7 @@ class Recorded:
 # the last quarter of the shortest lease, and the agent says the newest one again when it connects; if no agent does in
 # the three quarters that are left, the job ends a little early, never late.
 LEASE_GRACE = 1.0
-"""Seconds that a job has at most between SIGTERM and SIGKILL when its lease is over."""
+"""Maximum grace between SIGTERM and SIGKILL at the end of a lease (s)."""
 
 
 class Leases:
@@ -387,12 +385,12 @@ class Leases:
             self.next = min(self.next, self._deadline(key))
 
     def drop(self, key: str) -> None:
-        """It is over, or nobody cares any more."""
+        """Remove the lease."""
         self._held.pop(key, None)
 
     def renew(self, at: float, now: float) -> bool:
-        """All leases run anew from `at`. Call `over` with the same `now` first, or what is over is revived. True if
-        this one is to be noted in the journal."""
+        """Renew all leases from `at`. Call `over` with the same `now` first, or expired ones are revived. True if this
+        renewal is to be noted in the journal."""
         self.renewed = max(self.renewed, min(at, now))
         shortest = min((lease for lease, _ in self._held.values()), default=NEVER)
         if self.renewed - self._noted < shortest / 4:
@@ -401,7 +399,7 @@ class Leases:
         return True
 
     def over(self, now: float) -> dict[str, float]:
-        """What is over, with the seconds of its lease. Each is told once."""
+        """Expired leases, each returned once, with their duration."""
         if now < self.next:
             return {}
         found = {key: lease for key, (lease, _) in self._held.items() if self._deadline(key) <= now}
@@ -416,5 +414,5 @@ class Leases:
 
 
 def lease_text(lease: float) -> str:
-    """For people: why a leased job was ended."""
+    """Why a leased job was ended."""
     return f"no word from the coordinator for {lease:g} s; a leased job does not run on without it"

@@ -1,7 +1,5 @@
-"""The supervisor's journal and book: what it promised, started and saw end, one checksummed line a record,
-appended and synced before it is told; and in memory what runs, and what ended and is not acknowledged yet
-(`Book`). Its mark beside it shows when it is not all that was written. Stdlib only.
-"""
+"""The supervisor's journal: what it promised, started and saw end, one checksummed line per record, synced before it is
+reported; and the state in memory (`Book`). A mark beside the journal shows when it is incomplete. Stdlib only."""
 
 import contextlib
 import errno
@@ -25,19 +23,19 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def line(record: Record, number: int = 0) -> bytes:
-    """One record as it is written, the line of this number (0: a record that is no line of a journal)."""
+    """One record as line number `number` (0: not a line of a journal)."""
     body = b"%d %s" % (number, _encode(record).encode())
     return b"%08x %s\n" % (crc32(body), body)
 
 
 def parse(text: bytes) -> Record | None:
-    """The record of one line without its newline; None if it is not whole."""
+    """The record of one line without its newline; None if it is damaged."""
     found = _numbered(text)
     return found[1] if found is not None else None
 
 
 def _numbered(text: bytes) -> tuple[int, Record] | None:
-    """The number and the record of a line; None if it is not whole."""
+    """Number and record of a line; None if it is damaged."""
     if len(text) < 9 or text[8:9] != b" ":
         return None
     try:
@@ -51,8 +49,8 @@ def _numbered(text: bytes) -> tuple[int, Record] | None:
 
 
 class Mark(NamedTuple):
-    """What is known beside the journal of how it was left: in which boot, its generation (`following`: the one that
-    was about to replace it) and the number of its last committed line."""
+    """The journal's state as noted beside it: boot, generation (`following`: the one about to replace it) and number of
+    the last committed line."""
 
     boot: str
     generation: str
@@ -61,7 +59,7 @@ class Mark(NamedTuple):
 
 
 def read_mark(path: str) -> Mark | None:
-    """The mark of the journal at this path; None if there is none that can be read."""
+    """The mark of the journal at this path; None if unreadable."""
     try:
         with open(f"{path}.mark", "rb") as file:
             record = parse(file.read(_MARK_BYTES).split(b"\n")[0])
@@ -73,8 +71,8 @@ def read_mark(path: str) -> Mark | None:
 
 
 class Contents(NamedTuple):
-    """What a journal has: its generation, its records, the numbers of its damaged lines, how many lines there are,
-    whether the last one was cut, and what shows that it is not all that was written (empty: nothing does)."""
+    """A journal's content: generation, records, numbers of damaged lines, number of lines, whether the last one was
+    cut, and evidence that it is incomplete (empty: none)."""
 
     generation: str
     records: list[Record]
@@ -85,7 +83,7 @@ class Contents(NamedTuple):
 
 
 def examine(whole: bytes | None, mark: Mark | None, marked: bool) -> Contents:
-    """Read a journal (None: there is none) of which this is the mark, if it can be read; `marked`: there is one."""
+    """Read a journal (None: missing) with its mark, if readable; `marked`: there is one."""
     if whole is None:
         return Contents("", [], [], 0, False, "the journal is not there any more" if marked else "")
     lines = whole.rstrip(b"\0").split(b"\n")
@@ -148,7 +146,7 @@ class Journal:
         self._buffer: list[bytes] = []
 
     def load(self) -> list[Record]:
-        """All records that can be read, in order. Damage is told, and the damaged file is kept beside the journal."""
+        """All readable records, in order. Damage is logged, and the damaged file is kept beside the journal."""
         try:
             with open(self.path, "rb") as file:
                 whole: bytes | None = file.read()
@@ -174,7 +172,8 @@ class Journal:
         return found.records
 
     def _put_aside(self) -> str:
-        """Give the file a second name, which stays when the journal is replaced. It takes no room on a full disk."""
+        """Link the file to a second name, which stays when the journal is replaced. It needs no space on a full
+        disk."""
         number = 1
         while os.path.exists(aside := f"{self.path}.corrupt-{number}"):
             number += 1
@@ -186,7 +185,7 @@ class Journal:
 
     @fault("supervisor.rewrite")
     def rewrite(self, records: Iterable[Record]) -> None:
-        """Replace the journal, and what was appended to it, by these records: whole and durable, or not at all."""
+        """Replace the journal atomically and durably by these records."""
         generation = os.urandom(6).hex()
         every = [[_HEADER, generation], *records]
         body = b"".join(line(record, number) for number, record in enumerate(every, 1))
@@ -218,13 +217,12 @@ class Journal:
         self.sound = True
 
     def append(self, *record: Any) -> None:
-        """Take a record; it is written by the next commit. Where a rewrite has to come first, that one says it all."""
+        """Add a record for the next commit; ignored if a rewrite has to come first."""
         if self.sound:
             self._buffer.append(line(list(record), self._number + len(self._buffer) + 1))
 
     def commit(self, sync: bool) -> None:
-        """Write what was appended, with `sync` also through to the disk. After an OSError all of it has to be written
-        anew, by a rewrite."""
+        """Write what was appended, with `sync` durably. After an OSError a rewrite is needed."""
         if not self.sound:
             raise OSError(errno.EIO, "an earlier write failed")
         body, count = b"".join(self._buffer), len(self._buffer)
@@ -240,7 +238,7 @@ class Journal:
         self.sound = True
 
     def _mark(self, generation: str, following: str, number: int) -> None:
-        """Note beside the journal how it is now: in place, so that it takes no room on a full disk."""
+        """Update the mark in place, so that it needs no space on a full disk."""
         if self._marking < 0:
             self._boot = boot_id()
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -269,7 +267,7 @@ def _write(fd: int, body: bytes, at: int) -> None:
 
 
 REMEMBERED = 10_000
-"""Forgotten allocations whose ids are still known, so that a very late launch is still refused."""
+"""Acknowledged allocations whose ids are remembered, to refuse a late launch."""
 _COMPACT_AT = 4 << 20
 _CLOCKS = 60.0  # seconds by which the wall clock may have been set since the boot
 _RETRY = 1.0  # seconds after which a disk that refused is tried again
@@ -279,9 +277,9 @@ _LOST = "the record of it was lost when the node's journal was damaged; how it e
 
 
 class Book:
-    """`jobs` has what runs and what ended and is not acknowledged yet, `over` those of them that ended and are not
-    durable yet, `forgotten` the ids of what was acknowledged. Where the disk takes nothing all this stays in memory,
-    and is written whole once it does, not before `retry_at` (seconds since boot)."""
+    """`jobs` are those that run or are not acknowledged, `over` those of them that ended and are not durable yet,
+    `forgotten` the ids of acknowledged ones. While the disk fails this stays in memory, and is rewritten when possible,
+    not before `retry_at` (seconds since boot)."""
 
     def __init__(self, path: str, leases: Leases, log: Callable[[str], None]) -> None:
         self._known = Recorded()
@@ -297,7 +295,7 @@ class Book:
         self._refused = False
 
     def read(self) -> str:
-        """Take in what an earlier supervisor wrote. The boot in which it did, empty if there is nothing."""
+        """Load what an earlier supervisor wrote. Returns the boot in which it did, empty if there is nothing."""
         now_boot = procs.boot_id()
         for record in self.journal.load():
             self._known.take(record)
@@ -316,8 +314,8 @@ class Book:
         return boot
 
     def _not_named(self) -> list[str]:
-        """What was started in this boot, by the output that it has, and is not in the journal: then that one and its
-        mark are older copies, or both are gone."""
+        """Allocations started in this boot, by their output, that are not in the journal: then journal and mark are
+        older copies, or missing."""
         found: list[str] = []
         if len(self.forgotten) >= REMEMBERED:
             return found  # of more the journal keeps no names
@@ -332,16 +330,16 @@ class Book:
 
     @property
     def loss(self) -> Loss | None:
-        """The newest there was."""
+        """The latest loss."""
         return self._known.loss
 
     @property
     def unknown(self) -> bool:
-        """Whether something may live that is not known here."""
+        """Whether something unrecorded may be alive."""
         return self.loss is not None and self.loss.open
 
     def proven(self) -> None:
-        """Nothing lives of what was lost: it was looked for, or somebody who can know says so."""
+        """Nothing of the loss is alive: proven by a search, or confirmed by the owner."""
         if self.loss is not None and self.loss.open:
             self.loss.open = False
             self.journal.append("proven", self.loss.id)
@@ -351,8 +349,8 @@ class Book:
             self._log("nothing lives of what the damaged journal did not name")
 
     def save(self, sync: bool) -> list[Job] | None:
-        """Write what was appended and what is over, with `sync` through to the disk. What is over and durable now; None
-        if the disk takes nothing."""
+        """Write records and ends, with `sync` durably. Returns the ends that are durable now; None if the disk
+        fails."""
         told, self.over = self.over, []
         for job in told:
             self.journal.append("exit", job.id, job.outcome)

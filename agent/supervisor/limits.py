@@ -1,6 +1,5 @@
-"""What a job may take at most: memory, processes, cores (kept by the kernel where there are cgroups, else by
-looking at its processes now and then), and disk for its output (`Outputs`). Stdlib only.
-"""
+"""Limits of jobs: memory, processes, cores (enforced by cgroups, else by polling), and disk for output (`Outputs`).
+Stdlib only."""
 
 import contextlib
 import errno
@@ -24,7 +23,7 @@ _KILLED_CODE = 137  # what a shell ends with when its command was killed by SIGK
 
 
 class _Watched:
-    """A job that runs, and from when until when it is to be looked at again."""
+    """A running job, with the interval in which it is to be checked next."""
 
     def __init__(self, job: Job, now: float) -> None:
         self.job = job
@@ -33,9 +32,8 @@ class _Watched:
 
 
 class Limits:
-    """The limits of all jobs that run. `end` is asked to end one that takes more than it may, with cause, text and
-    grace, `strayed` told once of one that left its cores. `due` is when a look is due, or earlier (seconds since
-    boot)."""
+    """The limits of all running jobs. `end` ends a job above its limits, with cause, text and grace; `strayed` is
+    called once for a job that left its cores. `due` is when a check is due, or earlier (seconds since boot)."""
 
     def __init__(
         self,
@@ -58,26 +56,26 @@ class Limits:
         self._looked = procs.now()
 
     def restore(self, job: Job) -> None:
-        """It is from an earlier supervisor, which may have made its groups, and not have removed them."""
+        """The job is from an earlier supervisor, which may have left its groups."""
         self._cgroups.find(job)
         if job.over:
             self.leave(job)
 
     def admit(self, job: Job, spawner: int) -> None:
-        """Its spawner is about to make its first process: where it counts, that one is in its groups from its start."""
+        """Its spawner is about to make its first process: put that into its groups from the start, where needed."""
         self._slot_groups.begins(job)
         if job.memory or job.cpu_limit:
             self._cgroups.make(job.id, amounts_of(job), guests=1, at_home=False)
             self._cgroups.enter(job.id, spawner)
 
     def admitted(self, job: Job, spawner: int) -> None:
-        """Its first process is there, or could not be made: the spawner is no guest any more."""
+        """Its first process was made, or failed: the spawner leaves the groups."""
         if job.memory or job.cpu_limit:
             self._slot_groups.park(job, spawner)
             self._cgroups.settle(job.id, amounts_of(job))
 
     def watch(self, job: Job, now: float) -> None:
-        """It runs from now on."""
+        """The job runs from now on."""
         if now - self._looked > _DYING:  # whom the kernel killed meanwhile was not of ours
             self._oom_kills, self._looked = procs.oom_kills(), now
         watched = self._watched[job.id] = _Watched(job, now)
@@ -96,12 +94,12 @@ class Limits:
             self._sweep(procs.now())
 
     def _sweep(self, now: float) -> None:
-        """The kernel may need a moment more than the last process did."""
+        """Remove groups; the kernel may need a moment after the last process."""
         if not self._cgroups.sweep():
             self.due = min(self.due, now + _LATEST)
 
     def look(self, now: float) -> None:
-        """Look at what is due. With it at what is due soon: one wake-up does for many."""
+        """Run the checks that are due or nearly due: one wake-up for many."""
         if now < self.due:
             return
         self._kernel_killed(now)
@@ -139,7 +137,7 @@ class Limits:
             job.text = f"the node ran out of memory, and the kernel killed it; it {own} (peak {_size(job.peak)})"
 
     def _kernel_killed(self, now: float) -> bool:
-        """Whether the kernel killed anybody for want of memory a moment ago."""
+        """Whether the kernel's OOM killer acted a moment ago."""
         count, self._looked = procs.oom_kills(), now
         if count != self._oom_kills:
             self._oom_kills, self._killed_at = count, now
@@ -154,7 +152,7 @@ class Limits:
         self._cgroups.confine(watched.job, lambda: self._tree.members(watched.job))
 
     def _plan(self, watched: _Watched, used: int, cost: float, now: float) -> None:
-        """When to look again: before it can have grown over its limit, as far as looking does not cost too much."""
+        """Schedule the next check: before it can exceed its limit, as far as the cost of checks allows."""
         limit = watched.job.memory
         wait = min(max((limit - used) / _FAST, _SOONEST), _LATEST) if limit else _LATEST
         wait = max(wait, cost * len(self._watched) / _SHARE)
@@ -162,7 +160,7 @@ class Limits:
         self.due = min(self.due, watched.due)
 
     def _look(self, job: Job) -> int:
-        """See whether it takes more than it may. The memory it holds, in bytes."""
+        """Check its limits; returns its memory in bytes."""
         members = self._tree.members(job)
         used = sum(seen.resident for seen in members.values())
         if job.memory and used > job.memory:
@@ -181,7 +179,7 @@ class Limits:
         return used
 
     def _keep_on_cores(self, job: Job, members: dict[int, procs.Stat]) -> None:
-        """Put back what has left the job's cores, as `taskset` lets any process do."""
+        """Reset the affinity of threads that left the job's cores, as `taskset` lets any process do."""
         left: dict[int, set[int]] = {}
         for pid, seen in members.items():
             for thread in procs.threads(pid) if seen.threads > 1 else (pid,):
@@ -203,7 +201,7 @@ def _over_memory(job: Job) -> str:
 
 
 def _size(count: float) -> str:
-    """Bytes for people, as protocol/resources.py writes them."""
+    """Format bytes as protocol/resources.py does."""
     for unit in ("B", "K", "M", "G"):
         if count < 1024:
             return f"{count:.1f}".removesuffix(".0") + unit
@@ -245,7 +243,7 @@ class Outputs:
         self._streams: dict[str, tuple[_Stream, _Stream]] = {}
 
     def watch(self, key: str, now: float) -> None:
-        """This allocation writes from now on."""
+        """The allocation writes from now on."""
         folder = os.path.join(self._folder, key)
         both = _Stream(os.path.join(folder, "stdout"), now), _Stream(os.path.join(folder, "stderr"), now)
         for stream in both:
@@ -255,12 +253,12 @@ class Outputs:
         self.due = min(self.due, both[0].due)
 
     def leave(self, key: str) -> None:
-        """It writes no more: what it has written is cut a last time."""
+        """The allocation has ended: cut its output a last time."""
         for stream in self._streams.pop(key, ()):
             self._bound(stream)
 
     def look(self, now: float) -> None:
-        """Look at what is due, and cut what is too long. With it at what is due soon: one wake-up does for many."""
+        """Check what is due or nearly due, and cut what is too long: one wake-up for many."""
         if now < self.due:
             return
         self.due = NEVER
@@ -282,8 +280,8 @@ class Outputs:
         stream.early, stream.due = now + wait / 2, now + wait
 
     def _bound(self, stream: _Stream) -> tuple[int, int]:
-        """If it takes more than it may, give back all but its first MiB and its last half limit. What it takes on disk
-        then, and its size."""
+        """If it exceeds the limit, punch out all but its first MiB and its last half limit. Returns its disk use then,
+        and its size."""
         path, limit = stream.path, self._limit
         seen = _look(stream)
         if seen is None:
@@ -304,7 +302,7 @@ class Outputs:
 
 
 def _look(stream: _Stream) -> os.stat_result | None:
-    """What the stream's file is like; None where there is none, or something else in its place."""
+    """Stat of the stream's file; None if it is missing or replaced."""
     try:
         seen = os.lstat(stream.path)
     except OSError:

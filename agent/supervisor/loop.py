@@ -34,15 +34,15 @@ from distributed_grid.agent.walls.forkserver import ForkServer, ForkServerGone
 from distributed_grid.agent.walls.spawner import CannotStart
 
 VERSION = 1
-"""Of the talk with the agent and of the journal. Another version is another supervisor."""
+"""Version of the protocol with the agent and of the journal. Another version needs another supervisor."""
 OUTPUT_LIMIT = 256 << 20
-"""Bytes that one output stream may take on disk."""
+"""Maximum bytes of one output stream on disk."""
 BATCH = 32
-"""Launches that one turn spawns at most, so that ends are reported meanwhile."""
+"""Maximum number of launches per turn, so that ends are reported meanwhile."""
 LINGER = 10.0
-"""Seconds that a supervisor without jobs and without an agent stays. All it knows is in the journal."""
+"""Seconds that a supervisor stays without jobs and agent."""
 CODE = 10.0
-"""Seconds within which the spawner of a job that an earlier supervisor began has to say how it ended."""
+"""Timeout for a spawner to note how an earlier supervisor's job ended (s)."""
 LOOK = 0.005  # seconds between two looks whether it has
 LONGEST_WAIT = 86400.0  # seconds: epoll takes at most 2^31 milliseconds
 _DOZE = 1.0  # seconds that we sleep at most while something runs: `select` does not count those that the machine slept
@@ -50,7 +50,7 @@ _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
 
 
 def log(text: str) -> None:
-    """A line in supervisor.log. Where the disk is full it is lost, and nothing else."""
+    """Write a line to supervisor.log; lost if the disk is full."""
     text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
     with contextlib.suppress(OSError):
         os.write(2, f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n".encode(errors="replace"))
@@ -122,7 +122,7 @@ class Supervisor:
     # --- what was before -----------------------------------------------------------------------------------------
 
     def _restore(self) -> None:
-        """Take over what an earlier supervisor left running."""
+        """Adopt what an earlier supervisor left running."""
         boot, before = procs.boot_id(), self.book.read()
         self.survivors.end_unknown()
         for job in self.jobs.values():
@@ -147,7 +147,7 @@ class Supervisor:
         return self.slots.noted_exit(job.place, job.id) if job.place is not None else None
 
     def _adopt(self, job: Job) -> bool:
-        """Watch a main process whose parent we are not; False if it is gone."""
+        """Watch a main process that is not our child; False if it is gone."""
         try:
             fd = os.pidfd_open(job.pid) if job.pid else -1
         except OSError:
@@ -179,7 +179,7 @@ class Supervisor:
         self._find_codes(procs.now())
 
     def _find_codes(self, now: float) -> None:
-        """The code can be had once its spawner has reaped it: at once as a rule, later where that has to wait."""
+        """Read exit codes, available once the spawner has reaped: usually at once."""
         for job, until in [*self.codes.items()]:
             last = now >= until or not self._spawner_works(job)
             status = self._noted(job)
@@ -246,7 +246,7 @@ class Supervisor:
                 log(f"the agent says {other!r}, which is not known here")
 
     def _reserve(self, order: dict[str, Any]) -> None:
-        """Say where the working directory of a launch will be, which has to be filled before."""
+        """Reply with the slot of a launch, whose working directory is to be filled before."""
         key = order["id"]
         if key in self.jobs or "/" in key or key.startswith("."):
             self.agent.tell({"op": "reserved", "id": key, "slot": ""})
@@ -256,14 +256,14 @@ class Supervisor:
             self._came(found, "")
 
     def _came(self, spawning: Spawning, why: str) -> None:
-        """A spawner is ready, or never will be."""
+        """A spawner is ready, or failed."""
         self.launches.came(spawning, why)
         if spawning.taken and self.launches.is_reserved(spawning):
             slot = "" if why else spawning.slot.name
             self.agent.tell({"op": "reserved", "id": spawning.taken, "slot": slot, "why": why})
 
     def _proven(self) -> None:
-        """Nothing lives of what a damaged journal did not name."""
+        """Nothing is alive of what a damaged journal did not name."""
         self.book.proven()
         self.slots.know_all()
         self._save(sync=True)
@@ -271,7 +271,7 @@ class Supervisor:
             self.agent.tell({"op": "proven", "id": self.book.loss.id})
 
     def _release(self, job: Job) -> None:
-        """Give back what it held, now that nothing of it lives."""
+        """Free its resources, as nothing of it is alive."""
         self.tree.over(job)
         if (job.orphaned or job.adopted) and job.place is not None and job.place.own:
             self.slots.forks.act(job.place.uid, job.place.gid, [["clear"]])  # else its spawner does
@@ -298,7 +298,7 @@ class Supervisor:
     # --- the loop ------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until nothing runs and nobody is there to ask for more."""
+        """Run until nothing runs and no agent is connected."""
         try:
             while not self._may_leave():
                 for key, _ in self.selector.select(self._timeout()):
@@ -339,7 +339,7 @@ class Supervisor:
         return max(0.0, min(soonest - procs.now(), LONGEST_WAIT)) if soonest < NEVER else None
 
     def _fire(self) -> None:
-        """Do what is due: time limits, leases, the end of somebody's grace, a look at the outputs and at the limits."""
+        """Handle what is due: time limits, leases, grace, and checks of outputs and limits."""
         now = procs.now()
         self.allocations.end_unleased(now)
         self._find_codes(now)
@@ -351,7 +351,7 @@ class Supervisor:
         self.slots.look(now)
 
     def _settle(self) -> None:
-        """A job is over when nothing of it is alive. What its main process left behind is ended first."""
+        """A job is over when nothing of it is alive. Leftovers of its main process are ended first."""
         for job in [*self.tree.ending]:
             if job.adopted and not job.look:
                 continue  # looking through all processes is dear: only when it is due
@@ -365,7 +365,8 @@ class Supervisor:
                 self.endings.arm(job)
 
     def _act(self) -> None:
-        """One write and one sync for all ends and intents of this turn; only then tell the ends, spawn, and tell."""
+        """One write and one sync for all ends and intents of this turn; only then report ends, spawn, and report
+        starts."""
         now = procs.now()
         if now < self.book.retry_at:
             return
@@ -395,7 +396,7 @@ class Supervisor:
             self.agent.tell({"op": "nameless", "id": ""})
 
     def _save(self, sync: bool) -> bool:
-        """Make it durable, then tell the ends. False if the disk takes nothing."""
+        """Commit, then report the ends. False if the disk fails."""
         told = self.book.save(sync)
         for job in told or ():
             self.allocations.tell(job)
@@ -419,7 +420,7 @@ class Supervisor:
             self._save(sync=True)
 
     def _again(self, job: Job, order: dict[str, Any]) -> None:
-        """Its spawner was gone before it had the order: another one gets it."""
+        """Its spawner died before it had the order: use another one."""
         self.tree.over(job)
         del self.jobs[job.id], self.spawners[job.id]
         self.launches.add(job.id, order)
@@ -428,7 +429,7 @@ class Supervisor:
         self.allocations.refuse(key, why.cause, why.text)
 
     def _told(self, spawning: Spawning, message: dict[str, Any], fds: list[int]) -> None:
-        """What a spawner says of its job."""
+        """Handle a spawner's report about its job."""
         job = self.jobs.get(message.get("id", ""))
         try:
             if job is None or self.spawners.get(job.id) is not spawning:
@@ -483,7 +484,7 @@ class Supervisor:
         return job
 
     def _sweep(self, job: Job) -> bool:
-        """Have its spawner end all of a job that is alone with its user or pid namespace."""
+        """Have its spawner kill all of a job with a user id or pid namespace of its own."""
         spawning = self.spawners.get(job.id)
         if spawning is None or spawning.dead or not (spawning.slot.own or spawning.slot.walls == NAMESPACE):
             return False

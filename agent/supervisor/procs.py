@@ -1,6 +1,5 @@
-"""Processes as the supervisor sees them: who descends from whom, whose job an orphan is, and signals that cannot hit a
-stranger. A thin layer over /proc, pidfds and the three kernel calls that Python does not have. Stdlib only.
-"""
+"""Processes: descent, orphans, and signals that cannot hit a reused pid. A thin layer over /proc, pidfds and the three
+kernel calls that Python does not have. Stdlib only."""
 
 import ctypes
 import fcntl
@@ -23,8 +22,8 @@ _OOM_SCORE = "/proc/self/oom_score_adj"
 
 
 class Stat(NamedTuple):
-    """What /proc/<pid>/stat says: `start` is in clock ticks since boot, `resident` in bytes, with pages that others
-    have as well; `status` is a zombie's wait status."""
+    """Fields of /proc/<pid>/stat: `start` in clock ticks since boot, `resident` in bytes, including shared pages;
+    `status` is a zombie's wait status."""
 
     state: str
     parent: int
@@ -37,18 +36,18 @@ class Stat(NamedTuple):
 
 
 def punch(fd: int, start: int, end: int) -> None:
-    """Give the disk blocks of [start, end) back; the file keeps its size and reads as zeros there."""
+    """Free the disk blocks of [start, end); the file keeps its size and reads as zeros there."""
     if _libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, start, end - start) != 0:
         raise OSError(ctypes.get_errno(), "fallocate(PUNCH_HOLE)")
 
 
 def now() -> float:
-    """Seconds since boot, those asleep included: the one clock of the supervisor, the same for the next one."""
+    """Seconds since boot, including suspension: the only clock of the supervisor, the same for the next one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def ticks() -> int:
-    """Now, as `Stat.start` counts."""
+    """Now, in the unit of `Stat.start`."""
     return int(now() * _TICKS)
 
 
@@ -102,7 +101,7 @@ def _read(path: str) -> bytes:
 
 
 def stat(pid: int) -> Stat | None:
-    """The process as it is now; None if there is none."""
+    """The process now; None if there is none."""
     text = _read(f"/proc/{pid}/stat").decode(errors="replace")
     if not text:
         return None
@@ -129,7 +128,7 @@ def _sizes(path: str) -> dict[bytes, int]:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory, on the whole machine since boot."""
+    """The machine's number of OOM kills since boot."""
     _, found, rest = _read("/proc/vmstat").partition(b"\noom_kill ")
     return int(rest.split(None, 1)[0]) if found else 0
 
@@ -143,17 +142,17 @@ def threads(pid: int) -> list[int]:
 
 
 def everyone() -> Iterator[int]:
-    """All processes. Costs milliseconds: only for the rare moments after a supervisor was killed."""
+    """All pids. Costs milliseconds: only for the rare moments after a supervisor was killed."""
     return (int(name) for name in os.listdir("/proc") if name.isdecimal())
 
 
 def children(pid: int) -> list[int]:
-    """The children of all threads of a process. Some may be missed while they come and go: ask until none is new."""
+    """The children of all threads of a process. Some may be missed while they come and go: repeat until none is new."""
     return [int(child) for thread in threads(pid) for child in _read(f"/proc/{pid}/task/{thread}/children").split()]
 
 
 def descendants(roots: Iterable[int]) -> dict[int, Stat]:
-    """The roots and all below them that live."""
+    """The roots and their live descendants."""
     found: dict[int, Stat] = {}
     todo = [(root, -1) for root in roots]
     while todo:
@@ -170,12 +169,12 @@ def descendants(roots: Iterable[int]) -> dict[int, Stat]:
 
 
 def lives(seen: Stat) -> bool:
-    """Whether anything of a process runs: also one whose first thread has ended looks like a zombie."""
+    """Whether a process has a live thread, even if its first one is a zombie."""
     return seen.state not in "ZX" or seen.threads > 1
 
 
 def send(pid: int, start: int, signum: int) -> bool:
-    """Signal the one process that has this pid and start time, never one that got the pid after it."""
+    """Signal the process with this pid and start time, never one that reused the pid."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:
@@ -208,7 +207,7 @@ def status_by_pidfd(fd: int, pid: int, start: int) -> int | None:
 
 
 def pid_of(fd: int) -> int:
-    """The pid, as we count, of the process that a pidfd refers to; 0 if it is gone."""
+    """The pid, in our namespace, of a pidfd's process; 0 if it is gone."""
     for line in _read(f"/proc/self/fdinfo/{fd}").splitlines():
         if line.startswith(b"Pid:"):
             return max(0, int(line[4:]))

@@ -21,9 +21,9 @@ from distributed_grid.agent.supervisor.spawners import Spawners
 from distributed_grid.agent.supervisor.tree import Tree
 
 ALLOCATION = re.compile(r"j-[a-z2-7]{12}(?:_\d{1,9})?\.\d{1,9}")
-"""What an allocation's id looks like, as far as an unknown one is taken for one."""
+"""Pattern of the ids that are taken for unknown allocations."""
 EVERY = 2.0
-"""Seconds between two looks while it is not known what ran."""
+"""Interval between searches while it is unknown what ran (s)."""
 _GROUP_TRIES = 10  # of 0.1 s each
 _PAUSES = (0.0, *(0.01 * 2**again for again in range(9)))  # seconds between two tries to end a slot
 
@@ -92,7 +92,7 @@ class Survivors:
 
     @property
     def due(self) -> float:
-        """When to look again."""
+        """When to search again."""
         return self._next if self._book.unknown else NEVER
 
     def look(self, now: float) -> bool:
@@ -122,7 +122,7 @@ class Survivors:
         return [place for place in self._slots.left_over() if place.name not in known]
 
     def _known(self) -> set[str]:
-        """The slots that are ours, or of a job that the journal knows."""
+        """Our slots, and those of jobs in the journal."""
         jobs = self._book.jobs.values()
         return self._slots.names() | {job.place.name for job in jobs if job.place is not None and not job.over}
 

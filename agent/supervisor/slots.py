@@ -1,9 +1,8 @@
-"""Which slot a launch gets, whose user id that has, and when it is given up: the decisions alone. The processes,
-channels and files of slots are in spawners.py.
+"""Which slot a launch gets, the slot's user id, and when it is given up: decisions only. The processes, channels and
+files of slots are in spawners.py.
 
-A slot is made when a job finds none of its kind idle, is used again by the same submitter's next jobs, and is given up
-after a while without work. Stdlib only.
-"""
+A slot is made when none of its kind is idle, is reused for jobs of the same submitter, and is given up when idle for a
+while. Stdlib only."""
 
 from collections.abc import Callable, Container, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -12,13 +11,13 @@ from distributed_grid.agent.supervisor.job import NEVER
 from distributed_grid.agent.walls.enclosure import NAMESPACE, USER
 
 IDLE = 30.0
-"""Seconds that a slot without a job stays."""
+"""Seconds that an idle slot stays."""
 MAKING = 15.0
-"""Seconds that the making of its spawner may take."""
+"""Timeout for making its spawner (s)."""
 
 
 class Account(NamedTuple):
-    """A user of the machine whom a job is to run as (agent.run_as)."""
+    """The machine's user that a job is to run as (agent.run_as)."""
 
     uid: int
     gid: int
@@ -26,8 +25,8 @@ class Account(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What has to be equal of two launches for the second one to get the slot of the first: whose they are, and what
-    is built around all jobs of a slot. `trusted`: the submitter is among the node's owners."""
+    """What two launches need in common to use one slot: their user, and the walls. `trusted`: the submitter is an owner
+    of the node."""
 
     submitter: str
     account: Account | None
@@ -38,7 +37,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(order: dict[str, Any]) -> Kind:
-    """The kind of slot that a launch needs, as the agent orders it."""
+    """The kind of slot that a launch order needs."""
     user, limits = order.get("user"), order.get("limits") or {}
     account = None if user is None else Account(user["uid"], user["gid"], tuple(user["groups"]))
     how = limits.get("pids", 0), limits.get("nice", 0), order.get("trusted", False), order.get("gpus", False)
@@ -46,7 +45,7 @@ def kind_of(order: dict[str, Any]) -> Kind:
 
 
 class Who(NamedTuple):
-    """Who the processes of a slot are, as Slot has it (walls/enclosure.py)."""
+    """The user of a slot's processes, as in Slot (walls/enclosure.py)."""
 
     walls: str
     uid: int
@@ -58,8 +57,8 @@ class Who(NamedTuple):
 
 
 class UserIds:
-    """Gives out the user ids of slots, from a range, one after another from behind `begin` on: what an earlier slot
-    left somewhere is nobody's until the range is through."""
+    """Allocates user ids of slots from a range in turn, starting after `begin`: leftovers of an earlier slot get no new
+    owner until the range is used up."""
 
     def __init__(self, first: int, last: int, begin: int) -> None:
         self._first, self._last, self._newest = first, last, begin
@@ -121,7 +120,7 @@ class SlotTable(Generic[U]):
         self._idle: dict[Kind, list[U]] = {}
 
     def take(self, kind: Kind, allocation: str, now: float) -> U | None:
-        """An idle slot of this kind, for this allocation from now on: the one that was used last. None: make one."""
+        """The most recently used idle slot of this kind, now of this allocation. None: make one."""
         if not (idle := self._idle.get(kind)):
             return None
         found = idle.pop()
@@ -129,20 +128,20 @@ class SlotTable(Generic[U]):
         return found
 
     def add(self, slot: U, allocation: str) -> None:
-        """One more, which is being made for this allocation."""
+        """Add a slot that is being made for this allocation."""
         self.all[slot.name] = slot
         slot.taken = allocation
         self.due = min(self.due, slot.since + MAKING)
 
     def release(self, slot: U, now: float) -> None:
-        """Its job is over, or was none."""
+        """Its job is over, or was never started."""
         slot.taken, slot.since = "", now
         if not slot.dead:
             self._idle.setdefault(slot.kind, []).append(slot)
             self.due = min(self.due, now + IDLE)
 
     def drop(self, slot: U) -> None:
-        """It is given up; again without effect."""
+        """Remove it; repeated calls have no effect."""
         self.all.pop(slot.name, None)
         if slot in (idle := self._idle.get(slot.kind, [])):
             idle.remove(slot)
@@ -151,7 +150,7 @@ class SlotTable(Generic[U]):
         slot.dead = True
 
     def overdue(self, now: float) -> Iterator[tuple[U, str]]:
-        """Which are to be given up, and why, in words: they were never made (empty: they were idle for long)."""
+        """Slots to give up, with the reason: never made, or (empty) idle for too long."""
         self.due = NEVER
         for slot in [*self.all.values()]:
             until = slot.since + (IDLE if slot.made else MAKING)

@@ -1,7 +1,5 @@
-"""The supervisor's sockets: the one at which it talks with its agent, in JSON lines, and the one that hands
-connections about a job's files to a process with that job's rights; and the warnings that an operator has to
-hear. Stdlib only.
-"""
+"""The supervisor's sockets: one for its agent, in JSON lines, and one that passes connections about a job's files to a
+process with that job's rights; and the warnings for an operator. Stdlib only."""
 
 import contextlib
 import json
@@ -22,7 +20,7 @@ from distributed_grid.runtime.faults import fault
 from distributed_grid.runtime.unix import AGENT, PeerRefused, bound, judge, process_name
 
 PATIENCE = 0.002
-"""Seconds that a patient message waits at most for others to go with."""
+"""Maximum delay of a patient message (s)."""
 _PART = 1 << 16  # more would be fetched from the system, and given back, for each message
 _MOST_UNSENT = 8 << 20
 _MOST_LINE = 16 << 20
@@ -170,7 +168,7 @@ def job_roots() -> set[int]:
 FILES_SOCKET = "files.sock"
 _MOST = 4096
 _AT_ONCE = 64
-"""Connections that may wait to say which slot they are about."""
+"""Maximum number of connections that have not named their slot yet."""
 
 
 class FilesSocket:
@@ -239,9 +237,9 @@ class FilesSocket:
 
 INTERVAL = 60.0
 LINES = 20
-"""The most lines in that time."""
+"""Maximum number of lines per interval."""
 UNHEARD = 20
-"""Lines that are kept for an agent that is not there; of more, the newest."""
+"""Number of latest lines kept for an absent agent."""
 
 
 class Throttle:
@@ -254,7 +252,7 @@ class Throttle:
         self._unsaid = 0
 
     def passed(self, line: str, now: float) -> str:
-        """The line as it is to be said at `now` (seconds); empty: it is left out."""
+        """The line to log at `now` (seconds); empty: it is suppressed."""
         if not self._said or now - self._since >= INTERVAL:
             self._since, unsaid, self._unsaid = now, self._unsaid, 0
             self._said = {line}
@@ -276,14 +274,14 @@ class Warnings:
         self._unheard: deque[str] = deque(maxlen=UNHEARD)
 
     def warn(self, line: str) -> None:
-        """Say this, unless it was said a moment ago."""
+        """Log and send this, unless it was said recently."""
         if said := self._throttle.passed(line, self._clock()):
             self._log(said)
             if not self._tell(said):
                 self._unheard.append(said)
 
     def unheard(self) -> list[str]:
-        """What no agent has heard yet. From now on one has."""
+        """Lines that no agent has received; they count as received now."""
         lines = [*self._unheard]
         self._unheard.clear()
         return lines

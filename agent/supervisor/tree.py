@@ -1,6 +1,5 @@
-"""All processes of all jobs: what of a job is alive, and signalling or ending all of it; where nothing else ends
-it, in rounds until it is proven that none is left. Stdlib only.
-"""
+"""All processes of all jobs: what of a job is alive, and signals to all of it; where nothing else can kill it, in
+rounds until it is proven that none is left. Stdlib only."""
 
 import contextlib
 import os
@@ -27,7 +26,7 @@ _GONE = -1  # in the place of a parent
 
 
 class Found(NamedTuple):
-    """What a walk has met: the members' start times by pid, parents before children, and whether it has missed none."""
+    """Result of a walk: the members' start times by pid, parents before children, and whether it is complete."""
 
     members: dict[int, int]
     complete: bool
@@ -241,7 +240,7 @@ class Tree:
         return bool(self.running or self.ending or self.watched)
 
     def reap(self, spawner_ended: Callable[[int], Job | None]) -> None:
-        """Take the exits of all our children: spawners, and what spawners left to us."""
+        """Reap all our children: spawners, and orphans of spawners."""
         bereft: list[Job] = []
         unknown: dict[int, tuple[procs.Stat, int, Any]] = {}
         while (pid := _next_ended()) != 0:
@@ -333,7 +332,7 @@ class Tree:
             procs.send(pid, start, signum)
 
     def set_cores(self, job: Job, threads: dict[int, set[int]]) -> None:
-        """Have these threads of the job run on these cores only."""
+        """Restrict these threads of the job to these cores."""
         if (other := self._other_user(job)) is not None:
             self._act(*other, [["cores", thread, sorted(cores)] for thread, cores in threads.items()])
             return
@@ -525,7 +524,7 @@ class Stopper:
         return True
 
     def go_on(self, job: Job) -> None:
-        """Let it go on, those that were stopped last first."""
+        """Continue it, in reverse order of stopping."""
         if self._place is not None:
             cgroups.thawed(self._place, job.id)
         self._tree.send(job, dict(reversed(self._stopped.pop(job, {}).items())), signal.SIGCONT)
@@ -539,7 +538,7 @@ class Stopper:
             self.tidy()
 
     def tidy(self) -> None:
-        """Remove the groups of jobs that are over, as far as the kernel is done with them."""
+        """Remove the groups of ended jobs, as far as the kernel is done with them."""
         place = self._place
         self._leaving = {key for key in self._leaving if place is not None and not cgroups.left(place, key)}
         self.due = procs.now() + _AGAIN if self._leaving else NEVER
