@@ -70,7 +70,7 @@ async def test_a_certificate_near_its_end_is_replaced_by_the_one_that_the_coordi
 async def test_a_refusal_leaves_the_identity_and_is_tried_again(
     coordinator: Coordinator, session: Session, folder: Path, answer: NewCertificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renewal, "AGAIN", 0.01)
+    monkeypatch.setattr(renewal, "BACK_OFF", 0.01)
     before = (folder / "own.crt").read_bytes()
     one, running = await renewing(folder, session)
     await coordinator.hears(WantCertificate)
