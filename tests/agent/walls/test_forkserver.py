@@ -68,8 +68,9 @@ def test_where_there_can_be_no_other_one_that_is_said(server: ForkServer, tmp_pa
     assert made_by(server, tmp_path), "the one that is there serves on"
 
 
-def test_it_ends_with_its_channel_and_signals_do_not_end_it() -> None:
+def test_it_ends_with_its_channel_and_signals_do_not_end_it(tmp_path: Path) -> None:
     server = ForkServer()
+    made_by(server, tmp_path)  # so it has begun, and ignores signals
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(server.pid, signum)
     assert os.waitpid(server.pid, os.WNOHANG) == (0, 0)
