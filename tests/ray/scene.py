@@ -1,6 +1,7 @@
 """A Ray cluster with a grid around it: its head on one host, a node of the grid on another, each with an address of its
 own."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -103,10 +104,13 @@ class Cluster:
         return None if answer["trouble"] else answer["boosts"]
 
     def drive(self, code: str) -> Any:
-        """What a program of the cluster prints last, as JSON."""
+        """What a program of the cluster prints last, as JSON; Ray prints its own warnings to stdout, too."""
         done = self._program(code)
         assert done.returncode == 0, done.stderr[-3000:]
-        return json.loads(done.stdout.splitlines()[-1])
+        for line in reversed(done.stdout.splitlines()):
+            with contextlib.suppress(ValueError):
+                return json.loads(line)
+        raise AssertionError(f"it printed no JSON: {done.stdout[-3000:]}")
 
     def resources(self) -> dict[str, float]:
         """What the cluster has in all, for a program of it."""
