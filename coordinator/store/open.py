@@ -29,7 +29,6 @@ from distributed_grid.coordinator.core.rollback import (
     missing,
 )
 from distributed_grid.coordinator.store import evidence, rows
-from distributed_grid.coordinator.store import evidence as store_mark
 from distributed_grid.coordinator.store.errors import StoreFailed, StoreRefused, as_sqlite
 from distributed_grid.coordinator.store.rows import Damaged
 from distributed_grid.runtime.faults import fault
@@ -231,8 +230,8 @@ AUDIT_ROWS = 10_000
 TRIM_AUDIT = "DELETE FROM audit WHERE rowid <= (SELECT max(rowid) FROM audit) - ?"
 BESIDE = ("-wal", "-shm")
 NO_TRACES = Traces()
-YOUNG = 600.0
-"""Minimum retention of an ended job (s), as in retention.py."""
+MIN_RETENTION = 600.0
+"""Minimum retention of an ended job (s), whatever the bounds are: a client may be waiting for the result."""
 
 
 class Outside(NamedTuple):
@@ -270,7 +269,7 @@ def _commit_epoch(db: sqlite3.Connection) -> None:
 def read_outside(path: Path) -> Outside:
     """What can be known of a store without SQLite. Raises StoreRefused if it is inaccessible."""
     try:
-        mark = store_mark.read_mark(path)  # before the log: a coordinator that is at work only adds to that
+        mark = evidence.read_mark(path)  # before the log: a coordinator that is at work only adds to that
         there = path.exists() and path.stat().st_size > 0
         return Outside(there, evidence.read_wal(path), mark)
     except OSError as error:
@@ -294,7 +293,7 @@ def _missing_jobs(db: sqlite3.Connection, point: Point, traces: Traces) -> list[
     """Jobs that the audit log says were accepted and that the store lacks: they are committed before that is logged;
     those of more than ten minutes before the last commit may have been removed since."""
     row = db.execute("SELECT value FROM meta WHERE name = 'restored'").fetchone()
-    since = max(point.clock - YOUNG, float(row[0]) if row else 0.0)
+    since = max(point.clock - MIN_RETENTION, float(row[0]) if row else 0.0)
     gone = [
         name
         for name, at in traces.accepted
@@ -325,7 +324,7 @@ def begin(path: Path, traces: Traces) -> OpenedStore:
                 log.warning("the high-water mark of the store is damaged and made anew")
         if bad:
             _keep_damaged(db, path)
-        key = key_of(db) or outside.mark.key or secrets.token_bytes(store_mark.KEY_BYTES)
+        key = key_of(db) or outside.mark.key or secrets.token_bytes(evidence.KEY_BYTES)
         begun, loss = _begin_epoch(db, point, marked, traces, found, lost, bad, key)
         return OpenedStore(db, begun, loss, key, point.commits)
     except UnicodeDecodeError as error:  # invalid UTF-8 in the store, or in SQLite's message

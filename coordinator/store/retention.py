@@ -16,11 +16,9 @@ from pathlib import Path
 
 import structlog
 
-from distributed_grid.coordinator.store.open import connect
+from distributed_grid.coordinator.store.open import MIN_RETENTION, connect
 
 DAY = 86400.0
-YOUNG = 600.0
-"""Minimum retention (s) whatever the bounds are: a client may be waiting for the result."""
 CHECK_INTERVAL = 60.0
 """Interval between checks (s)."""
 STEP_SECONDS = 0.01
@@ -118,7 +116,7 @@ class Retention:
             share = math.ceil(ended * (1 - self._keep.size / used))
             if share and (last := db.execute(_BOUNDARY.format("ASC"), (share - 1,)).fetchone()) is not None:
                 boundary = max(boundary, last[0])
-        return min(boundary, now - YOUNG)
+        return min(boundary, now - MIN_RETENTION)
 
     def _remove(self, db: sqlite3.Connection, boundary: float) -> int:
         removed = 0

@@ -17,7 +17,8 @@ import pytest
 from distributed_grid.coordinator.core.commands import RecordAllocation, RecordJob, RecordNode, RecordOrders
 from distributed_grid.coordinator.core.model import Active, Allocation, Attempt, Ended, Job, Queued
 from distributed_grid.coordinator.store import retention as store_retention
-from distributed_grid.coordinator.store.retention import DAY, YOUNG, Keep, Retention
+from distributed_grid.coordinator.store.open import MIN_RETENTION
+from distributed_grid.coordinator.store.retention import DAY, Keep, Retention
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State
 from distributed_grid.protocol.nodes import Drain, NodeOrders
@@ -95,13 +96,13 @@ def test_each_bound_may_be_nothing(store: Store, nothing: Keep) -> None:
 
 
 def test_what_lives_never_goes(store: Store) -> None:
-    keep(store, a_job(1, -1), a_job(2, 2 * YOUNG))
+    keep(store, a_job(1, -1), a_job(2, 2 * MIN_RETENTION))
     assert retention(store, Keep(days=0, jobs=0, size=0)).look() == 1
     assert left(store) == [1]
 
 
 def test_what_ended_a_moment_ago_stays_whatever_the_bounds_are(store: Store) -> None:
-    keep(store, a_job(1, YOUNG - 1), a_job(2, YOUNG + 1))
+    keep(store, a_job(1, MIN_RETENTION - 1), a_job(2, MIN_RETENTION + 1))
     assert retention(store, Keep(days=0, jobs=0, size=0)).look() == 1
     assert left(store) == [1]
 
