@@ -5,21 +5,29 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.stamp
 ARGS   ?=
 
-.PHONY: help demo test test-all deep coverage lint format types wheel bench chaos abuse fuzz docs install clean
+# Tests and demo start hundreds of processes; without bytecode on disk each compiles all it imports, which takes twice
+# the CPU time.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help demo test test-all deep coverage lint format types wheel pipx bench chaos abuse fuzz newcomer profile docs install clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     the whole grid on this machine, with a job run on borrowed capacity"
 	@echo "make test     all tests this machine can run, several at once (pytest's arguments: ARGS='-k name'; one by one: ARGS='-n 0')"
-	@echo "make deep     the random tests of what is pure with forty times as many examples, seeds and states"
+	@echo "make deep     the random tests of what is pure with forty times as many examples, seeds and states; 20 boosts in turn"
 	@echo "make coverage lines and branches that the tests of all rooms reach; less than the floor in pyproject.toml fails"
 	@echo "make test-all the tests with each of Python 3.11, 3.12 and 3.13 that is installed"
 	@echo "make lint     ruff: rules and format       make format   fix both"
 	@echo "make types    mypy --strict, tests too     make wheel    build wheel and sdist into dist/, and install the wheel"
-	@echo "make bench    run the benchmarks           make docs     write the generated pages"
+	@echo "make pipx     install the command grid for you, by pipx"
+	@echo "make bench    run the benchmarks (ARGS='throughput latency'; ARGS=peers: beside other systems)"
+	@echo "make docs     write the generated pages"
+	@echo "make profile  CPU by process and function, system calls and syncs a job (ARGS='throughput', 'latency' or 'bulk')"
 	@echo "make chaos    kill, stop and cut off a real grid under load, and check the result (ARGS='--minutes 20 --seed 1')"
 	@echo "make abuse    adversarial load test: attacks by peers and by jobs, under all walls (ARGS='--levels user --no-siege')"
 	@echo "make fuzz     a million malformed frames against every reader (ARGS='--frames 1000000 --seed 1')"
+	@echo "make newcomer type README and docs as an ordinary user of bare Debians (root, mmdebstrap; ARGS='--suite trixie tour.md')"
 	@echo "make clean    remove .venv and everything built"
 
 install: $(STAMP)
@@ -41,8 +49,8 @@ test: $(STAMP) $(VENV)/.ray
 
 PURE := tests/protocol tests/coordinator/core tests/agent/core tests/simulator
 
-deep: $(STAMP)
-	@GRID_DEEP=1 $(PY) -m pytest -n logical --timeout 3600 $(PURE) $(ARGS)
+deep: $(STAMP) $(VENV)/.ray
+	@GRID_DEEP=1 $(PY) -m pytest -n logical --timeout 3600 $(PURE) tests/ray/test_boosts_in_turn.py $(ARGS)
 
 # Whole grids of real processes (tests/e2e, tests/ray, …) would make it several times as long, for a few lines more.
 ROOMS := tests/protocol tests/coordinator tests/agent tests/cli tests/config tests/runtime tests/push tests/simulator
@@ -67,8 +75,14 @@ types: $(STAMP)
 wheel: $(STAMP)
 	@$(PY) scripts/wheel.py
 
+pipx:
+	@scripts/pipx.sh
+
 bench: $(STAMP)
 	@$(PY) bench/run.py $(ARGS)
+
+profile: $(STAMP)
+	@$(PY) -m bench._profile $(ARGS)
 
 chaos: $(STAMP)
 	@GRID_FAULT_MATRIX=all $(PY) -m pytest -q tests/e2e/test_faults.py
@@ -79,6 +93,9 @@ abuse: $(STAMP)
 
 fuzz: $(STAMP)
 	@$(PY) -m tests.fuzz.campaign $(ARGS)
+
+newcomer: $(STAMP)
+	@$(PY) -m tests.newcomer.campaign $(ARGS)
 
 docs: $(STAMP)
 	@if [ -f docs/generate.py ]; then $(PY) docs/generate.py; else echo "docs: nothing is generated yet"; fi

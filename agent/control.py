@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 
 from distributed_grid import __version__
 from distributed_grid.agent.core.table import Table
@@ -23,6 +22,7 @@ from distributed_grid.agent.supervisor.sockets import Throttle
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts, Offer
 from distributed_grid.runtime import unix
+from distributed_grid.runtime.logs import get_logger
 from distributed_grid.runtime.unix import boot_clock, bound
 
 SOCKET = "agent.sock"
@@ -33,7 +33,7 @@ LOOK = 0.1
 ACKNOWLEDGED = 10.0
 """Timeout for the coordinator to acknowledge the last ends (s)."""
 
-log = structlog.get_logger("agent")
+log = get_logger("agent")
 
 
 class Control:

@@ -1,6 +1,7 @@
 """The checks of `grid doctor` on a node, and of `grid coordinator check --agent-state-dir` in an agent's state
 directory. Nothing is changed."""
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -12,16 +13,18 @@ from distributed_grid.agent.cgroups.hierarchies import described, survey
 from distributed_grid.agent.gpus.backends import open_backend
 from distributed_grid.agent.launch.isolation import (
     AGENT,
+    NOT_AS_ROOT,
+    ROOT_JOBS,
     WallSettings,
     are_weak,
     choose_walls,
     default_owners,
     end_proof,
     promised,
+    runs_all_as_root,
     shares_account,
     walls_remedy,
 )
-from distributed_grid.agent.launch.workdir import read_launch
 from distributed_grid.agent.supervisor import journal as supervisor_journal
 from distributed_grid.agent.supervisor.journal import REMEMBERED
 from distributed_grid.agent.supervisor.procs import boot_id
@@ -49,6 +52,7 @@ def look(asked: WallSettings, backend: str, cgroup: str) -> Iterator[Finding]:
     if here:
         yield from _agent(state_dir)
         yield walls(asked)
+        yield from root_jobs(asked)
         if os.geteuid() == state_dir.stat().st_uid:
             yield _ends(asked, cgroup)
         yield disk("agent's disk", state_dir)
@@ -95,6 +99,13 @@ def walls(asked: WallSettings) -> Finding:
         return Finding("walls", Level.WARNING, what, why, remedy)
     what = f"jobs run behind walls {found}, so only those of {owners} do (agent.owners)"
     return Finding("walls", Level.WARNING, what, why, f"{remedy}; or agent.trust: everyone")
+
+
+def root_jobs(asked: WallSettings) -> Iterator[Finding]:
+    """That everyone's jobs run as root here, if they do."""
+    with contextlib.suppress(GridError):  # `walls` reports it
+        if os.geteuid() == asked.state_dir.stat().st_uid and runs_all_as_root(asked, choose_walls(asked)[0]):
+            yield Finding("root", Level.WARNING, ROOT_JOBS, "the agent is root, and so are they", NOT_AS_ROOT)
 
 
 def _ends(asked: WallSettings, cgroup: str) -> Finding:
@@ -151,6 +162,7 @@ JOURNAL_TRIES, JOURNAL_PAUSE = 5, 0.1
 """Number of reads and the pause between them (s) before a journal that may be being written counts as damaged."""
 StateFinding = tuple[str, str, str]
 """Place, problem, and remedy."""
+_KEPT = 9  # where an intent has what is kept of its launch
 
 
 def check_state(state_dir: Path) -> list[StateFinding]:
@@ -165,13 +177,12 @@ def check_state(state_dir: Path) -> list[StateFinding]:
     try:
         # Read before the journal: a job started meanwhile is in the journal only.
         started = {name for name in _folders(allocs) if (allocs / name / "stdout").exists()}
-        found, live, known = _journal(journal)
+        found, unclear, known = _journal(journal)
     except OSError as error:
         raise GridError(f"{error.filename or state_dir} cannot be read", why=error.strerror or str(error)) from None
-    for name in sorted(live):
-        if read_launch(state_dir, name) is None:
-            hint = "nothing, if it ends soon: until then it is not known what it holds"
-            found.append((f"allocation {name}", "has not ended, and its spec cannot be read", hint))
+    for name in sorted(unclear):
+        hint = "nothing, if it ends soon"
+        found.append((f"allocation {name}", "has not ended, and it is not known what it holds", hint))
     if len(known) < REMEMBERED:
         for name in sorted(started - known):
             hint = f"look at {allocs / name} and remove it"
@@ -187,7 +198,7 @@ def _folders(allocs: Path) -> list[str]:
 
 
 def _journal(path: Path) -> tuple[list[StateFinding], set[str], set[str]]:
-    """Problems of the journal; its live allocations; all its allocations."""
+    """Problems of the journal; its live allocations without what they hold; all its allocations."""
     marked = path.with_name("journal.mark").is_file()
     if not path.is_file() and not marked:
         return [("journal", "is not there", "nothing, if no job was ever run here")], set(), set()
@@ -205,15 +216,15 @@ def _journal(path: Path) -> tuple[list[StateFinding], set[str], set[str]]:
             time.sleep(JOURNAL_PAUSE)  # it is just being written or replaced
         if read.doubt and not found:
             found.append(("journal", f"does not have all that was written: {read.doubt}", hint))
-    live: dict[str, None] = {}
+    unclear: dict[str, None] = {}
     known: set[str] = set()
     open_loss = ""
     for record in read.records:
         if record[0] in ("intent", "exit", "forget"):
             known.add(record[1])
-            live.pop(record[1], None)
-            if record[0] == "intent":
-                live[record[1]] = None
+            unclear.pop(record[1], None)
+            if record[0] == "intent" and not (len(record) > _KEPT and record[_KEPT]):
+                unclear[record[1]] = None
         elif record[0] == "loss":
             open_loss = record[3] if record[5] and record[4] == boot_id() else ""
         elif record[0] == "proven":
@@ -221,7 +232,7 @@ def _journal(path: Path) -> tuple[list[StateFinding], set[str], set[str]]:
     if open_loss:
         hint = "look whether something of the jobs that ran here lives, then: grid agent accept-loss; or reboot"
         found.append(("journal", f"was damaged, and it is not known what ran before: {open_loss}", hint))
-    return found, set(live), known
+    return found, set(unclear), known
 
 
 def _epoch(path: Path) -> list[StateFinding]:

@@ -11,19 +11,19 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import structlog
 
 from distributed_grid import __version__
 from distributed_grid.agent.cgroups.hierarchies import described, survey, take_leaf
 from distributed_grid.agent.core.spare.lender import describe
-from distributed_grid.agent.core.spare.thresholds import OFF, Limits
+from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.agent.data.disk import Bounds
 from distributed_grid.agent.gpus.backends import open_backend
 from distributed_grid.agent.launch import raylet
 from distributed_grid.agent.launch.isolation import (
+    NOT_AS_ROOT,
+    ROOT_JOBS,
     Walled,
     WallSettings,
     check_run_as,
@@ -37,9 +37,10 @@ from distributed_grid.agent.launch.supervisor import start
 from distributed_grid.agent.runtime import Runtime, RuntimeSettings
 from distributed_grid.agent.sampling.probe import Probe
 from distributed_grid.agent.sampling.trees import kin_roots
-from distributed_grid.agent.supervisor.loop import OUTPUT_LIMIT
+from distributed_grid.agent.settings import NodeSettings
 from distributed_grid.agent.walls import forkserver, syscalls
 from distributed_grid.agent.walls.enclosure import USER
+from distributed_grid.config import lending
 from distributed_grid.config.schema import Agent
 from distributed_grid.config.settings import ClusterConfig
 from distributed_grid.identity.credentials import IDENTITY, has_identity
@@ -47,7 +48,8 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import parse_ports
 from distributed_grid.protocol.nodes import NodeFacts, Offer, Sample
 from distributed_grid.protocol.placement import open_to_all
-from distributed_grid.protocol.resources import GIB, MIB, MILLI, format_bytes, format_ranges
+from distributed_grid.protocol.resources import GIB, MILLI, format_bytes, format_ranges
+from distributed_grid.runtime.logs import get_logger
 from distributed_grid.runtime.service import (
     announce,
     configure_logs,
@@ -63,11 +65,9 @@ from distributed_grid.runtime.service import (
 from distributed_grid.runtime.unix import AGENT as PROCESS_NAME
 from distributed_grid.runtime.unix import name_process
 
-log = structlog.get_logger("agent")
+log = get_logger("agent")
 
 MOST_INSTANCE = 64
-OWNER = ("owner_policy", "owner_after", "owner_quiet", "owner_most", "owner_hold", "owner_pressure", "owner_input")
-"""Settings that a node may override, with the same names."""
 ANOTHER = "use that one, stop it first, or give this one another --state-dir and --name"
 
 
@@ -90,46 +90,22 @@ class AgentSettings:
     def state_dir(self) -> Path:
         return self.config.agent_state_dir(self.name)
 
-    @property
-    def limits(self) -> Limits:
-        return limits_for(self.config, self.name)
-
-    @property
-    def priority(self) -> float:
-        return self.config.sharing_of(self.name).priority
+    def effective(self) -> NodeSettings:
+        """The settings in effect: those of the configuration here, and what the grid said last."""
+        made = settings_for(self.config, self.name, self.state_dir)
+        made.load()
+        return made
 
 
-def limits_for(config: ClusterConfig, node: str) -> Limits:
-    """The limits of this node's agent, from its entry under `nodes` and the defaults; nothing if sharing is off."""
-    sharing, all_nodes, own = config.resource_sharing, config.resource_sharing.thresholds, config.sharing_of(node)
-    return Limits(
-        can_share=sharing.enabled and own.can_share,
-        max_share_cpu=_scaled(own.max_share_cpu, MILLI),
-        max_share_memory=_scaled(own.max_share_memory_gb, GIB),
-        max_share_gpu=own.max_share_gpu,
-        gpu_utilization_max=all_nodes.gpu_utilization_max,
-        gpu_memory_min=int(all_nodes.gpu_memory_min_mb * MIB),
-        memory_percent_max=all_nodes.memory_percent_max,
-        memory_min=int(all_nodes.memory_min_gb * GIB),
-        cpu_percent_max=all_nodes.cpu_percent_max,
-        cpu_min_cores=int(all_nodes.cpu_min_cores * MILLI),
-        reserve_cpu=int(config.agent.reserve_cpu * MILLI),
-        reserve_memory=int(config.agent.reserve_memory_gb * GIB),
-        offer_after=config.agent.offer_after,
-        offer_expiry=sharing.offer_expiry,
-        check_interval=sharing.check_interval,
-        max_offers_per_node=sharing.max_offers_per_node,
-        **{name: _or(getattr(own, name), getattr(sharing, name)) for name in OWNER},
+def settings_for(config: ClusterConfig, node: str, state_dir: Path) -> NodeSettings:
+    """The settings of this node's agent by this configuration alone."""
+    own = config.agent
+    base = Limits(
+        reserve_cpu=int(own.reserve_cpu * MILLI),
+        reserve_memory=int(own.reserve_memory_gb * GIB),
+        offer_after=own.offer_after,
     )
-
-
-def _or(own: Any, default: Any) -> Any:
-    """A node's own setting, or the default."""
-    return default if own is None else own
-
-
-def _scaled(amount: float | None, unit: int) -> int | None:
-    return None if amount is None else int(amount * unit)
+    return NodeSettings(state_dir, lending.of_agent(config, node), lending.defaults(), base)
 
 
 def main(settings: AgentSettings) -> int:
@@ -162,7 +138,10 @@ def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer, dict[str,
     controller why a job's limits cannot be enforced by cgroups. Needs neither a coordinator nor a state directory.
     Raises GridError."""
     probe = _probe(settings, tuple, settings.state_dir if settings.state_dir.exists() else Path("/"))
-    facts = probe.facts(settings.name, 0, settings.limits, settings.labels, __version__, settings.priority)
+    effective = settings.effective()
+    limits = effective.limits
+    probe.watch(limits)
+    facts = probe.facts(settings.name, 0, limits, settings.labels, __version__, effective.priority)
     probe.sample()
     # The first CPU figures are meaningless: they are over no time at all.
     time.sleep(0.6)
@@ -171,7 +150,7 @@ def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer, dict[str,
     walled = _walled(settings)
     ends = end_proof(walled.built, settings.own.run_as, found.home is not None)
     facts = msgspec.structs.replace(facts, limits=described(found), ends=ends, **walled.facts)
-    return facts, sample, describe(settings.limits, facts, sample), found.missing
+    return facts, sample, describe(limits, facts, sample), found.missing
 
 
 # --- before running ---------------------------------------------------------------------------------------------------
@@ -187,8 +166,6 @@ def _probe(settings: AgentSettings, own_roots: Callable[[], Iterable[int]], stat
         own_roots,
         (lambda: kin_roots(kin)) if own.kin else tuple,
         state_dir,
-        watch_pressure=settings.limits.owner_pressure < OFF,
-        watch_input=settings.limits.owner_input,
     )
 
 
@@ -241,11 +218,14 @@ async def _run(settings: AgentSettings, walled: Walled, process: subprocess.Pope
         incarnation, instance = _identity(settings.state_dir)
     except OSError as error:
         raise _cannot_write(settings.state_dir, error) from None
+    if walled.all_as_root:
+        log.warning(ROOT_JOBS, hint=NOT_AS_ROOT)
     runtimes: list[Runtime] = []
     launcher = Launcher(
         settings.state_dir,
         lambda told: runtimes[0].feed(told),
         log=lambda text: log.warning(text),
+        output_limit=own.keep_output,
         pids_limit=own.pids_limit,
         nice=own.nice,
         cgroup=own.cgroup,
@@ -259,20 +239,22 @@ async def _run(settings: AgentSettings, walled: Walled, process: subprocess.Pope
         asyncio.to_thread(_probe, settings, lambda: _own(launcher), settings.state_dir),
         asyncio.to_thread(_ray_versions, own.ray),
     )
-    facts = probe.facts(settings.name, incarnation, settings.limits, settings.labels, __version__, settings.priority)
+    effective = settings.effective()
+    probe.watch(effective.limits)
+    facts = probe.facts(settings.name, incarnation, effective.limits, settings.labels, __version__, effective.priority)
     facts = msgspec.structs.replace(
         facts, instance=instance, directory=_directory(settings.state_dir), ray=ray, ray_python=python, **walled.facts
     )
     place = RuntimeSettings(
         settings.coordinator,
         settings.state_dir,
-        settings.config.resource_sharing.monitoring_interval_seconds,
         Bounds(own.keep_days, own.keep_jobs, own.keep_size),
         own.run_as,
         own.environment,
         RaySettings(own.ray, *parse_ports(own.ray_ports), own.ray_token),
+        settings.config.coordinator.user,
     )
-    runtime = Runtime(place, facts, settings.limits, probe, launcher)
+    runtime = Runtime(place, facts, effective, probe, launcher)
     runtimes.append(runtime)
     running = asyncio.create_task(runtime.run(lambda: _ready(settings, facts, probe)))
     watchdog = asyncio.create_task(feed_watchdog())
@@ -292,7 +274,7 @@ def _start_supervisor(settings: AgentSettings, walls: str) -> subprocess.Popen[b
     threads. None if the launcher is to start it."""
     try:
         if walls == USER and os.geteuid() != 0:
-            return start(settings.state_dir.absolute(), OUTPUT_LIMIT, settings.own.cgroup, walls)
+            return start(settings.state_dir.absolute(), settings.own.keep_output, settings.own.cgroup, walls)
         return None
     except OSError as error:
         raise _cannot_write(settings.state_dir, error) from None

@@ -7,7 +7,6 @@ from typing import Any
 from distributed_grid.agent.core.owner import Freeze, Owner, Recall, Thaw
 from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.agent.core.table import Table
-from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Recalled, Stop, Suspended
@@ -36,14 +35,19 @@ class OwnerControl:
         changed: Callable[[], None],
     ) -> None:
         self._dir = state_dir
-        self._holds = max(HOLDS, SAMPLES * interval)
         self._owner = Owner(limits, len(facts.cores))
+        self.follow(limits, interval)
         self._launcher, self._table, self._stop = launcher, table, stop
         self._say, self._changed = say, changed
         self.closed = ""
         """Why nothing more is lent while the owner is active; empty: it is."""
         self._recalled: dict[str, Recalled] = {}
         launcher.suspended = self._took
+
+    def follow(self, limits: Limits, interval: float) -> None:
+        """Decide by these limits from now on, from samples at this interval."""
+        self._owner.limits = limits
+        self._holds = max(HOLDS, SAMPLES * interval)
 
     def measured(self, sample: Sample) -> None:
         """Act on a new sample."""
@@ -74,7 +78,7 @@ class OwnerControl:
         self._end(key, why, Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=text))
 
     def _end(self, key: str, why: str, stop: Stop, closing: bool = False) -> None:
-        grace = workdir.recall_grace(self._dir, stop)
+        grace = self._table.grace(stop)
         told = self._recalled[key] = Recalled(allocation=key, why=why, grace=grace, closing=closing)
         self._stop(stop)
         self._say(told)

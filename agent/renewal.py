@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import structlog
-
 from distributed_grid.agent.session import CannotConnect, Session
 from distributed_grid.identity.credentials import has_identity
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import NewCertificate, WantCertificate
+from distributed_grid.runtime.logs import get_logger
 
 MAX_SLEEP = 3600.0
 """Longest sleep (s): the clock may be set, and the machine may be suspended."""
@@ -23,7 +22,7 @@ PAUSE = 1.0
 BACK_OFF = 60.0
 """Back-off after a failed renewal: one to two times as many seconds."""
 
-log = structlog.get_logger("agent")
+log = get_logger("agent")
 
 
 class Renewal:

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 
 from distributed_grid import __version__
 from distributed_grid.agent.control import Control, described
 from distributed_grid.agent.core.spare.lender import Lender
-from distributed_grid.agent.core.spare.thresholds import Limits
+from distributed_grid.agent.core.spare.thresholds import lendable
 from distributed_grid.agent.core.table import (
     Command,
     Event,
@@ -27,11 +26,13 @@ from distributed_grid.agent.core.table import (
     Run,
     SendSignal,
     SetLimit,
+    SetNiceness,
     Table,
 )
 from distributed_grid.agent.core.usage import EVERY, UsageReporter
 from distributed_grid.agent.data.blobs import BlobCache
 from distributed_grid.agent.data.disk import Bounds, Disk, Retention
+from distributed_grid.agent.data.inputs import Inputs
 from distributed_grid.agent.data.job_files import JobFiles
 from distributed_grid.agent.data.transfer import DataConnection, Outputs
 from distributed_grid.agent.fencing import Fence
@@ -42,9 +43,11 @@ from distributed_grid.agent.launch.raylet import RaySettings
 from distributed_grid.agent.launch.staging import Staging
 from distributed_grid.agent.launch.supervisor import facts_after, facts_while
 from distributed_grid.agent.owner_policy import OwnerControl
+from distributed_grid.agent.readers import Readers
 from distributed_grid.agent.renewal import Renewal
 from distributed_grid.agent.sampling.probe import Meter, Probe
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
+from distributed_grid.agent.settings import NodeSettings
 from distributed_grid.identity.credentials import IDENTITY
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import PASSED_ON
@@ -53,9 +56,11 @@ from distributed_grid.protocol.messages import (
     Exited,
     Heartbeat,
     Hello,
+    InEffect,
     Inventory,
     Launch,
     NewCertificate,
+    NewSettings,
     Noted,
     OpenData,
     Refused,
@@ -64,22 +69,24 @@ from distributed_grid.protocol.messages import (
     Stop,
     Welcome,
 )
-from distributed_grid.protocol.nodes import Known, NodeFacts, Offer, Sample
+from distributed_grid.protocol.nodes import Known, Layer, NodeFacts, Offer, Sample
+from distributed_grid.protocol.resources import Resources
+from distributed_grid.runtime.logs import get_logger
 from distributed_grid.runtime.unix import boot_clock
 
 
 @dataclass(frozen=True)
 class RuntimeSettings:
-    """An agent's coordinator and directory, sampling interval (s), retention, the user of its jobs, the environment
-    they inherit, and how it runs Ray."""
+    """An agent's coordinator and directory, retention, the user of its jobs, the environment they inherit, how it runs
+    Ray, and which other user of this machine may run its coordinator."""
 
     url: str
     state_dir: Path
-    interval: float = 2.0
     keep: Bounds = Bounds()
     run_as: str = AGENT
     environment: tuple[str, ...] = PASSED_ON
     ray: RaySettings = RaySettings()
+    trusts: str = ""
 
 
 BACK_OFF_LEAST = 0.1
@@ -87,35 +94,46 @@ BACK_OFF_MOST = 10.0
 STEADY = 10.0
 """Seconds of connection after which the back-off is reset."""
 
-log = structlog.get_logger("agent")
+log = get_logger("agent")
 
 
 class Runtime:
     """One agent. `run` until it is cancelled, or CannotConnect says that the coordinator will never accept it."""
 
     def __init__(
-        self, place: RuntimeSettings, facts: NodeFacts, limits: Limits, probe: Probe, launcher: Launcher
+        self, place: RuntimeSettings, facts: NodeFacts, settings: NodeSettings, probe: Probe, launcher: Launcher
     ) -> None:
         self._place = place
+        self._settings = settings
         self._facts = self._own_facts = facts
         self._dir = place.state_dir.absolute()  # jobs run elsewhere
         self.launcher = launcher
         self.table = Table(facts)
-        self._lender = Lender(limits, facts)
-        self._usage = UsageReporter(min(EVERY, 5 * place.interval))
+        self._lender = Lender(settings.limits, facts)
+        self._usage = UsageReporter(min(EVERY, 5 * settings.interval))
         self._probe = probe
-        self._meter = Meter(probe, place.interval, boot_clock, self._measured, log.warning)
-        self._outputs = Outputs(self._dir, self.table.runs)
+        self._meter = Meter(probe, settings.interval, boot_clock, self._measured, log.warning)
+        self._readers = Readers(launcher, self.table, self._say)
+        self._outputs = Outputs(self._dir, self.table.runs, self._readers.asked)
+        self._inputs = Inputs(self._dir, self.feed, launcher.end_input)
         self._files = JobFiles(self._dir)
         hello = partial(self._hello, "agent-data")
         self._data = DataConnection(
-            place.url, self._dir, self._outputs, launcher.slots, self._files, hello, log.warning
+            place.url,
+            self._dir,
+            self._outputs,
+            self._inputs,
+            launcher.slots,
+            self._files,
+            hello,
+            log.warning,
+            place.trusts,
         )
         self._disk = Disk(self._dir, self._openness_changed)
         self._owner = OwnerControl(
             self._dir,
-            place.interval,
-            limits,
+            settings.interval,
+            settings.limits,
             facts,
             launcher,
             self.table,
@@ -173,6 +191,7 @@ class Runtime:
             asyncio.create_task(self._stay_connected(), name="connection"),
             asyncio.create_task(self._renewal.run(), name="renewal"),
             asyncio.create_task(self.launcher.watch(), name="supervisor"),
+            asyncio.create_task(self._inputs.run(lambda: self._session is not None), name="inputs"),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -185,6 +204,7 @@ class Runtime:
             await asyncio.wait(tasks)
             await self._data.begin("")
             self._outputs.close()
+            self._inputs.close()
             self._files.close()
             await self.launcher.close(leave=bool(self._control.closed) and not self.table.live())
 
@@ -192,13 +212,16 @@ class Runtime:
         """Adopt what an earlier agent left to the supervisor."""
         found = []
         for one in known:
-            launch = workdir.read_launch(self._dir, one.allocation)
-            found.append((one, launch, self.launcher.pids.get(one.allocation, 0)))
+            kept = self.launcher.kept.get(one.allocation)
+            found.append((one, kept, self.launcher.pids.get(one.allocation, 0)))
             if one.outcome is None:
                 log.info("adopted", allocation=one.allocation, running_for=round(one.started_for, 1))
-                if launch is None:
+                if kept is None:
                     log.warning("it is not known what it holds", allocation=one.allocation)
         self.table.restore(found, boot_clock())
+        for one, kept, _ in found:
+            if one.outcome is None and kept is not None and kept.stdin:
+                self._inputs.resume(one.allocation)
         self.launcher.report_frozen()
         self._fence.load()
 
@@ -225,7 +248,8 @@ class Runtime:
     async def _connection(self) -> None:
         """One connection, from its hello to its end."""
         await self._renewal.revive()
-        session = await dial(self._place.url, self._hello("agent"), boot_clock, self._dir / IDENTITY)
+        place, hello = self._place, self._hello("agent")
+        session = await dial(place.url, hello, boot_clock, self._dir / IDENTITY, place.trusts)
         if why := self._fence.accept(session.welcome):
             await session.close()
             what = f"the coordinator at {self._place.url} is not the one this node obeys"
@@ -234,6 +258,7 @@ class Runtime:
         try:
             log.info("connected", coordinator=self._place.url, grid=session.welcome.grid, epoch=session.welcome.epoch)
             await self._data.begin(session.welcome.session)
+            self._follow(session.welcome.settings)
             self._introduce(session)
             while True:
                 for message in await session.receive():
@@ -254,9 +279,10 @@ class Runtime:
         self._asked = session.began
         self._renew(session.began)  # the coordinator has heard the hello
         session.before_flush = self._offer_if_due
-        session.send(Inventory(known=self.table.inventory(boot_clock())))
+        session.send(Inventory(known=self._readers.inventory(self.table.inventory(boot_clock()))))
         session.send(self._whole_offer())
         session.send(*self._owner.introduction(), *self.table.unacknowledged())
+        session.send(self._in_effect())
         self._session = session
 
     async def _beat(self, session: Session) -> None:
@@ -282,6 +308,8 @@ class Runtime:
             self._renewed(message.at)
         elif isinstance(message, NewCertificate):
             self._renewal.heard(message)
+        elif isinstance(message, NewSettings):
+            self._follow(message.settings)
         elif isinstance(message, Refused):
             log.error("the coordinator ends the connection", what=message.what, why=message.why)
         elif not isinstance(message, Welcome):
@@ -304,6 +332,33 @@ class Runtime:
         """Send if the coordinator is connected; otherwise it is told everything on reconnection."""
         if self._session is not None:
             self._session.send(*messages)
+
+    # --- settings -----------------------------------------------------------------------------------------------------
+
+    def _follow(self, grid: Layer) -> None:
+        """Follow the grid's settings for this node from now on."""
+        settings = self._settings
+        if not settings.take(grid):
+            return
+        limits = settings.limits
+        log.info("other settings", **settings.effective.values.given())
+        self._lender.limits = limits
+        self._owner.follow(limits, settings.interval)
+        self._usage.every = min(EVERY, 5 * settings.interval)
+        self._probe.watch(limits)
+        self._meter.follow(settings.interval)
+        now = {"lendable": self._lendable(), "priority": settings.priority}
+        self._own_facts = msgspec.structs.replace(self._own_facts, **now)
+        self._facts = self.table.facts = msgspec.structs.replace(self._facts, **now)
+        self._say(self._in_effect())
+        self._offer_soon()
+
+    def _lendable(self) -> Resources:
+        facts = self._facts
+        return lendable(self._settings.limits, facts.cores, facts.memory, facts.gpus)
+
+    def _in_effect(self) -> InEffect:
+        return InEffect(settings=self._settings.effective, lendable=self._lendable())
 
     # --- offers -------------------------------------------------------------------------------------------------------
 
@@ -390,6 +445,8 @@ class Runtime:
                 self.launcher.signal(allocation, number)
             case SetLimit(allocation, limit):
                 self.launcher.limit(allocation, limit)
+            case SetNiceness(allocation):
+                self.launcher.renice(allocation)
             case Forget(allocations):
                 self.launcher.forget(allocations)
             case Report():
@@ -397,7 +454,7 @@ class Runtime:
 
     def _notify(self, stop: Stop) -> None:
         try:
-            workdir.write_recall(self._dir, stop)
+            workdir.write_recall(self._dir, stop, self.table.grace(stop))
         except (OSError, GridError) as error:
             log.warning("no notice could be written", allocation=stop.allocation, why=str(error))
 
@@ -405,10 +462,11 @@ class Runtime:
         message = report.message
         if isinstance(message, Exited):
             self._outputs.ended(message.allocation)
+            self._inputs.ended(message.allocation)
             raylet.ended(message.allocation)
             self._clear_after_raylet(message.allocation)
             if report.freed is not None:
-                returned = self._lender.would_return(report.freed, self.table.holdings())
+                returned = self._lender.would_return(report.freed, self.table.held)
                 if returned:
                     message = msgspec.structs.replace(message, returned=True)
                 else:
@@ -435,8 +493,10 @@ class Runtime:
             self._staging.begin(launch)
 
     def _verify(self, launch: Launch, sample: Sample) -> Stale | None:
-        return self._lender.verify(launch.grant, sample, self.table.holdings(), launch.allocation)
+        return self._lender.verify(launch.grant, sample, self.table.held, launch.allocation)
 
     def _run(self, launch: Launch, leased_from: float) -> None:
+        if launch.spec.stdin:
+            self._inputs.expect(launch.allocation)
         ordered, directory, environment, account = self._staging.order(launch)
         self.launcher.launch(ordered, directory, environment, leased_from, account)

@@ -1,7 +1,8 @@
-"""What the scripts here share: the floor, percentiles, CPU accounting, and a real grid of processes on loopback.
+"""What the scripts here share: the floor, percentiles, one JSON line, and a real grid of processes on loopback.
 
 Machines are shared and noisy, so every figure that is a rate stands beside the floor of the same moment: how many
 `/bin/true` a plain `posix_spawn` and wait gets through from as many processes as there are slots. Compare the ratio.
+What only computes stands beside `ticking`, a fixed piece of Python. CPU by process is in `_processes.py`.
 """
 
 import fcntl
@@ -14,15 +15,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from distributed_grid.runtime.local import SOCKET
 
 FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_TOPDIR_FL = 0x80086601, 0x40086602, 0x00020000
 GRID = [sys.executable, "-m", "distributed_grid.cli.main"]
 TICKS = os.sysconf("SC_CLK_TCK")
+ROOT = Path(__file__).parents[1]
 
 FLOOR = """
 import os, sys
@@ -32,8 +37,10 @@ for _ in range(count):
     os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
 """
 
+# What else the machine does is to slow down what is measured, and not to have its owner taken for back.
 CONFIG = """
 resource_sharing:
+  owner_pressure: 100
   thresholds:
     cpu_percent_max: 100
     memory_percent_max: 100
@@ -59,6 +66,33 @@ def floor(slots: int = 2, count: int = 1500) -> float:
     for worker in workers:
         worker.wait()
     return each * slots / (time.perf_counter() - began)
+
+
+def beside_floor(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What is measured, `jobs_per_s` among it, with the floor from just before to just after."""
+    before = floor()
+    figures = measure()
+    base = (before + floor()) / 2
+    return {**figures, "floor_jobs_per_s": base, "fraction_of_floor": figures["jobs_per_s"] / base}
+
+
+def ratio(one: float, other: float) -> float:
+    """How much one is of the other; 0 where the other is too little to have been measured."""
+    return one / other if other else 0.0
+
+
+def ticking(count: int = 200_000) -> float:
+    """Seconds that a fixed, small piece of Python takes (the best of five): a floor for what only computes."""
+
+    def once() -> float:
+        seen: dict[int, tuple[int, str]] = {}
+        began = time.perf_counter()
+        for number in range(count):
+            seen[number & 1023] = (number, "x")
+            seen.get(number >> 1)
+        return (time.perf_counter() - began) / count
+
+    return min(once() for _ in range(5))
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -89,16 +123,42 @@ def rss_mib(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
-def median_of(runs: int, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+def median_of(runs: int, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The median of each figure over several runs."""
-    rows = [measure() for _ in range(runs)]
-    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+    return medians([measure() for _ in range(runs)])
 
 
-def report(what: str, figures: dict[str, Any]) -> None:
+def medians(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The median of each figure, in what is nested, too; of all else that of the first row."""
+    whole: dict[str, Any] = {}
+    for name, first in rows[0].items():
+        values = [row[name] for row in rows]
+        if isinstance(first, Mapping):
+            whole[name] = medians(values)
+        elif isinstance(first, int | float) and not isinstance(first, bool):
+            whole[name] = statistics.median(values)
+        else:
+            whole[name] = first
+    return whole
+
+
+def rounded(value: Any) -> Any:
+    """Figures as they are reported: of four digits."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, Mapping):
+        return {name: rounded(one) for name, one in value.items()}
+    return [rounded(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def report(what: str, figures: Mapping[str, Any]) -> None:
     """One JSON line on stdout, figures rounded to what they are worth."""
-    rounded = {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in figures.items()}
-    print(json.dumps({"bench": what, **rounded}), flush=True)
+    print(json.dumps({"bench": what, **rounded(figures)}), flush=True)
+
+
+def say(text: str) -> None:
+    """How far a long script is, on stderr."""
+    print(text, file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -113,12 +173,10 @@ class Grid:
     again: Callable[[float], float] = lambda away: 0.0
     """kill -9 the coordinator and after `away` seconds start it again at its address; seconds until it listens."""
 
-    def processes(self) -> list[int]:
-        return [self.coordinator, *self.agents, *self.supervisors]
-
-    def cpu(self) -> float:
-        """CPU seconds of all of it so far, jobs included (their supervisors reaped them)."""
-        return sum(cpu_seconds(pid) for pid in self.processes())
+    @property
+    def local(self) -> str:
+        """Where an operator of this machine reaches it, also where it has an authority."""
+        return f"unix://{self.folder / 'coordinator' / SOCKET}"
 
 
 def wait_for(ready: Callable[[], Any], what: str, limit: float = 20.0) -> Any:
@@ -139,7 +197,12 @@ def _json(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _by_itself(folder: Path) -> None:
+def levels() -> list[str]:
+    """The levels of walls to compare: `user`, as the agent of a machine's service has them, and none."""
+    return ["user", "none"] if os.geteuid() == 0 else ["none"]
+
+
+def by_itself(folder: Path) -> None:
     """Have ext4 place what is in this folder away from the rest: beside files that others deleted a moment ago, making
     new ones takes several times as long (seen here: 367 against 675 jobs/s), which says nothing of the grid."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -150,15 +213,40 @@ def _by_itself(folder: Path) -> None:
 
 
 @contextmanager
-def grid(agents: int = 1, cores: Sequence[str] = (), config: str = CONFIG, extra: Sequence[str] = ()) -> Iterator[Grid]:
+def _folder(inside: Path | None) -> Iterator[Path]:
+    """A new directory; removed afterwards, unless the caller has named one to make it in."""
+    if inside is not None:
+        yield Path(tempfile.mkdtemp(prefix="grid-", dir=inside))
+        return
+    with tempfile.TemporaryDirectory(prefix="grid-bench-") as name:
+        by_itself(Path(name))
+        yield Path(name)
+
+
+@contextmanager
+def grid(
+    agents: int = 1,
+    cores: Sequence[str] = (),
+    config: str = CONFIG,
+    extra: Sequence[str] = (),
+    walls: str = "",
+    inside: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    prepare: Callable[[Path], None] = lambda state: None,
+) -> Iterator[Grid]:
     """A coordinator and agents as real processes on a free port; ended and removed afterwards.
 
-    `cores` gives each agent its cores ("0-1"); without it they share out the machine's."""
-    with tempfile.TemporaryDirectory(prefix="grid-bench-") as name:
-        folder = Path(name)
-        _by_itself(folder)
+    `cores` gives each agent its cores ("0-1"); without it they share out the machine's. `extra`: options of
+    `grid agent run`; `variables` of their environment. `walls`: the level; empty: what there is in a directory that is
+    closed to other users, so never `user`. `inside`: a directory in which all is left. `prepare` is called with the
+    coordinator's state directory before that starts."""
+    with _folder(inside) as folder:
+        name = str(folder)
+        if walls:
+            folder.chmod(0o711)  # behind walls `user`, jobs have directories below it
+            extra = ("--walls", walls, *extra)
         (folder / "grid.yaml").write_text(config)
-        env = {**os.environ, "GRID_CONFIG": str(folder / "grid.yaml"), "XDG_STATE_HOME": name}
+        env = {**os.environ, "GRID_CONFIG": str(folder / "grid.yaml"), "XDG_STATE_HOME": name, **(variables or {})}
         env.pop("GRID_COORDINATOR", None)
         log = (folder / "log").open("wb")
         processes = []
@@ -172,6 +260,7 @@ def grid(agents: int = 1, cores: Sequence[str] = (), config: str = CONFIG, extra
 
         state = folder / "coordinator"
         try:
+            prepare(state)
             coordinator = start("coordinator", "run", "--port", "0", "--state-dir", str(state))
             url = wait_for(lambda: _json(state / "coordinator.json"), "the start of the coordinator")["url"]
             running = Grid(url, folder, coordinator.pid)
@@ -197,7 +286,7 @@ def grid(agents: int = 1, cores: Sequence[str] = (), config: str = CONFIG, extra
                     "--state-dir", str(home), *extra,
                 )  # fmt: skip
                 running.agents.append(agent.pid)
-                found = wait_for(lambda home=home: _json(home / "supervisor.pid"), "the start of a supervisor")
+                found = wait_for(partial(_json, home / "supervisor.pid"), "the start of a supervisor")
                 running.supervisors.append(int(found["pid"]))
             yield running
         except SystemExit:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from distributed_grid.coordinator.core.commands import RecordAllocation, RecordJob, RecordNode
+from distributed_grid.coordinator.core.commands import Record, RecordAllocation, RecordJob, RecordNode
 from distributed_grid.coordinator.core.model import Active, Allocation, Attempt, Ended, Job
-from distributed_grid.coordinator.store.store import Record, Store
+from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State, Step
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.protocol.resources import GIB, Grant, Resources
@@ -86,7 +86,7 @@ def _ended(number: int, at: float) -> Iterator[Record]:
         Step(at - 59, State.RUNNING, f"started on {job.node}"),
         Step(at, State.ENDED, "exited with code 0"),
     ]
-    yield from (RecordJob(job), RecordAllocation(held))
+    yield from (RecordJob(job, new=True), RecordAllocation(held))
 
 
 def _live(number: int, at: float, runs: bool) -> Iterator[Record]:
@@ -95,4 +95,4 @@ def _live(number: int, at: float, runs: bool) -> Iterator[Record]:
     if runs:
         held = _held(job, number // 10, at, State.RUNNING)
         yield RecordAllocation(held)
-    yield RecordJob(job)
+    yield RecordJob(job, new=True)

@@ -204,7 +204,7 @@ async def measure(grid: Grid, address: str, cores: int) -> dict[str, float]:
                     series.setdefault(part, []).append(value)
     await asyncio.gather(watch.end(), other.end())
     series["own"] = [before + after for before, after in zip(series["before"], series["after"], strict=True)]
-    figures = {}
+    figures: dict[str, float] = {}
     for name in ("own", "before", "after"):
         figures |= {f"{name}_{word}_ms": value * 1e3 for word, value in spread(series[name]).items()}
     for name, key in (

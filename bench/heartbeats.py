@@ -1,45 +1,45 @@
-"""Heartbeats into one real coordinator over real sockets: its CPU for each, everything on.
+"""The coordinator's CPU for a heartbeat, in four ways.
 
-A number of simulated agents with an offer each beat as fast as their share of a fixed rate asks for.
+`hot`: a hundred agents beat as fast as their share of a fixed rate asks for, over real sockets. `at_real_rate`: a
+thousand agents, which connect as real ones do, beat every two seconds, so that each finds the caches cold; pings and
+repeated offers are among it. `receive_path`: what a frame costs from its bytes to its message (the library, the link,
+the typed decode), without kernel, loop and ledger. `in_ledger`: the ledger alone. The floor of the first two is a bare
+server of the same library, which drops what it reads.
 """
 
+import argparse
 import asyncio
+import random
+import statistics
 import sys
 import time
+from typing import Any
 
 import uvloop
+from websockets.frames import Frame, Opcode
+from websockets.protocol import CLIENT, SERVER, Protocol
 
-from bench._common import cpu_seconds, median_of, report
+from bench._common import cpu_seconds, medians, ratio, report
+from bench._swarm import Plan, bare_server, hello, offer, sample, swarm
+from bench.ledger import NODES
+from bench.ledger import grid as large
+from bench.ledger import heartbeats as in_ledger
 from bench.null_jobs import coordinator, dial, say
-from distributed_grid.protocol.link import PROTOCOL
-from distributed_grid.protocol.messages import Heartbeat, Hello, Inventory, Offer
-from distributed_grid.protocol.nodes import GpuSample, NodeFacts, Sample
-from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.link import PROTOCOL, Link
+from distributed_grid.protocol.messages import Heartbeat, Inventory, Welcome
 
 AGENTS = 100
 PER_SECOND = 5_000
 SECONDS = 4.0
-
-
-def sample(at: float) -> Sample:
-    """A node of 16 cores and two GPUs."""
-    gpus = tuple(GpuSample(f"GPU-{n}", 3.0, 1 << 30, 80 << 30, 41.0) for n in range(2))
-    return Sample(
-        at=at, cores={core: 3 for core in range(16)}, foreign_cpu=0.5, memory_total=64 << 30, memory_foreign=8 << 30,
-        load=0.5, disk_total=1 << 40, disk_free=1 << 39, gpus=gpus,
-    )  # fmt: skip
+REAL_AGENTS, REAL_SECONDS = 1000, 10.0
+FRAMES = 20_000
+RUNS = 3
 
 
 async def beat(url: str, number: int, ready: asyncio.Semaphore, go: asyncio.Event) -> int:
     """One agent; how often it beat."""
-    facts = NodeFacts(
-        name=f"sim{number}", hostname="h", boot_id="b", incarnation=1, cores=tuple(range(16)), memory=64 << 30,
-        lendable=Resources(16_000, 64 << 30), walls="user",
-    )  # fmt: skip
-    socket, link = await dial(
-        url, Hello(protocol=PROTOCOL, software="bench", role="agent", name=facts.name, facts=facts)
-    )
-    await say(socket, link, Inventory(()), Offer(number=1, expires_in=300, cores=facts.cores, memory=32 << 30))
+    socket, link = await dial(url, hello(number))
+    await say(socket, link, Inventory(()), offer(1))
     ready.release()
     await go.wait()
     beats, began, gap = 0, time.perf_counter(), AGENTS / PER_SECOND
@@ -52,25 +52,85 @@ async def beat(url: str, number: int, ready: asyncio.Semaphore, go: asyncio.Even
     return beats
 
 
-async def run() -> dict[str, float]:
-    """One run."""
+async def hot(url: str, pid: int) -> dict[str, float]:
+    """The hundred agents at a server."""
+    ready, go = asyncio.Semaphore(0), asyncio.Event()
+    agents = [asyncio.create_task(beat(url, number, ready, go)) for number in range(AGENTS)]
+    for _ in agents:
+        await ready.acquire()
+    await asyncio.sleep(0.5)
+    cpu, began = cpu_seconds(pid), time.perf_counter()
+    go.set()
+    beats = sum(await asyncio.gather(*agents))
+    took = time.perf_counter() - began
+    await asyncio.sleep(0.2)
+    return {"cpu_us": (cpu_seconds(pid) - cpu) / beats * 1e6, "per_s": beats / took}
+
+
+def at_real_rate(url: str, pid: int, agents: int) -> dict[str, float]:
+    """The thousand agents at a server."""
+    with swarm(Plan(url, agents)) as crowd:
+        crowd.wait(60.0)
+        time.sleep(2.0)
+        cpu, beats = cpu_seconds(pid), crowd.beats
+        time.sleep(REAL_SECONDS)
+        cpu, beats = cpu_seconds(pid) - cpu, crowd.beats - beats
+        if crowd.lost:
+            raise SystemExit(f"{crowd.lost} of {agents} agents were disconnected")
+        return {"cpu_us": cpu / beats * 1e6, "per_s": beats / REAL_SECONDS}
+
+
+def receive_path() -> dict[str, float]:
+    """CPU of one frame: through the library's protocol, and from there through the link."""
+    ours, theirs = Link.answer(0.0), Link.dial(hello(0), 0.0)
+    ours.receive(theirs.data_to_send()[0], 0.0)
+    ours.accept(Welcome(protocol=PROTOCOL, software="bench", epoch=1, grid="bench", session="s"))
+    theirs.receive(ours.data_to_send()[0], 0.0)
+    frames, wire = [], Protocol(CLIENT)
+    for _ in range(FRAMES):
+        theirs.send(Heartbeat(sample(1.0)))
+        frames += theirs.data_to_send()
+    packets = []
+    for frame in frames:
+        wire.send_binary(frame)
+        packets.append(b"".join(wire.data_to_send()))
+    receiving = Protocol(SERVER)
+    began = time.process_time()
+    for packet in packets:
+        receiving.receive_data(packet)
+        (event,) = receiving.events_received()
+        assert isinstance(event, Frame) and event.opcode is Opcode.BINARY
+    library = time.process_time() - began
+    began = time.process_time()
+    for frame in frames:
+        ours.receive(frame, 0.0)
+    return {"library_us": library / FRAMES * 1e6, "link_us": (time.process_time() - began) / FRAMES * 1e6}
+
+
+def beside(measure: Any) -> dict[str, Any]:
+    """A measurement at a bare server and at a coordinator, and their ratio."""
+    with bare_server() as (url, pid):
+        low = measure(url, pid)
     with coordinator() as (url, pid):
-        ready, go = asyncio.Semaphore(0), asyncio.Event()
-        agents = [asyncio.create_task(beat(url, number, ready, go)) for number in range(AGENTS)]
-        for _ in agents:
-            await ready.acquire()
-        await asyncio.sleep(0.5)
-        cpu, began = cpu_seconds(pid), time.perf_counter()
-        go.set()
-        beats = sum(await asyncio.gather(*agents))
-        await asyncio.sleep(0.2)
-        used = cpu_seconds(pid) - cpu
-        return {"cpu_us_per_heartbeat": used / beats * 1e6, "per_second": beats / (time.perf_counter() - began - 0.2)}
+        row = measure(url, pid)
+    return {**row, "floor_cpu_us": low["cpu_us"], "fraction_of_floor": ratio(low["cpu_us"], row["cpu_us"])}
 
 
 def main() -> int:
-    """Measure, report."""
-    report("heartbeats", {**median_of(3, lambda: uvloop.run(run())), "agents": AGENTS, "goal_cpu_us": 20})
+    """Print one line."""
+    parser = argparse.ArgumentParser(prog="heartbeats", description="CPU of a heartbeat")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--agents", type=int, default=REAL_AGENTS, help="at their real rate")
+    given = parser.parse_args()
+    often = [beside(lambda url, pid: uvloop.run(hot(url, pid))) for _ in range(given.runs)]
+    figures = {
+        "hot": {"agents": AGENTS, **medians(often)},
+        "at_real_rate": {"agents": given.agents, **beside(lambda url, pid: at_real_rate(url, pid, given.agents))},
+        "receive_path": medians([receive_path() for _ in range(given.runs)]),
+    }
+    ledger = large(NODES, random.Random(7))
+    figures["in_ledger"] = {"us": statistics.median(in_ledger(ledger, 50_000) * 1e6 for _ in range(given.runs))}
+    report("heartbeats", {"runs": given.runs, **figures, "goal_hot_cpu_us": 30})
     return 0
 
 

@@ -1,7 +1,7 @@
-"""A month of 100,000 jobs a day: how large the store gets, how long a start takes with it, how fast a day of them goes
-while others write, and that the file does not grow by the next. GRID_BENCH_JOBS: another number than 3,000,000."""
+"""Days of 100,000 jobs each: how large the store gets, how long a start takes with it, how fast a day of them goes
+while others write, and that the file does not grow by the next. A month is `--days 30`."""
 
-import os
+import argparse
 import signal
 import tempfile
 import threading
@@ -15,7 +15,8 @@ from distributed_grid.coordinator.core.commands import Audit
 from distributed_grid.coordinator.store.retention import Keep, Retention
 from distributed_grid.coordinator.store.store import Store
 
-JOBS = int(os.environ.get("GRID_BENCH_JOBS", "3000000"))
+DAYS = 3
+"""For three minutes."""
 DAY = 100_000
 COMMITS = 200
 
@@ -42,8 +43,8 @@ def started(state: Path) -> float:
     return took
 
 
-def retained(path: Path) -> dict[str, float]:
-    """Remove a day of jobs, while somebody writes."""
+def retained(path: Path, kept: int) -> dict[str, float]:
+    """Remove all jobs but so many, while somebody writes."""
     store = Store(path)
     stop = threading.Event()
     alone = writing(store, stop, COMMITS)
@@ -51,7 +52,7 @@ def retained(path: Path) -> dict[str, float]:
     writer = threading.Thread(target=lambda: taken.extend(writing(store, stop)))
     writer.start()
     began = time.perf_counter()
-    removed = Retention(path, Keep(days=1e6, jobs=JOBS - DAY, size=1 << 50), time.time, list).look()
+    removed = Retention(path, Keep(days=1e6, jobs=kept, size=1 << 50), time.time, list).look()
     took = time.perf_counter() - began
     stop.set()
     writer.join()
@@ -70,18 +71,21 @@ def retained(path: Path) -> dict[str, float]:
 
 def main() -> None:
     """Print one line."""
+    parser = argparse.ArgumentParser(prog="month", description="a store with a long history")
+    parser.add_argument("--days", type=int, default=DAYS)
+    jobs = parser.parse_args().days * DAY
     with tempfile.TemporaryDirectory(prefix="grid-bench-") as name:
         path = Path(name) / "grid.db"
         began = time.perf_counter()
-        fill(path, JOBS, until=time.time())
-        figures: dict[str, float] = {"filled_per_s": JOBS / (time.perf_counter() - began)}
+        fill(path, jobs, until=time.time())
+        figures: dict[str, float] = {"filled_per_s": jobs / (time.perf_counter() - began)}
         figures["store_mib"] = path.stat().st_size / (1 << 20)
         figures["start_s"] = started(Path(name))
-        figures |= retained(path)
-        fill(path, DAY, until=time.time(), over=60.0, first=JOBS)  # as many as went come again
+        figures |= retained(path, jobs - DAY)
+        fill(path, DAY, until=time.time(), over=60.0, first=jobs)  # as many as went come again
         figures["store_after_mib"] = path.stat().st_size / (1 << 20)
         figures["start_after_s"] = started(Path(name))
-        report("month", {"jobs": JOBS, **figures})
+        report("month", {"jobs": jobs, **figures})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Null jobs: submitted, made durable, granted, launched, reported done, acknowledged; nothing is run.
 
 A real coordinator process, and in this process over real sockets one client and one agent that answers each launch at
-once. The figure is jobs per second from the first submit to the last acknowledged end, and the coordinator's CPU.
+once. The figure is jobs per second from the first submit to the last acknowledged end, and the CPU of the coordinator
+and of this process. The floor is a fixed piece of Python of the same moment.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from typing import Any
 import uvloop
 from websockets.asyncio.client import connect
 
-from bench._common import cpu_seconds, median_of, report, rss_mib, wait_for
+from bench._common import cpu_seconds, median_of, report, rss_mib, ticking, wait_for
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request
 from distributed_grid.protocol.link import PROTOCOL, Link
@@ -125,13 +126,17 @@ async def run(jobs: int) -> dict[str, float]:
         ready = asyncio.Event()
         agent = asyncio.create_task(play_agent(url, jobs, ready))
         await ready.wait()
-        cpu, began = cpu_seconds(pid), time.perf_counter()
+        floor = ticking()
+        cpu, own, began = cpu_seconds(pid), time.process_time(), time.perf_counter()
         accepted = await submit(url, jobs)
         await agent
         seconds = time.perf_counter() - began
         return {
             "jobs_per_second": jobs / seconds,
             "coordinator_cpu_us_per_job": (cpu_seconds(pid) - cpu) / jobs * 1e6,
+            "client_and_agent_cpu_us_per_job": (time.process_time() - own) / jobs * 1e6,
+            "floor_us": floor * 1e6,
+            "job_times_floor": seconds / jobs / floor,
             "submit_seconds": accepted,
             "coordinator_rss_mib": rss_mib(pid),
         }

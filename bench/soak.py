@@ -14,7 +14,7 @@ from pathlib import Path
 from bench._common import CONFIG, Grid, grid, report, rss_mib
 from distributed_grid.coordinator.client import GridClient, describe_job
 
-MINUTES = 3.0
+MINUTES = 2.5
 KEPT = """
 coordinator:
   keep_jobs: 20000

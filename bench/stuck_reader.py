@@ -14,7 +14,7 @@ import uvloop
 import websockets.asyncio.client as websocket
 
 from bench._common import Grid, cpu_seconds, grid, percentile, report, rss_mib
-from bench.heartbeats import sample
+from bench._swarm import sample
 from distributed_grid.agent.session import Session, dial
 from distributed_grid.coordinator.client import GridClient, describe_job
 from distributed_grid.protocol.jobs import State
@@ -124,11 +124,10 @@ async def _read(client: GridClient, job: str) -> int:
 
 
 def main() -> int:
-    """One line each for no reader, a stuck one, a quick one."""
+    """One line, with a row each for no reader, a stuck one, a quick one."""
     with grid(agents=1, cores=["0"]) as running:
-        for reader in ("none", "stuck", "quick"):
-            figures = uvloop.run(run(running, reader))
-            report("stuck_reader", {"reader": reader, **figures, "goal_grew_mib": 16, "goal_max_ms": 100})
+        rows = [{"reader": reader, **uvloop.run(run(running, reader))} for reader in ("none", "stuck", "quick")]
+    report("stuck_reader", {"rows": rows, "goal_grew_mib": 16, "goal_max_ms": 100})
     return 0
 
 

@@ -54,8 +54,9 @@ class Walled:
 
     def __init__(self, level: str, folder: Path) -> None:
         from distributed_grid.agent.launch.launcher import Launcher
+        from distributed_grid.agent.launch.workdir import Folders
 
-        self._folder = folder
+        self._folders = Folders(folder)
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._numbers = itertools.count(1)
         self._ours = secrets.token_hex(4)
@@ -85,7 +86,7 @@ class Walled:
         job = f"j-{self._ours}{next(self._numbers)}"
         launch = Launch(f"{job}.1", job, "bench", 1, Grant(), JobSpec((TRUE,)))
         ended = self._waiting[launch.allocation] = asyncio.get_running_loop().create_future()
-        workdir.write_launch(self._folder, launch)
+        self._folders.make(launch.allocation)
         self._launcher.launch(launch, None, workdir.build_env(launch, "bench", None, {}))
         await asyncio.wait_for(ended, PATIENCE)
         del self._waiting[launch.allocation]

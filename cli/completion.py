@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from distributed_grid.cli.context import Invocation, client
+from distributed_grid.cli.lazy import Command
 
 TIMEOUT = 0.3
 
@@ -33,7 +34,9 @@ def _ask(make: Any) -> Any:
     from distributed_grid.protocol.errors import GridError
 
     try:
-        with client(Invocation().url(), connect_seconds=TIMEOUT, answer_seconds=TIMEOUT) as grid:
+        invocation = Invocation()
+        seconds = {"connect_seconds": TIMEOUT, "answer_seconds": TIMEOUT}
+        with client(invocation.url(), trusts=invocation.trusts(), **seconds) as grid:
             return grid.call(make(grid.number()))
     except (GridError, OSError):
         return None
@@ -42,7 +45,7 @@ def _ask(make: Any) -> Any:
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print a shell's completion script.

@@ -36,11 +36,16 @@ class Invocation:
     told_config: bool = False
 
     def config(self) -> "ClusterConfig | None":
-        """The configuration, where there is a file. Raises ConfigError; one that is only found is read all the same,
-        since a mistake in it should not stay unseen."""
-        if not (self.config_path or os.environ.get("GRID_CONFIG") or _found()):
+        """The configuration, where there is a file or a variable with a setting. Raises ConfigError; one that is only
+        found is read all the same, since a mistake in it should not stay unseen."""
+        if not (self.config_path or os.environ.get("GRID_CONFIG") or _found() or _set_by_environment()):
             return None
         return self.whole_config()
+
+    def require_sharing(self) -> None:
+        """Raise SharingDisabled where the configuration here says that sharing is off."""
+        if (config := self.config()) is not None:
+            config.require_sharing()
 
     def whole_config(self, flags: Mapping[str, str | None] | None = None) -> "ClusterConfig":
         """The configuration: defaults, file, environment, these flags (dotted setting to text; None: not given).
@@ -64,18 +69,21 @@ class Invocation:
         config = self.config()
         if self.coordinator:
             return self.coordinator
-        if named := os.environ.get("GRID_COORDINATOR"):
-            return named
-        if config:
+        if config and not os.environ.get("GRID_COORDINATOR"):
             return config.client_url()
-        from distributed_grid.config.places import near_address
+        from distributed_grid.config.places import usual_address
 
-        return near_address()
+        return usual_address()
+
+    def trusts(self) -> str:
+        """Another user of this machine, whose coordinator may be used by ws://; empty: nobody (`coordinator.user`)."""
+        config = self.config()
+        return config.coordinator.user if config else ""
 
     def connect(self, patience: float = 0.0) -> "GridClient":
         """An open connection to it; a coordinator that is away, perhaps because it restarts, is waited for so many
         seconds. Raises GridUnavailable."""
-        grid = client(self.url()).connect(patience, self._away)
+        grid = client(self.url(), trusts=self.trusts()).connect(patience, self._away)
         self.user = grid.user
         return grid
 
@@ -132,6 +140,10 @@ def _found() -> bool:
     from distributed_grid.config.places import places  # light; the schema is not loaded for it
 
     return any(path.is_file() for path in places())
+
+
+def _set_by_environment() -> bool:
+    return any(name.startswith("GRID_") and "__" in name for name in os.environ)
 
 
 def current() -> Invocation:

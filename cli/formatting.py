@@ -10,7 +10,8 @@ import msgspec
 
 from distributed_grid.cli.context import Invocation, printable
 from distributed_grid.protocol.boosts import Boost, title
-from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, State, Used, exit_status
+from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, State, Suspension, Used, exit_status
+from distributed_grid.protocol.nodes import AllocationView
 from distributed_grid.protocol.placement import LEAST_SHARED, level_of, open_to_all
 from distributed_grid.protocol.resources import (
     LATEST,
@@ -217,6 +218,19 @@ def suspended(why: str) -> str:
     return f"suspended: the owner is back ({why})" if why else ""
 
 
+def frozen(view: JobView | AllocationView) -> str:
+    """Why a job is frozen, for all its causes; empty if it is not."""
+    causes = [suspended(_why(view.suspended))] if view.suspended else []
+    if view.awaits_reader:
+        why = _why(view.awaits_reader)
+        causes.append("waits for the reader of its output" + (f" ({why})" if why else ""))
+    return "; ".join(filter(None, causes))
+
+
+def _why(cause: Suspension | str) -> str:
+    return cause if isinstance(cause, str) else cause.why
+
+
 def _because(text: str) -> str:
     return f": {text}" if text else ""
 
@@ -245,6 +259,8 @@ def job_row(view: JobView) -> list[str]:
     reason = view.reason.code if view.reason and not ended else (str(view.outcome.cause) if view.outcome else "-")
     if view.suspended is not None:
         reason = "suspended"
+    elif view.awaits_reader is not None:
+        reason = "awaits reader"
     if view.outcome and view.outcome.cause is Cause.EXITED:
         reason = "-"
     since, until = (view.started, view.ended) if view.started else (view.submitted, view.ended)
@@ -346,6 +362,9 @@ def job_json(view: JobView) -> dict[str, Any]:
         "ended": iso(view.ended),
         "suspended": {"since": iso(view.suspended.since), "why": view.suspended.why} if view.suspended else None,
         "suspended_for": view.suspended_for,
+        "awaits_reader": {"since": iso(view.awaits_reader.since), "why": view.awaits_reader.why}
+        if view.awaits_reader
+        else None,
         "reason": view.reason.code if view.reason else None,
         "reason_text": view.reason.text if view.reason else None,
         "exit_code": exit_status(outcome) if outcome else None,

@@ -1,7 +1,7 @@
 """A click group that knows its commands by name and imports one only when it is called.
 
 Even `grid --help` imports none: the one-line summaries stand in the table. `tests/cli/test_main.py` compares them
-with what the commands say of themselves.
+with what the commands say of themselves. The help of every command ends with its examples (examples.py).
 """
 
 from importlib import import_module
@@ -35,14 +35,50 @@ def with_common(command: click.Command) -> click.Command:
     return command
 
 
+class Command(click.Command):
+    """A command whose help ends with its examples."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_examples(ctx, formatter)
+
+
+def path_of(ctx: click.Context) -> str:
+    """The names of this command and of the groups that it is in, below `grid`."""
+    names: list[str] = []
+    at: click.Context | None = ctx
+    while at is not None and at.parent is not None:
+        names.insert(0, at.info_name or "")
+        at = at.parent
+    return " ".join(names)
+
+
+def write_examples(ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    """The section Examples of a command's help. Lines are not wrapped: they are to be copied."""
+    from distributed_grid.cli.examples import EXAMPLES
+
+    if examples := EXAMPLES.get(path_of(ctx)):
+        with formatter.section("Examples"):
+            for line in examples:
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
 class LazyGroup(click.Group):
     """A group whose commands come from a table of `Lazy` entries, in the order of the table, and behind these from
-    decorators. Both take the common options."""
+    decorators. Both take the common options. `sections` are titles and the names below each, in the help."""
 
-    def __init__(self, *args: Any, table: dict[str, Lazy] | None = None, **kwargs: Any) -> None:
+    command_class = Command
+
+    def __init__(
+        self,
+        *args: Any,
+        table: dict[str, Lazy] | None = None,
+        sections: dict[str, tuple[str, ...]] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, context_settings={"help_option_names": ["-h", "--help"]}, **kwargs)
         self.params += COMMON
         self.table = table if table is not None else {}
+        self.sections = sections or {}
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         super().add_command(with_common(cmd), name)
@@ -67,8 +103,13 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, lazy.summary) for name, lazy in self.table.items()]
-        rows += [(name, command.get_short_help_str(limit=200)) for name, command in self.commands.items()]
-        if rows:
-            with formatter.section("Commands"):
-                formatter.write_dl(rows)
+        rows = {name: lazy.summary for name, lazy in self.table.items()}
+        rows |= {name: command.get_short_help_str(limit=200) for name, command in self.commands.items()}
+        width = max(map(len, rows), default=0)  # the summaries of all sections begin in one column
+        for title, names in (self.sections or {"Commands": tuple(rows)}).items():
+            if names:
+                with formatter.section(title):
+                    formatter.write_dl([(f"{name:{width}}", rows[name]) for name in names])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_examples(ctx, formatter)

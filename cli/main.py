@@ -23,9 +23,10 @@ COMMANDS: dict[str, Lazy] = {
         _AT + "grid.status:shared_status", "Show offers and allocations, and why nothing more is offered."
     ),
     "shares": Lazy(_AT + "grid.status:shares", "Show each user's share of the grid, and who is served next."),
+    "quota": Lazy(_AT + "grid.quota:quota", "Show what one may ask for, hold and use: show [USER], set, unset."),
     "status": Lazy(_AT + "grid.status:status", "Show the state of the grid on one screen."),
     "nodes": Lazy(_AT + "grid.nodes:nodes", "List the nodes."),
-    "node": Lazy(_AT + "grid.nodes:node", "Add, remove, drain, undrain and label nodes."),
+    "node": Lazy(_AT + "grid.nodes:node", "Add, remove, drain, undrain, label and set nodes."),
     "jobs": Lazy(_AT + "jobs.jobs:jobs", "List jobs."),
     "logs": Lazy(_AT + "attach.follow:logs", "Print the output of a job."),
     "attach": Lazy(_AT + "attach.follow:attach", "Follow a job to its end and exit with its exit code."),
@@ -37,7 +38,7 @@ COMMANDS: dict[str, Lazy] = {
         _AT + "grid.boost:boost",
         "Lend idle capacity of other nodes to a Ray cluster: request, status, release, extend, history.",
     ),
-    "cluster": Lazy(_AT + "grid.status:cluster", "Compare the nodes with what Ray shows: status."),
+    "cluster": Lazy(_AT + "grid.status:cluster", "Compare the nodes with what Ray shows: status, check."),
     "init": Lazy(
         _AT + "grid.access:init", "Create a grid: its certificate authority, its keys, and you as its first operator."
     ),
@@ -50,7 +51,7 @@ COMMANDS: dict[str, Lazy] = {
         _AT + "services.agent:agent", "Run or install the agent of this machine, or show what it would offer."
     ),
     "coordinator": Lazy(
-        _AT + "services.coordinator:coordinator", "Install, run, back up, restore or check the coordinator."
+        _AT + "services.coordinator:coordinator", "Install, run, reload, back up, restore or check the coordinator."
     ),
     "dev": Lazy(_AT + "dev.dev:dev", "Start and stop a whole grid on this machine, to try it out."),
     "doctor": Lazy(
@@ -65,6 +66,18 @@ COMMANDS: dict[str, Lazy] = {
         _AT + "grid.simulate:simulate", "Simulate grids with faults, and check that their guarantees hold."
     ),
     "completion": Lazy(_AT + "completion:completion", "Print a shell's completion script."),
+}
+
+# Titles of `grid --help`, and the commands below each.
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Run jobs": ("run-shared", "submit", "cancel"),
+    "Watch jobs": ("jobs", "job", "logs", "attach", "why", "receipts"),
+    "Watch the grid": ("status", "nodes", "shared-status", "shares", "quota", "doctor", "support-dump"),
+    "Ray clusters": ("boost", "cluster"),
+    "Nodes and services": ("node", "agent", "coordinator"),
+    "Access": ("init", "token", "login", "context", "access", "audit"),
+    "Settings": ("config", "completion"),
+    "Trying out and analysis": ("dev", "simulate", "replay"),
 }
 
 
@@ -93,7 +106,8 @@ class Grid(LazyGroup):
             if error.option_name[1:2].isdigit():
                 what = f"{error.option_name} is below zero, and no amount, number or time here can be."
                 raise click.UsageError(what, error.ctx) from None
-            raise
+            near = near_options(error.option_name, error.ctx)
+            raise click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except OSError as error:
@@ -108,6 +122,21 @@ class Grid(LazyGroup):
             if ctx.obj.verbose:
                 _trace()
             ctx.exit(ctx.obj.failure if ctx.obj.failure != 1 else INTERNAL)
+
+
+NEAR = 0.7
+"""How alike a mistyped option and one that there is have to be (difflib): below it, another word is meant."""
+
+
+def near_options(mistyped: str, ctx: click.Context | None) -> list[str]:
+    """The options that may be meant: those with a word that begins so, else those that are alike."""
+    from difflib import get_close_matches
+
+    params = ctx.command.params if ctx is not None else []
+    names = [name for one in params for name in (*one.opts, *one.secondary_opts) if name.startswith("--")]
+    begin = mistyped.strip("-")
+    whole = [name for name in names if begin and any(word.startswith(begin) for word in name[2:].split("-"))]
+    return whole[:3] or get_close_matches(mistyped, names, 3, NEAR)
 
 
 def _trace() -> None:
@@ -137,7 +166,7 @@ def _forget_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@click.group(cls=Grid, table=COMMANDS)
+@click.group(cls=Grid, table=COMMANDS, sections=SECTIONS)
 @click.version_option(__version__, prog_name="grid", message="%(prog)s %(version)s")
 def main() -> None:
     """Borrow the idle CPUs, memory and GPUs of other machines."""

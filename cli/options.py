@@ -1,5 +1,5 @@
-"""Options that several commands share: those that limit a job, those that say where it may and should go, and the help
-of a command with many options, in sections.
+"""Options that several commands share: those that limit a job, those that limit what a node lends, those that say where
+a job may and should go, and the help of a command with many options, in sections.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,8 +8,11 @@ from typing import Any, TypeVar
 import click
 
 from distributed_grid.cli.completion import complete_nodes
+from distributed_grid.cli.lazy import Command
 from distributed_grid.protocol.jobs import SIGNALS, JobLimits
+from distributed_grid.protocol.nodes import Lending
 from distributed_grid.protocol.placement import Strategy
+from distributed_grid.protocol.resources import GIB, parse_memory
 from distributed_grid.protocol.text import format_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,6 +32,33 @@ def limit_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def lending_options(command: F) -> F:
+    """Add those that say what a node lends at most."""
+    for option in reversed(
+        [
+            click.option("--cores", type=click.FloatRange(0, 1e9), metavar="N", help="Lend at most so many cores."),
+            click.option("--memory", metavar="SIZE", help="Lend at most so much memory, such as 16G."),
+            click.option("--gpus", type=click.IntRange(0, 10_000), metavar="N", help="Lend at most so many GPUs."),
+            click.option("--share/--no-share", default=None, help="Lend, or lend nothing."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+LENT = {"cores": "max_share_cpu", "memory": "max_share_memory_gb", "gpus": "max_share_gpu", "share": "can_share"}
+"""The settings of these options."""
+
+
+def lending(options: dict[str, Any]) -> Lending:
+    """What these options set. Raises BadValue."""
+    given = {LENT[name]: options[name] for name in ("cores", "gpus", "share")}
+    if options["memory"] is not None:
+        size = options["memory"].strip()
+        given["max_share_memory_gb"] = 0.0 if size == "0" else parse_memory(size) / GIB
+    return Lending(**given)
 
 
 def limits_words(limits: JobLimits) -> str:
@@ -75,7 +105,7 @@ def placing(command: F) -> F:
 EVERYWHERE = ("config", "coordinator", "output", "color", "quiet", "verbose", "--help")
 
 
-class Sectioned(click.Command):
+class Sectioned(Command):
     """A command whose `sections` say which options stand together, by title and parameter names. Those that every
     command takes come last."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.coordinator.access.ca import PKI
+from distributed_grid.coordinator.access.identities import PKI
 from distributed_grid.coordinator.backup.check import check
 from distributed_grid.coordinator.backup.state import STORE, open_read_only
 from distributed_grid.coordinator.core.rollback import CHOOSE, missing

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-import structlog
-
 from distributed_grid.coordinator.core.commands import Command, Event, Record
 from distributed_grid.coordinator.core.pipeline import NEVER, Mutator, Pipeline
 from distributed_grid.coordinator.core.rollback import CHOOSE, loss_words
@@ -20,6 +18,7 @@ from distributed_grid.coordinator.store.rows import Snapshot
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.text import format_duration
 from distributed_grid.runtime.faults import fault
+from distributed_grid.runtime.logs import get_logger
 
 QUICK_SECONDS = 0.02
 QUICK_RECORDS = 512
@@ -32,7 +31,7 @@ waiting, nor must a large commit."""
 CROWDED = 4096
 """Events in the queue from which on connections are not read further."""
 
-log = structlog.get_logger("driver")
+log = get_logger("driver")
 
 
 class LedgerBroken(Exception):

@@ -6,18 +6,26 @@ import gc
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import structlog
-
-from distributed_grid.config.schema import Placement, Ray, UnusedPolicy
+from distributed_grid.config import lending
+from distributed_grid.config.places import NO_HOST
+from distributed_grid.config.schema import (
+    Placement,
+    Ray,
+    RightsOf,
+    RightsSection,
+    UnusedPolicy,
+    format_value,
+)
 from distributed_grid.config.settings import ClusterConfig
-from distributed_grid.coordinator.access.ca import PKI, Lives, Pki
+from distributed_grid.coordinator.access.identities import PKI, has_authority
 from distributed_grid.coordinator.api.blobs import Blobs
 from distributed_grid.coordinator.api.server import LOOPBACK, Server
+from distributed_grid.coordinator.api.settings import Configured
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.audit.verify import StoreAnchor
 from distributed_grid.coordinator.backup import accept_loss
@@ -36,6 +44,11 @@ from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import parse_ports
+from distributed_grid.protocol.jobs import parse_priority
+from distributed_grid.protocol.messages.rights import UNLIMITED, GroupRights, Rights, Rules
+from distributed_grid.protocol.resources import GIB, MILLI
+from distributed_grid.runtime.local import SCHEME, SOCKET
+from distributed_grid.runtime.logs import get_logger
 from distributed_grid.runtime.service import (
     announce,
     configure_logs,
@@ -48,10 +61,13 @@ from distributed_grid.runtime.service import (
     sd_notify,
 )
 
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.access.ca import Pki
+
 EX_SOFTWARE = 70
 EX_CONFIG = 78
 
-log = structlog.get_logger("coordinator")
+log = get_logger("coordinator")
 
 CHECK_INTERVAL = 3600.0
 """Maximum interval between checks of the coordinator's own certificate (s)."""
@@ -66,6 +82,8 @@ class CoordinatorSettings:
     config: ClusterConfig
     insecure: bool = False
     log_level: str = "info"
+    read: Callable[[], ClusterConfig] | None = None
+    """Reads the configuration again, for `grid coordinator reload`."""
 
     @property
     def state_dir(self) -> Path:
@@ -123,7 +141,7 @@ def _fail(error: GridError, code: int) -> int:
 
 def _check_address(settings: CoordinatorSettings) -> None:
     host = settings.config.coordinator.host
-    if host not in LOOPBACK and not settings.insecure and not Pki.exists(settings.state_dir / PKI):
+    if host not in (*LOOPBACK, NO_HOST) and not settings.insecure and not has_authority(settings.state_dir / PKI):
         raise CannotStart(
             f"the coordinator does not listen on {host}",
             why="this grid has no authority: whoever reaches it could run commands on every node",
@@ -173,8 +191,60 @@ def _policy(config: ClusterConfig) -> Policy:
         sharing=Sharing(half_life=fair.half_life, weights=dict(fair.weights)),
         unused=Unused(window=unused.window, threshold=unused.threshold, release_after=unused.time if ends else 0.0),
         by_ray=config.placement is Placement.RAY,
+        rights=_rules(config.rights),
         owner_rule=True,
     )
+
+
+def configured(config: ClusterConfig) -> Configured:
+    """What the configuration says for the grid's nodes."""
+    whose = "grid"
+    nodes = {node.name: lending.of_node(config, node.name, whose) for node in config.nodes}
+    handed_out = {".".join(path) for path in lending.GENERAL.values()}
+    rest = {
+        row.name: format_value(row.value)
+        for row in config.rows()
+        if row.name not in handed_out and not row.name.startswith("nodes.")
+    }
+    return Configured(lending.of_all(config, whose), nodes, rest)
+
+
+def _reader(settings: CoordinatorSettings) -> Callable[[], Awaitable[Configured]] | None:
+    """Reads the configuration again, if it can be."""
+    if (read := settings.read) is None:
+        return None
+    read_again = read
+
+    async def again() -> Configured:
+        return configured(await asyncio.to_thread(read_again))
+
+    return again
+
+
+def _rules(section: RightsSection) -> Rules:
+    return Rules(
+        default=_rights(section.default),
+        users={one.name: _rights(one) for one in section.users},
+        groups={one.name: GroupRights(one.members, _rights(one)) for one in section.groups},
+    )
+
+
+def _rights(of: RightsOf) -> Rights:
+    return Rights(
+        highest_priority=parse_priority(of.highest_priority) if of.highest_priority is not None else None,
+        cores=_limit(of.cores, MILLI),
+        memory=_limit(of.memory_gb, GIB),
+        gpus=_limit(of.gpus, MILLI),
+        core_hours=_limit(of.core_hours_per_day, MILLI),
+        gpu_hours=_limit(of.gpu_hours_per_day, MILLI),
+        jobs_waiting=of.jobs_waiting,
+        exclusive_boosts=of.exclusive_boosts,
+        reservations=of.reservations,
+    )
+
+
+def _limit(value: float | None, scale: int) -> int | None:
+    return UNLIMITED if value == UNLIMITED else None if value is None else round(value * scale)
 
 
 async def _run(settings: CoordinatorSettings, port: int) -> int | None:
@@ -195,7 +265,9 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     living = store.load()
     ledger = Ledger(store.epoch, policy=_policy(config))
     lost = store.loss.found if store.loss is not None else ()
-    begin = clock(), store.restored, living.orders, living.groups, living.shares, lost
+    begin = (
+        clock(), store.restored, living.orders, living.groups, living.shares, lost, living.rights, living.spent
+    )  # fmt: skip
     ledger.state.preempting.remember(living.receipts)
     try:
         restored = ledger.restore(living.jobs, living.allocations, living.nodes, *begin)
@@ -213,7 +285,9 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
 
     blobs = Blobs(state_dir / "blobs", bundles, quota=own.ship_quota, needed_by=bundles)
     pki = None
-    if Pki.exists(state_dir / PKI) and not settings.insecure:
+    if has_authority(state_dir / PKI) and not settings.insecure:
+        from distributed_grid.coordinator.access.ca import Lives, Pki  # slow: cryptography
+
         signed = config.certificates
         lives = Lives(signed.agent_life, signed.person_life, signed.server_life, signed.renew_expired)
         pki = Pki(state_dir / PKI, store.grid, lives)
@@ -221,9 +295,9 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     bridge = None
     if config.ray.address:
         bridge = Bridge(config.ray.address, environment(config.ray.auth.value, _ray_token(config.ray)))
-    boosts = BoostService(ledger.state, bridge, config.ray.auth, config.resource_sharing.enabled, driver.put, clock)
+    boosts = BoostService(ledger.state, bridge, config.ray.auth, driver.put, clock, config.ray.join_within)
     placing = RayReservations(ledger.state, bridge, driver.put)
-    more = own.memory_limit, boosts, placing, own.heartbeat
+    more = own.memory_limit, boosts, placing, own.heartbeat, configured(config), _reader(settings)
     server = Server(ledger.state, store, driver, blobs, audit, clock, pki, *more)
     if lost:
         driver.trouble.alarm(*lost)
@@ -233,7 +307,8 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     retention = Retention(state_dir / "grid.db", keep, clock, connected)
     accepted = asyncio.create_task(_wait_for_acceptance(state_dir, driver.trouble, store))
     try:
-        port = await _listen(server, own.host, port)
+        if own.host != NO_HOST:
+            port = await _listen(server, own.host, port)
         await server.listen_locally(state_dir)
         _announce(settings, port, store, len(living.jobs), driver.trouble, "wss" if pki is not None else "ws")
         retention.start()
@@ -295,7 +370,7 @@ def _contradicts(settings: CoordinatorSettings, error: Exception) -> CannotStart
     return CannotStart(what, str(error), hint, EX_CONFIG)
 
 
-async def _renew_certificate(pki: Pki, server: Server) -> None:
+async def _renew_certificate(pki: "Pki", server: Server) -> None:
     """Renew the coordinator's own certificate before it expires; connections stay."""
     while True:
         await asyncio.sleep(min(CHECK_INTERVAL, pki.lives.server / 20))
@@ -333,10 +408,12 @@ async def _listen(server: Server, host: str, port: int) -> int:
 def _announce(settings: CoordinatorSettings, port: int, store: Store, jobs: int, trouble: Trouble, scheme: str) -> None:
     host = settings.config.coordinator.host
     url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    if host == NO_HOST:
+        url = f"{SCHEME}{settings.state_dir.absolute() / SOCKET}"
     announce(settings.state_dir / "coordinator.pid")
     announce(settings.state_dir / "coordinator.json", url=url)
     log.info(f"listening on {url}", grid=store.grid, epoch=store.epoch, jobs=jobs, state_dir=str(settings.state_dir))
-    if scheme == "ws" and host not in LOOPBACK:
+    if scheme == "ws" and host not in (*LOOPBACK, NO_HOST):
         log.warning("INSECURE: no TLS, no authentication; whoever reaches this address can run commands on every node")
     ready = f"listening on {url}"
     trouble.told = lambda words: sd_notify(f"STATUS={words or ready}")

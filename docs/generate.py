@@ -15,8 +15,10 @@ import click
 from distributed_grid.agent.core.table import ENTRY_MOVES
 from distributed_grid.agent.supervisor.job import MOVES as SUPERVISED_MOVES
 from distributed_grid.agent.supervisor.job import JobState
+from distributed_grid.cli.examples import EXAMPLES
+from distributed_grid.cli.lazy import path_of
 from distributed_grid.cli.main import main as grid
-from distributed_grid.config.schema import ALIASES, MOVED, NODE_SETTINGS, SETTINGS, format_value
+from distributed_grid.config.schema import ALIASES, MOVED, NAMED, NODE_SETTINGS, SETTINGS, format_value, settings_of
 from distributed_grid.coordinator.core.model import MOVES, NODE_MOVES, PHASES, Queued
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.identity import Role
@@ -114,7 +116,7 @@ def sentence(docstring: str) -> str:
 
 
 def commands() -> str:
-    """Every command of `grid` with its usage, its help and its options."""
+    """Every command of `grid` with its usage, its help, its options and its examples."""
     lines: list[str] = []
     _describe(grid, click.Context(grid, info_name="grid"), lines)
     return "\n".join(lines).rstrip()
@@ -137,6 +139,8 @@ def _describe(command: click.Command, context: click.Context, lines: list[str]) 
         lines += ["| option | meaning |", "|---|---|"]
         lines += [f"| `{flags.replace('|', ', ')}` | {' '.join(text.split())} |" for flags, text in rows]
         lines.append("")
+    if context.parent:
+        lines += ["Examples:", "", *(f"- `{one}`" for one in EXAMPLES[path_of(context)]), ""]
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             below = command.get_command(context, name)
@@ -154,6 +158,9 @@ def settings() -> str:
     nodes = [(("nodes[]", *path), one) for path, one in NODE_SETTINGS.items()]
     for path, one in (*SETTINGS.items(), *nodes):
         lines.append(f"| `{'.'.join(path)}` | `{format_value(one.default)}` | {one.kind.name} | {one.doc} |")
+    for path, section in NAMED.items():
+        what = f"names, each with `{'`, `'.join(one.name for one in settings_of(section))}`"
+        lines.append(f"| `{'.'.join(path)}` | `{{}}` | {what} | {sentence(section.__doc__ or '')} |")
     return "\n".join(lines)
 
 

@@ -7,12 +7,14 @@ from enum import StrEnum
 import msgspec
 
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.resources import GIB, MIB, MILLI, Count, Resources, ResourceType, Word
+from distributed_grid.protocol.resources import GIB, MIB, MILLI, MOST_FINITE, Count, Resources, ResourceType, Span, Word
 
 LABEL, TARGET, SOURCE = "grid-boost", "grid-target", "grid-source"
 """The labels of a leased raylet: the boost's id, whom it is for, where it is."""
 GROUP = "grid-boost-"
 """How the names of placement groups of exclusive boosts begin, in Ray's namespace `grid`."""
+JOIN_WITHIN = 60.0
+"""Seconds that a raylet may take from its start until Ray shows it, if nothing else is set."""
 DURATION = 3600.0
 """Seconds that a boost lasts if nothing else is said (as seed 000 has it)."""
 OVERHEAD = 512 * MIB
@@ -37,7 +39,8 @@ class RayAuth(StrEnum):
 class Boost(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is lent to whom: `amount` of `kind` (thousandths of a core or GPU, bytes) for the node `target`, through the
     Ray cluster whose head is at `address` (HOST:PORT). `ray` and `python` are that cluster's versions, as
-    far as they are known. `exclusive`: a placement group has all of it."""
+    far as they are known. `exclusive`: a placement group has all of it. `join_within`: seconds from the start of its
+    raylet until Ray has to show it; the raylet gives way to other programs from then on, or later."""
 
     target: Word
     address: Word
@@ -47,6 +50,7 @@ class Boost(msgspec.Struct, frozen=True, omit_defaults=True):
     ray: Word = ""
     python: Word = ""
     exclusive: bool = False
+    join_within: Span = JOIN_WITHIN
 
 
 def amount_words(kind: ResourceType, amount: int) -> str:
@@ -76,18 +80,22 @@ def is_boost_id(text: str) -> bool:
 
 
 def parse_amount(kind: ResourceType, amount: float) -> int:
-    """What a person asked for: cores, GPUs, or GB, in thousandths or bytes. Raises BadValue."""
-    if not math.isfinite(amount) or amount <= 0:
+    """What a person asked for, in bytes, or in thousandths of the next whole cores or GPUs: a raylet has whole ones.
+    Raises BadValue."""
+    if not 0 < amount <= MOST_FINITE:
         raise BadValue(f"{amount:g} is no amount of {kind}", hint="give a number above 0, such as 2")
     if kind is ResourceType.MEMORY:
         return round(amount * GIB)
-    if amount != int(amount):
-        raise BadValue(
-            f"{amount:g} {kind} cannot be lent to Ray",
-            why="a raylet has whole cores and whole GPUs",
-            hint=f"ask for {math.ceil(amount)}",
-        )
-    return int(amount) * MILLI
+    return max(1, math.ceil(round(amount * MILLI) / MILLI)) * MILLI
+
+
+def rounding(kind: ResourceType, amount: float) -> str:
+    """That more is lent than was asked for, and why; empty: just that much is."""
+    lent = parse_amount(kind, amount)
+    if kind is ResourceType.MEMORY or lent == round(amount * MILLI):
+        return ""
+    what = "GPUs" if kind is ResourceType.GPU else "cores"
+    return f"a raylet has whole {what}: {amount_words(kind, lent)} for {amount:g}"
 
 
 def needs(kind: ResourceType, amount: int) -> Resources:

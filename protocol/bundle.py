@@ -17,7 +17,7 @@ MOST_ENTRIES = 100_000
 MANIFEST_BYTES = 32 << 20
 """The largest manifest."""
 BUNDLE_BYTES = 256 << 20
-"""The largest sum of file sizes that a caller's directory is shipped with."""
+"""The largest sum of file sizes that a caller's directory is shipped with, unless the caller says otherwise."""
 MODE_BITS = 0o777
 VERSION = 1
 _HASH_BYTES = 32
@@ -35,7 +35,8 @@ class Kind(StrEnum):
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing to make, by its path below the working directory. `mode` is its permission bits; `size` is bytes and
-    `blob` the hash of a file's content; `target` is where a link points, relative to the link's own directory."""
+    `blob` the hash of a file's content; `target` is where a link points, relative to the link's own directory;
+    `outside`: it points out of the tree, as its owner asked."""
 
     path: str
     kind: Kind = Kind.FILE
@@ -43,6 +44,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     size: int = 0
     blob: str = ""
     target: str = ""
+    outside: bool = False
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -120,6 +122,17 @@ def _check(manifest: Manifest) -> None:
         raise _bad(f"{min(both)!r} is an entry and also the directory of another")
 
 
+def check_link(entry: Entry) -> None:
+    """Hold that a link points inside the tree, or may point outside. Nothing is ever written through a link, and a job
+    can make such ones itself. Raises BadValue."""
+    if not entry.outside:
+        check_target(entry.path, entry.target)
+        return
+    if not entry.target or len(entry.target.encode(errors="surrogatepass")) > _PATH_BYTES:
+        raise _bad(f"the link {entry.path!r} has no target, or one that is too long")
+    _check_text(entry.target)
+
+
 def check_path(path: str) -> None:
     """Hold that a path is relative, plain (no `.`, `..`, empty or overlong parts) and made of writable characters.
     Raises BadValue."""
@@ -180,6 +193,6 @@ def _check_kind(entry: Entry) -> None:
     elif entry.blob or entry.size:
         raise _bad(f"{entry.path!r} is a {entry.kind} with content")
     if entry.kind is Kind.LINK:
-        check_target(entry.path, entry.target)
-    elif entry.target:
+        check_link(entry)
+    elif entry.target or entry.outside:
         raise _bad(f"{entry.path!r} is a {entry.kind} with a link's target")

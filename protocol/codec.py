@@ -50,7 +50,25 @@ class _Frame(msgspec.Struct, Generic[T], frozen=True, array_like=True):
 
 Decoder = msgspec.msgpack.Decoder[Any]
 
-_DECODERS: dict[str, Decoder] = {}
+_FRAMES: dict[str, Any] = {
+    "FromAgent": _Frame[FromAgent],
+    "ToAgent": _Frame[ToAgent],
+    "FromAgentData": _Frame[FromAgentData],
+    "ToAgentData": _Frame[ToAgentData],
+    "FromClient": _Frame[FromClient],
+    "ToClient": _Frame[ToClient],
+}
+
+
+class _Decoders(dict[str, Decoder]):
+    """A decoder by direction, made at its first use: each takes milliseconds, and a program reads one or two."""
+
+    def __missing__(self, direction: str) -> Decoder:
+        decoder = self[direction] = msgspec.msgpack.Decoder(_FRAMES[direction])
+        return decoder
+
+
+_DECODERS = _Decoders()
 
 
 def encode(sequence: int, messages: list[Any]) -> bytes:
@@ -153,13 +171,3 @@ def _check_depth(value: object, left: int) -> None:
     elif isinstance(value, list):
         for item in value:
             _check_depth(item, left - 1)
-
-
-_DECODERS |= {
-    "FromAgent": msgspec.msgpack.Decoder(_Frame[FromAgent]),
-    "ToAgent": msgspec.msgpack.Decoder(_Frame[ToAgent]),
-    "FromAgentData": msgspec.msgpack.Decoder(_Frame[FromAgentData]),
-    "ToAgentData": msgspec.msgpack.Decoder(_Frame[ToAgentData]),
-    "FromClient": msgspec.msgpack.Decoder(_Frame[FromClient]),
-    "ToClient": msgspec.msgpack.Decoder(_Frame[ToClient]),
-}

@@ -16,7 +16,8 @@ def _named(char: str) -> str:
 class GridError(Exception):
     """Something a person can act on.
 
-    `what` is one sentence; `why` names the cause where it is known; `hint` is the next command or change to try.
+    `what` is one sentence; `why` names the cause where it is known; `hint` is the next command or change to try. A
+    traceback shows all three.
     """
 
     def __init__(self, what: str, why: str = "", hint: str = "") -> None:
@@ -24,6 +25,9 @@ class GridError(Exception):
         self.what = what
         self.why = why
         self.hint = hint
+        for label, text in (("why", why), ("try", hint)):
+            if text:
+                self.add_note(f"  {label}: {text}")
 
     def lines(self) -> list[str]:
         """The error as the command line prints it: `error:`, then `why:` and `try:` where there is something to say.

@@ -36,6 +36,7 @@ WAITING: dict[str, str] = {
     "Priority": "others are served before it: a class above, a user with a smaller share, or earlier jobs of its user",
     "Held": "the coordinator cannot store what it would start: its disk is full or fails",
     "NeverFits": "no node of the grid could ever run it, whatever became free",
+    "Quota": "its user, or a group of its user, holds or uses as much as may be (docs/rights.md)",
     "NoOffers": "no node is known, can be reached, or offers anything that could serve",
     "Reserved": "there is room, and it is kept for who comes before it",
     "Resources": "what it needs is in use",
@@ -49,6 +50,7 @@ OTHER: dict[str, str] = {
     "Fits": "a request that was only asked about would start now",
     "Preempts": "a request that was only asked about would start when others have given way (docs/preemption.md)",
     "Placed": "the job has its place",
+    "Lost": "the job's node is silent, or does not know what became of it",
     "Ended": "the job is over",
 }
 
@@ -294,10 +296,11 @@ class Cause(StrEnum):
     RELEASED = "released"
     NODE_OUT_OF_MEMORY = "node-out-of-memory"
     TOO_MANY_PROCESSES = "too-many-processes"
+    INPUT_LOST = "input-lost"
     NOT_JOINED = "not-joined"
 
 
-class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """How a job ended. `code` is its exit code, `signal` what ended it (0: none); `text` says the cause in words.
 
     `started`: false only where it is sure that the command never ran. Sizes are bytes of output ever written;
@@ -339,6 +342,11 @@ def bounded(outcome: Outcome) -> Outcome:
     )
 
 
+def has_failed(outcome: Outcome) -> bool:
+    """Whether it did not exit with 0, and was not cancelled."""
+    return (outcome.cause is not Cause.EXITED or outcome.code != 0) and outcome.cause is not Cause.CANCELLED
+
+
 def exit_status(outcome: Outcome) -> int:
     """What `grid run-shared` exits with: the job's own code, 128+N for signal N, or one of the grid's own codes."""
     match outcome.cause:
@@ -364,11 +372,29 @@ def exit_status(outcome: Outcome) -> int:
             return 125
 
 
+class OutputFull(StrEnum):
+    """What becomes of a job that is further ahead of the reader of its output than its node keeps: it waits, as at a
+    pipe, or the middle of its output is dropped."""
+
+    WAIT = "wait"
+    DROP = "drop"
+
+
+def parse_output_full(text: str) -> OutputFull:
+    """`wait` or `drop`. Raises BadValue."""
+    try:
+        return OutputFull(text)
+    except ValueError:
+        raise BadValue(f"output_full {text!r} is not known", hint="say wait or drop") from None
+
+
 class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """The command and its surroundings. `workdir` is an absolute path on the node (empty: a fresh directory);
     `bundle` is the hash of the manifest of what the caller shipped into it (empty: nothing); times are seconds
     (`time_limit` 0: none; `grace` is what a job gets between SIGTERM and SIGKILL). With a `boost` the command
-    is made on the node: it starts a raylet for that."""
+    is made on the node: it starts a raylet for that. `stdin`: its standard input is a pipe that its submitter fills
+    while it runs (PutInput); else it is empty. `attached`: its submitter reads its output from the beginning on;
+    `output_full` is for whoever reads it as it runs."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = {}
@@ -379,6 +405,9 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     grace: Finite = 5.0
     limits: JobLimits = JobLimits()
     boost: Boost | None = None
+    stdin: bool = False
+    attached: bool = False
+    output_full: OutputFull = OutputFull.WAIT
 
 
 MOST_RETRIES = 100
@@ -440,7 +469,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     the client."""
 
 
-class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+class Step(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One line of a job's story: when (grid time, seconds since the epoch), the state entered, and what happened."""
 
     at: Finite
@@ -448,7 +477,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str = ""
 
 
-class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
+class Reason(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Why a job waits: a short stable code (NoOffers, Resources, Priority, NeverFits, …) and a sentence."""
 
     code: str
@@ -456,7 +485,7 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Suspension(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job is frozen since then (grid time), for that reason: its node's owner is back."""
+    """A job is frozen since then (grid time), for that reason."""
 
     since: Finite
     why: str
@@ -465,8 +494,9 @@ class Suspension(msgspec.Struct, frozen=True, omit_defaults=True):
 class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A job as clients see it. Times are grid time: seconds since the epoch that never jump. `attempt` counts the
     allocations it was granted, `retried` how often it was run again after one had ended, `taken_back` how often the
-    grid took its place back after it had begun. `suspended`: it is frozen now; `suspended_for`: seconds it was before
-    that, in this attempt. `used` is of the last attempt; `unused` says what it holds and does not use, where that is
+    grid took its place back after it had begun. `suspended`: it is frozen now, as its node's owner is back;
+    `suspended_for`: seconds it was before that, in this attempt. `awaits_reader`: it is frozen now until the reader of
+    its output has read more. `used` is of the last attempt; `unused` says what it holds and does not use, where that is
     so."""
 
     id: str
@@ -490,6 +520,7 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     index: Count = 0
     suspended: Suspension | None = None
     suspended_for: Finite = 0.0
+    awaits_reader: Suspension | None = None
     used: Used | None = None
     unused: str = ""
     after: tuple[Dependency, ...] = ()

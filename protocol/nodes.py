@@ -5,7 +5,7 @@ it; and what holds for all that it says of itself together, beyond the bounds of
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -59,13 +59,97 @@ class Aside(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     why: str = ""
 
 
+class OwnerPolicy(StrEnum):
+    """What becomes of a node's jobs when its owner uses it himself."""
+
+    CONTINUE = "continue"
+    SUSPEND = "suspend"
+    RECALL = "recall"
+
+
+Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+"""Cores, or GB or MB of memory, as the configuration has them."""
+
+
+class Lending(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Settings of what a node lends, and what becomes of its jobs when its owner is active: those of `resource_sharing`
+    and of `nodes[].resource_sharing` that its agent follows, with the names and units of the configuration. None: not
+    set."""
+
+    enabled: bool | None = None
+    can_share: bool | None = None
+    max_share_cpu: Amount | None = None
+    max_share_memory_gb: Amount | None = None
+    max_share_gpu: Annotated[int, msgspec.Meta(ge=0, le=10_000)] | None = None
+    priority: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
+    gpu_utilization_max: Percent | None = None
+    gpu_memory_min_mb: Amount | None = None
+    memory_percent_max: Percent | None = None
+    memory_min_gb: Amount | None = None
+    cpu_percent_max: Percent | None = None
+    cpu_min_cores: Amount | None = None
+    monitoring_interval_seconds: Span | None = None
+    check_interval: Span | None = None
+    offer_expiry: Span | None = None
+    max_offers_per_node: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
+    owner_policy: OwnerPolicy | None = None
+    owner_after: Span | None = None
+    owner_quiet: Span | None = None
+    owner_most: Span | None = None
+    owner_hold: Span | None = None
+    owner_pressure: Percent | None = None
+    owner_input: bool | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The settings that are set."""
+        return {name: value for name in LENDING if (value := getattr(self, name)) is not None}
+
+
+LENDING = Lending.__struct_fields__
+ORDERED = ("can_share", "max_share_cpu", "max_share_memory_gb", "max_share_gpu")
+"""What an operator may set for one node."""
+ORIGIN_CHARS = 300
+Origin = Annotated[str, msgspec.Meta(max_length=ORIGIN_CHARS)]
+
+
+class Layer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Settings with the origin of each by its name: those of one source, or of several together."""
+
+    values: Lending = Lending()
+    origins: Annotated[dict[Word, Origin], msgspec.Meta(max_length=2 * len(LENDING))] = {}
+
+
+NO_SETTINGS = Layer()
+
+
+def over(*layers: Layer) -> Layer:
+    """These layers together: what is set in a later one replaces what is set in an earlier one."""
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for layer in layers:
+        for name, value in layer.values.given().items():
+            values[name], origins[name] = value, layer.origins.get(name, "")[:ORIGIN_CHARS]
+    return Layer(Lending(**values), origins)
+
+
+class LendingOrder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What the operator `by` this name has set for a node, `since` then (grid time)."""
+
+    values: Lending
+    since: Finite
+    by: str = ""
+
+
 class NodeOrders(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """All that was ordered for a node, by the operator and (`aside`) by the grid itself. `labels` stand over those that
-    its agent tells; None: the node has no such label, whatever its agent tells."""
+    its agent tells; None: the node has no such label, whatever its agent tells. `lending` stands over the configuration
+    of the grid."""
 
     drain: Drain | None = None
     labels: dict[str, str | None] = {}
     aside: Aside | None = None
+    lending: LendingOrder | None = None
 
     @property
     def open(self) -> bool:
@@ -121,14 +205,6 @@ class NodeState(StrEnum):
     SUSPECT = "suspect"
     DISCONNECTED = "disconnected"
     LOST = "lost"
-
-
-class OwnerPolicy(StrEnum):
-    """What becomes of a node's jobs when its owner uses it himself."""
-
-    CONTINUE = "continue"
-    SUSPEND = "suspend"
-    RECALL = "recall"
 
 
 Seal = Annotated[str, msgspec.Meta(max_length=64)]
@@ -323,7 +399,8 @@ class OfferView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class AllocationView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Resources of one node that one job holds. `suspended`: why it is frozen now, empty where it is not."""
+    """Resources of one node that one job holds. `suspended`: why it is frozen now for its owner, `awaits_reader`:
+    why until its output is read; empty where it is not."""
 
     id: str
     job: str
@@ -336,6 +413,7 @@ class AllocationView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     ends: Finite = 0.0
     name: str = ""
     suspended: str = ""
+    awaits_reader: str = ""
 
 
 class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -366,7 +444,8 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
 
 class Known(msgspec.Struct, frozen=True, omit_defaults=True):
     """One allocation an agent knows of, told whole after every reconnect. `outcome` once it is over; `walls` is the
-    level behind which its command runs or ran; `stamp` that of its launch."""
+    level behind which its command runs or ran; `stamp` that of its launch. `awaits_reader`: why it is frozen until the
+    reader of its output has read more, where it is."""
 
     allocation: Word
     state: State
@@ -374,6 +453,7 @@ class Known(msgspec.Struct, frozen=True, omit_defaults=True):
     started_for: Span = 0.0
     walls: str = ""
     stamp: Stamp | None = None
+    awaits_reader: Text = ""
 
 
 NAME_CHARS = 255

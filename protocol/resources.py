@@ -57,7 +57,7 @@ class ResourceType(StrEnum):
     GPU = "gpu"
 
 
-class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
+class Resources(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """An amount: `cpu` in milli-cores, `memory` in bytes, `gpu` in milli-GPUs; never negative."""
 
     cpu: Count = 0
@@ -97,7 +97,7 @@ def capped(sum: Resources) -> Resources:
     return Resources(min(sum.cpu, MOST_COUNT), min(sum.memory, MOST_COUNT), min(sum.gpu, MOST_COUNT))
 
 
-class GpuShare(msgspec.Struct, frozen=True, omit_defaults=True):
+class GpuShare(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A GPU, or a part of one, by its UUID; `milli` is 1000 for the whole device. `memory`: bytes of it that were asked
     for (0: none in particular)."""
 
@@ -113,7 +113,7 @@ class GpuShare(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.memory or total * self.milli // MILLI
 
 
-class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
+class Grant(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Resources with names. Cores in `cores` belong to the holder alone; `shared_core` (-1: none) is shared with other
     fractional holders, of which this one has `shared_milli`; `virtual` cores are numbers without a core behind them."""
 

@@ -14,6 +14,7 @@ _PARTS = re.compile(
     r"^\s*(?:(\d+(?:\.\d+)?)d)?\s*(?:(\d+(?:\.\d+)?)h)?\s*(?:(\d+(?:\.\d+)?)m(?:in)?)?\s*(?:(\d+(?:\.\d+)?)s)?\s*$"
 )
 _CLOCK = re.compile(r"^\s*(\d+):([0-5]?\d)(?::([0-5]?\d))?\s*$")
+_DIGITS = re.compile(r"([0-9]{1,18})")
 _WEIGHTS = (86400, 3600, 60, 1)
 MOST = 10 * 365 * 86400
 
@@ -74,6 +75,12 @@ def listed(words: Sequence[str], most: int, count: int = -1, between: str = ", "
     return between.join(words[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def by_number(name: str) -> tuple[list[str | int], str]:
+    """Sort key of names with numbers in them: `lab2` before `lab10`."""
+    parts = _DIGITS.split(name)
+    return [int(part) if at % 2 else part for at, part in enumerate(parts)], name
+
+
 def suggestion(word: str, names: Collection[str]) -> str:
     """`did you mean cpu? `, to be followed by what there is to choose from; empty where none of the names is near."""
     from difflib import get_close_matches
@@ -97,7 +104,7 @@ def unknown_node(
 ) -> BadValue:
     """The answer to who names a node that is none of these: which there are, and which of them may be meant."""
     name = name[:CHARS]
-    known = listed(list(names), NAMED)
+    known = listed(sorted(names, key=by_number), NAMED)
     return BadValue(
         what or f"unknown node {name!r}",
         why=f"{among} {known}" if names else "there is none yet",

@@ -146,7 +146,7 @@ def main() -> int:
         demo = Demo(Path(name))
         try:
             # On a busy machine there would be nothing to see: the demo lends whatever others use.
-            up = demo.grid("dev", "up", "--nodes", "3", "--fake-gpus", "2", "--port", "0", "--cpu-percent-max", "100")
+            up = demo.grid("dev", "up", "--nodes", "3", "--fake-gpus", "2", "--cpu-percent-max", "100")
             demo.show(up)
             demo.check(up.returncode == 0, "a coordinator and three agents are up")
             if up.returncode == 0:

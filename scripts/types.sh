@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs mypy over sources and tests. It knows packages by their folders, and ours lie elsewhere than their names say:
-# so links show it the tree as it is installed.
+# Runs mypy over sources, tests and benchmarks. It knows packages by their folders, and ours lie elsewhere than their
+# names say: so links show it the tree as it is installed.
 set -euo pipefail
 
 venv=${1:-.venv}
@@ -16,9 +16,11 @@ for room in protocol coordinator agent cli simulator systemd; do
     ln -sfn "$root/$room" "$tree/$room"
 done
 
-ln -sfn "$root/tests" build/types/tests
+for room in tests bench; do
+    ln -sfn "$root/$room" "build/types/$room"
+done
 
 mypy=("$root/$venv/bin/python" -m mypy --config-file "$root/pyproject.toml" --cache-dir "$root/.mypy_cache")
-(cd build/types && MYPYPATH="$PWD" "${mypy[@]}" -p distributed_grid -p tests)
+(cd build/types && MYPYPATH="$PWD" "${mypy[@]}" -p distributed_grid -p tests -p bench)
 # Programs that run alone, and find each other in the folder where they lie.
 (cd tests/abuse/jobs && MYPYPATH="$PWD" "${mypy[@]}" -- *.py)

@@ -12,6 +12,7 @@ from distributed_grid.agent.core.table import (
     Command,
     Event,
     Forget,
+    Kept,
     Kill,
     Prepare,
     Ready,
@@ -19,7 +20,9 @@ from distributed_grid.agent.core.table import (
     Run,
     SendSignal,
     SetLimit,
+    SetNiceness,
     Table,
+    keep,
 )
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.link import PROTOCOL
@@ -77,12 +80,12 @@ class Owning:
                 self._recall(order.allocation, order.why)
 
     def _recall(self, key: str, why: str) -> None:
-        agent, launch = self._agent, self._machine.specs.get(key)
+        agent = self._agent
         self._machine.judge.told_to_stop(key, Cause.RECALLED)
         agent.engine.note(f"{key} is recalled from {self._machine.name}: {why}")
-        grace = launch.spec.grace if launch is not None else 0.0
-        told = self._recalled[key] = Recalled(allocation=key, why=why, grace=grace)
-        agent.feed(Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=f"the owner is back ({why})"))
+        stop = Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=f"the owner is back ({why})")
+        told = self._recalled[key] = Recalled(allocation=key, why=why, grace=agent.table.grace(stop))
+        agent.feed(stop)
         agent.say(told)
 
     def took(self, told: Suspended, clock: float) -> None:
@@ -139,8 +142,7 @@ class Agent(Launcher):
         known = []
         for said in self.supervisor().connect(self):
             one = _known(said)
-            launch = self.machine.specs.get(one.allocation) if one.outcome is None else None
-            known.append((one, launch, 0))
+            known.append((one, msgspec.convert(said["kept"], Kept | None), 0))
             if one.outcome is not None:
                 self.known_over[one.allocation] = None
         self.table.restore(known, self.machine.clock())
@@ -342,7 +344,7 @@ class Agent(Launcher):
                 for one in allocations:
                     self.known_over.pop(one, None)
                 self.ask({"op": "forget", "ids": allocations})
-            case SendSignal() | SetLimit():
+            case SendSignal() | SetLimit() | SetNiceness():
                 pass
             case Report():
                 self._report(command)
@@ -350,7 +352,7 @@ class Agent(Launcher):
     def _report(self, report: Report) -> None:
         message = report.message
         if isinstance(message, Exited) and report.freed is not None:
-            if self._lender.would_return(report.freed, self.table.holdings()):
+            if self._lender.would_return(report.freed, self.table.held):
                 message = msgspec.structs.replace(message, returned=True)
             else:
                 self._offer_soon()
@@ -383,7 +385,7 @@ class Agent(Launcher):
 
     def _claim(self, launch: Launch) -> None:
         sample = msgspec.structs.replace(self.machine.sample(), at=self._sampled)
-        stale = self._lender.verify(launch.grant, sample, self.table.holdings(), launch.allocation)
+        stale = self._lender.verify(launch.grant, sample, self.table.held, launch.allocation)
         self.feed(stale or Ready(launch.allocation))
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
@@ -393,7 +395,7 @@ class Agent(Launcher):
         spec = launch.spec
         self.ask({
             "op": "launch", "id": launch.allocation, "limit": spec.time_limit, "grace": spec.grace,
-            "lease": launch.lease, "lease_from": leased_from,
+            "lease": launch.lease, "lease_from": leased_from, "kept": msgspec.to_builtins(keep(launch)),
         })  # fmt: skip
 
     def _stop(self, stop: Stop) -> None:

@@ -1,5 +1,5 @@
 """Simulated people: clients, each of which submits one job under one key until it hears an answer and may cancel
-it; and the operator, who drains a node and undrains it later.
+it; and operators, who drain a node and undrain it later, or grant rights.
 """
 
 from collections.abc import Callable
@@ -7,13 +7,20 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.commands import Accepted, DrainAsked, Granted, Rejected, UndrainAsked
+from distributed_grid.coordinator.core.commands import (
+    Accepted,
+    DrainAsked,
+    Granted,
+    Rejected,
+    RightsSet,
+    UndrainAsked,
+)
 from distributed_grid.coordinator.core.model import Condition, Held, Job
 from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.engine import Engine, Violation
 from distributed_grid.simulator.judge import Judge
-from distributed_grid.simulator.plan import ENDLESS, FaultPlan, JobPlan
+from distributed_grid.simulator.plan import ENDLESS, FaultPlan, GrantPlan, JobPlan
 
 PATIENCE = 5.0
 """Seconds after which an answer is not waited for any more."""
@@ -209,3 +216,27 @@ class Operator:
 
     def _heard_undrained(self, answer: Any) -> None:
         self.done = self.done or isinstance(answer, Granted)
+
+
+class Grantor:
+    """Who grants what is planned, until that is heard. `at` as for an Operator."""
+
+    def __init__(self, engine: Engine, judge: Judge, plan: GrantPlan, at: Callable[[], Coordinator | None]) -> None:
+        self.engine, self.judge, self.plan = engine, judge, plan
+        self.done = False
+        self._at = at
+        engine.at(plan.at, None, self._grant)
+
+    def _grant(self) -> None:
+        if self.done:
+            return
+        plan = self.plan
+        if (coordinator := self._at()) is not None:
+            self.engine.note(f"{plan.whose} {plan.name} is granted {plan.rights.words() if plan.rights else 'nothing'}")
+            coordinator.order(lambda token: RightsSet(token, plan.whose, plan.name, plan.rights, "op"), self._heard)
+        self.engine.later(ORDER_PATIENCE, None, self._grant)
+
+    def _heard(self, answer: Any) -> None:
+        if isinstance(answer, Granted):
+            self.done = True
+            self.judge.granted(self.plan.whose, self.plan.name, self.plan.rights)

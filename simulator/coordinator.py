@@ -81,6 +81,8 @@ class Driver(Process):
             ordered=disk.orders(),
             many=disk.groups(),
             past=disk.shares,
+            granted=disk.rights,
+            spent=disk.spent,
         )
         self.ledger.check()
         self.pipeline = Pipeline(self.ledger)

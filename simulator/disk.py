@@ -16,11 +16,15 @@ from distributed_grid.coordinator.core.commands import (
     RecordNode,
     RecordOrders,
     RecordReceipt,
+    RecordRights,
     RecordShare,
+    RecordSpent,
 )
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
+from distributed_grid.coordinator.core.queue.quotas import Spent
 from distributed_grid.protocol.jobs import Outcome, State
 from distributed_grid.protocol.messages.operator import Receipt
+from distributed_grid.protocol.messages.rights import Rights
 from distributed_grid.protocol.nodes import NodeFacts, NodeOrders
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -42,6 +46,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     outcome: Outcome | None
     body: bytes
     held: bytes | None
+    new: bool = True
 
 
 @dataclass(slots=True)
@@ -57,6 +62,8 @@ class Snapshot:
     groups: list[tuple[str, bytes]] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
+    rights: list[tuple[str, Rights | None]] = field(default_factory=list)
+    spent: list[tuple[str, Spent]] = field(default_factory=list)
 
 
 class Disk:
@@ -73,6 +80,8 @@ class Disk:
         self.group_rows: dict[str, bytes] = {}
         self.receipts: dict[str, Receipt] = {}
         self.shares: dict[str, tuple[float, float]] = {}
+        self.rights: dict[str, Rights] = {}
+        self.spent: dict[str, Spent] = {}
 
     def copy(self) -> "Disk":
         """The same once more."""
@@ -81,6 +90,7 @@ class Disk:
         other.rows, other.keys, other.past = dict(self.rows), dict(self.keys), dict(self.past)
         other.nodes, other.node_orders = dict(self.nodes), dict(self.node_orders)
         other.group_rows, other.shares, other.receipts = dict(self.group_rows), dict(self.shares), dict(self.receipts)
+        other.rights, other.spent = dict(self.rights), dict(self.spent)
         return other
 
     def apply(self, snapshot: Snapshot) -> None:
@@ -88,6 +98,7 @@ class Disk:
         self.clock = snapshot.clock
         for row in snapshot.rows:
             before = self.rows.get(row.id)
+            assert row.new or before is not None, f"{row.id} is not stored, so it cannot be changed"
             if row.held is None and before is not None:
                 row = msgspec.structs.replace(row, held=before.held)
             self.rows[row.id] = row
@@ -100,6 +111,10 @@ class Disk:
         self.group_rows.update(snapshot.groups)
         self.receipts.update((receipt.id, receipt) for receipt in snapshot.receipts)
         self.shares.update(snapshot.shares)
+        self.spent.update(snapshot.spent)
+        for key, rights in snapshot.rights:
+            self.rights.pop(key, None)
+            self.rights |= {key: rights} if rights is not None else {}
         for group in map(_group, dict(snapshot.groups).values()):
             self.keys[group.user, group.key] = group.id
 
@@ -140,11 +155,13 @@ def snapshot(records: Iterable[Command], clock: float) -> Snapshot:
     """Records as they are now; of several of one thing the newest state."""
     out = Snapshot(clock)
     jobs: dict[str, Job] = {}
+    first: set[str] = set()
     allocations: dict[str, Allocation] = {}
     for record in records:
         match record:
-            case RecordJob(job):
+            case RecordJob(job, new):
                 jobs[job.id] = job
+                first |= {job.id} if new else set()
             case RecordAllocation(allocation):
                 allocations[allocation.id] = allocation
             case RecordNode(facts):
@@ -159,6 +176,10 @@ def snapshot(records: Iterable[Command], clock: float) -> Snapshot:
                 out.orders.append((node, orders))
             case RecordShare(user, past, at):
                 out.shares.append((user, (past, at)))
+            case RecordRights(key, rights):
+                out.rights.append((key, rights))
+            case RecordSpent(pool, spent):
+                out.spent.append((pool, spent))
     newest: dict[str, bytes] = {}
     for one in allocations.values():
         of = jobs.get(one.job)
@@ -170,5 +191,6 @@ def snapshot(records: Iterable[Command], clock: float) -> Snapshot:
             out.past.append(one.id)
     for job in jobs.values():
         held = newest.get(job.id)
-        out.rows.append(Row(job.id, job.user, job.key, job.state, job.allocation, job.outcome, _encode(job), held))
+        what = job.id, job.user, job.key, job.state, job.allocation, job.outcome, _encode(job), held
+        out.rows.append(Row(*what, job.id in first))
     return out

@@ -26,6 +26,7 @@ from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.simulator.engine import Violation
+from distributed_grid.simulator.quotas import nobody_passes_a_quota, nobody_waits_for_nothing
 
 CLEARLY = 0.02
 """Shares that differ by less may be taken for equal: they change by themselves, and are looked at now and then."""
@@ -54,6 +55,7 @@ class Watched(Ledger):
 class _Watched(GridState):
     def grant(self, job: Job, placement: Placement, lease: float, gang: Gang | None = None) -> Allocation:
         """What was kept for a job is nobody else's, so nobody is passed by that."""
+        nobody_passes_a_quota(self, job, placement.grant.resources)
         if job.id in self.queue:
             _nobody_is_passed(self, job, placement.node)
             _nobody_is_delayed(self, job, placement)
@@ -75,6 +77,9 @@ def _not_given_up_early(state: GridState, job: Job) -> None:
 def _nobody_is_passed(state: GridState, job: Job, name: str) -> None:
     node, mine = state.nodes[name], state.queue.line(job.id)
     for line in state.queue.lines.values():
+        if line.excluded:
+            nobody_waits_for_nothing(state, line)
+            continue
         if line is mine or line.request.gang or line.request.priority < job.request.priority:
             continue
         first = state.jobs[state.queue.head(line)[1]]

@@ -13,6 +13,7 @@ from distributed_grid.coordinator.core.preemption.plan import may
 from distributed_grid.protocol.groups import member_id, split_member
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages.operator import Place, Receipt
+from distributed_grid.protocol.messages.rights import Rights, Whose, key_of
 from distributed_grid.protocol.nodes import NodeOrders
 from distributed_grid.protocol.resources import MILLI, Grant
 from distributed_grid.simulator.disk import Disk, Row
@@ -381,6 +382,12 @@ class Judge(Truth):
         orders = self.disk.orders().get(node)
         if orders is None or orders.drain is None:
             raise Violation(node, "its drain is acknowledged and not on disk")
+
+    def granted(self, whose: Whose, name: str, rights: Rights | None) -> None:
+        """An operator hears that rights are granted, or taken back."""
+        assert self.disk is not None
+        if rights is not None and key_of(whose, name) not in self.disk.rights:
+            raise Violation(name or "default", "its rights are acknowledged and not on disk")
 
     def launched(self, allocation: str, node: str) -> None:
         """A launch leaves the coordinator."""

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from distributed_grid.protocol.jobs import After, Priority, Request, RetryOn
+from distributed_grid.protocol.messages.rights import GroupRights, Rights, Rules, Whose
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, Strategy, Trust, Walls, parse_label
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
 
@@ -107,6 +108,15 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
     how: float
 
 
+class GrantPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator grants at `at`; None: what was granted is taken back."""
+
+    at: float
+    whose: Whose
+    name: str
+    rights: Rights | None
+
+
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     """A node: what it has, how often it says that its offer holds (seconds), how fast its clock goes, and the seed of
     its own delays."""
@@ -135,6 +145,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodePlan, ...]
     jobs: tuple[JobPlan, ...]
     faults: tuple[FaultPlan, ...]
+    rights: Rules = Rules()
+    grants: tuple[GrantPlan, ...] = ()
 
 
 def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
@@ -154,6 +166,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     jobs += _crowd(random.Random(f"users of {seed}"), shape, moments)
     jobs += _pushing(random.Random(f"urgent gangs of {seed}"), shape, busy, moments)
     jobs = _behind(random.Random(f"jobs and walls of {seed}"), jobs)
+    rules, grants = _rights(random.Random(f"rights of {seed}"), shape)
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
     if shape.faults:
         faults += _drains(random.Random(f"{seed} maintenance"), shape, busy, moments)
@@ -167,6 +180,36 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
         nodes=nodes,
         jobs=tuple(job for job in jobs if f"job{job.number}" not in without),
         faults=tuple(one for one in faults if f"fault{one.number}" not in without and one.kind not in without),
+        rights=rules if "rights" not in without else Rules(),
+        grants=grants if "rights" not in without else (),
+    )
+
+
+def _rights(chance: random.Random, shape: Shape) -> tuple[Rules, tuple[GrantPlan, ...]]:
+    """In some worlds users and a group have quotas, which operators change."""
+    if not shape.jobs or chance.random() >= 0.35:
+        return Rules(), ()
+    users = {name: _limits(chance) for name in ("u", "u", "ann", "ben", "eve") if chance.random() < 0.6}
+    groups = {"lab": GroupRights(("ann", "ben", "u"), _limits(chance))} if chance.random() < 0.5 else {}
+    default = _limits(chance) if chance.random() < 0.3 else Rights()
+    grants = []
+    for _ in range(chance.choice((0, 0, 1, 3))):
+        whose = chance.choice((Whose.USER, Whose.USER, Whose.DEFAULT, *([Whose.GROUP] if groups else [])))
+        name = {Whose.USER: chance.choice(("u", "ann")), Whose.GROUP: "lab"}.get(whose, "")
+        rights = _limits(chance) if chance.random() < 0.7 else None
+        grants.append(GrantPlan(at=chance.uniform(1.0, shape.seconds), whose=whose, name=name, rights=rights))
+    return Rules(default=default, users=users, groups=groups), tuple(grants)
+
+
+def _limits(chance: random.Random) -> Rights:
+    return Rights(
+        highest_priority=chance.choice((None, None, Priority.HIGH, Priority.MEDIUM)),
+        cores=chance.choice((None, 500, MILLI, 2 * MILLI, 2 * MILLI, 3 * MILLI)),
+        memory=chance.choice((None, None, None, 2 * GIB, 4 * GIB)),
+        gpus=chance.choice((None, None, None, 500, MILLI)),
+        core_hours=chance.choice((None,) * 8 + (5, 20, 24 * MILLI)),
+        jobs_waiting=chance.choice((None, None, None, None, 8)),
+        reservations=chance.choice((None, None, True, False)),
     )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.agent.supervisor.allocations import Allocations
+from distributed_grid.agent.supervisor.allocations import Allocations, Gathering
 from distributed_grid.agent.supervisor.endings import Endings, Freezer
-from distributed_grid.agent.supervisor.job import NEVER, Job, JobState, Leases, Recorded, never_ran
+from distributed_grid.agent.supervisor.job import NEVER, OWNER, Job, JobState, Leases, Recorded, never_ran
 from distributed_grid.protocol.jobs import Outcome
 from distributed_grid.protocol.messages import Exited, Started, Suspended
 from distributed_grid.simulator.engine import Engine, Process
@@ -110,6 +110,7 @@ class Supervisor(Process):
         self._launches = Launches()
         self._turn_due = False
         self._armed = NEVER
+        self._gathering = Gathering()
         self._syncing_until = self._retry_at = 0.0
         processes, note, clock = Processes(machine), engine.note, machine.clock
         self.leases = Leases()
@@ -155,8 +156,8 @@ class Supervisor(Process):
         self.agent = agent
         known = self.allocations.known()
         for one in known:
-            if one["outcome"] is None and one["frozen"] is not None:
-                self._tell(one["frozen"])
+            for frozen in one["frozen"] if one["outcome"] is None else ():
+                self._tell(frozen)
         return known
 
     def hear(self, agent: Any, number: int, op: dict[str, Any]) -> None:
@@ -225,9 +226,11 @@ class Supervisor(Process):
 
     def _arm(self) -> None:
         """Have the next turn when something is due."""
-        due = [self.endings.due, self.leases.next, *(one.until for one in self.freezer.jobs.values())]
-        if self._launches or self.book.over:
+        freezes = (when for one in self.freezer.jobs.values() for when in one.until.values())
+        due = [self.endings.due, self.leases.next, *freezes]
+        if self._launches:
             due.append(self._retry_at)
+        due.append(max(self._ends_due(self.machine.clock()), self._retry_at))
         if any(job.state is JobState.COMPLETING for job in self.jobs.values()):
             due.append(self.machine.clock() + LOOK)
         if (soonest := min(due)) < self._armed:
@@ -241,9 +244,14 @@ class Supervisor(Process):
             self._turn_due = True
             self._turn()
 
+    def _ends_due(self, now: float) -> float:
+        """When the ends that are not durable yet are to be."""
+        youngest = max((job.began for job in self.jobs.values() if not job.over), default=-NEVER)
+        return self._gathering.due(bool(self.book.over), youngest, now)
+
     def _act(self, now: float) -> None:
-        """One write and one sync for all intents and ends of this turn; what comes meanwhile waits."""
-        if now < self._retry_at or not (self._launches or self.book.over):
+        """One write and one sync for all intents of this turn and all ends that wait; what comes meanwhile waits."""
+        if now < self._retry_at or not (self._launches or now >= self._ends_due(now)):
             return
         fresh = [*self._launches.values()]
         self._launches.clear()
@@ -256,11 +264,13 @@ class Supervisor(Process):
             return
         begun = []
         for op in fresh:
-            job = self.jobs[op["id"]] = Job(op["id"], now, op["limit"], op["grace"], (), op["lease"], op["lease_from"])
+            asked = op["limit"], op["grace"], (), op["lease"], op["lease_from"]
+            job = self.jobs[op["id"]] = Job(op["id"], now, *asked, kept=op["kept"])
             self.book.journal.append(*job.intent())
             begun.append(job)
         for job in self.book.over:
             self.book.journal.append("exit", job.id, job.outcome)
+        self._gathering.done()
         self._syncing_until = self.engine.now + 0.0005 + self.machine.chance.random() * self.machine.sluggish
         length, over = len(self.machine.journal), [*self.book.over]
         self.engine.at(self._syncing_until, self, self._synced, length, begun, over)
@@ -375,7 +385,7 @@ class Launcher(Process):
                 if stops:
                     self._unanswered[key] = stops
                 self.report(Started(allocation=key))
-            case "frozen":
+            case "frozen" if message["cause"] == OWNER:
                 why, lasted, in_all = message["why"], message["lasted"], message["in_all"]
                 self.took(Suspended(allocation=key, why=why, lasted=lasted, in_all=in_all))
 

@@ -15,13 +15,14 @@ from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import Hello
 from distributed_grid.protocol.nodes import NodeFacts, NodeState
 from distributed_grid.simulator.agent import Agent
-from distributed_grid.simulator.clients import Client, Operator
+from distributed_grid.simulator.clients import Client, Grantor, Operator
 from distributed_grid.simulator.coordinator import Coordinator, Weather
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.engine import DOWN, UP, Engine, Violation, Wire
 from distributed_grid.simulator.judge import Judge
 from distributed_grid.simulator.machine import Machine
 from distributed_grid.simulator.plan import FaultPlan, Plan
+from distributed_grid.simulator.quotas import rightly_waits
 
 WALL = 1_700_000_000.0
 PEACE = 900.0
@@ -42,7 +43,7 @@ class World:
         self.peace = False
         self._next_look = 0.0
         self._chance = random.Random(plan.chance)
-        self._policy = Policy(lost_after=plan.lost_after, owner_rule=True)
+        self._policy = Policy(lost_after=plan.lost_after, owner_rule=True, rights=plan.rights)
         self._disk = self.judge.disk = Disk()
         self._lives = 0
         self.weather.sluggish = plan.sluggish / 2
@@ -57,6 +58,7 @@ class World:
             self.start_agent(machine)
         self.operators: list[Operator] = []
         self.clients = [Client(self.engine, self.judge, job, self.reachable, self._named) for job in plan.jobs]
+        self.grantors = [Grantor(self.engine, self.judge, grant, self.reachable) for grant in plan.grants]
         for fault in plan.faults:
             self.engine.at(fault.at, None, self._fault, fault)
         self.engine.at(plan.shape.seconds, None, self._make_peace)
@@ -197,11 +199,16 @@ class World:
             if not operator.done:
                 operator.end(peace=True)
                 return operator.node, "it is not undrained"
+        for grantor in self.grantors:
+            if not grantor.done:
+                return grantor.plan.name, "what it is granted is not acknowledged"
         if (open_yet := self.judge.preemptions.unfinished()) is not None:
             return open_yet
         able = [machine for machine in self.machines if not machine.gone]
         for job in ledger.state.jobs.values():
             if ledger.state.is_held(job) and self._rightly_held(job):
+                continue
+            if job.state is State.WAITING and rightly_waits(ledger.state, job):
                 continue
             fitting = sum(_could(machine.facts(), job.request) for machine in able)
             beside = ledger.state.index.affinity.bounds(

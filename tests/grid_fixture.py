@@ -61,6 +61,15 @@ def until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any
     pytest.fail(f"not within {seconds:g} s: {what}")
 
 
+def reserved_port(port: int = 0) -> socket.socket:
+    """A socket that keeps a port (0: a free one) from all who take any free one, be it to listen or to connect from.
+    Nobody answers there, unless a server is told that port."""
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", port))
+    return kept
+
+
 def contents(home: Path) -> Iterator[tuple[Path, bytes]]:
     """All files below a directory and what is in them, but for those that go while services are at work there."""
     for folder, _, names in os.walk(home):
@@ -87,13 +96,29 @@ class Grid:
         self.network = ""
         """The network namespace that `command` enters, where it enters just that."""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._port: socket.socket | None = None
+        """What keeps the coordinator's port, also while it does not run."""
 
     # --- services -----------------------------------------------------------------------------------------------------
+
+    def found(self) -> None:
+        """Found a grid with an authority; we are its operator."""
+        self.url = f"wss://localhost:{self._reserve()}"
+        port = self.url.rpartition(":")[2]
+        founded = self.run("init", "--port", port, "--state-dir", str(self.home / "coordinator"))
+        assert founded.returncode == 0, founded.stderr
+
+    def _reserve(self) -> int:
+        self._port = reserved_port()
+        port: int = self._port.getsockname()[1]
+        return port
 
     def start_coordinator(self) -> None:
         """Start it, at the address it had before if it had one."""
         told = self.home / "coordinator" / "coordinator.json"
         told.unlink(missing_ok=True)
+        if not self.url and self.command == GRID:
+            self.url = f"ws://127.0.0.1:{self._reserve()}"
         port = self.url.rpartition(":")[2] or "0"
         self._start("coordinator", "coordinator", "run", "--port", port, "--state-dir", str(told.parent))
         until(told.exists, "the coordinator listens" + self.log("coordinator"))
@@ -220,6 +245,8 @@ class Grid:
         if coordinator is not None and coordinator.poll() is None:
             coordinator.kill()
             coordinator.wait(PATIENCE)
+        if self._port is not None:
+            self._port.close()
 
     def processes_with(self, word: str) -> list[int]:
         """Processes of anybody whose command line has this word, other than ours and grid's own clients."""
@@ -240,12 +267,8 @@ class Grid:
 def founded_grid(home: Path, config: str = CONFIG) -> Iterator[Grid]:
     """A grid with an authority and without nodes; we are its operator."""
     grid = Grid(home, config)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    grid.url = f"wss://localhost:{port}"
     try:
-        founded = grid.run("init", "--port", str(port), "--state-dir", str(grid.home / "coordinator"))
-        assert founded.returncode == 0, founded.stderr
+        grid.found()
         grid.start_coordinator()
         yield grid
     finally:

@@ -16,17 +16,37 @@ from typing import IO, Any
 
 import pytest
 
+ALONE = "alone"
 TOGETHER = {
+    ALONE: (
+        "tests/agent/sampling/test_probe.py",
+        "tests/agent/sampling/test_trees.py",
+        "tests/agent/supervisor/test_spawners_nice.py::test_beside_a_job_on_the_same_core",
+        "tests/e2e/test_disk.py::test_a_disk_that_its_errors_made_read_only",
+        "tests/e2e/test_the_owner.py",
+        "tests/e2e/test_tour.py::test_the_part_with_ray",
+        "tests/ray/test_busy_source.py",
+    ),
+    "boosts": (
+        "tests/ray/test_boost_deaths.py",
+        "tests/ray/test_boosts.py",
+        "tests/ray/test_boosts_in_turn.py",
+    ),
     "Ray": ("tests/ray/",),
     "machines": ("tests/systemd/", "tests/test_packaging.py"),
     "groups": ("tests/agent/cgroups/", "tests/e2e/test_limits.py"),
     "sieges": ("tests/abuse/", "tests/chaos/", "tests/e2e/test_siege.py", "tests/e2e/test_abuse.py"),
 }
-"""Folders and files that one process takes one after another: their tests share a Ray cluster or a wheel, or they want
-so much of the machine that two at once would measure each other. Everywhere else no scene is shared between files."""
+"""Folders, files and tests that one process takes one after another, by the first that fits: their tests share a Ray
+cluster or a wheel, or they want so much of the machine that two at once would measure each other. Ray's are in two
+halves, each with a cluster of its own: one after another they would take longer than all else. Everywhere else no scene
+is shared between files.
+
+Those that are alone are about the machine as a whole (how busy it is, what is mounted): no other test runs beside them.
+They come last, in one stretch, since each time that one begins the others' tests have to end first."""
 
 FIRST = (
-    *(path for paths in TOGETHER.values() for path in paths),
+    *(path for group, paths in TOGETHER.items() if group != ALONE for path in paths),
     "tests/e2e/test_faults.py",
     "tests/push/",
     "tests/agent/supervisor/",
@@ -52,11 +72,16 @@ def together(nodeid: str) -> str:
     return nodeid.partition("::")[0]
 
 
+def turn(nodeid: str) -> int:
+    """Whose turn comes earlier has the lower number."""
+    if together(nodeid) == ALONE:
+        return len(FIRST) + 1
+    return next((n for n, path in enumerate(FIRST) if nodeid.startswith(path)), len(FIRST))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
-        items.sort(
-            key=lambda item: next((n for n, path in enumerate(FIRST) if item.nodeid.startswith(path)), len(FIRST))
-        )
+        items.sort(key=lambda item: turn(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -87,16 +112,31 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(room, ignore_errors=True)
 
 
+_machine: list[contextlib.ExitStack] = []
+"""What this process holds as long as its tests are alone: nothing or the one lock of the machine."""
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # outside of the time limit: who waits for its turn does nothing wrong
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """One marked `alone` waits until no other test runs, and holds up those to come; the others run side by side."""
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """One that is alone waits until no other test runs, and holds up those to come until the last of its group is over;
+    the others run side by side."""
     if ROOM not in os.environ:
         return (yield)
-    alone = item.get_closest_marker("alone") is not None
-    with _locked("gate") as gate, _locked("room", fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
-        if not alone:
-            fcntl.flock(gate, fcntl.LOCK_UN)  # else nobody is let in after it before it is done
+    if together(item.nodeid) != ALONE:
+        with contextlib.ExitStack() as room:
+            with _locked("gate"):  # is shut as long as somebody is alone, or waits to be
+                room.enter_context(_locked("room", fcntl.LOCK_SH))
+            return (yield)
+    if not _machine:
+        machine = contextlib.ExitStack()
+        machine.enter_context(_locked("gate"))
+        machine.enter_context(_locked("room"))
+        _machine.append(machine)
+    try:
         return (yield)
+    finally:
+        if nextitem is None or together(nextitem.nodeid) != ALONE:
+            _machine.pop().close()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 from distributed_grid.cli.main import main as grid
 from distributed_grid.config import schema as config_text
 from distributed_grid.config.schema import MOVED
+from tests.commands import why_refused, words_of
 
 ROOT = Path(__file__).parents[1]
 FRONT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -188,32 +188,7 @@ def typed(page: Path) -> Iterator[Command]:
     for line in [*lines, *CODE.findall(FENCE.sub("", text))]:
         line = line.removeprefix("$ ")
         if line.split(" ")[0] in ("make", "grid") and "…" not in line and "<" not in line:
-            lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-            lexer.commenters = "#"
-            words = list(lexer)
-            until = next((at for at, word in enumerate(words) if word in (";", "&&", "|", ">", "&")), len(words))
-            yield Command(page.name, words[:until])
-
-
-def understood(words: list[str]) -> str:
-    """Why the command line would refuse these words; empty where it takes them."""
-    command: click.Command = grid
-    context = click.Context(grid, info_name="grid", resilient_parsing=True)
-    rest = words[1:]
-    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
-        below = command.get_command(context, rest[0])
-        if below is None:
-            return f"{context.command_path} has no {rest[0]}"
-        context = click.Context(below, info_name=rest[0], parent=context, resilient_parsing=True)
-        command, rest = below, rest[1:]
-    try:
-        command.make_context(context.info_name, rest, resilient_parsing=False)
-    except click.exceptions.Exit:
-        return ""
-    except click.UsageError as error:
-        alone = isinstance(error, click.MissingParameter | click.exceptions.NoArgsIsHelpError) and not rest
-        return "" if alone else error.format_message()  # a command named in passing, without what it works on
-    return ""
+            yield Command(page.name, words_of(line))
 
 
 def targets() -> set[str]:
@@ -226,17 +201,17 @@ def test_the_pages_name_only_commands_that_there_are() -> None:
     for command in found:
         if command.words[0] == "make" and not set(w for w in command.words[1:] if "=" not in w) <= targets():
             wrong.append(f"{command}: no such target")
-        elif command.words[0] == "grid" and (why := understood(command.words)):
+        elif command.words[0] == "grid" and (why := why_refused(command.words)):
             wrong.append(f"{command}: {why}")
     assert not wrong, "\n".join(wrong)
     readme = {" ".join(command.words[:2]) for command in found if command.page == "README.md"}
-    assert {"make demo", "make test", "grid dev", "grid run-shared"} <= readme
+    assert {"make demo", "make pipx", "grid dev", "grid run-shared"} <= readme
 
 
 def test_a_command_that_there_is_not_would_be_found() -> None:
-    assert understood(["grid", "shared-status"]) == ""
-    assert understood(["grid", "run-shared", "-t", "cpu", "-a", "1", "true", "--nonsense"]) == ""
-    assert understood(["grid", "jobs", "--nonsense"])
-    assert understood(["grid", "nonsense"])
-    assert understood(["grid", "dev", "nonsense"])
+    assert why_refused(["grid", "shared-status"]) == ""
+    assert why_refused(["grid", "run-shared", "-t", "cpu", "-a", "1", "true", "--nonsense"]) == ""
+    assert why_refused(["grid", "jobs", "--nonsense"])
+    assert why_refused(["grid", "nonsense"])
+    assert why_refused(["grid", "dev", "nonsense"])
     assert "nonsense" not in targets()

@@ -51,6 +51,7 @@ EDGES: dict[str, set[str]] = {
         "config",
         "identity",
         "runtime.local",
+        "runtime.loopback",
         "runtime.beneath",
     },
     "coordinator": {"", "protocol", "coordinator", "identity", "runtime"},
@@ -79,6 +80,7 @@ STARTS: dict[str, set[str]] = {
     "cli.services.support": {"agent.diagnostics", "coordinator.diagnostics"},
     "cli.services.doctor": {"agent.diagnostics", "coordinator.diagnostics"},
     "cli.grid.access": {"coordinator.access.joining"},
+    "cli.grid.cluster_check": {"coordinator.ray"},
     "cli.grid.simulate": {"simulator"},
     "cli.grid.history": {"coordinator.audit", "coordinator.eventlog"},
     "cli.dev.dev": {"agent.gpus.backends"},
@@ -107,6 +109,7 @@ KEPT_TO: dict[str, set[str]] = {
     "GPUtil": {"agent.sampling", "agent.gpus"},
     "ray": {"coordinator.ray.bridge"},
     "asyncssh": {"push.ssh"},
+    "structlog": {"runtime.logs"},  # which keeps it from loading rich
 }
 KEPT_OUT: dict[str, set[str]] = {
     "structlog": {"cli", "protocol", "coordinator.core", "agent.core", "coordinator.client"}
@@ -129,11 +132,14 @@ OPENS_BY_PATH: dict[str, str] = {
     "agent.fencing": "what this node was told of its leases",
     "agent.gpus.amd": "/sys",
     "agent.launch.supervisor": "the supervisor's lock and log",
+    "agent.settings": "the settings that the grid sent last",
     "agent.main": "the incarnation and the instance of this agent",
     "agent.data.job_files": "the cache of shipped contents",
     "agent.sampling": "/proc and /sys",
     "agent.launch.raylet": "the program of Ray, a raylet's folder, which its own user made, and a cluster's token",
     "agent.supervisor.tree": "/proc",
+    "agent.walls.pipes": "the pipe of a job's standard input, which it makes itself, in the folder of an allocation",
+    "agent.data.inputs": "the same, and a note beside it, in a directory that was opened",
     "agent.launch.workdir": "the list of slots, in a directory of ours",
     "agent.cgroups.cgroupfs": "/sys",
     "agent.supervisor.journal": "the journal",
@@ -531,6 +537,7 @@ OFFENCES = [
     (imports_by_another_name, "tests/test_x.py", "import cli.main"),
     (packages_outside_their_files, "agent/limits.py", "import psutil"),
     (packages_outside_their_files, "coordinator/driver.py", "def f():\n    import ray.util"),
+    (packages_outside_their_files, "agent/main.py", "import structlog"),
     (packages_where_they_are_unwelcome, "cli/status.py", "import structlog"),
     (packages_where_they_are_unwelcome, "coordinator/client/aio.py", "from structlog import get_logger"),
     (forbidden_calls, "agent/launch/launcher.py", "run('ls', shell=True)"),

@@ -55,7 +55,7 @@ def test_a_whole_grid_runs_from_the_wheel_alone(installed: Path, tmp_path: Path)
         return done.returncode, done.stdout, done.stderr
 
     try:
-        up = ("dev", "up", "--nodes", "1", "--fake-gpus", "1", "--port", "0", "--cpu-percent-max", "100")
+        up = ("dev", "up", "--nodes", "1", "--fake-gpus", "1", "--cpu-percent-max", "100")
         code, url, complaints = grid("-o", "quiet", *up, "--dir", str(home))
         assert (code, complaints) == (0, "")
         environment["GRID_COORDINATOR"] = url.strip()

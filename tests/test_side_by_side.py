@@ -12,7 +12,11 @@ from tests import side_by_side
 @pytest.mark.parametrize(
     ("nodeid", "group"),
     [
-        ("tests/ray/test_boosts.py::test_a", "Ray"),
+        ("tests/ray/test_boosts.py::test_a", "boosts"),
+        ("tests/ray/test_busy_source.py::test_a", "alone"),
+        ("tests/e2e/test_tour.py::test_the_part_with_ray_prints", "alone"),
+        ("tests/e2e/test_tour.py::test_a", "tests/e2e/test_tour.py"),
+        ("tests/ray/test_placing.py::test_a", "Ray"),
         ("tests/systemd/test_boot.py::test_a", "machines"),
         ("tests/test_packaging.py::test_a", "machines"),
         ("tests/agent/cgroups/test_control.py::test_a[x]", "groups"),
@@ -27,7 +31,19 @@ def test_what_shares_a_scene_or_wants_much_is_a_chain_and_all_else_goes_by_file(
 def test_every_chain_and_what_begins_first_is_there() -> None:
     paths = [path for paths in side_by_side.TOGETHER.values() for path in paths]
     root = Path(__file__).parents[1]
-    assert [path for path in (*paths, *side_by_side.FIRST) if not (root / path).exists()] == []
+    for path in (*paths, *side_by_side.FIRST):
+        file, _, test = path.partition("::")
+        assert (root / file).exists(), path
+        assert not test or f"def {test}" in (root / file).read_text(), path
+
+
+def test_those_that_are_alone_come_last() -> None:
+    others = (
+        "tests/ray/test_boosts.py::test_a",
+        "tests/e2e/test_tour.py::test_a",
+        "tests/protocol/test_text.py::test_a",
+    )
+    assert max(map(side_by_side.turn, others)) < side_by_side.turn("tests/ray/test_busy_source.py::test_a")
 
 
 def test_there_are_more_processes_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:

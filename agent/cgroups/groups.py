@@ -5,7 +5,7 @@ import contextlib
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from distributed_grid.agent.cgroups import cgroupfs as fs
@@ -79,6 +79,8 @@ class Cgroups:
         self._log = log
         self._left: set[str] = set()
         self._nice = 0
+        self._weights: dict[str, int] = {}
+        """The niceness that each group weighs as within the group of all jobs, by key; 0 where it is not here."""
         self._amounts: dict[str, Amounts] = {}
         """Limits of jobs with groups, by key: restored after a controller was off."""
         self._handed_on = self._look_handed_on()
@@ -181,7 +183,6 @@ class Cgroups:
     def confine(self, job: Job, members: Callable[[], Iterable[int]]) -> None:
         """Move all live processes of a job into groups with its limits, which their children inherit. A controller that
         fails is not used any more."""
-        self._stand_back(job.nice)
         amounts = amounts_of(job)
         for name in self._wanted(amounts):
             if name in job.confined or not self._make_limit(name, job.id, amounts):
@@ -217,18 +218,22 @@ class Cgroups:
         del self._places[name]
         self._log(f"{path} cannot be used ({error.strerror}): {name} is limited without a cgroup from now on")
 
-    def _stand_back(self, nice: int) -> None:
-        """Set the group's CPU weight, as niceness has no effect between groups. A group delegated by systemd has its
-        weight from its slice."""
+    def weigh(self, niceness: Mapping[str, int]) -> None:
+        """Set the CPU weights of the groups of all live jobs (by key), as niceness has no effect between groups: the
+        group of all jobs weighs as much as the least nice of them, and the others accordingly less within it. A group
+        delegated by systemd has its weight from its slice."""
         place = self._places.get("cpu")
-        if place is None or nice == self._nice or is_given(place.path):
+        if place is None or not niceness:
             return
-        self._nice = nice
-        with contextlib.suppress(OSError):
-            if place.version == 2:
-                fs.write(f"{place.path}/cpu.weight.nice", str(nice))
-            else:  # what a process of this niceness weighs (sched_prio_to_weight in the kernel)
-                fs.write(f"{place.path}/cpu.shares", str(round(1024 * 0.8**nice)))
+        least = min(niceness.values())
+        if least != self._nice:
+            self._nice = least
+            if not is_given(place.path):
+                _write_weight(place, place.path, least)
+        for key, nice in niceness.items():
+            if self._weights.get(key, 0) != nice - least and os.path.isdir(_path(place, key)):
+                self._weights[key] = nice - least
+                _write_weight(place, _path(place, key), nice - least)
 
     def refused(self, job: Job) -> Refused:
         """What the kernel has refused it so far."""
@@ -269,6 +274,7 @@ class Cgroups:
         """Remove its groups at the next sweep."""
         self._left.update(self._paths(key))
         self._amounts.pop(key, None)
+        self._weights.pop(key, None)
 
     def sweep(self) -> bool:
         """Remove released groups. False if the kernel still has processes in some."""
@@ -293,6 +299,15 @@ class Cgroups:
 
 def _handed_on(place: Place) -> list[str]:
     return fs.read(f"{place.path}/cgroup.subtree_control").split()
+
+
+def _write_weight(place: Place, path: str, nice: int) -> None:
+    """What a process of this niceness weighs (sched_prio_to_weight in the kernel)."""
+    with contextlib.suppress(OSError):
+        if place.version == 2:
+            fs.write(f"{path}/cpu.weight.nice", str(nice))
+        else:
+            fs.write(f"{path}/cpu.shares", str(round(1024 * 0.8**nice)))
 
 
 def _path(place: Place, key: str) -> str:
@@ -353,6 +368,12 @@ class SlotGroups:
         """Move its spawner out of the job's own groups, where it made the first process."""
         if job.place is not None:
             self._groups.park(spawner, self.key(job.place.name))
+
+    def weigh(self, jobs: Collection[Job]) -> None:
+        """Set the CPU weights of the groups of all live jobs."""
+        niceness = {job.id: job.nice for job in jobs}
+        slots = {self.key(job.place.name): job.nice for job in jobs if job.place is not None}
+        self._groups.weigh(niceness | slots)
 
     def begins(self, job: Job) -> None:
         """Before its start: reset the count of failed forks, which earlier jobs of the slot caused."""

@@ -11,9 +11,10 @@ import msgspec
 
 from distributed_grid.agent.core.owner import RunningJob
 from distributed_grid.agent.core.spare.claim import conflict
+from distributed_grid.agent.core.spare.holdings import Holdings
 from distributed_grid.agent.core.spare.thresholds import Holding
 from distributed_grid.protocol.jobs import Cause, Outcome, State
-from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Signal, Stale, Started, Stop
+from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Renice, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, NodeFacts, Stamp
 from distributed_grid.protocol.placement import unfit
 from distributed_grid.protocol.resources import Grant
@@ -38,7 +39,7 @@ class Ready(msgspec.Struct, frozen=True):
     allocation: str
 
 
-Event = Launch | Stop | Signal | Extend | Ack | Ready | Stale | Started | Exited
+Event = Launch | Stop | Signal | Extend | Renice | Ack | Ready | Stale | Started | Exited
 
 
 # --- commands -----------------------------------------------------------------------------------------------------
@@ -90,7 +91,13 @@ class SetLimit(msgspec.Struct, frozen=True):
     limit: float
 
 
-Command = Prepare | Run | Kill | SendSignal | SetLimit | Forget | Report
+class SetNiceness(msgspec.Struct, frozen=True):
+    """Have the launcher give it the weight of jobs: it was started with a normal one."""
+
+    allocation: str
+
+
+Command = Prepare | Run | Kill | SendSignal | SetLimit | SetNiceness | Forget | Report
 
 
 # --- states ---------------------------------------------------------------------------------------------------------
@@ -130,6 +137,30 @@ class Ended(msgspec.Struct, frozen=True):
 
 Stage = Preparing | Starting | Running | Stopping | Ended
 
+
+class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What of a launch is needed as long as its allocation is known. The supervisor's journal has it, for the next
+    agent."""
+
+    user: str = ""
+    grant: Grant = Grant()
+    stamp: Stamp | None = None
+    lease: float = 0.0
+    grace: float = 0.0
+    raylet: bool = False
+    stdin: bool = False
+    workdir: str = ""
+
+
+def keep(launch: Launch) -> Kept:
+    """What is kept of this launch."""
+    spec = launch.spec
+    raylet = spec.boost is not None
+    return Kept(
+        launch.user, launch.grant, launch.stamp, launch.lease, spec.grace, raylet, bool(spec.stdin), spec.workdir
+    )
+
+
 # None: not in the table. An earlier agent's are found running, stopping or ended; a stop before the launch leads to
 # Stopping at once; what was declined or lost is removed without an end.
 ENTRY_MOVES: dict[type[Stage] | None, frozenset[type[Stage] | None]] = {
@@ -148,13 +179,11 @@ class IllegalMove(Exception):
 
 @dataclass(slots=True)
 class Entry:
-    """One allocation: its stage, and what holds in every stage. A `lease` (seconds) counts from `leased_from`, which
-    each renewal sets; 0: none."""
+    """One allocation: its stage, and what holds in every stage. A lease counts from `leased_from`, which each renewal
+    sets."""
 
     stage: Stage
-    raylet: bool = False
-    stamp: Stamp | None = None
-    lease: float = 0.0
+    kept: Kept = Kept()
     leased_from: float = 0.0
 
     @property
@@ -170,7 +199,7 @@ class Table:
     def __init__(self, facts: NodeFacts | None = None) -> None:
         self.facts = facts
         self.entries: dict[str, Entry] = {}
-        self._held: dict[str, Holding] = {}
+        self.held = Holdings()
         self._over: dict[str, None] = {}
         self._declined: dict[str, Stale] = {}
         self._lost: set[str] = set()
@@ -182,17 +211,18 @@ class Table:
 
     # --- at the start, and with a new connection ----------------------------------------------------------------------
 
-    def restore(self, known: Iterable[tuple[Known, Launch | None, int]], now: float) -> None:
-        """Take in what the launcher found at the start, each with its launch, if known, and its pid (0: unknown)."""
-        for one, launch, pid in known:
+    def restore(self, known: Iterable[tuple[Known, Kept | None, int]], now: float) -> None:
+        """Take in what the launcher found at the start, each with what was kept of its launch (None: nothing), and its
+        pid (0: unknown)."""
+        for one, kept, pid in known:
             key = one.allocation
             if one.outcome is not None:
-                self._move(key, Ended(one.outcome), launch)
+                self._move(key, Ended(one.outcome), kept)
                 continue
             stage = Stopping if one.state is State.STOPPING else Running
-            self._move(key, stage(now - one.started_for, pid, one.walls), launch)
-            if launch is not None:
-                self._held[key] = Holding(key, launch.grant)
+            self._move(key, stage(now - one.started_for, pid, one.walls), kept)
+            if kept is not None:
+                self.held.add(Holding(key, kept.grant))
 
     def refuses(self, grid: str, epoch: int, instance: str) -> str:
         """Why a coordinator is refused; empty: it is obeyed. Only the highest epoch of a grid is, and of two with the
@@ -238,20 +268,18 @@ class Table:
 
     def holdings(self) -> list[Holding]:
         """The holdings of all allocations, with resident memory as last set by `resident`."""
-        return [*self._held.values()]
+        return [*self.held.all.values()]
 
     def resident(self, by_pid: dict[int, int]) -> None:
         """Set the resident bytes of each job's process tree, by the job's pid."""
-        for key, holding in self._held.items():
-            rss = by_pid.get(_pid(self.entries[key]), 0)
-            if rss != holding.rss:
-                self._held[key] = Holding(key, holding.grant, rss)
+        for key in self.held.all:
+            self.held.resident(key, by_pid.get(_pid(self.entries[key]), 0))
 
     def running(self) -> list[RunningJob]:
         """Jobs that run and were not told to end, if their holdings are known."""
         return [
-            RunningJob(held, entry.stage.began, entry.raylet)
-            for key, held in self._held.items()
+            RunningJob(held, entry.stage.began, entry.kept.raylet)
+            for key, held in self.held.all.items()
             if isinstance((entry := self.entries[key]).stage, Running)
         ]
 
@@ -268,15 +296,22 @@ class Table:
         entry = self.entries.get(allocation)
         return entry is not None and not entry.over
 
+    def grace(self, stop: Stop) -> float:
+        """The job's grace after this stop: its own, if the stop has none."""
+        if stop.grace >= 0:
+            return stop.grace
+        entry = self.entries.get(stop.allocation)
+        return entry.kept.grace if entry is not None else 0.0
+
     def leases(self) -> bool:
         """Whether any allocation here has a lease."""
-        return any(one.lease and not one.over for one in self.entries.values())
+        return any(one.kept.lease and not one.over for one in self.entries.values())
 
     def renew(self, at: float, now: float) -> None:
         """Renew all leases from then, except expired ones: their jobs may be given up by now."""
         self.renewed = max(self.renewed, at)
         for one in self.entries.values():
-            if one.lease and one.leased_from + one.lease > now:
+            if one.kept.lease and one.leased_from + one.kept.lease > now:
                 one.leased_from = max(one.leased_from, at)
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -293,6 +328,8 @@ class Table:
                 return [SendSignal(event.allocation, event.signal)] if live else []
             case Extend():
                 return [SetLimit(event.allocation, event.limit)] if self.runs(event.allocation) else []
+            case Renice():
+                return [SetNiceness(event.allocation)] if self.runs(event.allocation) else []
             case Ack():
                 return self._ack(event)
             case Ready():
@@ -319,8 +356,8 @@ class Table:
             stale = Stale(allocation=key, reason=why, device=device)
             return [Report(stale) if launch.epoch < self._epoch else self._decline(stale)]
         heard = launch.heard if launch.heard <= now else 0.0
-        self._move(key, Preparing(launch), launch, max(self.renewed, heard))
-        self._held[key] = Holding(key, launch.grant)
+        self._move(key, Preparing(launch), keep(launch), max(self.renewed, heard))
+        self.held.add(Holding(key, launch.grant))
         return [Prepare(launch)]
 
     def _as_it_stands(self, key: str, entry: Entry) -> list[Command]:
@@ -407,9 +444,9 @@ class Table:
         entry = self.entries.get(key)
         return None if entry is None else entry.stage
 
-    def _move(self, key: str, to: Stage | None, launch: Launch | None = None, leased_from: float = 0.0) -> None:
-        """Change an allocation's stage: add it (with its `launch`), advance it, or remove it (None). A stage may also
-        be replaced by itself with more detail. Raises IllegalMove."""
+    def _move(self, key: str, to: Stage | None, kept: Kept | None = None, leased_from: float = 0.0) -> None:
+        """Change an allocation's stage: add it (with what is `kept` of its launch), advance it, or remove it (None). A
+        stage may also be replaced by itself with more detail. Raises IllegalMove."""
         entry = self.entries.get(key)
         now = None if entry is None else type(entry.stage)
         then = None if to is None else type(to)
@@ -419,11 +456,8 @@ class Table:
             del self.entries[key]
         elif entry is not None:
             entry.stage = to
-        elif launch is None:
-            self.entries[key] = Entry(to)
         else:
-            boost = launch.spec.boost is not None
-            self.entries[key] = Entry(to, boost, launch.stamp, launch.lease, leased_from)
+            self.entries[key] = Entry(to, kept or Kept(), leased_from)
 
     # --- what is said of one ------------------------------------------------------------------------------------------
 
@@ -443,7 +477,8 @@ class Table:
 
     def _shown(self, entry: Entry) -> Stamp | None:
         """A stamp is not needed for what the current coordinator granted itself."""
-        return entry.stamp if entry.stamp is not None and entry.stamp.epoch < self._epoch else None
+        stamp = entry.kept.stamp
+        return stamp if stamp is not None and stamp.epoch < self._epoch else None
 
     # --- who holds what -----------------------------------------------------------------------------------------------
 
@@ -455,10 +490,10 @@ class Table:
         of = self.facts
         if of is not None and of.walls and (why := unfit(of.walls, of.owners, of.trusts, launch.user, launch.walls)):
             return why, ""
-        return conflict(self.holdings(), grant)
+        return conflict(self.held, grant)
 
     def _free(self, key: str) -> Grant | None:
-        holding = self._held.pop(key, None)
+        holding = self.held.remove(key)
         return holding.grant if holding is not None else None
 
 

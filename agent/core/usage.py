@@ -44,7 +44,7 @@ class UsageReporter:
     """Collects measurements, and returns a report when it is due."""
 
     def __init__(self, every: float = EVERY) -> None:
-        self._every = every
+        self.every = every
         self._seen: dict[str, Seen] = {}
         self._told = float("-inf")
 
@@ -63,7 +63,7 @@ class UsageReporter:
         if not self._seen:
             self._told = now
             return None
-        return self._tell(now) if now - self._told >= self._every else None
+        return self._tell(now) if now - self._told >= self.every else None
 
     def _look(self, key: str, now: float, one: Usage, grant: Grant | None, busy: Mapping[str, float]) -> None:
         seen = self._seen.get(key)

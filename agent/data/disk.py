@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
-
 from distributed_grid.agent.data.job_files import JobFiles
 from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.workdir import SlotIndex
 from distributed_grid.agent.walls import files
 from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.runtime.logs import get_logger
 from distributed_grid.runtime.unix import boot_clock
 
-log = structlog.get_logger("agent")
+log = get_logger("agent")
 
 _DAY = 86400.0
 _GONE = ".gone-"
@@ -104,7 +103,7 @@ class Retention:
         for name in sorted(names, key=lambda name: _touched(self._allocs / name)):
             slot = self._slots.slot(name)
             size = _bytes(f"{self._allocs}/{name}") + (self._jobs.size(slot, name) if slot else 0)
-            found.append((name, size, _user(self._dir, name)))
+            found.append((name, size, self._slots.find(name).user))
         return found
 
     def _excess(self) -> list[str]:
@@ -185,13 +184,6 @@ def _names(allocs: Path) -> set[str]:
     return set()
 
 
-def _user(state_dir: Path, allocation: str) -> str:
-    with contextlib.suppress(BadValue):  # a folder that was no allocation's
-        if (launch := workdir.read_launch(state_dir, allocation)) is not None:
-            return launch.user
-    return ""
-
-
 def _free(path: Path) -> int:
     """Bytes available for writing; a large number where unknown."""
     try:
@@ -219,7 +211,7 @@ def _touched(path: Path) -> float:
 def _remove(allocs: int, name: str) -> None:
     """Remove these few names, as most jobs leave no others; a search costs three times as much as removing them."""
     try:
-        for inner in ("spec", "stdout", "stderr"):
+        for inner in ("stdout", "stderr"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{name}/{inner}", dir_fd=allocs)
         with contextlib.suppress(FileNotFoundError):

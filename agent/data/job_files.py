@@ -19,8 +19,8 @@ from distributed_grid.protocol.bundle import (
     MOST_ENTRIES,
     Kind,
     Manifest,
+    check_link,
     check_path,
-    check_target,
     is_blob_hash,
 )
 from distributed_grid.protocol.errors import BadValue, GridError
@@ -212,7 +212,7 @@ def shipped(manifest: Manifest) -> tuple[list[Entry], list[str]]:
         check_path(entry.path)
         number = -1
         if entry.kind is Kind.LINK:
-            check_target(entry.path, entry.target)
+            check_link(entry)
         elif entry.kind is Kind.FILE:
             if not is_blob_hash(entry.blob):
                 raise BadValue(f"the content of {entry.path} has no hash")

@@ -1,5 +1,5 @@
 """Bulk data between a node and the coordinator: outputs of jobs, read from their files as these grow; and the second
-connection, for outputs, files and shipped contents, opened on demand and closed with its session."""
+connection, for outputs, standard input, files and shipped contents, opened on demand and closed with its session."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from distributed_grid.agent.data.inputs import Inputs
 from distributed_grid.agent.data.job_files import JobFiles
 from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.workdir import SlotIndex
@@ -30,6 +31,7 @@ from distributed_grid.protocol.messages import (
     Files,
     Hello,
     Output,
+    PutInput,
     WantBlob,
     WantFile,
     WantFiles,
@@ -56,10 +58,17 @@ class _Watch:
 
 
 class Outputs:
-    """Outputs of all allocations of one agent. `running` says whether an allocation may write more."""
+    """Outputs of all allocations of one agent. `running` says whether an allocation may write more; `asked` is told of
+    each question."""
 
-    def __init__(self, state_dir: Path, running: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        running: Callable[[str], bool],
+        asked: Callable[[WantOutput], None] = lambda want: None,
+    ) -> None:
         self._dir = state_dir
+        self._asked = asked
         self._running = running
         self._watches: dict[str, _Watch] = {}
         self._numbers: dict[int, _Watch] = {}
@@ -89,6 +98,7 @@ class Outputs:
             folder = workdir.folder(self._dir, want.allocation)
         except BadValue as error:
             return Output(id=want.id, offset=want.offset, error=error.what)
+        self._asked(want)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + want.wait
         with self._waiting(want.allocation, folder) as (event, polled):
@@ -207,21 +217,24 @@ _ORDINARY = (errno.ENOENT, errno.EACCES, errno.EISDIR)
 
 class DataConnection:
     """Bulk data of one agent. `slots` says where each allocation ran, `files` accesses what is there, `hello` makes the
-    first message of a session; `log` gets messages about errors."""
+    first message of a session; `log` gets messages about errors. `trusts`: as for `dial`."""
 
     def __init__(
         self,
         url: str,
         state_dir: Path,
         outputs: Outputs,
+        inputs: Inputs,
         slots: SlotIndex,
         files: JobFiles,
         hello: Callable[[str], Hello],
         log: Callable[[str], None],
+        trusts: str,
     ) -> None:
-        self._url = url
+        self._url, self._trusts = url, trusts
         self._dir = state_dir
         self._outputs = outputs
+        self._inputs = inputs
         self._slots, self._files = slots, files
         self._hello = hello
         self._log = log
@@ -270,7 +283,8 @@ class DataConnection:
         while True:
             await self._wanted.wait()
             try:
-                session = await dial(self._url, self._hello(session_id), identity=self._dir / IDENTITY)
+                hello = self._hello(session_id)
+                session = await dial(self._url, hello, identity=self._dir / IDENTITY, trusts=self._trusts)
             except CannotConnect as error:
                 self._log(f"no connection for bulk data: {error.what} ({error.why})")
                 await asyncio.sleep(PAUSE)
@@ -319,6 +333,8 @@ class DataConnection:
         match want:
             case WantOutput():
                 session.send(await self._outputs.read(want))
+            case PutInput():
+                session.send(await self._inputs.put(want))
             case WantFiles():
                 session.send(await self._guard(want.id, Files, self._list(want)))
             case WantFile():
@@ -378,13 +394,12 @@ class DataConnection:
     def _place(self, allocation: str) -> tuple[str, Root]:
         """The slot and working directory of an allocation. Raises GridError also if that is the agent's own
         directory."""
-        launch = workdir.read_launch(self._dir, allocation)
-        slot = self._slots.slot(allocation)
-        if launch is None or not slot:
+        place = self._slots.find(allocation)
+        if not place.slot:
             raise GridError(f"the files of {allocation} are not on the node", why="it never ran here, or long ago")
-        if not launch.spec.workdir:
-            return slot, self._files.root(slot, allocation)
-        named, own = Path(os.path.realpath(launch.spec.workdir)), Path(os.path.realpath(self._dir))
+        if not place.workdir:
+            return place.slot, self._files.root(place.slot, allocation)
+        named, own = Path(os.path.realpath(place.workdir)), Path(os.path.realpath(self._dir))
         if named == own or own in named.parents:
             raise GridError(f"{named} cannot be read", why="the directory of the node's agent is there")
-        return slot, Root(path=os.fsencode(named), follow=True)
+        return place.slot, Root(path=os.fsencode(named), follow=True)

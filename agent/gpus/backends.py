@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from distributed_grid import pip
 from distributed_grid.agent.gpus.amd import AmdBackend
 from distributed_grid.agent.gpus.base import GpuBackend, NoGpus, TimeoutBackend, select
 from distributed_grid.agent.gpus.nvidia import GputilBackend, NvmlBackend
@@ -62,7 +63,7 @@ def _nvml() -> TimeoutBackend:
         pynvml = importlib.import_module("pynvml")
     except ImportError as error:
         raise GridError(
-            "the package nvidia-ml-py is missing", why=str(error), hint="pip install nvidia-ml-py"
+            "the package nvidia-ml-py is missing", why=str(error), hint=pip.install("nvidia-ml-py")
         ) from None
     return TimeoutBackend(NvmlBackend(pynvml, _system_memory))
 
@@ -74,7 +75,7 @@ def _gputil() -> TimeoutBackend:
         raise GridError(
             "gpu_backend gputil needs the package GPUtil",
             why=str(error),
-            hint="pip install 'distributed-grid[gputil]', or set gpu_backend: nvml",
+            hint=f"{pip.install(*pip.EXTRAS['gputil'])}, or set gpu_backend: nvml",
         ) from None
     return TimeoutBackend(GputilBackend(gputil))
 

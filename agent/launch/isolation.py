@@ -14,7 +14,7 @@ from distributed_grid.agent.walls import available, enclosure
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.nodes import OWNERS_MOST
-from distributed_grid.protocol.placement import LEAST_SHARED, Trust, Walls
+from distributed_grid.protocol.placement import LEAST_SHARED, Trust, Walls, open_to_all
 
 AGENT, SUBMITTER = "agent", "submitter"
 PASSABLE = 0o711
@@ -176,11 +176,27 @@ def shares_account(run_as: str) -> bool:
     return run_as not in (AGENT, SUBMITTER)
 
 
+def runs_all_as_root(asked: WallSettings, built: Walls) -> bool:
+    """Whether jobs of everyone run as root: the agent is root, and neither walls nor agent.run_as give them another
+    user. In a user namespace, too, its files are root's."""
+    if os.geteuid() != 0 or not open_to_all(promised(asked, built, "")[0], asked.trust):
+        return False
+    if asked.run_as == AGENT:
+        return built is not Walls.USER
+    return asked.run_as != SUBMITTER and look_up(asked.run_as).uid == 0
+
+
+ROOT_JOBS = "jobs of everyone run as root on this machine"
+NOT_AS_ROOT = "sudo grid agent install, which makes a user for the agent; or agent.walls: user; or agent.run_as: USER"
+
+
 class Walled(NamedTuple):
-    """The walls that the supervisor builds, and the fields of NodeFacts about walls and owners."""
+    """The walls that the supervisor builds, the fields of NodeFacts about walls and owners, and whether jobs of
+    everyone run as root."""
 
     built: Walls
     facts: dict[str, Any]
+    all_as_root: bool = False
 
 
 def promised(asked: WallSettings, built: Walls, why: str) -> tuple[Walls, str]:
@@ -203,7 +219,7 @@ def wall_facts(asked: WallSettings) -> Walled:
         )
     nameless = available.nameless() if walls is Walls.USER and asked.run_as == AGENT else ""
     told = {"walls": walls.value, "walls_why": why, "owners": owners, "trusts": asked.trust}
-    return Walled(built, told | ({"nameless": nameless} if nameless else {}))
+    return Walled(built, told | ({"nameless": nameless} if nameless else {}), runs_all_as_root(asked, built))
 
 
 def end_proof(walls: str, run_as: str, grouped: bool) -> str:

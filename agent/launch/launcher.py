@@ -15,15 +15,18 @@ from typing import Any
 import msgspec
 
 from distributed_grid import __version__
+from distributed_grid.agent.core.table import Kept, keep
 from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.isolation import Account
 from distributed_grid.agent.launch.supervisor import Loss, last_words, lives, may_start, start
-from distributed_grid.agent.launch.workdir import SlotIndex
+from distributed_grid.agent.launch.workdir import Place, SlotIndex
 from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.supervisor.job import OWNER, READER
 from distributed_grid.agent.supervisor.loop import OUTPUT_LIMIT, VERSION
+from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import TAIL_BYTES, Outcome, State
-from distributed_grid.protocol.messages import Exited, Launch, Started, Stop, Suspended
+from distributed_grid.protocol.jobs import TAIL_BYTES, Outcome, OutputFull, State
+from distributed_grid.protocol.messages import AwaitsReader, Exited, Launch, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import Known
 from distributed_grid.runtime import beneath
 from distributed_grid.runtime.faults import fault
@@ -31,15 +34,16 @@ from distributed_grid.runtime.unix import connected
 
 
 class SupervisorReport(msgspec.Struct):
-    """A report about an allocation: started; exited with `outcome`; or (`op` is `frozen`) frozen for the reason `why`,
-    thawed if that is empty. Other values of `op`: `proven`: nothing of loss `id` is alive. `nameless`: new jobs have no
-    user name any more. `warning`: `why` is for the operator. `unended`: it was killed and something of it is alive, see
-    `text`; `noted`: `text` is an additional remark."""
+    """A report about an allocation: started; exited with `outcome`; or (`op` is `frozen`) frozen for this `cause` and
+    the reason `why`, or that cause is over if `why` is empty. Other values of `op`: `proven`: nothing of loss `id` is
+    alive. `nameless`: new jobs have no user name any more. `warning`: `why` is for the operator. `unended`: it was
+    killed and something of it is alive, see `text`; `noted`: `text` is an additional remark."""
 
     id: str
     op: str = ""
     pid: int = 0
     outcome: Outcome | None = None
+    cause: str = OWNER
     why: str = ""
     lasted: float = 0.0
     in_all: float = 0.0
@@ -51,8 +55,10 @@ class SupervisorReport(msgspec.Struct):
 REPORTS = msgspec.json.Decoder(SupervisorReport)
 
 
-def suspended(said: SupervisorReport) -> Suspended:
+def frozen(said: SupervisorReport) -> Suspended | AwaitsReader:
     """Convert a report into the coordinator's message."""
+    if said.cause == READER:
+        return AwaitsReader(allocation=said.id, why=said.why, lasted=said.lasted)
     return Suspended(allocation=said.id, why=said.why, lasted=said.lasted, in_all=said.in_all)
 
 
@@ -117,10 +123,13 @@ class Launcher:
     ) -> None:
         self.supervisor_pid, self.supervisor_software = 0, ""
         self.suspended: Callable[[Suspended], None] = _ignore
+        self.awaits_reader: Callable[[AwaitsReader], None] = _ignore
         self.pids: dict[str, int] = {}
+        self.kept: dict[str, Kept] = {}
+        """Of the launches that are not known to be over; at the start of all that are known."""
         self._dir = state_dir.absolute()
         self._report = report
-        self._limit = output_limit
+        self.keep_output = output_limit
         self._log = log
         self._walls = walls
         self._promise = promise
@@ -145,6 +154,8 @@ class Launcher:
         self._outbox = bytearray()
         self._unanswered: dict[str, list[dict[str, Any]]] = {}
         self._told: set[str] = set()
+        self._whole: set[str] = set()
+        """Running allocations whose standard input has ended."""
         self._renewed = 0.0
         self._frozen: list[dict[str, Any]] = []
         self.loss: Loss | None = None
@@ -169,6 +180,7 @@ class Launcher:
         """Start a supervisor or adopt the living one. Returns all allocations that it knows: running ones, and ended
         ones that are not forgotten yet. Raises GridError if no supervisor can be had."""
         known = await self._connect()
+        self._send({"op": "keep-output", "bytes": self.keep_output})
         self._renew_supervisor()
         self._told = {one.allocation for one in known if one.outcome is not None}
         self._task = asyncio.create_task(self._listen(), name="launcher")
@@ -193,7 +205,8 @@ class Launcher:
 
         A leased one is ended `launch.lease` seconds after `lease_from` or the latest renewal (seconds since boot); if
         that has passed, it is not started."""
-        spec = launch.spec
+        spec, kept = launch.spec, keep(launch)
+        self.kept[launch.allocation] = kept
         self._ask(
             {
                 "op": "launch",
@@ -206,6 +219,8 @@ class Launcher:
                 "grace": spec.grace,
                 "lease": launch.lease,
                 "lease_from": lease_from,
+                "stdin": spec.stdin,
+                "kept": kept,
                 **self._slot_of(launch, account),
             }
         )
@@ -241,9 +256,14 @@ class Launcher:
                 "signal": spec.limits.warn_signal,
                 "before": spec.limits.warn_before,
                 "nice": self._nice,
-                "gently": spec.boost is not None,
+                "attached": spec.attached and spec.output_full is OutputFull.WAIT,
+                **(self._of_raylet(spec.boost) if spec.boost is not None else {}),
             },
         }
+
+    def _of_raylet(self, boost: Boost) -> dict[str, Any]:
+        """A raylet is asked gently to end, and gives way once it is in Ray: on a busy node it would not get there."""
+        return {"gently": True, "nice": 0, "nice_later": self._nice, "nice_after": boost.join_within}
 
     def renew(self, at: float) -> None:
         """The coordinator answered the heartbeat sent at `at` (seconds since boot): renew all leases from then. Expired
@@ -259,9 +279,16 @@ class Launcher:
 
     def report_frozen(self) -> None:
         """Report all allocations that are or were frozen when the supervisor was found."""
-        frozen, self._frozen = self._frozen, []
-        for one in frozen:
-            self.suspended(suspended(msgspec.convert(one, SupervisorReport)))
+        reports, self._frozen = self._frozen, []
+        for one in reports:
+            self._froze(msgspec.convert(one, SupervisorReport))
+
+    def _froze(self, said: SupervisorReport) -> None:
+        told = frozen(said)
+        if isinstance(told, AwaitsReader):
+            self.awaits_reader(told)
+        else:
+            self.suspended(told)
 
     def _send_renewal(self) -> None:
         if self._renewed:
@@ -276,13 +303,26 @@ class Launcher:
         """Send a signal to the job's process group, if it runs."""
         self._send({"op": "signal", "id": allocation, "signal": signum})
 
+    def end_input(self, allocation: str) -> None:
+        """All of its standard input is in its pipe: it ends there. Said again to the next supervisor."""
+        self._whole.add(allocation)
+        self._send({"op": "end-input", "id": allocation})
+
     def limit(self, allocation: str, seconds: float) -> None:
         """Set its time limit in seconds from its start (0: none)."""
         self._ask({"op": "limit", "id": allocation, "limit": seconds})
 
+    def renice(self, allocation: str) -> None:
+        """It was started with a normal weight, and has that of jobs from now on."""
+        self._ask({"op": "renice", "id": allocation})
+
     def freeze(self, allocation: str, why: str, seconds: float) -> None:
         """Freeze all its processes for `seconds`, or until `thaw`. A repeated call extends it."""
         self._send({"op": "freeze", "id": allocation, "why": why, "for": seconds})
+
+    def read(self, allocation: str, reader: str, stream: str, offset: int) -> None:
+        """An attached reader has read this stream of its output up to there."""
+        self._send({"op": "read", "id": allocation, "reader": reader, "stream": stream, "offset": offset})
 
     def thaw(self, allocation: str) -> None:
         """Let a frozen allocation continue."""
@@ -291,6 +331,8 @@ class Launcher:
     def forget(self, allocations: Iterable[str]) -> None:
         """The coordinator has these ends: the supervisor need not report them any more."""
         ids = [*allocations]
+        for one in ids:
+            self.kept.pop(one, None)
         self._told.difference_update(ids)
         self._send({"op": "forget", "ids": ids})
 
@@ -306,6 +348,7 @@ class Launcher:
             self._task.cancel()
             await asyncio.wait({self._task})
         await self._disconnect(flush=True)
+        self.slots.close()
 
     async def lost(self) -> None:
         """The supervisor or the connection is gone: find or start one, report what ended meanwhile, and repeat
@@ -318,6 +361,7 @@ class Launcher:
         if self.loss is not None and self.loss.id != before:
             self._unanswered = {key: asked for key, asked in self._unanswered.items() if key in known}
             self.loss_changed(known.keys())
+        self._send({"op": "keep-output", "bytes": self.keep_output})
         self._send_renewal()
         self.report_frozen()
         for one in known.values():
@@ -329,6 +373,8 @@ class Launcher:
         for messages in [*self._unanswered.values()]:
             for message in messages:
                 self._send(message)
+        for allocation in self._whole:
+            self._send({"op": "end-input", "id": allocation})
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -410,9 +456,9 @@ class Launcher:
             self.noted(allocation, said.text)
             return
         if said.slot:
-            self.slots.note(allocation, said.slot)
+            self._note_place(allocation, said.slot)
         if said.op == "frozen":
-            self.suspended(suspended(said))
+            self._froze(said)
             return
         if said.outcome is not None:
             self._exited(allocation, self._outcome(allocation, said.outcome))
@@ -423,10 +469,18 @@ class Launcher:
         self.pids[allocation] = said.pid
         self._report(Started(allocation=allocation, pid=said.pid, walls=self._promise or said.walls))
 
+    def _note_place(self, allocation: str, slot: str) -> None:
+        kept = self.kept.get(allocation)
+        if kept is not None or not self.slots.slot(allocation):
+            kept = kept or Kept()
+            self.slots.note(allocation, Place(slot, kept.user, kept.workdir))
+
     def _exited(self, allocation: str, outcome: Outcome) -> None:
         self._unanswered.pop(allocation, None)
+        self.kept.pop(allocation, None)
         self.pids.pop(allocation, None)
         self._told.add(allocation)
+        self._whole.discard(allocation)
         if self.unended.pop(allocation, ""):
             self.noted(allocation, "")
         self._report(Exited(allocation=allocation, outcome=outcome))
@@ -468,10 +522,12 @@ class Launcher:
                     self.nameless = NAMELESS if hello.get("nameless") else ""
                     self.grouped = hello["grouped"]
                     for one in hello["known"]:
+                        if one.get("kept"):
+                            self.kept[one["id"]] = msgspec.convert(one["kept"], Kept)
                         if one.get("slot"):
-                            self.slots.note(one["id"], one["slot"])
+                            self._note_place(one["id"], one["slot"])
                     self.loss = msgspec.convert(hello["loss"], Loss | None)
-                    self._frozen = [one["frozen"] for one in hello["known"] if one.get("frozen")]
+                    self._frozen = [report for one in hello["known"] for report in one["frozen"]]
                     self.unended = {one["id"]: one["unended"] for one in hello["known"] if one["unended"]}
                     self.pids = {one["id"]: one["pid"] for one in hello["known"] if one["outcome"] is None}
                     for line in hello.get("warnings", ()):
@@ -529,7 +585,7 @@ class Launcher:
                 " starts it by itself, and who runs an agent otherwise has to",
             )
         # Only the first supervisor gets the fault points: the next one would die of them as well.
-        started = start(self._dir, self._limit, self._cgroup, self._walls, faults=self._process is None)
+        started = start(self._dir, self.keep_output, self._cgroup, self._walls, faults=self._process is None)
         self._process = started or self._process
 
     def _known(self, said: dict[str, Any]) -> Known:

@@ -19,10 +19,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from distributed_grid import pip
 from distributed_grid.agent.data.job_files import JobFiles
 from distributed_grid.agent.launch.isolation import PASSABLE, Account
 from distributed_grid.agent.walls.files import FILE, Entry
 from distributed_grid.protocol.boosts import (
+    JOIN_WITHIN,
     LABEL,
     OBJECT_STORE,
     OVERHEAD,
@@ -169,8 +171,8 @@ SERVICES = (
 WORKERS = 4
 """Ports for worker processes per core; Ray keeps some idle, and starts some ahead."""
 SPARE_WORKERS = 32
-LISTEN_TIMEOUT = 120.0
-"""Seconds after which a raylet listens on its ports, or never will."""
+LISTEN_TIMEOUT = 60.0
+"""Seconds after a raylet's time to join is over, after which it listens on its ports, or never will."""
 HEAD_TIMEOUT = 30.0
 """Seconds that a raylet outlives its cluster's head; a restart of the head takes some ten."""
 DRAIN = 5.0
@@ -178,6 +180,8 @@ DRAIN = 5.0
 REACH_SECONDS = 3.0
 ASK_SECONDS = 20.0
 TEMP = "grid-ray"
+SOCKET_PATH, RAYS_PART = 107, 64
+"""Bytes that the path of a socket may have, and those that Ray needs below the folder it is given."""
 OPEN = "r"
 """Directory in the raylet's own folder that is given to Ray, which makes it world-writable."""
 
@@ -190,7 +194,7 @@ def program(named: str) -> Path:
         raise GridError(
             "there is no ray program on this node",
             why=f"{found} cannot be run" if found else "neither beside the agent's Python nor in its PATH",
-            hint="pip install 'distributed-grid[ray]' there, or name one with agent.ray",
+            hint=f"there: {pip.install(*pip.EXTRAS['ray'])}; or name one with agent.ray",
         )
     return Path(found)
 
@@ -240,7 +244,7 @@ def check_versions(boost: Boost, here: str, python: str, node: str) -> None:
         raise GridError(
             f"{node} cannot join the Ray cluster at {boost.address}",
             why="; ".join(wrong),
-            hint=f"pip install ray=={boost.ray} on {node}, with Python {'.'.join(boost.python.split('.')[:2])}",
+            hint=f"on {node}, with Python {'.'.join(boost.python.split('.')[:2])}: {pip.install(f'ray=={boost.ray}')}",
         )
 
 
@@ -259,27 +263,28 @@ def own_address(head: str) -> str:
 BLOCK = 16
 """Ports that are claimed together."""
 _claimed: list[tuple[float, list[socket.socket]]] = []
-"""Claims on port ranges of raylets that may not listen yet, each with its time."""
+"""Claims on port ranges of raylets that may not listen yet, each with the time when it ends."""
 _claim_lock = threading.Lock()
 
 
-def ports(first: int, last: int, cores: int) -> tuple[int, ...]:
+def ports(first: int, last: int, cores: int, join_within: float = JOIN_WITHIN) -> tuple[int, ...]:
     """A range of free ports, not given to another raylet that is about to listen, also by another agent of this
     machine: one for each service, then the first and the last of the workers'. Raises GridError."""
     workers = SPARE_WORKERS + WORKERS * cores
     row = len(SERVICES) + workers
     with _claim_lock:
         now = time.monotonic()
-        while _claimed and now > _claimed[0][0] + LISTEN_TIMEOUT:
-            _release(_claimed.pop(0)[1])
+        for claim in [one for one in _claimed if one[0] < now]:
+            _claimed.remove(claim)
+            _release(claim[1])
         for begin in range(first, last - row + 2, -(-row // BLOCK) * BLOCK):
             end = begin + row - 1
-            if (claim := _claim(begin, end)) is None:
+            if (held := _claim(begin, end)) is None:
                 continue
             if not all(map(port_is_free, range(begin, end + 1))):
-                _release(claim)
+                _release(held)
                 continue
-            _claimed.append((now, claim))
+            _claimed.append((now + join_within + LISTEN_TIMEOUT, held))
             services = range(begin, begin + len(SERVICES))
             return (*services, services.stop, end)
     raise GridError(
@@ -342,7 +347,7 @@ def prepare(
     token = find_ray_token(settings.token, "agent.ray_token") if boost.auth is RayAuth.TOKEN else None
     if token is not None:
         check_token(token, boost.address, _python_of(ray), said)
-    row = ports(settings.first_port, settings.last_port, len(launch.grant.cores))
+    row = ports(settings.first_port, settings.last_port, len(launch.grant.cores), boost.join_within)
     if walled is not None:
         temp, given = walled.make(launch.allocation, token)
     else:
@@ -409,10 +414,12 @@ def for_ray(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def folder(allocation: str) -> Path:
-    """Where Ray keeps its sockets and logs: a short path, as a socket's has 107 bytes at most, and Ray needs 64."""
-    own = os.environ.get("XDG_RUNTIME_DIR")
-    base = Path(own, "grid-r") if own else Path(f"/tmp/{TEMP}-{os.getuid()}")  # noqa: S108 (its own folder is checked)
-    return base / allocation
+    """Where Ray keeps its sockets and logs: in XDG_RUNTIME_DIR, or in /tmp where a socket's path would be too long."""
+    if own := os.environ.get("XDG_RUNTIME_DIR"):
+        path = Path(own, "grid-r", allocation)
+        if len(os.fsencode(path / OPEN)) + RAYS_PART <= SOCKET_PATH:
+            return path
+    return TEMPORARY / f"{TEMP}-{os.getuid()}" / allocation
 
 
 def make_folder(allocation: str, account: Account | None = None) -> Path:

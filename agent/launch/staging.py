@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import structlog
-
 from distributed_grid.agent.core.table import Ready
 from distributed_grid.agent.data.blobs import BlobCache
 from distributed_grid.agent.data.disk import Disk
@@ -22,6 +20,7 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.messages import Exited, Launch, Stale
 from distributed_grid.protocol.nodes import Sample
+from distributed_grid.runtime.logs import get_logger
 from distributed_grid.runtime.unix import boot_clock
 
 FRESH = 1.0
@@ -30,7 +29,7 @@ PATIENCE = 5.0
 """Seconds that a claim waits for a measurement."""
 _OF_A_USER = frozenset({"HOME", "TMPDIR", "USER", "LOGNAME", "SHELL"})
 
-log = structlog.get_logger("agent")
+log = get_logger("agent")
 
 
 @dataclass(eq=False)
@@ -53,6 +52,9 @@ class Staging:
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _raylets: dict[str, raylet.Lease] = field(default_factory=dict, init=False)
 
+    def __post_init__(self) -> None:
+        self._folders = workdir.Folders(self.state_dir)
+
     def begin(self, launch: Launch) -> None:
         """Prepare it: at once where a sample is fresh and nothing was shipped, as for most jobs."""
         if self.disk.trouble:
@@ -61,7 +63,7 @@ class Staging:
         sample = self.meter.fresh(boot_clock() - FRESH)
         slow = launch.grant.gpus or launch.spec.bundle or launch.spec.boost or self.run_as.needed
         if sample is not None and not slow:
-            self.done(self.verify(launch, sample) or self._write_launch(launch))
+            self.done(self.verify(launch, sample) or self._make_folder(launch))
             return
         task = asyncio.create_task(self._stage_slowly(launch), name=launch.allocation)
         self._tasks[launch.allocation] = task
@@ -131,7 +133,7 @@ class Staging:
                 self.done(_failed(launch.allocation, why + todo, Cause.NOT_JOINED))
                 return
             self._raylets[launch.allocation] = lease
-        self.done(stale or self._write_launch(launch))
+        self.done(stale or self._make_folder(launch))
 
     async def _measure_and_verify(self, launch: Launch) -> Stale | None:
         gpus = bool(launch.grant.gpus)
@@ -163,13 +165,13 @@ class Staging:
             return Stale(allocation=allocation, reason=self.disk.trouble)
         return _failed(allocation, why)
 
-    def _write_launch(self, launch: Launch) -> Ready | Stale | Exited:
-        """Make its folder, and write the launch there for the next agent."""
+    def _make_folder(self, launch: Launch) -> Ready | Stale | Exited:
+        """Make its folder, which shows too whether the disk can be written."""
         gang = launch.gang
         if gang is not None and gang.rank == 0 and not raylet.port_is_free(gang.port):
             return Stale(allocation=launch.allocation, reason=f"port {gang.port} is in use", device="port")
         try:
-            workdir.write_launch(self.state_dir, launch)
+            self._folders.make(launch.allocation)
         except OSError as error:
             return Stale(allocation=launch.allocation, reason=self.disk.failed(error))
         except GridError as error:

@@ -8,13 +8,14 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import psutil
 
-from distributed_grid.agent.core.spare.thresholds import Limits, lendable
+from distributed_grid.agent.core.spare.thresholds import OFF, Limits, lendable
 from distributed_grid.agent.core.usage import Usage
 from distributed_grid.agent.gpus.base import GpuBackend
 from distributed_grid.agent.sampling import host, owner_signs
@@ -44,8 +45,8 @@ class Counters:
 class Probe:
     """Measures. `cores`: those to manage (None: all the agent may use; with `virtual` any numbers); `memory_limit`:
     bytes to manage (0: all); `own_roots` gives the pids of our agent and supervisors, `kin_roots` those of sibling grid
-    services, whose use is not foreign either; the disk is that of `state_dir`. `watch_pressure`, `watch_input`: read
-    the signs of an active owner. Thread-safe. Raises BadValue for cores that the agent may not use."""
+    services, whose use is not foreign either; the disk is that of `state_dir`. Signs of an active owner are read after
+    `watch`. Thread-safe. Raises BadValue for cores that the agent may not use."""
 
     def __init__(
         self,
@@ -56,8 +57,6 @@ class Probe:
         own_roots: Callable[[], Iterable[int]] = tuple,
         kin_roots: Callable[[], Iterable[int]] = tuple,
         state_dir: Path = Path("/"),
-        watch_pressure: bool = False,
-        watch_input: bool = False,
     ) -> None:
         self._usable = host.usable_cores()
         self.cores = tuple(sorted(set(cores or self._usable)))
@@ -76,11 +75,20 @@ class Probe:
         self._disk = str(state_dir)
         self._lock = threading.Lock()
         self._trees = Trees(own_roots, kin_roots)
-        self._pressure = watch_pressure
-        self._input = owner_signs.InputWatch() if watch_input else None
+        self._pressure = False
+        self._input: owner_signs.InputWatch | None = None
         self._trees.walk()
         self._readings = deque([Counters(boot_clock(), host.busy_seconds(), host.traffic(), [], [])])
         self._seen_gpus: tuple[GpuSample, ...] = ()
+
+    def watch(self, limits: Limits) -> None:
+        """From now on read the signs of an active owner that these limits ask for."""
+        with self._lock:
+            self._pressure = limits.owner_pressure < OFF
+            if not limits.owner_input:
+                self._input = None
+            elif self._input is None:
+                self._input = owner_signs.InputWatch()
 
     def facts(
         self,
@@ -240,6 +248,12 @@ class Meter:
         self._log = log
         self._gpus_at = float("-inf")
         self._measuring: asyncio.Task[None] | None = None
+        self._hurried = asyncio.Event()
+
+    def follow(self, interval: float) -> None:
+        """Measure at this interval from now on."""
+        self._interval = interval
+        self._hurried.set()
 
     async def run(self) -> None:
         """Measure every interval, for ever."""
@@ -256,7 +270,10 @@ class Meter:
             if (error := measuring.exception()) is not None:
                 self._log(f"measuring failed: {error!r}")
                 self._stuck(self._clock() - begun)
-            await asyncio.sleep(max(0.05, self._interval - (self._clock() - begun)))
+            self._hurried.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.05, self._interval - (self._clock() - begun))):
+                    await self._hurried.wait()
 
     async def since(self, moment: float, gpus: bool) -> Sample:
         """A sample begun at this moment or later, with the GPUs if wanted. Concurrent callers share one."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from distributed_grid.agent.supervisor.endings import Endings, Journals, told
-from distributed_grid.agent.supervisor.job import LEASE_GRACE, Job, Leases, lease_text, never_ran
+from distributed_grid.agent.supervisor.job import LEASE_GRACE, NEVER, OWNER, READER, Job, Leases, lease_text, never_ran
 
 Order = dict[str, Any]
 
@@ -31,6 +31,32 @@ class Launches(Protocol):
     def __contains__(self, key: object) -> bool: ...
     def add(self, key: str, order: Order) -> None: ...
     def drop(self, key: str) -> None: ...
+
+
+GATHER = 0.002
+"""Maximum delay of an end where more are coming (s): they share a sync and a message, here and in the coordinator."""
+YOUNG = 0.5
+"""Age up to which another running job may be over in a moment (s)."""
+
+
+class Gathering:
+    """When ends are made durable and told: at once, or, while a young job runs, together with those that come within
+    GATHER of the first."""
+
+    def __init__(self) -> None:
+        self._first = NEVER
+
+    def due(self, waiting: bool, youngest: float, now: float) -> float:
+        """When what is `waiting` is due (NEVER: nothing is). `youngest` is when the last job began that runs."""
+        if not waiting:
+            self._first = NEVER
+            return NEVER
+        self._first = min(self._first, now)
+        return self._first + GATHER if now - youngest < YOUNG else now
+
+    def done(self) -> None:
+        """They are told; those that come now wait anew."""
+        self._first = NEVER
 
 
 class Allocations:
@@ -63,9 +89,10 @@ class Allocations:
                     continue
                 outcome = None
             about = {"id": job.id, "pid": job.pid, "stopping": bool(job.cause), "for": now - job.began}
-            frozen = told(job, now) if job.frozen_at or job.frozen_for else None
+            causes = [OWNER, READER] if OWNER in job.freezes or job.frozen_for else [READER]
+            frozen = [told(job, now, cause) for cause in causes if job.outcome is None]
             about |= {"outcome": outcome, "frozen": frozen, "unended": job.unended if outcome is None else ""}
-            found.append({**about, **_where(job)})
+            found.append({**about, "kept": job.kept, **_where(job)})
         return found
 
     def launch(self, order: Order) -> None:

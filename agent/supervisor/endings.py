@@ -1,15 +1,16 @@
-"""Deadlines of jobs (time limit, freeze), and how a job ends: SIGTERM, grace, SIGKILL until nothing is left. Process
-operations and clock are injected: the simulator runs this on its own machines. Stdlib only.
+"""Deadlines of jobs (time limit, freeze, normal weight), and how a job ends: SIGTERM, grace, SIGKILL until nothing is
+left. Process operations and clock are injected: the simulator runs this on its own machines. Stdlib only.
 
 A freeze is in the journal before its first signal, and a thaw after its last, so the next supervisor knows every job
-that may be stopped. A freeze expires unless the agent repeats it: without an agent jobs continue."""
+that may be stopped. A job is frozen as long as it has a cause (job.OWNER, job.READER), and no cause ends another one.
+A freeze for the owner expires unless the agent repeats it: without an agent jobs continue."""
 
 import heapq
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from distributed_grid.agent.supervisor.job import NEVER, Job, JobState
+from distributed_grid.agent.supervisor.job import NEVER, OWNER, Job, JobState
 
 RESTORED = 30.0
 """Seconds that a job frozen under an earlier supervisor stays so without an order."""
@@ -52,10 +53,12 @@ class Stops(Protocol):
 
 
 class Frozen:
-    """A job that is frozen, or will be once that is in the journal; `until` then without another order."""
+    """A job that is frozen, or will be once that is in the journal: for each cause, when it expires without another
+    order. `untold`: the causes that are not reported yet."""
 
-    def __init__(self, until: float) -> None:
-        self.until = until
+    def __init__(self) -> None:
+        self.until: dict[str, float] = {}
+        self.untold: list[str] = []
         self.looked = 0.0
         self.done = False
 
@@ -83,18 +86,22 @@ class Freezer:
         """An earlier supervisor froze it, perhaps partially."""
         self._stopper.adopt(job)
         if job.state is JobState.FROZEN:
-            frozen = self.jobs[job] = Frozen(self._clock() + RESTORED)
+            frozen = self.jobs[job] = Frozen()
+            frozen.until = dict.fromkeys(job.freezes, self._clock() + RESTORED)
             frozen.done = True
 
-    def ask(self, job: Job, why: str, seconds: float) -> None:
-        """Freeze it for these seconds, or extend that. Ignored for a job that is ending or has no process yet."""
+    def ask(self, job: Job, why: str, seconds: float, cause: str = OWNER) -> None:
+        """Freeze it for this cause and these seconds, or extend that. Ignored for a job that is ending or has no
+        process yet."""
         now = self._clock()
-        if job.state is JobState.FROZEN:
-            self.jobs[job].until = now + seconds
-        elif job.state is JobState.RUNNING:
-            self.jobs[job] = Frozen(now + seconds)
-            job.freeze(now, why)
-            self._journal.append("freeze", job.id, job.frozen_at, why)
+        if job.state not in (JobState.RUNNING, JobState.FROZEN):
+            return
+        frozen = self.jobs.setdefault(job, Frozen())
+        if cause not in frozen.until:
+            frozen.untold.append(cause)
+            job.freeze(now, why, cause)
+            self._journal.append("freeze", job.id, now, why, cause)
+        frozen.until[cause] = now + seconds
 
     def act(self) -> None:
         """Stop the jobs whose freeze is in the journal."""
@@ -104,23 +111,25 @@ class Freezer:
             if not frozen.done:
                 frozen.done = True
                 self._stop(job, frozen)
-                self._tell(told(job, self._clock()))
+            for cause in frozen.untold:
+                self._tell(told(job, self._clock(), cause))
+            frozen.untold.clear()
 
     def _stop(self, job: Job, frozen: Frozen) -> None:
         frozen.looked = self._clock()
         self._stopper.stop(job)
 
     def look(self, now: float) -> list[Job]:
-        """Stop new processes of frozen jobs, and thaw jobs whose time has run out: returns these."""
+        """Stop new processes of frozen jobs, and end causes whose time has run out: returns the jobs of these."""
         gone = []
         if now >= self._stopper.due:
             self._stopper.tidy()
         for job, frozen in [*self.jobs.items()]:
-            if now >= frozen.until:
-                self._log(f"{job.id} goes on: for a while no agent has asked that it stay frozen")
-                self.thaw(job)
+            for cause in [one for one, until in frozen.until.items() if now >= until]:
+                self._log(f"{job.id} is not frozen for its {cause} any more: for a while nobody has asked for that")
+                self.thaw(job, cause)
                 gone.append(job)
-            elif frozen.done and now >= frozen.looked + LOOK:
+            if frozen.until and frozen.done and now >= frozen.looked + LOOK:
                 self._stop(job, frozen)
         return gone
 
@@ -129,23 +138,33 @@ class Freezer:
         self.jobs.pop(job, None)
         self._stopper.forget(job)
 
-    def thaw(self, job: Job) -> bool:
-        """Let it continue. False if it was not frozen."""
-        if self.jobs.pop(job, None) is None:
+    def thaw(self, job: Job, *causes: str) -> bool:
+        """End these causes, or all; it continues if none is left. False if it was not frozen for any of them."""
+        frozen = self.jobs.get(job)
+        ended = [one for one in frozen.until if not causes or one in causes] if frozen is not None else []
+        if frozen is None or not ended:
             return False
-        self._stopper.go_on(job)
-        lasted = self._clock() - job.frozen_at
-        job.thaw(job.frozen_for + lasted)
-        self._journal.append("thaw", job.id, job.frozen_for)
-        self._tell({**told(job, self._clock()), "lasted": lasted})
+        for cause in ended:
+            del frozen.until[cause]
+        frozen.untold = [one for one in frozen.untold if one not in ended]
+        if not frozen.until:
+            del self.jobs[job]
+            self._stopper.go_on(job)
+        now = self._clock()
+        for cause in ended:
+            lasted = now - job.frozen_since(cause)
+            job.thaw(job.frozen_for + (lasted if cause == OWNER else 0.0), cause)
+            self._journal.append("thaw", job.id, job.frozen_for, cause)
+            self._tell({**told(job, now, cause), "lasted": lasted})
         return True
 
 
-def told(job: Job, now: float) -> dict[str, Any]:
-    """The report about a job that is or was frozen."""
-    lasted = now - job.frozen_at if job.frozen_at else 0.0
-    why = job.frozen_why if job.frozen_at else ""
-    return {"op": "frozen", "id": job.id, "why": why, "lasted": lasted, "in_all": job.frozen_for + lasted}
+def told(job: Job, now: float, cause: str = OWNER) -> dict[str, Any]:
+    """The report about a job that is or was frozen for this cause. `in_all`: seconds in total, for the owner."""
+    since, why = job.freezes.get(cause, (now, ""))
+    owners = job.frozen_since(OWNER)
+    in_all = job.frozen_for + (now - owners if owners else 0.0)
+    return {"op": "frozen", "id": job.id, "cause": cause, "why": why, "lasted": now - since, "in_all": in_all}
 
 
 class Endings:
@@ -193,6 +212,8 @@ class Endings:
                 job.warned = True
                 self._journal.append("warned", job.id)
                 self._tree.signal_group(job, job.warn_signal)
+            elif now >= job.renice_at():
+                self.renice(job)
             self.arm(job)
 
     def _doubt(self, job: Job, now: float) -> None:
@@ -206,7 +227,7 @@ class Endings:
 
     def arm(self, job: Job) -> None:
         """Schedule the job's next deadline."""
-        due = min(job.kill_at, job.deadline(), job.warn_at())
+        due = min(job.kill_at, job.deadline(), job.warn_at(), job.renice_at())
         if job.adopted and job.status is not None:  # its orphans are not our children: no SIGCHLD
             due = min(due, self._clock() + _ADOPTED_LOOK)
         if due < job.wake:
@@ -220,9 +241,15 @@ class Endings:
             self._journal.append("limit", job.id, seconds)
             self.arm(job)
 
-    def thaw(self, job: Job) -> None:
-        """Let it and its clock continue, if it is frozen."""
-        if self._freezer.thaw(job):
+    def renice(self, job: Job) -> None:
+        """It gives up the weight of its start, if it has one to give up: Limits sees to its processes."""
+        if job.eager:
+            job.renice()
+            self._journal.append("renice", job.id)
+
+    def thaw(self, job: Job, cause: str = OWNER) -> None:
+        """Let it and its clock continue, if it is frozen for this cause alone."""
+        if self._freezer.thaw(job, cause):
             self.arm(job)
 
     def ask(self, job: Job, cause: str, text: str, grace: float) -> None:

@@ -10,13 +10,17 @@ from signal import SIGRTMIN, Signals
 from typing import Any, NamedTuple
 
 NEVER = float("inf")
+OWNER, READER = "owner", "reader"
+"""Causes of a freeze: the node's owner is active; the reader of the output has not read what is kept for it. Each is
+ended by itself, and a job continues when there is none left. Time frozen for the owner extends the time limit; time
+frozen for the reader alone does not, as at a pipe."""
 Record = list[Any]
 """A record of the journal: its kind, the id concerned, and its data."""
 
 
 class JobState(Enum):
     """`INTENDED`: its intent is in the journal, and no process of it is known. `RUNNING`: its main process runs.
-    `FROZEN`: all of it is stopped, for the node's owner. `STOPPING`: it is being ended, and its main process is alive.
+    `FROZEN`: all of it is stopped, for one or more causes. `STOPPING`: it is to end, and its main process is alive.
     `COMPLETING`: its main process has ended, and leftovers are being killed. `ENDED`: nothing of it is alive; reported
     once durable, and kept until acknowledged."""
 
@@ -58,7 +62,9 @@ class Job:
 
     `limits` is what it may take, as the agent said: `memory` bytes, `pids` processes and threads at once, `cpu`
     thousandths of a core, and `signal` is sent to it `before` seconds ahead of its time limit; what is not there is not
-    limited. `confined` names the controllers whose cgroup it is in.
+    limited. `gently`: it is a raylet; `attached`: its submitter reads its output as it runs. `confined` names the
+    controllers whose cgroup it is in. `nice` is its niceness: that of its start, and, if it is `eager`, `nice_later`
+    once it is told to give way, or `nice_after` seconds after its start.
 
     `state` is changed by `move` alone. `pid` names its main process, 0 until it is spawned; `spawned` is the time
     before and after that in clock ticks, and `start` the process's own start time, known only where it was looked up.
@@ -66,12 +72,14 @@ class Job:
     empty if nobody does. `adopted`: it was spawned by a supervisor that is dead, and `pidfd` watches its main process,
     which is not our child.
 
+    `kept` is what the agent has us keep of its launch, for the next agent; nothing in it is looked at here.
+
     `place` is where its processes are. `left`: its spawner says that something of it lives; `orphaned`: its spawner is
     dead, and what lives of it became our child; `swept`: its spawner was told to end all of it; `grouped`: all was
     ended that its control group named.
 
-    `frozen_at` is since when it is frozen (0: it is not), for `frozen_why`, and `frozen_for` how many seconds it was
-    before that.
+    `freezes` has since when it is frozen and why, by cause; `frozen_for` is how many seconds it was frozen for the
+    owner before that.
 
     `kill_at` is when it gets (the next) SIGKILL, `killed_at` when it got the first one (0: it did not), `unended` why
     it lives all the same, once it should not, `wake` when the loop looks at it again, `look` that it is due.
@@ -87,6 +95,7 @@ class Job:
         lease: float = 0.0,
         since: float = 0.0,
         limits: dict[str, Any] | None = None,
+        kept: dict[str, Any] | None = None,
         outcome: dict[str, Any] | None = None,
     ) -> None:
         self.id = id
@@ -98,11 +107,14 @@ class Job:
         self.lease = lease
         self.since = since
         self.limits = limits or {}
+        self.kept = kept
         self.memory = int(self.limits.get("memory", 0))
         self.pids = int(self.limits.get("pids", 0))
         self.cpu_limit = int(self.limits.get("cpu", 0))
         self.nice = int(self.limits.get("nice", 0))
+        self.nice_later = int(self.limits.get("nice_later", 0))
         self.gently = bool(self.limits.get("gently", False))
+        self.attached = bool(self.limits.get("attached", False))
         self.confined: frozenset[str] = frozenset()
         self.warn_signal = int(self.limits.get("signal", 0))
         self.warned = False
@@ -117,8 +129,7 @@ class Job:
         self.status: int | None = None
         self.cause = ""
         self.text = ""
-        self.frozen_at = 0.0
-        self.frozen_why = ""
+        self.freezes: dict[str, tuple[float, str]] = {}
         self.frozen_for = 0.0
         self.kill_at = NEVER
         self.killed_at = 0.0
@@ -153,16 +164,37 @@ class Job:
         if self.state is JobState.INTENDED:
             self.move(JobState.RUNNING)
 
-    def freeze(self, now: float, why: str) -> None:
-        """All of it is to be stopped."""
-        self.move(JobState.FROZEN)
-        self.frozen_at, self.frozen_why = now, why
+    @property
+    def eager(self) -> bool:
+        """Whether it has a weight that it is to give up once it is told to."""
+        return self.nice < self.nice_later
 
-    def thaw(self, frozen_for: float) -> None:
-        """It continues, after `frozen_for` seconds frozen in total; also to receive SIGTERM."""
-        self.frozen_for, self.frozen_at = frozen_for, 0.0
-        if self.state is JobState.FROZEN:
+    @property
+    def reniced(self) -> bool:
+        """Whether it has given up the weight of its start."""
+        return bool(self.nice_later) and not self.eager
+
+    def renice(self) -> None:
+        """It has its later niceness from now on."""
+        self.nice = self.nice_later
+
+    def freeze(self, now: float, why: str, cause: str = OWNER) -> None:
+        """All of it is to be stopped, also or only for this cause."""
+        if self.state is not JobState.FROZEN:
+            self.move(JobState.FROZEN)
+        self.freezes[cause] = now, why
+
+    def thaw(self, frozen_for: float, cause: str = OWNER) -> None:
+        """This cause is over; it continues if there is no other, also to receive SIGTERM. `frozen_for`: seconds frozen
+        for the owner in total."""
+        self.frozen_for = frozen_for
+        self.freezes.pop(cause, None)
+        if self.state is JobState.FROZEN and not self.freezes:
             self.move(JobState.RUNNING)
+
+    def frozen_since(self, cause: str) -> float:
+        """Since when it is frozen for this cause; 0: it is not."""
+        return self.freezes[cause][0] if cause in self.freezes else 0.0
 
     def stop(self, cause: str, text: str) -> None:
         """It is told to end."""
@@ -186,7 +218,7 @@ class Job:
         if self.place is not None:
             yield self.where()
         if self.outcome is not None:
-            yield ["exit", self.id, self.outcome]
+            yield ["exit", self.id, self.outcome, *([self.kept] if self.kept is not None else ())]
             return
         yield self.intent()
         if self.pid:
@@ -195,10 +227,12 @@ class Job:
             yield ["stop", self.id, self.cause, self.text]
         if self.warned:
             yield ["warned", self.id]
+        if self.reniced:
+            yield ["renice", self.id]
         if self.frozen_for:
             yield ["thaw", self.id, self.frozen_for]
-        if self.frozen_at:
-            yield ["freeze", self.id, self.frozen_at, self.frozen_why]
+        for cause, (since, why) in self.freezes.items():
+            yield ["freeze", self.id, since, why, cause]
 
     def where(self) -> Record:
         return ["slot", self.id, *(self.place or ())]
@@ -208,7 +242,8 @@ class Job:
 
     def intent(self) -> Record:
         cores = sorted(self.cores)
-        return ["intent", self.id, self.began, self.limit, self.grace, cores, self.lease, self.since, self.limits]
+        leased = self.lease, self.since
+        return ["intent", self.id, self.began, self.limit, self.grace, cores, *leased, self.limits, self.kept]
 
     def take(self, kind: str, rest: Record) -> None:
         """Apply its next journal record. Records that do not follow, as lines of a damaged journal are missing, are
@@ -222,16 +257,19 @@ class Job:
             self.limit = rest[0]
         elif kind == "warned":
             self.warned = True
-        elif kind == "freeze" and self.state is JobState.RUNNING:
+        elif kind == "renice":
+            self.renice()
+        elif kind == "freeze" and self.state in (JobState.RUNNING, JobState.FROZEN):
             self.freeze(*rest)
         elif kind == "thaw":
-            self.thaw(rest[0])
+            self.thaw(*rest)
 
     # --- when ---------------------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """When its time limit ends: NEVER without one, and once it is ending. Frozen time does not count."""
-        if not self.limit or self.state not in (JobState.INTENDED, JobState.RUNNING):
+        """When its time limit ends: NEVER without one, and once it is ending. Time frozen for the owner does not
+        count."""
+        if not self.limit or not self.unasked or OWNER in self.freezes:
             return NEVER
         return self.began + self.limit + self.frozen_for
 
@@ -240,6 +278,12 @@ class Job:
         if not self.warn_signal or self.warned:
             return NEVER
         return self.deadline() - float(self.limits["before"])
+
+    def renice_at(self) -> float:
+        """When it gives way without being told to; NEVER if it has, or is ending."""
+        if not self.eager or not self.unasked:
+            return NEVER
+        return self.began + float(self.limits["nice_after"])
 
     # --- its end ------------------------------------------------------------------------------------------------------
 
@@ -252,7 +296,8 @@ class Job:
         """Its outcome, once nothing of it is alive."""
         said: dict[str, Any] = {"seconds": round(now - self.began, 6) if self.began else 0.0, "peak_memory": self.peak}
         said["cpu_seconds"] = round(self.cpu, 6)
-        if frozen := self.frozen_for + (now - self.frozen_at if self.frozen_at else 0.0):
+        since = self.frozen_since(OWNER)
+        if frozen := self.frozen_for + (now - since if since else 0.0):
             said["suspended"] = round(frozen, 6)
         if self.status is None or self.status < 0:
             said["cause"] = self.cause or "supervisor-lost"
@@ -322,7 +367,11 @@ class Recorded:
         if kind == "boot":
             self.boot = key
         elif kind in ("intent", "exit"):
-            self.jobs[key] = Job(key, *rest) if kind == "intent" else Job(key, outcome=rest[0])
+            if kind == "intent":
+                self.jobs[key] = Job(key, *rest)
+            else:  # what is kept of it follows, or its intent had it
+                before = self.jobs[key].kept if key in self.jobs else None
+                self.jobs[key] = Job(key, outcome=rest[0], kept=rest[1] if len(rest) > 1 else before)
             self.jobs[key].place = self._places.get(key)
         elif kind == "slot":
             self._places[key] = Place(*rest)

@@ -348,14 +348,14 @@ class Book:
                 self.over.append(job)
             self._log("nothing lives of what the damaged journal did not name")
 
-    def save(self, sync: bool) -> list[Job] | None:
-        """Write records and ends, with `sync` durably. Returns the ends that are durable now; None if the disk
-        fails."""
-        told, self.over = self.over, []
+    def save(self, sync: bool, ends: bool = True) -> list[Job] | None:
+        """Write records and, with `ends`, ends, with `sync` durably. Returns the ends that are durable now; None if the
+        disk fails."""
+        told, self.over = (self.over, []) if ends else ([], self.over)
         for job in told:
             self.journal.append("exit", job.id, job.outcome)
         if not (self._commit(sync) or self._rewrite()):
-            self.over = told
+            self.over = told + self.over
             self.retry_at = procs.now() + _RETRY
             return None
         if self.journal.size > self._compact_at and not self._rewrite():

@@ -1,5 +1,5 @@
-"""Limits of jobs: memory, processes, cores (enforced by cgroups, else by polling), and disk for output (`Outputs`).
-Stdlib only."""
+"""Limits of jobs: memory, processes, cores (enforced by cgroups, else by polling), and disk for output (`Outputs`); and
+the niceness of those that have given way. Stdlib only."""
 
 import contextlib
 import errno
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups, amounts_of
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.supervisor.job import NEVER, Job
+from distributed_grid.agent.supervisor.job import NEVER, READER, Job
 from distributed_grid.agent.supervisor.procs import punch
 from distributed_grid.agent.supervisor.tree import Tree
 from distributed_grid.runtime import beneath
@@ -81,6 +81,7 @@ class Limits:
         watched = self._watched[job.id] = _Watched(job, now)
         if not job.adopted and (job.memory or job.cpu_limit):
             self._confine(watched)
+            self._weigh()
         self._plan(watched, 0, 0.0, now)
 
     def leave(self, job: Job) -> None:
@@ -112,6 +113,7 @@ class Limits:
                 used = self._look(watched.job)
                 self._plan(watched, used, time.perf_counter() - began, now)
             self.due = min(self.due, watched.due)
+        self._weigh()
         self._sweep(now)
 
     def judge(self, job: Job) -> None:
@@ -147,6 +149,9 @@ class Limits:
         job.peak = max(job.peak, job.memory)  # the kernel has seen what we may have missed
         job.cause, job.text = "out-of-memory", _over_memory(job)
 
+    def _weigh(self) -> None:
+        self._slot_groups.weigh([watched.job for watched in self._watched.values()])
+
     def _confine(self, watched: _Watched) -> None:
         watched.entered = True
         self._cgroups.confine(watched.job, lambda: self._tree.members(watched.job))
@@ -176,7 +181,23 @@ class Limits:
                 self._end(job, "too-many-processes", text, 0.0)
         if job.cores and "cpuset" not in job.confined:
             self._keep_on_cores(job, members)
+        if job.reniced:
+            self._keep_nice(job, members)
         return used
+
+    def _keep_nice(self, job: Job, members: dict[int, procs.Stat]) -> None:
+        """Raise the niceness of threads that have less than their job, and of its sessions. What these start has it
+        too, but for what was being started meanwhile: that is found by the next check."""
+        eager = []
+        for thread in (thread for pid in members for thread in procs.threads(pid)):
+            with contextlib.suppress(OSError):  # it is gone
+                if os.getpriority(os.PRIO_PROCESS, thread) < job.nice:
+                    eager.append(thread)
+        sessions = {seen.session: pid for pid, seen in members.items()}
+        found = {pid: procs.session_niceness(pid) for pid in sessions.values()}
+        late = [pid for pid, nice in found.items() if nice is not None and nice < job.nice]
+        if eager or late:
+            self._tree.renice(job, eager, late)
 
     def _keep_on_cores(self, job: Job, members: dict[int, procs.Stat]) -> None:
         """Reset the affinity of threads that left the job's cores, as `taskset` lets any process do."""
@@ -209,8 +230,18 @@ def _size(count: float) -> str:
     return f"{count:.1f}".removesuffix(".0") + "T"
 
 
+# --- output -----------------------------------------------------------------------------------------------------------
+
 KEPT_FIRST = 1 << 20
+READER_SECONDS = 60.0
+"""Seconds for which a reader that says nothing counts as attached; the job continues without it then."""
+MOST_READERS = 16
+RUNAWAY = 2 << 30
+"""Bytes by which the unread part of a stream may exceed the limit before it is cut all the same: of a job that cannot
+be stopped."""
+STREAMS = ("stdout", "stderr")
 _BLOCK = 4096
+_NOTE_BYTES = 100
 _OUTPUT_FAST = 3 << 30  # bytes a second that a stream may begin to grow by at any time
 _OUTPUT_SOONEST, _OUTPUT_LATEST = 0.02, 1.0  # seconds to the next look at a stream
 
@@ -218,77 +249,149 @@ _OUTPUT_SOONEST, _OUTPUT_LATEST = 0.02, 1.0  # seconds to the next look at a str
 class _Stream:
     """An output file: its size when it was looked at last and when that was, and from when until when it is to be
     looked at again. `file` is which one it is (device and inode), so that nothing else is ever cut in its place.
+    `cut` is the end of what was cut out of it, `behind` how many bytes that are there its slowest reader has not read.
     `uncut`: it takes more than it may, and could not be cut."""
 
     def __init__(self, path: str, now: float) -> None:
         self.path = path
+        self.name = os.path.basename(path)
         self.file: tuple[int, int] | None = None
-        self.size = 0
+        self.size = self.cut = self.behind = 0
         self.seen = now
         self.early = self.due = now
-        self.uncut = False
+        self.uncut = self.dropped = False
+
+
+class _Reader:
+    """An attached reader: until when it counts as such without another word, and how far it has read each stream."""
+
+    def __init__(self, until: float = 0.0) -> None:
+        self.until = until
+        self.read = dict.fromkeys(STREAMS, 0)
+
+
+class _Output:
+    """Both streams of a job, and its attached readers."""
+
+    def __init__(self, job: Job, streams: dict[str, _Stream]) -> None:
+        self.job = job
+        self.streams = streams
+        self.readers: dict[str, _Reader] = {}
 
 
 class Outputs:
     """The output of all jobs that run, each stream at most `limit` bytes on disk. A stream is looked at again before it
     can take half as much again as it may, growing as fast as it did, or as fast as a job may begin to write at any
     time: with the usual limit some ten times a second, which costs microseconds. `due` is when one is due, or earlier
-    (seconds since boot)."""
+    (seconds since boot).
 
-    def __init__(self, folder: str, limit: int, log: Callable[[str], None]) -> None:
+    Of a job that somebody reads along with, nothing is cut that the reader has not read. A job whose reader is more
+    than `limit` bytes behind is frozen (`freeze`, with the reason) until it is half of that; so a stream exceeds the
+    limit by what a job can write until it was looked at and stopped. A reader that is silent for READER_SECONDS is
+    gone. An attached job, and one of an earlier supervisor, is expected to have a reader as long."""
+
+    def __init__(
+        self,
+        folder: str,
+        limit: int,
+        log: Callable[[str], None],
+        freeze: Callable[[Job, str], None] = lambda job, why: None,
+        thaw: Callable[[Job], None] = lambda job: None,
+    ) -> None:
         self.due = NEVER
+        self.limit = limit
         self._folder = folder
-        self._limit = limit
-        self._log = log
-        self._streams: dict[str, tuple[_Stream, _Stream]] = {}
+        self._log, self._freeze, self._thaw = log, freeze, thaw
+        self._outputs: dict[str, _Output] = {}
 
-    def watch(self, key: str, now: float) -> None:
-        """The allocation writes from now on."""
-        folder = os.path.join(self._folder, key)
-        both = _Stream(os.path.join(folder, "stdout"), now), _Stream(os.path.join(folder, "stderr"), now)
-        for stream in both:
+    def watch(self, job: Job, now: float) -> None:
+        """The job writes from now on."""
+        folder = os.path.join(self._folder, job.id)
+        output = _Output(job, {name: _Stream(os.path.join(folder, name), now) for name in STREAMS})
+        for stream in output.streams.values():
             _look(stream)
-            self._plan(stream, 0, 0, now)
-        self._streams[key] = both
-        self.due = min(self.due, both[0].due)
+            if job.adopted:
+                stream.cut = _noted(stream)
+            self._plan(output, stream, 0, 0, now)
+            self.due = min(self.due, stream.due)
+        if (job.attached or job.adopted) and not job.gently:
+            output.readers[""] = _Reader(now + READER_SECONDS)
+        self._outputs[job.id] = output
 
     def leave(self, key: str) -> None:
         """The allocation has ended: cut its output a last time."""
-        for stream in self._streams.pop(key, ()):
-            self._bound(stream)
+        if (output := self._outputs.pop(key, None)) is not None:
+            for stream in output.streams.values():
+                self._bound(output, stream)
+
+    def read(self, key: str, reader: str, name: str, offset: int, now: float) -> None:
+        """An attached reader has read this stream up to there."""
+        output = self._outputs.get(key)
+        if output is None or name not in STREAMS or output.job.gently:
+            return
+        readers = output.readers
+        readers.pop("", None)  # the one that was expected
+        if reader not in readers and len(readers) >= MOST_READERS:
+            del readers[min(readers, key=lambda one: readers[one].until)]
+        known = readers.setdefault(reader, _Reader())
+        known.until = now + READER_SECONDS
+        known.read[name] = max(known.read[name], offset)
+        self._check(output, now, all_streams=True)
 
     def look(self, now: float) -> None:
         """Check what is due or nearly due, and cut what is too long: one wake-up for many."""
         if now < self.due:
             return
         self.due = NEVER
-        for both in self._streams.values():
-            for stream in both:
-                if stream.early <= now:
-                    self._plan(stream, *self._bound(stream), now)
-                self.due = min(self.due, stream.due)
+        for output in self._outputs.values():
+            self._check(output, now)
 
-    def _plan(self, stream: _Stream, used: int, size: int, now: float) -> None:
+    def _check(self, output: _Output, now: float, all_streams: bool = False) -> None:
+        output.readers = {name: one for name, one in output.readers.items() if one.until > now}
+        for stream in output.streams.values():
+            if all_streams or stream.early <= now:
+                self._plan(output, stream, *self._bound(output, stream), now)
+        self._judge(output, now)
+        self.due = min(self.due, *(stream.due for stream in output.streams.values()))
+
+    def _judge(self, output: _Output, now: float) -> None:
+        """Freeze a job whose reader is too far behind, and let it continue once it is not."""
+        job, most = output.job, max(output.streams.values(), key=lambda stream: stream.behind)
+        frozen = READER in job.freezes
+        if frozen and most.behind <= self.limit // 2:
+            self._thaw(job)
+            for stream in output.streams.values():  # it may begin to write at once
+                stream.early = stream.due = now + _OUTPUT_SOONEST
+        elif frozen or (job.unasked and most.behind > self.limit):
+            # Again where it is frozen: a freeze of an earlier supervisor would expire.
+            self._freeze(job, f"{_size(most.behind)} of {most.name} unread")
+
+    def _plan(self, output: _Output, stream: _Stream, used: int, size: int, now: float) -> None:
         grown = (size - stream.size) / (now - stream.seen) if now > stream.seen else 0.0
-        room = 1.25 * self._limit - used  # the other quarter is for a look that comes late
+        room = 1.25 * self.limit - used  # the other quarter is for a look that comes late
         wait = (
             _OUTPUT_LATEST
-            if stream.uncut
+            if stream.uncut or READER in output.job.freezes
             else min(max(room / max(grown, _OUTPUT_FAST), _OUTPUT_SOONEST), _OUTPUT_LATEST)
         )
         stream.size, stream.seen = size, now
         stream.early, stream.due = now + wait / 2, now + wait
 
-    def _bound(self, stream: _Stream) -> tuple[int, int]:
-        """If it exceeds the limit, punch out all but its first MiB and its last half limit. Returns its disk use then,
-        and its size."""
-        path, limit = stream.path, self._limit
+    def _bound(self, output: _Output, stream: _Stream) -> tuple[int, int]:
+        """If it exceeds the limit, punch out all but its first MiB and its last half limit, and what is not read.
+        Returns its disk use then, and its size."""
+        path, limit = stream.path, self.limit
         seen = _look(stream)
         if seen is None:
+            stream.behind = 0
             return 0, 0
         used, size = seen.st_blocks * 512, seen.st_size
-        end = (size - limit // 2) // _BLOCK * _BLOCK
-        if used <= limit or end <= KEPT_FIRST:
+        read = min((one.read[stream.name] for one in output.readers.values()), default=size)
+        if read < size - limit // 2 and self._too_much(output, stream, used):
+            read = size
+        stream.behind = max(0, size - max(read, stream.cut))
+        end = min(size - limit // 2, read) // _BLOCK * _BLOCK
+        if used <= limit or end <= max(KEPT_FIRST, stream.cut + limit // 8):
             return used, size
         try:
             _cut(stream, end)
@@ -297,8 +400,20 @@ class Outputs:
                 self._log(f"{path} takes more than {limit} bytes and cannot be cut ({error.strerror})")
             stream.uncut = True
             return used, size
-        stream.uncut = False
+        stream.uncut, stream.cut = False, end
         return size - end + KEPT_FIRST, size
+
+    def _too_much(self, output: _Output, stream: _Stream, used: int) -> bool:
+        """Whether what is not read can be kept no longer, as the job writes and is not stopped."""
+        job = output.job
+        if job.over or used <= 2 * self.limit:
+            return False
+        if job.unasked and used <= self.limit + RUNAWAY:
+            return False
+        if not stream.dropped:
+            self._log(f"{stream.path} takes {used} bytes, so its reader loses some: the job is not to be stopped")
+        stream.dropped = True
+        return True
 
 
 def _look(stream: _Stream) -> os.stat_result | None:
@@ -312,6 +427,19 @@ def _look(stream: _Stream) -> os.stat_result | None:
     if stream.file is None:
         stream.file = seen.st_dev, seen.st_ino
     return seen if stream.file == (seen.st_dev, seen.st_ino) else None
+
+
+def _noted(stream: _Stream) -> int:
+    """The end of what an earlier supervisor cut out of it."""
+    above, name = os.path.split(stream.path)
+    try:
+        folder = beneath.open_root(above)
+        try:
+            return int(beneath.read_whole(folder, f"{name}.gap", _NOTE_BYTES).split()[1])
+        finally:
+            os.close(folder)
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _cut(stream: _Stream, end: int) -> None:

@@ -19,9 +19,9 @@ from typing import Any
 from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups
 from distributed_grid.agent.cgroups.hierarchies import described, freezer, survey
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.supervisor.allocations import Allocations
+from distributed_grid.agent.supervisor.allocations import Allocations, Gathering
 from distributed_grid.agent.supervisor.endings import Endings, Freezer
-from distributed_grid.agent.supervisor.job import NEVER, Job, Leases, never_ran
+from distributed_grid.agent.supervisor.job import NEVER, READER, Job, Leases, never_ran
 from distributed_grid.agent.supervisor.journal import Book
 from distributed_grid.agent.supervisor.limits import Limits, Outputs
 from distributed_grid.agent.supervisor.recovery import Survivors
@@ -31,12 +31,13 @@ from distributed_grid.agent.supervisor.tree import Stopper, Tree
 from distributed_grid.agent.walls import syscalls
 from distributed_grid.agent.walls.enclosure import NAMESPACE
 from distributed_grid.agent.walls.forkserver import ForkServer, ForkServerGone
+from distributed_grid.agent.walls.pipes import Pipes
 from distributed_grid.agent.walls.spawner import CannotStart
 
-VERSION = 1
+VERSION = 2
 """Version of the protocol with the agent and of the journal. Another version needs another supervisor."""
 OUTPUT_LIMIT = 256 << 20
-"""Maximum bytes of one output stream on disk."""
+"""Maximum bytes of one output stream on disk, if the agent says nothing else."""
 BATCH = 32
 """Maximum number of launches per turn, so that ends are reported meanwhile."""
 LINGER = 10.0
@@ -71,6 +72,7 @@ class Supervisor:
         self.software = software  # the release that we are of
         self.allocs = os.path.join(state_dir, "allocs")
         self.leave = self._told_nameless = False
+        self._gathering = Gathering()
         self.idle_since = procs.now()
         self.spawners: dict[str, Spawning] = {}
         self.codes: dict[Job, float] = {}  # of an earlier supervisor, ended, and until when the exit code is looked for
@@ -84,15 +86,16 @@ class Supervisor:
         self.groups = SlotGroups(groups, state_dir, log)
         said = self._told, self._came, warn
         self.slots = Spawners(state_dir, walls, forks, self.selector, *said, self.groups, jobs_score)
-        self.launches = Launches(self.slots, self.allocs, self._cannot_start)
+        self.pipes = Pipes(self.allocs, self._end_input)
+        self.launches = Launches(self.slots, self.allocs, self._cannot_start, self.pipes)
         self.tree = Tree(warn, forks.act, self.slots.helpers, self._sweep, self.groups)
         self.leases = Leases()
-        self.outputs = Outputs(self.allocs, output_limit, warn)
         self.book = Book(os.path.join(state_dir, "journal"), self.leases, log)
         self.jobs = self.book.jobs
         stopper = Stopper(self.tree, log, freezer(cgroup))
         self.freezer = Freezer(stopper, self.book.journal, self._tell, log, procs.now)
         self.endings = Endings(self.tree, self.book.journal, self.freezer, self._unended, procs.now)
+        self.outputs = Outputs(self.allocs, output_limit, warn, self._await_reader, self._read_on)
         decides = self.leases, self.endings, self._tell, self._release, log, procs.now
         self.allocations = Allocations(self.book, self.launches, *decides)
         self.kept_by = described(found)
@@ -164,13 +167,14 @@ class Supervisor:
             self.endings.end(job, job.grace)
         self.freezer.restore(job)
         self.endings.arm(job)
+        self.pipes.adopt(job.id)
         self._watch(job)
         log(f"{job.id} of an earlier supervisor still runs (pid {job.pid}) and is watched")
         return True
 
     def _watch(self, job: Job) -> None:
         now = procs.now()
-        self.outputs.watch(job.id, now)
+        self.outputs.watch(job, now)
         self.limits.watch(job, now)
 
     def _adopted_ended(self, job: Job) -> None:
@@ -228,12 +232,22 @@ class Supervisor:
             case "limit":
                 if (job := self.jobs.get(message["id"])) is not None and not job.over:
                     self.endings.limit(job, message["limit"])
+            case "renice":
+                if (job := self.jobs.get(message["id"])) is not None and not job.over:
+                    self.endings.renice(job)
             case "freeze":
                 if (job := self.jobs.get(message["id"])) is not None:
                     self.freezer.ask(job, message["why"], message["for"])
             case "thaw":
                 if (job := self.jobs.get(message["id"])) is not None:
                     self.endings.thaw(job)
+            case "end-input":
+                self.pipes.end(message["id"])
+            case "read":
+                where = message["stream"], message["offset"]
+                self.outputs.read(message["id"], message["reader"], *where, procs.now())
+            case "keep-output":
+                self.outputs.limit = message["bytes"]
             case "renew":
                 self.allocations.renew(message["at"])
             case "forget":
@@ -276,13 +290,22 @@ class Supervisor:
         if (job.orphaned or job.adopted) and job.place is not None and job.place.own:
             self.slots.forks.act(job.place.uid, job.place.gid, [["clear"]])  # else its spawner does
         if (spawning := self.spawners.pop(job.id, None)) is not None:
+            if job.reniced and not spawning.dead:
+                self.slots.retire(spawning, "its session has given way with its job")
             self.slots.release(spawning)
         if job.pidfd >= 0 and not job.adopted:
             os.close(job.pidfd)
             job.pidfd = -1
+        self.pipes.drop(job.id)
         self.outputs.leave(job.id)
         self.limits.leave(job)
         self.freezer.forget(job)
+
+    def _await_reader(self, job: Job, why: str) -> None:
+        self.freezer.ask(job, why, NEVER, READER)
+
+    def _read_on(self, job: Job) -> None:
+        self.endings.thaw(job, READER)
 
     def _unended(self, job: Job) -> None:
         log(f"{job.id} cannot be ended: {job.unended}; it is killed again until nothing of it lives")
@@ -323,15 +346,16 @@ class Supervisor:
         return self.leave or procs.now() - self.idle_since >= LINGER
 
     def _timeout(self) -> float | None:
-        due = [self.endings.due, self.limits.due, self.freezer.due, self.slots.due]
+        due = [self.endings.due, self.limits.due, self.freezer.due, self.slots.due, self.pipes.due]
         if self.codes:
             due.append(procs.now() + LOOK)
         if 0.0 < self.agent.due < NEVER:
             due.append(self.agent.due)
         if self.tree.running or self.tree.watched:
             due += [self.outputs.due, procs.now() + _DOZE]
-        if self.launches.any_ready() or self.book.over or not self.book.journal.sound:
+        if self.launches.any_ready() or not self.book.journal.sound:
             due.append(self.book.retry_at)
+        due.append(max(self._ends_due(procs.now()), self.book.retry_at))
         if not self.agent.connected:
             due.append(self.idle_since + LINGER)
         due += [self.leases.next, self.survivors.due]
@@ -349,6 +373,7 @@ class Supervisor:
         self.outputs.look(now)
         self.limits.look(now)
         self.slots.look(now)
+        self.pipes.look(now)
 
     def _settle(self) -> None:
         """A job is over when nothing of it is alive. Leftovers of its main process are ended first."""
@@ -364,21 +389,28 @@ class Supervisor:
             else:
                 self.endings.arm(job)
 
+    def _ends_due(self, now: float) -> float:
+        """When the ends that are not durable yet are to be."""
+        running = self.tree.running
+        youngest = next(reversed(running.values())).began if running else -NEVER
+        return self._gathering.due(bool(self.book.over), youngest, now)
+
     def _act(self) -> None:
-        """One write and one sync for all ends and intents of this turn; only then report ends, spawn, and report
-        starts."""
+        """One write and one sync for all intents of this turn and all ends that are waiting; only then report ends,
+        spawn, and report starts. Ends alone may wait a moment for others."""
         now = procs.now()
         if now < self.book.retry_at:
             return
         fresh = []
         for key, order, spawning in itertools.islice(self.launches.ready(), BATCH):
             asked = order["limit"], order["grace"], order["cores"], order["lease"], order["lease_from"]
-            job = self.jobs[key] = Job(key, now, *asked, limits=order.get("limits"))
+            job = self.jobs[key] = Job(key, now, *asked, order.get("limits"), order.get("kept"))
             job.place, job.left = spawning.place, True
             self.book.journal.append(*job.where())
             self.book.journal.append(*job.intent())
             fresh.append((job, order, spawning))
-        if self._save(sync=bool(fresh or self.book.over)):
+        ends = bool(fresh) or now >= self._ends_due(now)
+        if self._save(sync=bool(fresh or (ends and self.book.over)), ends=ends):
             if fresh:
                 self.agent.flush()
                 self._start_all(fresh)
@@ -395,9 +427,11 @@ class Supervisor:
             self._told_nameless = True
             self.agent.tell({"op": "nameless", "id": ""})
 
-    def _save(self, sync: bool) -> bool:
-        """Commit, then report the ends. False if the disk fails."""
-        told = self.book.save(sync)
+    def _save(self, sync: bool, ends: bool = True) -> bool:
+        """Commit, then report the ends, unless they wait. False if the disk fails."""
+        told = self.book.save(sync, ends)
+        if told:
+            self._gathering.done()
         for job in told or ():
             self.allocations.tell(job)
         return told is not None
@@ -482,6 +516,10 @@ class Supervisor:
             self.tree.main_ended(job, spawning.noted[job.id])
         (log if job.cause else self.warnings.warn)(text)  # who is ended by us, may be with its spawner
         return job
+
+    def _end_input(self, key: str) -> None:
+        if (spawning := self.spawners.get(key)) is not None and not spawning.dead:
+            self.slots.order(spawning, {"op": "end-input", "id": key})
 
     def _sweep(self, job: Job) -> bool:
         """Have its spawner kill all of a job with a user id or pid namespace of its own."""

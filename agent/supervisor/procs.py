@@ -141,6 +141,26 @@ def threads(pid: int) -> list[int]:
         return []
 
 
+def set_niceness(thread: int, nice: int) -> None:
+    """Set the niceness of one thread. Raises OSError."""
+    os.setpriority(os.PRIO_PROCESS, thread, nice)
+
+
+def session_niceness(pid: int) -> int | None:
+    """The niceness of a process's session; None: it is gone, or this kernel does not share time out by sessions."""
+    text = _read(f"/proc/{pid}/autogroup")
+    return int(text.rsplit(None, 1)[1]) if b" nice " in text else None
+
+
+def set_session_niceness(pid: int, nice: int) -> None:
+    """Set that of its session. A user who is not root may do so ten times a second on a machine. Raises OSError."""
+    fd = os.open(f"/proc/{pid}/autogroup", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, str(nice).encode())
+    finally:
+        os.close(fd)
+
+
 def everyone() -> Iterator[int]:
     """All pids. Costs milliseconds: only for the rare moments after a supervisor was killed."""
     return (int(name) for name in os.listdir("/proc") if name.isdecimal())

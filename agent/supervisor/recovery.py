@@ -1,4 +1,4 @@
-"""Who may still live of the allocations that a damaged journal does not name: found by what the kernel says.
+"""Survivors of allocations that a damaged journal does not name, found by what the kernel reports.
 
 `Survivors.find` is the one place where they are looked for: control groups that are named after an allocation or after
 a slot, and the spawners of earlier supervisors, of each of which a note is kept outside of the journal, with all that
@@ -24,8 +24,8 @@ ALLOCATION = re.compile(r"j-[a-z2-7]{12}(?:_\d{1,9})?\.\d{1,9}")
 """Pattern of the ids that are taken for unknown allocations."""
 EVERY = 2.0
 """Interval between searches while it is unknown what ran (s)."""
-_GROUP_TRIES = 10  # of 0.1 s each
-_PAUSES = (0.0, *(0.01 * 2**again for again in range(9)))  # seconds between two tries to end a slot
+_GROUP_TRIES = 10  # attempts to empty a group, of 0.1 s each
+_PAUSES = (0.0, *(0.01 * 2**again for again in range(9)))  # pauses between attempts to end a slot (s)
 
 
 class Survivors:
@@ -47,8 +47,7 @@ class Survivors:
         self._next = 0.0
 
     def find(self) -> dict[str, set[int]]:
-        """The processes that live of each allocation, as far as a group is named after it, and of each slot that no
-        known job has."""
+        """The live processes of each allocation that has a group, and of each slot without a known job."""
         found: dict[str, set[int]] = {}
         for group in self._groups:
             for key in _names(group):
@@ -63,8 +62,8 @@ class Survivors:
         return found
 
     def end_unknown(self) -> None:
-        """At the start: end what runs in slots of earlier supervisors of which the journal knows no job: nobody can say
-        whose it is, or how long it may run. A spawner without a job leaves by itself a moment later."""
+        """At the start: end the processes in slots of earlier supervisors that have no job in the journal, since their
+        submitter and limits are unknown. A spawner without a job exits by itself soon after."""
         for place in self._unknown():
             job = _as_job(place)
             ran = len(self._tree.members(job)) > 1
@@ -84,7 +83,7 @@ class Survivors:
         self._sweep_groups()
 
     def _sweep_groups(self) -> None:
-        """End what is left in the groups of slots that no job of the journal has."""
+        """End the processes in groups of slots that no job of the journal has."""
         groups = self._slots.groups
         for slot in groups.others(self._known()):
             if not any(groups.end(slot) for _ in range(_GROUP_TRIES)):
@@ -92,12 +91,11 @@ class Survivors:
 
     @property
     def due(self) -> float:
-        """When to search again."""
+        """When the next search is due."""
         return self._next if self._book.unknown else NEVER
 
     def look(self, now: float) -> bool:
-        """While it is not known what ran: end what is found of it that no job here is. True once it is proven that
-        nothing is left."""
+        """After a damage: end processes that belong to no known job. True once it is proven that none is left."""
         if now < self.due:
             return False
         self._next = now + EVERY
@@ -122,13 +120,13 @@ class Survivors:
         return [place for place in self._slots.left_over() if place.name not in known]
 
     def _known(self) -> set[str]:
-        """Our slots, and those of jobs in the journal."""
+        """The names of our slots, and of those of jobs in the journal."""
         jobs = self._book.jobs.values()
         return self._slots.names() | {job.place.name for job in jobs if job.place is not None and not job.over}
 
 
 def _as_job(place: Place) -> Job:
-    """All that is in a slot, as what ends jobs takes it."""
+    """A slot as a job, so that it can be ended like one."""
     job = Job(f"slot {place.name}")
     job.place, job.adopted = place, True
     return job

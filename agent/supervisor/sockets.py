@@ -21,7 +21,7 @@ from distributed_grid.runtime.unix import AGENT, PeerRefused, bound, judge, proc
 
 PATIENCE = 0.002
 """Maximum delay of a patient message (s)."""
-_PART = 1 << 16  # more would be fetched from the system, and given back, for each message
+_PART = 1 << 16  # bytes per read; larger buffers are allocated and freed by the system each time
 _MOST_UNSENT = 8 << 20
 _MOST_LINE = 16 << 20
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -54,14 +54,14 @@ class AgentSocket:
         _listen(Path(state_dir, "supervisor.sock"), selector, self._accept, log, is_job)
 
     def tell(self, message: dict[str, Any], patient: bool = False) -> None:
-        """Send this with the next flush, if it is patient with one that is a little later. Dropped if no agent is
-        there, since a new one is told everything."""
+        """Send this with the next flush, or, if patient, a little later. Dropped if no agent is connected, as a new
+        one is sent everything."""
         if self._agent is not None:
             self._unsent += _encode(message).encode() + b"\n"
             self.due = min(self.due, procs.now() + PATIENCE if patient else 0.0)
 
     def flush(self) -> None:
-        """Send what is due and can be sent now, with all that waits."""
+        """Send all queued messages if one is due, as far as the socket accepts them."""
         if self._agent is None or not self._unsent or self.due > procs.now():
             return
         try:
@@ -84,7 +84,7 @@ class AgentSocket:
 
     def _accept(self, peer: socket.socket) -> None:
         if self._agent is not None:
-            self._read()  # what the older one still said counts
+            self._read()  # messages that the older one still sent
             self._close("a newer agent took over")
         peer.setblocking(False)
         self._agent, self.connected = peer, True
@@ -137,7 +137,7 @@ def _listen(
     log: Callable[[str], None],
     is_job: Callable[[int], bool],
 ) -> None:
-    """Hand each connection there to `accepted`, but those of jobs and of other users."""
+    """Pass each connection to `accepted`, except those of jobs and of other users."""
     path.unlink(missing_ok=True)
     listener = bound(path)
     listener.listen(16)
@@ -160,7 +160,7 @@ def _listen(
 
 
 def job_roots() -> set[int]:
-    """Whose descendants are jobs: ours, and our agent's, which are what a killed supervisor before us left."""
+    """The processes whose descendants are jobs: this one, and our agent, the heir of a killed supervisor."""
     parent = os.getppid()
     return {os.getpid()} | ({parent} if process_name(parent) == AGENT else set())
 
@@ -197,7 +197,7 @@ class FilesSocket:
 
     def _read(self, peer: socket.socket) -> None:
         try:
-            # What follows the line is for who answers.
+            # The rest of the stream is for the process that answers.
             line, _, rest = peer.recv(_MOST, socket.MSG_PEEK).partition(b"\n")
             peer.recv(len(line) + 1)
             slot = self._slot(json.loads(line))
@@ -216,7 +216,8 @@ class FilesSocket:
             peer.close()
 
     def _slot(self, asked: dict[str, Any]) -> Slot:
-        """The slot whose directory has this name. Who its user is says the directory, which only we can make."""
+        """The slot with a directory of this name. Its user is the directory's owner, as only we can create directories
+        there."""
         name = asked["slot"]
         if not isinstance(name, str) or not name.isalnum():
             raise ValueError("that is not the name of a slot")
@@ -243,8 +244,8 @@ UNHEARD = 20
 
 
 class Throttle:
-    """Lets a line pass if it was not said within the last interval, and not enough was. The first line of the next
-    interval says how many were left out."""
+    """Passes a line unless it was logged within the last interval, or the interval has its maximum. The first line of
+    the next interval says how many were suppressed."""
 
     def __init__(self) -> None:
         self._since = 0.0
@@ -265,8 +266,8 @@ class Throttle:
 
 
 class Warnings:
-    """Warnings of the supervisor: into its own log, and to the agent, whose log an operator reads. `tell` takes one to
-    the agent (False: there is none; it is kept for the next one)."""
+    """Warnings of the supervisor, for its own log and the agent's, which operators read. `tell` sends one to the agent
+    (False: none is connected; it is kept for the next one)."""
 
     def __init__(self, log: Callable[[str], None], tell: Callable[[str], bool], clock: Callable[[], float]) -> None:
         self._log, self._tell, self._clock = log, tell, clock
@@ -274,14 +275,14 @@ class Warnings:
         self._unheard: deque[str] = deque(maxlen=UNHEARD)
 
     def warn(self, line: str) -> None:
-        """Log and send this, unless it was said recently."""
+        """Log and send this, unless it was logged recently."""
         if said := self._throttle.passed(line, self._clock()):
             self._log(said)
             if not self._tell(said):
                 self._unheard.append(said)
 
     def unheard(self) -> list[str]:
-        """Lines that no agent has received; they count as received now."""
+        """Take the lines that no agent has received yet."""
         lines = [*self._unheard]
         self._unheard.clear()
         return lines

@@ -18,30 +18,30 @@ from distributed_grid.agent.cgroups.groups import SlotGroups
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER, Place
 from distributed_grid.agent.supervisor.slots import Kind, Machine, SlotTable, Use, UserIds, kind_of, who
-from distributed_grid.agent.walls import accounts, wire
+from distributed_grid.agent.walls import accounts, pipes, wire
 from distributed_grid.agent.walls.enclosure import USER, Slot
 from distributed_grid.agent.walls.forkserver import ForkServer
 from distributed_grid.agent.walls.spawner import CannotStart
 from distributed_grid.runtime.faults import fault
 
-_UNREAD = 16  # messages that a spawner can have sent of one job, and more
-_LOOK = 1.0  # seconds between two looks whether a spawner was stopped
-_CLOSING = 0.5  # seconds that we wait for spawners to leave their groups; the next supervisor removes the others
-_SWEEP = 0.2  # seconds to another look whether the kernel is done with the last process of a group
+_UNREAD = 16  # upper bound of the messages that a spawner sends about one job
+_LOOK = 1.0  # interval of checks whether a spawner was stopped by SIGSTOP (s)
+_CLOSING = 0.5  # timeout for spawners to leave their groups (s); the next supervisor removes the other groups
+_SWEEP = 0.2  # interval of attempts to remove the group of an ended spawner (s)
 
 
-_LOST = ".lost"  # among the notes: of some spawner of this boot there may be none
+_LOST = ".lost"  # a file among the notes: some live spawner of this boot may have no note
 
 
 def lost_notes(state_dir: str) -> None:
-    """The notes of an earlier supervisor's spawners are gone: from now on they do not say all."""
+    """Record that notes of an earlier supervisor's spawners are lost, so that the notes are incomplete in this boot."""
     with open(os.path.join(state_dir, "spawners", _LOST), "w") as file:
         file.write(procs.boot_id())
 
 
 class Spawning(Use):
-    """A spawner as we see it. `place` is None until it is ready, `pid` 0 until it is forked; `noted` is how the main
-    process of its last job ended, by its allocation, as a spawner that is gone had noted it."""
+    """A spawner, as its supervisor sees it. `place` is None until it is ready, `pid` 0 until it is forked; `noted` has,
+    once it has ended, the wait status of its last job's main process from its note, by allocation."""
 
     def __init__(self, kind: Kind, slot: Slot, channel: socket.socket) -> None:
         super().__init__(kind, slot.name, procs.now())
@@ -58,8 +58,8 @@ class Spawning(Use):
 
 
 class Spawners:
-    """All spawners of one supervisor. `hear` gets what one says of its job, with descriptors that are its to close;
-    `came` is called when one is ready or never will be (then with a reason)."""
+    """All spawners of one supervisor. `hear` receives the messages about jobs, with descriptors that it must close;
+    `came` is called when a spawner is ready, or has failed (then with the reason)."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Spawners:
     ) -> None:
         self.walls = walls
         self.groups = groups
-        self._look_at = 0.0  # there may be groups of an earlier supervisor to be removed
+        self._look_at = 0.0  # an earlier supervisor may have left groups
         self.forks = forks
         self._state = state_dir
         self._folder = os.path.join(state_dir, "jobs")
@@ -87,31 +87,32 @@ class Spawners:
         ids = accounts.FIRST_UID, accounts.LAST_UID
         self._uids = UserIds(*ids, begin=SystemRandom().randint(*ids))
         self._living: set[int] = set()
-        """The user ids of slots that live, as they were when one was given out last."""
+        """The user ids in use by slots when one was last allocated."""
         self._by_pid: dict[int, Spawning] = {}
         self._exits: dict[str, int] = {}
         self._copies = accounts.Copies.open() if walls == USER else None
         self.nameless = False
-        """Whether the copies that we had of the user database are gone from their place, and new slots have no name."""
+        """Whether our copies of the user database are no longer mounted, so that users of new slots have no name."""
 
     @property
     def due(self) -> float:
-        """When something is due, or earlier (seconds since boot)."""
+        """When `look` has something to do, or earlier (seconds since boot)."""
         return min(self._look_at, self._table.due)
 
     def take(self, allocation: str, order: dict[str, Any]) -> Spawning:
-        """A spawner for this order, idle or just being made. Raises OSError where none can be made."""
+        """A spawner for this order: an idle one, or a new one that is not ready yet. Raises OSError if none can be
+        made."""
         kind = kind_of(order)
         found = self._table.take(kind, allocation, procs.now()) or self._make(kind, allocation)
         self._look_at = min(self._look_at, found.since + _LOOK)
         return found
 
     def release(self, spawning: Spawning) -> None:
-        """Its job is over, or was none."""
+        """Its job is over, or was never started: it is idle."""
         self._table.release(spawning, procs.now())
 
     def order(self, spawning: Spawning, message: wire.Message, fds: tuple[int, ...] = ()) -> bool:
-        """Hand it an order; False if it does not take any: it is given up then."""
+        """Send it an order. False if it cannot be sent: the spawner is given up then."""
         try:
             wire.send(spawning.channel, message, fds)
             return True
@@ -120,7 +121,7 @@ class Spawners:
             return False
 
     def give_up(self, spawning: Spawning, why: str) -> None:
-        """End this spawner; its processes, if there are any, become our children, or die with their namespace."""
+        """Kill this spawner. Its processes become our children, or are killed with their pid namespace."""
         if spawning.dead:
             return
         if why:
@@ -135,15 +136,15 @@ class Spawners:
             self.forks.act(place.uid, place.gid, [["signal", place.pid, place.start, int(signal.SIGKILL)]])
 
     def retire(self, spawning: Spawning, why: str) -> None:
-        """Give it no job any more: it leaves by itself."""
+        """Give it no further job; it exits by itself."""
         self._log(f"slot {spawning.slot.name} of {spawning.taken}: its spawner is replaced ({why})")
         self._forget(spawning)
 
     def ended(self, pid: int) -> Spawning | None:
-        """Our child with this pid is gone: the spawner that it was, if it was one."""
+        """Our child with this pid has ended. Returns the spawner that it was, if it was one."""
         found = self._by_pid.get(pid)
         if found is not None:
-            for _ in range(_UNREAD):  # what it said before comes first; the end of its channel is the last
+            for _ in range(_UNREAD):  # its messages come first; the end of its channel is the last of them
                 if not found.dead:
                     self._read(found)
             self._by_pid.pop(pid, None)
@@ -156,7 +157,7 @@ class Spawners:
         return found
 
     def left_over(self) -> list[Place]:
-        """The spawners of earlier supervisors that live, by the notes of these: also where the journal was lost."""
+        """The live spawners of earlier supervisors, found by their notes, so also after the journal was lost."""
         found = []
         for name in {*os.listdir(self._notes)} - {one.slot.name for one in self._by_pid.values()}:
             path = os.path.join(self._notes, name)
@@ -167,26 +168,27 @@ class Spawners:
                 place = Place(*fields)
                 self._exits |= {key: int(status) for key, status in map(json.loads, exits)}
             except (OSError, ValueError, TypeError):
-                continue  # cut by a kill, before its spawner had any order
+                continue  # incomplete, as its writer was killed before the spawner had an order
             seen = procs.stat(place.pid)
             if boot == procs.boot_id() and seen is not None and seen.start == place.start:
                 found.append(place)
             else:
-                self._exits |= _noted(path)  # once more: it may have noted its last one since
+                self._exits |= _noted(path)  # again: it may have noted another exit meanwhile
                 os.unlink(path)
         return found
 
     def names(self) -> set[str]:
-        """The slots that we have made."""
+        """The names of our slots."""
         return {one.slot.name for one in (*self._table.all.values(), *self._by_pid.values())}
 
     def helpers(self) -> tuple[set[int], bool]:
-        """Our children that are no job's: spawners and the fork server; and whether one is just being made."""
+        """The pids of our children that are not jobs (spawners and the fork server), and whether the pid of a new
+        spawner is not known yet."""
         every = self._table.all.values()
         return {one.pid for one in every} | self._by_pid.keys() | {self.forks.pid}, any(not one.pid for one in every)
 
     def look(self, now: float) -> None:
-        """Give up those that were idle for long, and those that never came."""
+        """Give up spawners that were idle for too long, were stopped, or did not get ready in time."""
         if now < self.due:
             return
         self._look_at = NEVER if self.groups.sweep() else now + _SWEEP
@@ -199,10 +201,10 @@ class Spawners:
             if why:
                 self._lost(spawning, why)
             else:
-                self._forget(spawning)  # the end of its channel ends it
+                self._forget(spawning)  # it exits when its channel is closed
 
     def close(self) -> None:
-        """Let all of them end."""
+        """End all spawners and remove their groups."""
         for spawning in [*self._table.all.values()]:
             self._forget(spawning)
         self.forks.close()
@@ -249,7 +251,7 @@ class Spawners:
         return self._uids.pick(self._living | {*map(accounts.owner, folders)})
 
     def _enter(self, login: str, uid: int, folder: str) -> None:
-        """Have the user of a slot in our copies of the user database, if we have some."""
+        """Add the user of a slot to our copies of the user database, if there are any."""
         if self._copies is None:
             return
         if not self._copies.in_place():
@@ -271,7 +273,7 @@ class Spawners:
             if spawning.place is None:
                 self._lost(spawning, "it ended before it was ready")
             else:
-                self.give_up(spawning, "")  # what there was of its job is ours when it is reaped
+                self.give_up(spawning, "")  # its processes are handled when it is reaped
             return
         if spawning.place is not None:
             self._hear(spawning, message, fds)
@@ -294,7 +296,7 @@ class Spawners:
             self._lost(spawning, str(message.get("text", "it says nothing")))
 
     def knows_all(self) -> bool:
-        """Whether a note was kept of each spawner that may live."""
+        """Whether every spawner that may be alive has a note."""
         try:
             with open(os.path.join(self._notes, _LOST)) as file:
                 return file.read() != procs.boot_id()
@@ -302,17 +304,17 @@ class Spawners:
             return True
 
     def know_all(self) -> None:
-        """Nothing lives of which there is no note."""
+        """No spawner without a note is alive any more."""
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self._notes, _LOST))
 
     def noted_exit(self, place: Place, key: str) -> int | None:
-        """The wait status of a job's main process, where it was the last one of its spawner."""
+        """The wait status of a job's main process, if its spawner noted it; None otherwise."""
         self._exits |= _noted(os.path.join(self._notes, place.name))
         return self._exits.get(key)
 
     def _open_note(self, name: str) -> int:
-        """A file a spawner, so that the next supervisor finds them all. A disk that refuses it costs that certainty."""
+        """Open a spawner's note, by which the next supervisor finds it. If the disk refuses, it has none."""
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             return os.open(os.path.join(self._notes, name), flags, 0o600)
@@ -345,7 +347,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | o
 
 
 def _noted(path: str) -> dict[str, int]:
-    """How the main process of a spawner's last job ended, by its allocation, if that is noted."""
+    """The wait statuses that a spawner has noted, by allocation; empty if unreadable."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         with open(path) as file:
             exits = file.read().splitlines()[1:]
@@ -354,12 +356,16 @@ def _noted(path: str) -> dict[str, int]:
 
 
 class Launches:
-    """Launches that were not started yet, oldest first. `failed` gets those for which no spawner can be had."""
+    """Launches that were not started yet, oldest first. `failed` is called for those without a spawner, `inputs` has
+    the pipes of those that read standard input."""
 
-    def __init__(self, slots: Spawners, allocs: str, failed: Callable[[str, CannotStart], None]) -> None:
+    def __init__(
+        self, slots: Spawners, allocs: str, failed: Callable[[str, CannotStart], None], inputs: pipes.Pipes
+    ) -> None:
         self._slots = slots
         self._allocs = allocs
         self._failed = failed
+        self._inputs = inputs
         self._orders: dict[str, Order] = {}
         self._spawners: dict[str, Spawning] = {}
         self._reserved: dict[str, Spawning] = {}
@@ -371,7 +377,7 @@ class Launches:
         return len(self._orders)
 
     def add(self, key: str, order: Order) -> None:
-        """Take a launch, and find it a spawner, if none is reserved for it."""
+        """Add a launch, with the spawner that is reserved for it or another one."""
         self._orders[key] = order
         reserved = self._reserved.pop(key, None)
         if reserved is not None and not reserved.dead:
@@ -380,7 +386,7 @@ class Launches:
             self._find(key, order)
 
     def reserve(self, key: str, order: Order) -> Spawning | None:
-        """A spawner for a launch that comes later; the same one when asked again. None where none can be had."""
+        """Reserve a spawner for a later launch; repeated calls return the same one. None if none can be made."""
         found = self._reserved.get(key)
         if found is None or found.dead:
             try:
@@ -390,31 +396,32 @@ class Launches:
         return found
 
     def unreserve(self) -> None:
-        """The agent that announced launches is gone: what it will not launch is not waited for."""
+        """Release all reserved spawners, as the agent that announced the launches is gone."""
         for found in self._reserved.values():
             self._slots.release(found)
         self._reserved.clear()
 
     def is_reserved(self, spawning: Spawning) -> bool:
-        """Whether this one waits for a launch that was announced."""
+        """Whether this spawner is reserved for an announced launch."""
         return self._reserved.get(spawning.taken) is spawning
 
     def drop(self, key: str) -> None:
-        """It is not to be started. Without effect on what is not here."""
+        """Remove this launch, so that it is not started. No effect if unknown."""
         self._orders.pop(key, None)
         for found in (self._spawners.pop(key, None), self._reserved.pop(key, None)):
             if found is not None:
                 self._slots.release(found)
 
     def came(self, spawning: Spawning, why: str) -> None:
-        """A spawner is ready, or never will be for this reason."""
+        """A spawner is ready, or has failed with this reason."""
         key = spawning.taken
         if why and self._spawners.get(key) is spawning:
             del self._orders[key], self._spawners[key]
             self._failed(key, CannotStart("spawn-failed", f"its walls cannot be built on this node: {why}"))
 
     def ready(self) -> Iterator[tuple[str, Order, Spawning]]:
-        """What can be started now, out of the queue. What lost its spawner gets another one, and comes later."""
+        """Remove and return the launches that can start now. One whose spawner has died gets another one, and starts
+        later."""
         for key, order in [*self._orders.items()]:
             spawning = self._spawners[key]
             if spawning.dead:
@@ -428,22 +435,27 @@ class Launches:
         return any(one.ready or one.dead for one in self._spawners.values())
 
     def send(self, key: str, order: Order, spawning: Spawning) -> bool:
-        """Have the spawner start it. False if that spawner is gone, and has not heard of it. Raises CannotStart."""
+        """Order the spawner to start it. False if it is gone and has not received the order. Raises CannotStart."""
         fds: list[int] = []
         paths = [os.path.join(self._allocs, key, name) for name in ("stdout", "stderr")]
         try:
             for path in paths:
                 fds.append(os.open(path, _CREATE, 0o600))
                 if spawning.slot.uid != os.geteuid():
-                    os.fchmod(fds[-1], 0o666)  # nobody else gets to it by its path; the job does by /dev/stdout
+                    os.fchmod(fds[-1], 0o666)  # only the job can open it, by /dev/stdout: others cannot reach the path
+            if order.get("stdin"):
+                paths.append(os.path.join(self._allocs, key, pipes.PIPE))
+                fds += pipes.make(paths[-1], shared=spawning.slot.uid != os.geteuid())
             if _order(self._slots, spawning, self._message(key, order, spawning, paths), fds):
+                if order.get("stdin"):
+                    self._inputs.hold(key, fds.pop())
                 return True
-            for path in paths:  # made by us a moment ago, and empty
+            for path in paths:  # just created, and empty
                 os.unlink(path)
             return False
         except OSError as error:
             if error.errno == errno.EEXIST:
-                # Output is there of an allocation that the journal does not know: its record was lost, not its past.
+                # There is output of an allocation that the journal does not name: its record was lost after its start.
                 raise CannotStart("supervisor-lost", "it was started before, and the record of that is lost") from None
             raise CannotStart("spawn-failed", f"no process could be made: {error.strerror}") from None
         finally:
@@ -473,4 +485,4 @@ class Launches:
 
 @fault("supervisor.spawn")
 def _order(slots: Spawners, spawning: Spawning, message: Order, fds: list[int]) -> bool:
-    return slots.order(spawning, message, (fds[0], fds[1]))
+    return slots.order(spawning, message, tuple(fds))

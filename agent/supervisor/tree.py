@@ -1,5 +1,5 @@
-"""All processes of all jobs: what of a job is alive, and signals to all of it; where nothing else can kill it, in
-rounds until it is proven that none is left. Stdlib only."""
+"""All processes of all jobs: which processes of a job are alive, and signals to all of them. Where nothing else can
+kill a job, its processes are killed in rounds until it is proven that none is left. Stdlib only."""
 
 import contextlib
 import os
@@ -16,13 +16,13 @@ from distributed_grid.agent.supervisor.job import NEVER, Job, JobState
 from distributed_grid.agent.walls import accounts
 from distributed_grid.agent.walls.enclosure import NAMESPACE
 
-_CLEAN = 3  # walks in a row that have to find nothing
-_NEWEST = 16  # pids below the last one that are looked at between two walks
-_CHASE = 0.003  # seconds to do so: a slice of processor time, in which what is on our processor stands still
-_PAUSE = 0.001  # seconds
-_DEEPEST = 10_000  # parents above a process, some of which may be read at different times
-_OUTSIDE = -1  # in the place of a depth
-_GONE = -1  # in the place of a parent
+_CLEAN = 3  # consecutive walks that have to find nothing
+_NEWEST = 16  # number of newest pids that are checked between two walks
+_CHASE = 0.003  # duration of these checks (s): a time slice, in which nothing else runs on our processor
+_PAUSE = 0.001  # pause between rounds (s)
+_DEEPEST = 10_000  # maximum number of ancestors, as parents are read at different times and may form a loop
+_OUTSIDE = -1  # instead of a depth: not below the subreaper
+_GONE = -1  # instead of a parent: the process has ended
 
 
 class Found(NamedTuple):
@@ -33,8 +33,8 @@ class Found(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """How it went. `proven`: nothing is left, and nothing can come back. Else a node cannot promise that the job's
-    capacity is free; it says so, and takes jobs of people it trusts only."""
+    """How it went. `proven`: nothing is left, and nothing can come back. Otherwise the node cannot promise that the
+    job's capacity is free; it reports that, and accepts only jobs of people it trusts."""
 
     proven: bool
     ended: int
@@ -63,9 +63,7 @@ class Kin:
         for pid in _everyone():
             seen = procs.stat(pid)
             if seen is None:
-                complete = (
-                    False  # it may have been one, whose child is ahead of us, and gone as well when we come to it
-                )
+                complete = False  # it may have been a member, with a child that is gone, too, when we come to it
             elif procs.lives(seen):
                 parents[pid], starts[pid] = seen.parent, seen.start
         depths = self._known(spare)
@@ -77,23 +75,23 @@ class Kin:
         return Found({pid: starts[pid] for _, pid in members}, complete)
 
     def judge(self, pid: int) -> bool | None:
-        """Whether this process is a member; None if it is not known, since one above it has gone meanwhile."""
+        """Whether this process is a member; None if unknown, as an ancestor has ended meanwhile."""
         depths = self._known(self._spare())
         self._measure(pid, {}, depths)
         return None if (depth := depths[pid]) is None else depth > 0
 
     def _known(self, spare: Collection[int]) -> dict[int, int | None]:
-        """How far below the subreaper these are; all below one that is outside are outside, and nobody knows of those
-        below one that is gone."""
+        """The depth of these below the subreaper: descendants of a process outside are outside, those of one that has
+        ended are unknown."""
         return {0: _OUTSIDE, 1: _OUTSIDE, _GONE: None} | dict.fromkeys(spare, _OUTSIDE) | {self._subreaper: 0}
 
     def _measure(self, pid: int, parents: dict[int, int], depths: dict[int, int | None]) -> None:
-        """The depth of this one and of all above it."""
+        """Determine the depth of this process and of all its ancestors."""
         path = []
         while pid not in depths:
             path.append(pid)
             parent = parents.get(pid)
-            if parent is None:  # it came after we passed; or was dead, and its children have another parent by now
+            if parent is None:  # it is newer than the walk; or was dead, and its children have another parent by now
                 seen = procs.stat(pid) if len(path) < _DEEPEST else None
                 parent = seen.parent if seen is not None else _GONE
             pid = parent
@@ -127,12 +125,12 @@ def end_in_rounds(
             if judge is not None and not clean:
                 killed |= _chase(judge)
             pause()
-            time.sleep(_PAUSE)  # what is killed dies on our processor, and so not before we leave it
+            time.sleep(_PAUSE)  # a killed process ends on our processor, so only once we leave it
     return Verdict(clean >= _CLEAN, len(killed), rounds)
 
 
 def _stop_and_kill(members: dict[int, int], look: Callable[[], Found], deadline: float) -> set[tuple[int, int]]:
-    """Parents first, so that no one is left who could see a child die and make another."""
+    """Stop parents first, so that none sees a child end and makes another."""
     stopped: dict[int, int] = {}
     while fresh := {pid: start for pid, start in members.items() if stopped.get(pid) != start}:
         for pid, start in fresh.items():
@@ -142,12 +140,12 @@ def _stop_and_kill(members: dict[int, int], look: Callable[[], Found], deadline:
         if time.monotonic() > deadline:
             break
         members = look().members
-    # The last ones first: whoever is killed before its children could have been their only reaper.
+    # Children first: a parent may be their only reaper.
     return {(pid, start) for pid, start in reversed(stopped.items()) if procs.send(pid, start, signal.SIGKILL)}
 
 
 def _chase(judge: Callable[[int], bool | None]) -> set[tuple[int, int]]:
-    """Kill what is newest on this machine, if it is one of them."""
+    """Kill the newest processes of this machine that are members."""
     killed: set[tuple[int, int]] = set()
     until = time.monotonic() + _CHASE
     while time.monotonic() < until:
@@ -169,7 +167,7 @@ def _to_our_core(pid: int) -> None:
 
 @contextlib.contextmanager
 def _before_others() -> Iterator[None]:
-    """On one processor, and before all that is not in real time, as far as we may."""
+    """Run on one processor, with real-time priority if permitted."""
     cores, policy, own = os.sched_getaffinity(0), os.sched_getscheduler(0), os.sched_getparam(0)
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     try:
@@ -190,7 +188,7 @@ def _before_others() -> Iterator[None]:
 
 
 def last_pid() -> int:
-    """The number of the process that was made last in our pid namespace."""
+    """The pid that was given out last in our pid namespace."""
     with open("/proc/loadavg") as file:
         return int(file.read().rsplit(None, 1)[1])
 
@@ -202,10 +200,10 @@ def _everyone() -> Iterator[int]:
 
 
 _ROUNDS = 50
-_KILL_SECONDS = 0.5  # that one try to end a job without user id, namespace or group of its own may hold up everything
+_KILL_SECONDS = 0.5  # maximum for one try to end a job without user id, namespace or group of its own: it blocks
 _STOP_TRIES = 200
 _STOPPED = "Tt"
-_AGAIN = 0.45  # seconds to another look whether the kernel is done with what was the last of a group
+_AGAIN = 0.45  # interval of attempts to remove a group after its last process (s)
 Act = Callable[[int, int, list[list[Any]]], None]
 
 
@@ -249,7 +247,7 @@ class Tree:
             if (job := spawner_ended(pid)) is not None:
                 job.orphaned = True
                 bereft.append(job)
-            # A main process may be ours before its spawner is known to be dead.
+            # A main process may become our child before its spawner is known to be dead.
             owner = self.orphans.pop(pid, None) or next((one for one in self.running.values() if one.pid == pid), None)
             if owner is not None:
                 owner.used(usage)
@@ -268,7 +266,7 @@ class Tree:
         ours = self._children.read() if bereft else ()
         for job in bereft:
             if job.status is None and job.pid not in ours:
-                # It died with its namespace. How is known where the kernel tells by a pidfd.
+                # It ended with its namespace. Its status is known if the kernel reports it by a pidfd.
                 self.main_ended(job, procs.status_by_pidfd(job.pidfd, job.pid, job.start) if job.pidfd >= 0 else None)
 
     def _main_of(self, session: int, ended: Mapping[int, tuple[procs.Stat, int, Any]]) -> int:
@@ -279,7 +277,7 @@ class Tree:
         return min(leaders, default=(0, 0))[1]
 
     def main_ended(self, job: Job, status: int | None) -> None:
-        """The main process is gone, with this wait status if it is known."""
+        """The main process has ended, with this wait status if known."""
         job.main_ended(-1 if status is None else status)
         self.watched.discard(job)
         self.ending.add(job)
@@ -291,7 +289,7 @@ class Tree:
         self.watched.discard(job)
 
     def alive(self, job: Job) -> bool:
-        """Whether anything is left of a job whose main process is gone."""
+        """Whether a job whose main process has ended has other live processes."""
         if job.adopted:
             return bool(self.members(job))
         if not job.orphaned:
@@ -303,8 +301,8 @@ class Tree:
     # --- signals ------------------------------------------------------------------------------------------------------
 
     def terminate(self, job: Job) -> None:
-        """Ask all of it to end: SIGTERM, and SIGCONT so that what is stopped hears it. One that is to be asked gently
-        has its own way to end what it started: only its main process hears it, as long as there is one."""
+        """Send SIGTERM to all of it, and SIGCONT, as stopped processes would not act on it. A job with `gently` ends
+        its own children: only its main process gets the signal, as long as it lives."""
         if job.gently and job.status is None and (seen := procs.stat(job.pid)) is not None:
             self.send(job, {job.pid: seen.start}, signal.SIGTERM)
             return
@@ -316,7 +314,7 @@ class Tree:
         """Signal the job's process group; False if its main process is gone."""
         if job.status is not None or not job.pid:
             return False
-        # The group's number is only as safe as its members, so each by itself.
+        # A group's number may be reused, so each member is signalled by itself.
         group = {pid: seen.start for pid, seen in self.members(job).items() if seen.group == job.pid}
         self.send(job, group, signum)
         return True
@@ -341,6 +339,20 @@ class Tree:
                 os.sched_setaffinity(thread, cores)
             except OSError:  # it is gone
                 continue
+
+    def renice(self, job: Job, threads: Collection[int], sessions: Collection[int]) -> None:
+        """Give these threads of the job its niceness, and the sessions of these processes."""
+        if (other := self._other_user(job)) is not None:
+            orders: list[list[Any]] = [["nice", thread, job.nice] for thread in threads]
+            orders += [["session-nice", pid, job.nice] for pid in sessions]
+            self._act(*other, orders)
+            return
+        for thread in threads:
+            with contextlib.suppress(OSError):  # it is gone
+                procs.set_niceness(thread, job.nice)
+        for pid in sessions:
+            with contextlib.suppress(OSError):  # it is gone, or others were set a moment ago
+                procs.set_session_niceness(pid, job.nice)
 
     def kill(self, job: Job) -> None:
         """End all of it now: by its spawner, its user id, its pid namespace or its control group; else what is alive is
@@ -374,14 +386,14 @@ class Tree:
     # --- who is who ---------------------------------------------------------------------------------------------------
 
     def is_job(self, pid: int) -> bool:
-        """Whether this process itself is known as a job's, by the journal of an earlier supervisor or by its user. So
-        is one that is gone or hidden from us: nobody can say what it is."""
+        """Whether this process belongs to a job by the journal of an earlier supervisor or by its user. True also for
+        one that has ended or is hidden from us, as that cannot be checked."""
         watched = {job.pid for job in self.watched} | {job.place.pid for job in self.watched if job.place is not None}
         uid = accounts.uid_of_process(pid)
         return pid in watched or accounts.is_slot_uid(uid) or (uid < 0 and pid > 1)
 
     def members(self, job: Job) -> dict[int, procs.Stat]:
-        """All that lives of a job. Of an adopted one its spawner is among it, which leaves after it."""
+        """All live processes of a job. If it is adopted, its spawner is among them, which exits after it."""
         roots: list[int] = []
         place = job.place
         if job.orphaned or (self.orphans and not job.adopted):
@@ -404,8 +416,8 @@ class Tree:
         return found
 
     def hold_up(self, job: Job) -> None:
-        """See that the spawner of a job that was just about to be started by an earlier supervisor starts nothing any
-        more: it is stopped before anybody looks for what it has started."""
+        """Stop the spawner of a job that an earlier supervisor was about to start, before its processes are searched,
+        so that it starts nothing more."""
         place = job.place
         if place is None:
             return
@@ -426,20 +438,20 @@ class Tree:
         return [pid for pid in procs.everyone() if accounts.uid_of_process(pid) == uid]
 
     def _find_orphans(self) -> None:
-        """Give each child that is new an owner, among the jobs whose spawner is gone."""
+        """Assign each new child to a job, among those whose spawner is gone."""
         bereft = [job for job in self.running.values() if job.orphaned]
         helpers, making = self._helpers()
         self._unsure = False
         for pid in self._children.read() - self.orphans.keys() - helpers if bereft else ():
             seen = procs.stat(pid)
             if seen is None or not procs.lives(seen):
-                self._unsure = True  # its own children may be ours by now: they are in the next list
+                self._unsure = True  # its children may be ours by now: the next list has them
                 continue
             owner = self._owner(pid, seen.session, bereft)
             if owner is None and all(job.place is not None and job.place.own for job in bereft):
-                continue  # it has none of their user ids, so it is none of theirs
+                continue  # it has none of their user ids
             if owner is None and making:
-                self._unsure = True  # it may be a spawner that is just being made
+                self._unsure = True  # it may be a new spawner, whose pid is not known yet
                 continue
             self.orphans[pid] = owner
             if owner is None:
@@ -447,7 +459,7 @@ class Tree:
                 procs.send(pid, seen.start, signal.SIGKILL)
 
     def _owner(self, pid: int, session: int, bereft: list[Job]) -> Job | None:
-        """Whose it is: by its pid, the slot's control group, user or session, else by there being one job only."""
+        """The job of a child: by its pid, its slot's control group, user or session; or the only candidate."""
         for job in bereft:
             place = job.place
             if pid == job.pid or pid in self._groups.members(job):
@@ -459,7 +471,7 @@ class Tree:
 
 
 def _next_ended() -> int:
-    """A child of ours that has ended and whose exit nobody took; 0 if there is none."""
+    """The pid of an ended child that is not reaped yet; 0 if there is none."""
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -483,7 +495,7 @@ class Stopper:
         self.due = NEVER
         self._tree, self._log, self._place = tree, log, place
         self._stopped: dict[Job, dict[int, int]] = {}
-        """The processes that were stopped for a job (pid to start time), in that order, and no others."""
+        """The processes that we stopped, by job (pid to start time), in the order of stopping."""
         self._grouped: set[str] = set()
         """Jobs that may have a group of ours; and of those that are over, in `_leaving`, looked at anew when `due`."""
         self._leaving: set[str] = set()
@@ -496,8 +508,8 @@ class Stopper:
             self._stopped[job] = {pid: at.start for pid, at in found if at.state in _STOPPED}
 
     def stop(self, job: Job) -> None:
-        """All of it as a group; else by SIGSTOP, until nobody is new. What the job has stopped itself is not ours to
-        wake."""
+        """Stop all of it: its control group, or each process by SIGSTOP until no new one is found. Processes that the
+        job itself has stopped are left out, and not continued later."""
         if self._as_group(job):
             return
         sent: dict[int, int] = {}
@@ -538,7 +550,7 @@ class Stopper:
             self.tidy()
 
     def tidy(self) -> None:
-        """Remove the groups of ended jobs, as far as the kernel is done with them."""
+        """Remove the groups of ended jobs that the kernel has emptied."""
         place = self._place
         self._leaving = {key for key in self._leaving if place is not None and not cgroups.left(place, key)}
         self.due = procs.now() + _AGAIN if self._leaving else NEVER

@@ -284,13 +284,10 @@ def _mount(wanted: Slot) -> None:
     kept = {path: os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in (wanted.folder, recalls)}
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
     if wanted.private:
-        for path in ("/tmp", "/var/tmp"):  # noqa: S108 - these are hidden
-            own = f"{wanted.folder}/.{os.path.basename(os.path.dirname(path))}tmp"
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(own, 0o700)
-            kept_tmp = os.open(own, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            syscalls.mount(f"/proc/self/fd/{kept_tmp}", path, flags=syscalls.MS_BIND)
-            os.close(kept_tmp)
+        own = {path: _own_tmp(wanted, path) for path in ("/tmp", "/var/tmp")}  # noqa: S108 - these are hidden
+        for path, fd in own.items():  # the slot's folder may be in one of these: from here on it is not seen there
+            syscalls.mount(f"/proc/self/fd/{fd}", path, flags=syscalls.MS_BIND)
+            os.close(fd)
         syscalls.mount("tmpfs", "/dev/shm", "tmpfs", flags, "mode=1777")  # noqa: S108
     for path in [*(_private() if wanted.private else ()), wanted.state]:
         if os.path.isdir(path):
@@ -311,6 +308,14 @@ def _mount(wanted: Slot) -> None:
         except OSError:
             syscalls.mount("tmpfs", _CGROUPS, "tmpfs", flags | syscalls.MS_RDONLY)
     os.chdir("/")
+
+
+def _own_tmp(wanted: Slot, path: str) -> int:
+    """The slot's own folder that is to be seen at this path, opened."""
+    own = f"{wanted.folder}/.{os.path.basename(os.path.dirname(path))}tmp"
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(own, 0o700)
+    return os.open(own, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def _private() -> list[str]:

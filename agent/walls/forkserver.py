@@ -8,6 +8,7 @@ nearest subreaper. The fork server can therefore be replaced at any time."""
 
 import contextlib
 import errno
+import gc
 import os
 import resource
 import signal
@@ -92,9 +93,9 @@ class ForkServer:
         self._ask({"op": "files", "slot": slot.message()}, (peer.fileno(),))
 
     def act(self, uid: int, gid: int, orders: list[list[Any]]) -> None:
-        """Have this user perform `["signal", pid, start, number]`, `["cores", tid, cores]`, `["end"]` (kill all its
-        processes) or `["clear"]` (remove its leftovers outside of its directories). There is no answer; the caller
-        checks the result and repeats."""
+        """Have this user perform `["signal", pid, start, number]`, `["cores", tid, cores]`, `["nice", tid, nice]`,
+        `["session-nice", pid, nice]`, `["end"]` (kill all its processes) or `["clear"]` (remove its leftovers outside
+        of its directories). There is no answer; the caller checks the result and repeats."""
         with contextlib.suppress(wire.Closed):
             self._ask({"op": "act", "uid": uid, "gid": gid, "orders": orders}, ())
 
@@ -120,6 +121,7 @@ class ForkServer:
 def _serve(channel: socket.socket) -> NoReturn:
     """Run the fork server until the channel ends."""
     try:
+        gc.freeze()  # else files that our parent had would be closed as garbage, by numbers that are others' by now
         _close_others(channel.fileno())
         signal.set_wakeup_fd(-1)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
@@ -283,6 +285,10 @@ def _act(uid: int, gid: int, orders: list[list[Any]]) -> None:
                 procs.send(*rest)
             elif what == "cores":
                 os.sched_setaffinity(*rest)
+            elif what == "nice":
+                procs.set_niceness(*rest)
+            elif what == "session-nice":
+                procs.set_session_niceness(*rest)
             elif what == "end" and accounts.is_slot_uid(uid):
                 os.kill(-1, signal.SIGKILL)
             elif what == "clear" and accounts.is_slot_uid(uid):

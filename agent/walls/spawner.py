@@ -80,6 +80,7 @@ _NOTE_LINE = 255
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _SETTLED = 1.0
 """Seconds without a job after which leftovers on disks are removed, too."""
+_INPUT_LOOK = 0.2  # seconds between two looks of an orphaned spawner whether the input of its job has ended
 _LIMITS = tuple(value for name, value in sorted(vars(resource).items()) if name.startswith("RLIMIT_"))
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 """Reset to their defaults for each job."""
@@ -106,6 +107,8 @@ class Spawner:
         self._all_cores = os.sched_getaffinity(0)
         self._main = 0
         self._job = ""
+        self._input = -1
+        """The end for writing of its standard input: the death of those who fill it is not the end of what it reads."""
         self._cpu, self._peak = 0.0, 0
         # Where no process but those of this slot's jobs has this user id, or is in these namespaces.
         self._alone = slot.own or slot.private
@@ -126,8 +129,12 @@ class Spawner:
             poll.register(self._channel, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
         while self._channel is not None or self._job:
-            found = poll.poll(_SETTLED * 1000 if self._untidy and not self._job else None)
-            if not found:
+            orphaned = self._input >= 0 and self._channel is None
+            pause = _INPUT_LOOK if orphaned else _SETTLED if self._untidy and not self._job else None
+            found = poll.poll(None if pause is None else pause * 1000)
+            if orphaned and not os.fstat(self._input).st_nlink:  # removed: what is in it is all
+                self._end_input()
+            if not found and not self._job:
                 self._tidy(DISK)
             for fd, _ in found:
                 if fd == self._woken.fileno():
@@ -165,12 +172,20 @@ class Spawner:
                 self._spawn(order, fds)
             elif order["op"] == "kill" and self._job and (self._slot.own or self._slot.walls == NAMESPACE):
                 os.kill(-1, signal.SIGKILL)  # all of this user, or of this pid namespace, but this process
+            elif order["op"] == "end-input" and order["id"] == self._job:
+                self._end_input()
         except OSError:
             pass  # nobody is left to be killed
         finally:
             for fd in fds:
                 os.close(fd)
         return True
+
+    def _end_input(self) -> None:
+        """All of its standard input is in the pipe, or nobody is left to read it."""
+        if self._input >= 0:
+            os.close(self._input)
+            self._input = -1
 
     def _tell(self, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
         if self._channel is not None:
@@ -180,14 +195,16 @@ class Spawner:
     # --- a start ------------------------------------------------------------------------------------------------------
 
     def _spawn(self, order: dict[str, Any], fds: list[int]) -> None:
+        stdin, hold = (fds[2], fds[3]) if len(fds) > 3 else (-1, -1)
         try:
-            pid = self._make(order, *fds)
+            pid = self._make(order, fds[0], fds[1], stdin)
         except CannotStart as why:
             self._tell({"op": "failed", "id": order["id"], "cause": why.cause, "text": why.text})
             return
         finally:
             os.chdir("/")
         self._main, self._job = pid, order["id"]
+        self._input = os.dup(hold) if hold >= 0 else -1
         self._cpu, self._peak = 0.0, 0
         if self._slot.walls != NAMESPACE:
             self._tell({"op": "spawned", "id": self._job, "pid": pid})
@@ -196,19 +213,21 @@ class Spawner:
         self._tell({"op": "spawned", "id": self._job, "pid": 0}, (pidfd,))
         os.close(pidfd)
 
-    def _make(self, order: dict[str, Any], out: int, err: int) -> int:
+    def _make(self, order: dict[str, Any], out: int, err: int, stdin: int) -> int:
         program = ""
         try:
             os.sched_setaffinity(0, order["cores"] or self._all_cores)  # always: entering a group may have changed them
             program = _find(order)
             if self._slot.walls == LANDLOCK:
-                return _fork(order, program, self._slot.state, out, err)
+                return _fork(order, program, self._slot.state, out, err, stdin)
             return os.posix_spawn(
                 program,
                 order["argv"],
                 order["env"],
                 file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, stdin, 0)
+                    if stdin >= 0
+                    else (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_DUP2, out, 1),
                     (os.POSIX_SPAWN_DUP2, err, 2),
                 ],
@@ -249,6 +268,7 @@ class Spawner:
             self._tell(said)
             return
         self._job = ""
+        self._end_input()
         if _limits() != self._begun:
             # Who has our user id may change them (prlimit), and not back. The next job gets a spawner without.
             said["spoiled"] = "a process of its own user changed its limits or its place in the schedule"
@@ -315,7 +335,7 @@ def find_program(name: str, path: str) -> str:
     raise CannotStart("not-found", f"{name}: not found in PATH ({path})")
 
 
-def _fork(order: dict[str, Any], program: str, state: str, out: int, err: int) -> int:
+def _fork(order: dict[str, Any], program: str, state: str, out: int, err: int, stdin: int) -> int:
     """Start by fork, since posix_spawn has no step for Landlock: each job has its own rules."""
     recalls = (f"{state}/recalls",)
     rules = enclosure.landlock_rules(
@@ -325,7 +345,7 @@ def _fork(order: dict[str, Any], program: str, state: str, out: int, err: int) -
     try:
         pid = os.fork()
         if pid == 0:
-            _become(order, program, rules, begin, out, err)
+            _become(order, program, rules, begin, (stdin, out, err))
         os.close(begin)
         begin = -1
         number = os.read(failed, 8)
@@ -339,7 +359,7 @@ def _fork(order: dict[str, Any], program: str, state: str, out: int, err: int) -
     raise OSError(int(number), os.strerror(int(number)))
 
 
-def _become(order: dict[str, Any], program: str, rules: int, begin: int, out: int, err: int) -> NoReturn:
+def _become(order: dict[str, Any], program: str, rules: int, begin: int, streams: tuple[int, int, int]) -> NoReturn:
     """Become the job, or report an error number."""
     number = errno.EINVAL
     try:
@@ -348,8 +368,10 @@ def _become(order: dict[str, Any], program: str, rules: int, begin: int, out: in
         for signum in _SIGNALS:
             with suppress(OSError):
                 signal.signal(signum, signal.SIG_DFL)
-        null = os.open("/dev/null", os.O_RDONLY)
-        for fd, source in enumerate((null, out, err)):
+        stdin, out, err = streams
+        if stdin < 0:
+            stdin = os.open("/dev/null", os.O_RDONLY)
+        for fd, source in enumerate((stdin, out, err)):
             os.dup2(source, fd)
         enclosure.obey_landlock(rules)
         os.execve(program, order["argv"], order["env"])  # noqa: S606 - no shell is what is wanted

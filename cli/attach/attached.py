@@ -1,20 +1,24 @@
-"""Following a job: its output comes out of ours, signals to us reach it, and its end is our end.
+"""Following a job: its output comes out of ours, our input goes into its own, signals to us reach it, and its end is
+our end.
 
 One loop waits for the coordinator, for signals, and for our stdout and stderr to take more. The session makes a lost
 connection again; only the job's end, or the user, ends it.
 """
 
+import contextlib
 import math
+import secrets
 import select
 import signal
 import time
 from collections.abc import Sequence
 
-from distributed_grid.cli.attach.terminal import Signals, Sink, StatusLine
-from distributed_grid.cli.context import Invocation
+from distributed_grid.cli.attach.terminal import STDIN, Signals, Sink, StatusLine, read_input
+from distributed_grid.cli.context import Invocation, complain
 from distributed_grid.cli.formatting import verdict
 from distributed_grid.coordinator.client.blocking import GridClient
-from distributed_grid.coordinator.client.output import STREAMS, JobOutput, Piece
+from distributed_grid.coordinator.client.input import JobInput
+from distributed_grid.coordinator.client.output import STREAMS, JobOutput, Piece, gap_words
 from distributed_grid.coordinator.client.session import Answer, ConnectionLost, Event, Lost, Opened
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import GridError
@@ -48,7 +52,9 @@ class Leave(Exception):
 class Attached:
     """`submission` is a job to begin, `job` one that is there. `owner`: we began it, so it ends if we are ended (see
     `keep`). `until_now`: print what there is, and do not wait for more. `streams`: which ones to print;
-    `verdicts`: the job's end is told, and is our exit code."""
+    `verdicts`: the job's end is told, and is our exit code. `stdin`: our standard input is the job's. `reads_along`:
+    what we have not read is kept for us, and the job waits for us as at a pipe. `attempt`: of which attempt the output
+    is, as for JobOutput."""
 
     def __init__(
         self,
@@ -63,14 +69,21 @@ class Attached:
         until_now: bool = False,
         streams: Sequence[str] = STREAMS,
         verdicts: bool = True,
+        stdin: bool = False,
+        reads_along: bool = True,
+        attempt: int | None = None,
     ) -> None:
         self.invocation = invocation
         self.grid = grid
         self.job = job
         self.view: JobView | None = None
-        self.output = JobOutput(streams, until_now)
+        self._reader = secrets.token_hex(8) if reads_along else ""
+        self.output = JobOutput(streams, until_now, self._reader, attempt)
         self.sinks = {name: Sink(FDS[name]) for name in streams}
+        self._input = JobInput() if stdin else None
         self._submission = submission
+        self._grace = submission.spec.grace if submission is not None else 5.0
+        """What it has between SIGTERM and SIGKILL, where no view says so."""
         self._owner = owner
         self._keep = keep
         self._interactive = interactive
@@ -100,10 +113,21 @@ class Attached:
                 while not self._over():
                     self._turn(signals)
             except Leave as leave:
+                self._stop_reading()
                 return leave.code
             finally:
                 self._line.clear()
         return self._verdict()
+
+    def _stop_reading(self) -> None:
+        """The job does not wait for us any more."""
+        with contextlib.suppress(GridError):
+            for output in self._outputs():
+                self.grid.ask(*output.leave(self.grid.number), repeatable=False)
+
+    def _outputs(self) -> Sequence[JobOutput]:
+        """All that is read."""
+        return (self.output,)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -116,6 +140,7 @@ class Attached:
     def _turn(self, signals: Signals) -> None:
         """Wait for something to happen, and deal with it."""
         self._ask_for_output()
+        self._send_input()
         poll = select.poll()
         poll.register(signals.fd, select.POLLIN)
         if (fd := self.grid.fileno()) >= 0:
@@ -123,15 +148,19 @@ class Attached:
         for sink in self.sinks.values():
             if sink.size:
                 poll.register(sink.fd, select.POLLOUT)
+        if self._input is not None and self._input.room():
+            poll.register(STDIN, select.POLLIN)
         ready = {fd for fd, _ in poll.poll(self._patience() * 1000)}
         for sink in self.sinks.values():
             if sink.fd in ready and sink.size:
-                self._line.clear()
+                self._clear()
                 sink.write()
         if any(self.sinks[name].closed and not stream.done for name, stream in self.output.streams.items()):
             self._reader_left()
         for number in signals.taken():
             self._signalled(number)
+        if STDIN in ready and self._input is not None:  # after a signal its end may be due to that, and means nothing
+            read_input(self._input)
         for event in self.grid.receive():
             self._heard(event)
         if self._leave_at and time.monotonic() > self._leave_at:
@@ -140,8 +169,9 @@ class Attached:
     def _patience(self) -> float:
         """Seconds for which nothing has to be done unless something comes."""
         self._line.tick()
-        pause = self.output.pause(time.monotonic())
-        return min(1.0, self.grid.timeout(), 1.0 if pause is None else pause)
+        now = time.monotonic()
+        pauses = [one.pause(now) for one in (*self._outputs(), self._input) if one is not None]
+        return min(1.0, self.grid.timeout(), *(pause for pause in pauses if pause is not None))
 
     def _over(self) -> bool:
         """Everything is written that ever will be, and the job has ended (or is not waited for)."""
@@ -155,6 +185,10 @@ class Attached:
         match event:
             case JobUpdate(view):
                 self._update(view)
+            case Answer(number, content) if self._input is not None and self._input.take(
+                number, content, time.monotonic()
+            ):
+                pass
             case Answer(number, Output() as answer):
                 self._output(number, answer)
             case Answer(_, Submitted() as answer):
@@ -206,26 +240,62 @@ class Attached:
         if view.state is State.RUNNING and self._owed:
             owed, self._owed = self._owed, 0
             self._send(owed)
+        if self._input is not None:
+            self._input.update(view)
         self._put(self.output.update(view))
+
+    # --- input --------------------------------------------------------------------------------------------------------
+
+    def _send_input(self) -> None:
+        """Send what the node takes of our input, and ask it to take more."""
+        if self._input is not None:
+            self.grid.ask(*self._input.messages(self.grid.number, time.monotonic()))
+
+    def _leave(self) -> None:
+        """Say that we leave a job that is to go on, and what becomes of its input."""
+        said = self._input.leave() if self._input is not None else ""
+        self._send_input()
+        self.invocation.say(f"leaving; the job goes on: grid attach {self.job}" + (f"; {said}" if said else ""))
 
     # --- output -------------------------------------------------------------------------------------------------------
 
     def _ask_for_output(self) -> None:
         """Ask for the next pieces, unless what came before is still to be written."""
         ready = {name for name, sink in self.sinks.items() if sink.size < PART_BYTES}
-        self.grid.ask(*self.output.questions(self.grid.number, time.monotonic(), ready.__contains__))
+        now, size = time.monotonic(), self._part()
+        for output in self._outputs():
+            self.grid.ask(*output.questions(self.grid.number, now, ready.__contains__, size))
+
+    def _part(self) -> int:
+        """How many bytes are asked for at once."""
+        return PART_BYTES
 
     def _output(self, number: int, answer: Output) -> None:
         self._put(self.output.take(answer, time.monotonic()))
 
     def _put(self, pieces: list[Piece]) -> None:
+        self._tell_gaps(pieces)
+        for piece in pieces:
+            self.sinks[piece.stream].put(piece.data)
+
+    def _tell_gaps(self, pieces: list[Piece], job: str = "") -> None:
+        """Say what is missing before these, also with --quiet."""
         for piece in pieces:
             if piece.gap:
-                self._line.clear()
-                self.invocation.say(
-                    f"{piece.gap} bytes of {piece.stream} are gone: the node keeps the beginning and the end"
-                )
-            self.sinks[piece.stream].put(piece.data)
+                self._clear()
+                complain(f"error: {f'{job}: ' if job else ''}{gap_words(piece.gap, piece.stream)}")
+
+    def _tell_missing(self, output: JobOutput, job: str) -> bool:
+        """Whether something of the output is missing; why its rest is, is said."""
+        stream = output.incomplete()
+        if stream is not None and stream.missing:
+            self._clear()
+            complain(f"error: the {stream.name} of {job} cannot be read: {stream.missing}")
+        return stream is not None
+
+    def _clear(self) -> None:
+        """Take away what we have on the last line of the terminal."""
+        self._line.clear()
 
     def _reader_left(self) -> None:
         """Nobody reads our output any more. A command here would end by SIGPIPE; so does the job, if it is ours."""
@@ -247,7 +317,7 @@ class Attached:
         elif self._keep or not self._owner or self._code is not None:
             self._line.clear()
             if self.job and self._code is None:
-                self.invocation.say(f"leaving; the job goes on: grid attach {self.job}")
+                self._leave()
             raise Leave(128 + number)
         else:
             self._code = 128 + number
@@ -276,8 +346,7 @@ class Attached:
         """End the job, by its own grace (-1) or another one; once it is known, and we are connected, if that is not so
         yet."""
         if self._code is not None:
-            own = self.view.spec.grace if self.view else 5.0
-            self._leave_at = time.monotonic() + own + 10
+            self._leave_at = time.monotonic() + (self.view.spec.grace if self.view else self._grace) + 10
         cancel = Cancel(id=0, jobs=(self.job,), reason=reason, grace=grace)
         if self.job:
             self._cancels.add(self.grid.ask(cancel))
@@ -288,15 +357,13 @@ class Attached:
 
     def _verdict(self) -> int:
         """What is to be said at the end, and the exit code."""
-        missing = self.output.missing()
-        if missing is not None:
-            self.invocation.say(f"the {missing.name} of {self.job} cannot be read: {missing.missing}")
+        incomplete = self._tell_missing(self.output, self.job)
         if self._code is not None:
             return self._code
         view = self.view
         if self._until_now or not self._verdicts or view is None or view.outcome is None:
-            return 1 if missing is not None else 0
+            return GRID_FAILED if incomplete else 0
         if text := verdict(view):
             self.invocation.say(text)
         code = exit_status(view.outcome)
-        return GRID_FAILED if missing is not None and code == 0 else code
+        return GRID_FAILED if incomplete and code == 0 else code

@@ -3,9 +3,10 @@ their rank in brackets. ^C ends all of it: members that wait for one another do 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from distributed_grid.cli.attach.attached import Attached
+from distributed_grid.cli.attach.attached import GRID_FAILED, Attached
 from distributed_grid.cli.attach.terminal import Sink
 from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.formatting import verdict
@@ -13,11 +14,11 @@ from distributed_grid.cli.jobs.groups import status_of_all
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.coordinator.client.output import JobOutput, Piece
 from distributed_grid.coordinator.client.session import RequestRefused
-from distributed_grid.protocol.codec import PART_BYTES
-from distributed_grid.protocol.groups import GroupKind, GroupView, member_id
+from distributed_grid.protocol.groups import GroupView, member_id
 from distributed_grid.protocol.jobs import JobView, State
-from distributed_grid.protocol.messages import Jobs, Output, ShowJobs, Submission, Submit, Submitted
+from distributed_grid.protocol.messages import Jobs, Output, ShowJobs, Submit, Submitted
 
+WATCHED_AT_ONCE = 100
 LONGEST_LINE = 64 << 10
 """A line of a member that has no end by then is broken here."""
 
@@ -46,10 +47,11 @@ class Prefixed(Sink):
 
 
 class Mate:
-    """A member beside the first, and how far its output is read."""
+    """A member whose lines are printed behind its index or rank, and how far its output is read."""
 
-    def __init__(self, rank: int, sinks: Mapping[str, Sink]) -> None:
-        self.output = JobOutput()
+    def __init__(self, rank: int, sinks: Mapping[str, Sink], until_now: bool = False, reader: str = "") -> None:
+        self.output = JobOutput(tuple(sinks), until_now, reader)
+        self._until_now = until_now
         prefix = f"[{rank}] ".encode()
         self.sinks = {name: Prefixed(sink, prefix) for name, sink in sinks.items()}
 
@@ -62,64 +64,95 @@ class Mate:
                 self.sinks[name].finish()
 
     def over(self) -> bool:
-        """Whether it has ended and all of its output was read."""
+        """Whether it has ended, or is not waited for, and all of its output was read."""
         view = self.output.view
-        return view is not None and view.state is State.ENDED and self.output.done
+        return view is not None and (view.state is State.ENDED or self._until_now) and self.output.done
 
 
-class AttachedGang(Attached):
-    """`gang` has `count` members. `owner` and `keep` as for a job: whether it ends if we are ended."""
+class AttachedMembers(Attached):
+    """Many jobs that were submitted as one. Those in `_mates`, by id, are read, and printed behind their index or
+    rank. ^C ends all of it."""
 
-    def __init__(
-        self,
-        invocation: Invocation,
-        grid: GridClient,
-        gang: str,
-        count: int,
-        *,
-        owner: bool = True,
-        keep: bool = False,
-    ) -> None:
-        super().__init__(invocation, grid, job=member_id(gang, 0), owner=owner, keep=keep)
-        self._gang = gang
-        self._mates = {member_id(gang, rank): Mate(rank, self.sinks) for rank in range(1, count)}
+    word = ""
+    """What it is called before its id is known."""
+
+    def __init__(self, invocation: Invocation, grid: GridClient, **how: Any) -> None:
+        super().__init__(invocation, grid, **how)
+        self._mates: dict[str, Mate] = {}
+        self._group = ""
 
     def _begin(self) -> None:
-        super()._begin()
-        names = list(self._mates)
-        for at in range(0, len(names), 100):
-            self.grid.watch(*names[at : at + 100])
+        """Signals that come from here on are for the group, also before its id is known."""
+        if self._submission is not None:
+            self._question = self.grid.ask(Submit(id=0, jobs=(self._submission,)))
+        else:
+            self._watch()
+
+    def _watch(self) -> None:
+        """It is known by its id: begin to read."""
+        raise NotImplementedError
+
+    def _submitted(self, answer: Submitted) -> None:
+        self._group = answer.jobs[0]
+        super()._submitted(answer)
+        self._watch()
+
+    def _outputs(self) -> Sequence[JobOutput]:
+        return [mate.output for mate in self._mates.values()]
 
     def _update(self, view: JobView) -> None:
         if (mate := self._mates.get(view.id)) is not None:
-            mate.put(mate.output.update(view))
-        else:
-            super()._update(view)
+            self._tell_gaps(pieces := mate.output.update(view), view.id)
+            mate.put(pieces)
 
     def _output(self, number: int, answer: Output) -> None:
-        for mate in self._mates.values():
+        for name, mate in self._mates.items():
             if mate.output.awaits(number):
-                mate.put(mate.output.take(answer, time.monotonic()))
+                self._tell_gaps(pieces := mate.output.take(answer, time.monotonic()), name)
+                mate.put(pieces)
                 return
         super()._output(number, answer)
-
-    def _ask_for_output(self) -> None:
-        super()._ask_for_output()
-        now = time.monotonic()
-        ready = {name for name, sink in self.sinks.items() if sink.size < PART_BYTES}
-        for mate in self._mates.values():
-            self.grid.ask(*mate.output.questions(self.grid.number, now, ready.__contains__))
-
-    def _over(self) -> bool:
-        return super()._over() and all(mate.over() for mate in self._mates.values())
 
     def _interrupted(self) -> None:
         if self._interrupts > 1:
             super()._interrupted()
             return
         self._line.interrupted()
-        self.invocation.say(f"ending all of {self._gang}")
+        self._clear()
+        self.invocation.say(f"ending all of {self._group or self.word}")
         self._end("^C", -1.0)
+
+
+class AttachedGang(AttachedMembers):
+    """`gang` has `count` members; empty: `submission` is one to begin. `owner` and `keep` as for a job: whether it ends
+    if we are ended."""
+
+    word = "the gang"
+
+    def __init__(self, invocation: Invocation, grid: GridClient, gang: str, count: int, **how: Any) -> None:
+        super().__init__(invocation, grid, **how)
+        self._group, self._count = gang, count
+
+    def _watch(self) -> None:
+        self.job = member_id(self._group, 0)
+        self._question = self.grid.watch(self.job)
+        for rank in range(1, self._count):
+            self._mates[member_id(self._group, rank)] = Mate(rank, self.sinks, reader=self._reader)
+        names = list(self._mates)
+        for at in range(0, len(names), WATCHED_AT_ONCE):
+            self.grid.watch(*names[at : at + WATCHED_AT_ONCE])
+
+    def _outputs(self) -> Sequence[JobOutput]:
+        return [self.output, *super()._outputs()]
+
+    def _update(self, view: JobView) -> None:
+        if view.id in self._mates:
+            super()._update(view)
+        else:
+            Attached._update(self, view)
+
+    def _over(self) -> bool:
+        return super()._over() and all(mate.over() for mate in self._mates.values())
 
     def _verdict(self) -> int:
         code = super()._verdict()
@@ -127,19 +160,16 @@ class AttachedGang(Attached):
         for view in views[1:]:
             if text := verdict(view):
                 self.invocation.say(text)
-        return code if self._code is not None else status_of_all(views) or code
+        missing = [name for name, mate in self._mates.items() if self._tell_missing(mate.output, name)]
+        if self._code is not None:
+            return code
+        return status_of_all(views) or code or (GRID_FAILED if missing else 0)
 
 
-def begin_gang(invocation: Invocation, grid: GridClient, submission: Submission, keep: bool) -> AttachedGang:
-    """Submit a gang, to stand by it."""
-    reply: Submitted = grid.call(Submit(id=0, jobs=(submission,)))
-    return AttachedGang(invocation, grid, reply.jobs[0], submission.request.gang, keep=keep)
-
-
-def gang_of(grid: GridClient, ref: str) -> GroupView | None:
-    """The gang that is meant by this; None: it is something else, or not known."""
+def group_of(grid: GridClient, ref: str) -> GroupView | None:
+    """The array or gang that is meant by this; None: it is something else, or not known."""
     try:
         answer: Jobs = grid.call(ShowJobs(id=0, jobs=(ref,)))
     except RequestRefused:
         return None  # who attaches to it is told why
-    return next((one for one in answer.groups if one.kind is GroupKind.GANG), None)
+    return answer.groups[0] if answer.groups else None

@@ -37,12 +37,27 @@ def here() -> Path:
         raise GridError("the current directory is not there any more", hint="cd to one that is") from None
 
 
-def ship(invocation: Invocation, grid: GridClient) -> str:
+def shipping_options(command: C) -> C:
+    """Give a command the options about what is shipped."""
+    links = click.option(
+        "--links",
+        type=click.Choice(["follow", "keep", "skip"]),
+        help="Links that lead out of the directory: ship what they lead to, keep them, or leave them out.",
+    )
+    secrets = click.option(
+        "--ship-secrets", is_flag=True, help="Also ship files that commonly hold secrets (.env, *.pem, …)."
+    )
+    return links(secrets(command))
+
+
+def ship(invocation: Invocation, grid: GridClient, links: str | None = None, secrets: bool = False) -> str:
     """Make the current directory known to the coordinator; the hash for `JobSpec.bundle`. Raises ShippingError."""
     from distributed_grid.coordinator.client import shipping
+    from distributed_grid.protocol.bundle import BUNDLE_BYTES
 
-    directory = here()
-    shipped = grid.do(shipping.ship(grid.number, directory, shipping.HashCache()))
+    directory, config = here(), invocation.config()
+    rules = shipping.rules(config.shipping.ceiling if config is not None else BUNDLE_BYTES, links or "refuse", secrets)
+    shipped = grid.do(shipping.ship(grid.number, directory, shipping.HashCache(), rules))
     bundle = shipped.bundle
     for note in bundle.notes:
         invocation.say(note)

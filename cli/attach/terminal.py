@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from distributed_grid.cli.context import Invocation, complain, printable
+from distributed_grid.coordinator.client.input import JobInput
 from distributed_grid.protocol.jobs import JobView, State
 
 
@@ -50,6 +51,30 @@ class Signals:
             pass
         seen, self._seen = self._seen, []
         return seen
+
+
+STDIN = 0
+
+
+def streams_stdin() -> bool:
+    """Whether our standard input is one for a job: no terminal, not closed, and not /dev/null."""
+    try:
+        about = os.fstat(STDIN)
+        return not os.isatty(STDIN) and about.st_rdev != os.stat(os.devnull).st_rdev
+    except OSError:
+        return False
+
+
+def read_input(to: JobInput) -> None:
+    """Read what there is of our standard input, as far as the job takes it; to be called when it is ready."""
+    if not (room := to.room()):
+        return
+    try:
+        to.put(os.read(STDIN, room) or None)
+    except BlockingIOError:
+        pass
+    except OSError as error:
+        to.fail(f"it cannot be read: {error.strerror}")
 
 
 PIECE = 4096
@@ -140,10 +165,10 @@ class StatusLine:
             self._write(f"grid: {view.id}: node {view.node} is away; waiting for it")
             self._held_up(f"{view.id}: node {view.node} is away; waiting for it")
         elif view.suspended is not None and view.state is State.RUNNING:
-            from distributed_grid.cli.formatting import suspended
+            from distributed_grid.cli.formatting import frozen
 
-            self._write(f"grid: {view.id} {suspended(view.suspended.why)} on {view.node}")
-            self._held_up(f"{view.id} {suspended(view.suspended.why)} on {view.node}")
+            self._write(f"grid: {view.id} {frozen(view)} on {view.node}")
+            self._held_up(f"{view.id} {frozen(view)} on {view.node}")
         else:
             self.clear()
             if view.state is State.RUNNING and (view.node != self._node or self._told):

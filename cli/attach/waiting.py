@@ -76,6 +76,13 @@ class Progress:
         else:
             complain(line)
 
+    def clear(self) -> None:
+        """Take the line away, for something else to be written; it comes again."""
+        if self._live and self._shown:
+            self._shown, self._next = "", 0.0
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
     def close(self) -> None:
         """Leave the last line standing."""
         if self._live and self._shown:

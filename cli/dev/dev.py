@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -16,14 +17,16 @@ from distributed_grid.cli.context import Invocation, client, current
 from distributed_grid.cli.dev import processes
 from distributed_grid.cli.dev.plan import Plan, make_plan
 from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.config.places import NO_HOST, dev_dir, is_private_group, usual_address
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.text import counted
+from distributed_grid.runtime.accounts import name_of
+from distributed_grid.runtime.local import SCHEME, SOCKET
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.client.blocking import GridClient
     from distributed_grid.protocol.messages import Shared
 
-DEFAULT_PORT = 7433
 START_SECONDS = 60.0
 """That a process may take to start, on a slow machine; one that ends is told of at once."""
 OFFER_SECONDS = 15.0
@@ -43,7 +46,7 @@ def dev() -> None:
     "--fake-gpus", type=click.IntRange(0, 64), help="Stand-in GPUs, dealt out one by one from the first node."
 )
 @click.option("--cores-per-node", type=click.IntRange(1, 1024), help="Cores of each agent (the machine's, shared out).")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port of the coordinator (7433); 0 takes a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), help="A port of the coordinator, too (none); 0: a free one.")
 @click.option(
     "--cpu-percent-max",
     type=click.IntRange(0, 100),
@@ -53,8 +56,10 @@ def dev() -> None:
 def up(directory: str | None, **wanted: int | None) -> None:
     """Start a coordinator and agents on this machine; what runs already stays as it is.
 
-    The agents share out the machine's cores and memory. Where there are more agents than cores, they get virtual cores:
-    numbers without a core behind them. Started again, it starts only what has died.
+    It is yours alone: the coordinator listens on a Unix socket in the state directory, which only you can enter, and on
+    a port of this machine only if you give one. The agents share out the machine's cores and memory. Where there are
+    more agents than cores, they get virtual cores: numbers without a core behind them. Started again, it starts only
+    what has died.
     """
     invocation = current()
     home = _home(directory)
@@ -85,9 +90,7 @@ def down(directory: str | None) -> None:
 def _home(directory: str | None) -> Path:
     if directory:
         return Path(directory).absolute()
-    from distributed_grid.config.settings import state_dir
-
-    return state_dir("dev")
+    return dev_dir()
 
 
 @contextmanager
@@ -95,6 +98,7 @@ def _locked(home: Path) -> Iterator[None]:
     """One `grid dev` at a time works on a directory."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_ours(home)
         lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise GridError(
@@ -105,6 +109,17 @@ def _locked(home: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _check_ours(home: Path) -> None:
+    """Raise GridError for a directory in which another user could put a coordinator in the place of ours."""
+    seen, why = home.stat(), ""
+    if seen.st_uid != os.geteuid():
+        why = f"it belongs to {name_of(seen.st_uid)}"
+    elif seen.st_mode & stat.S_IWOTH or (seen.st_mode & stat.S_IWGRP and not is_private_group(seen)):
+        why = "other users can write to it"
+    if why:
+        raise GridError(f"no dev grid can be in {home}", why, "give another directory with --dir")
 
 
 # --- up ---------------------------------------------------------------------------------------------------------------
@@ -121,7 +136,7 @@ def _plan(home: Path, wanted: dict[str, int | None]) -> Plan:
             raise GridError(
                 f"a dev grid of {counted(len(before.agents), 'node')} runs in {home}",
                 why=f"it was not started with {flags}",
-                hint="grid dev down first, or give another --dir and --port",
+                hint="grid dev down first, or give another --dir",
             )
         return before
     given = given or (before.asked if before else {})
@@ -139,27 +154,31 @@ def _living(home: Path) -> Iterator[processes.Process]:
 
 
 def _start_coordinator(plan: Plan) -> str:
-    """The coordinator's address, once it listens."""
+    """The coordinator's address, once it listens: that of its socket."""
     state = plan.home / "coordinator"
     told = state / "coordinator.json"
     if processes.read(state / "coordinator.pid") is None:
         state.mkdir(mode=0o700, exist_ok=True)
-        # It comes back where the agents look for it.
-        port = plan.port if plan.port is not None else plan.asked.get("port", DEFAULT_PORT)
+        state.chmod(0o700)  # the socket in it is open to all who get there
+        if "port" in plan.asked:
+            # It comes back where who has its address looks for it.
+            where = ["--port", str(plan.port if plan.port is not None else plan.asked["port"])]
+        else:
+            where = ["--host", NO_HOST]
         told.unlink(missing_ok=True)
         log = plan.home / "coordinator.log"
         begin = log.stat().st_size if log.exists() else 0
         child = processes.start(
-            _grid("-c", plan.config, "coordinator", "run", "--port", str(port), "--state-dir", str(state)),
+            _grid("-c", plan.config, "coordinator", "run", *where, "--state-dir", str(state)),
             plan.environment({}),
             plan.home,
             log,
         )
         _await(told, child, log, begin, "the coordinator")
-    url = str(json.loads(told.read_text())["url"])
-    plan.port = int(url.rpartition(":")[2])
-    plan.write()
-    return url
+    if "port" in plan.asked:
+        plan.port = int(str(json.loads(told.read_text())["url"]).rpartition(":")[2])
+        plan.write()
+    return f"{SCHEME}{state / SOCKET}"
 
 
 def _await(told: Path, child: processes.Process, log: Path, begin: int, what: str) -> None:
@@ -173,11 +192,12 @@ def _await(told: Path, child: processes.Process, log: Path, begin: int, what: st
 def _not_started(what: str, log: Path, begin: int) -> GridError:
     """What a service said before it ended: its own error, or the end of its log."""
     lines = log.read_bytes()[begin:].decode(errors="replace").splitlines()
-    errors = [line for line in lines if line.startswith("error: ")]
-    if errors:
-        after = lines[lines.index(errors[0]) :][:3]
-        why = "; ".join(line.strip() for line in after)
-        return GridError(f"{what} did not start", why=why, hint="grid dev down, another --port, or another --dir")
+    found = [number for number, line in enumerate(lines) if line.startswith("error: ")]
+    if found:
+        parts = {key: text for key, _, text in (line.strip().partition(": ") for line in lines[found[0] :][:3])}
+        return GridError(
+            f"{what} did not start: {parts['error']}", parts.get("why", ""), parts.get("try", f"see {log}")
+        )
     text = " | ".join(line.strip() for line in lines[-LOG_LINES:])
     return GridError(f"{what} did not start in time", why=text[-1000:] or "it said nothing", hint=f"see {log}")
 
@@ -246,16 +266,19 @@ def _offers(grid: "GridClient", with_gpus: set[str]) -> dict[str, str]:
 
 def _tell(invocation: Invocation, plan: Plan, url: str, started: list[str], seconds: float) -> None:
     from distributed_grid.cli import formatting
-    from distributed_grid.config.places import near_address
 
-    found = os.environ.get("GRID_COORDINATOR") or near_address()
-    lines = [
-        f"a grid of {counted(len(plan.agents), 'node')} runs on this machine, coordinator at {url} ({seconds:.1f} s)"
-    ]
+    found = usual_address()
+    lines = [f"a grid of {counted(len(plan.agents), 'node')} runs on this machine, for you alone ({seconds:.1f} s)"]
     for agent in plan.agents:
         state = "" if agent.name in started else " (ran already)"
         lines.append(f"  {agent.name}  {agent.describe()}{state}")
-    lines += [f"thresholds  lenient, for trying out: {plan.thresholds}", f"state       {plan.home}", "", "try:"]
+    lines += [
+        f"thresholds   lenient, for trying out: {plan.thresholds}",
+        f"state        {plan.home}",
+        f"coordinator  {url}" + (f", ws://127.0.0.1:{plan.port}" if plan.port is not None else ""),
+        "",
+        "try:",
+    ]
     if found != url:
         lines.append(f"  export GRID_COORDINATOR={url}")
     where = f" --dir {plan.home}" if plan.home != _home(None) else ""
@@ -264,7 +287,7 @@ def _tell(invocation: Invocation, plan: Plan, url: str, started: list[str], seco
         "  grid shared-status",
         f"  grid dev down{where}",
     ]
-    content = {"coordinator": url, "dir": str(plan.home), "nodes": plan.names, "started": started}
+    content = {"coordinator": url, "port": plan.port, "dir": str(plan.home), "nodes": plan.names, "started": started}
     formatting.show(invocation, content, "".join(line + "\n" for line in lines), f"{url}\n")
 
 
@@ -295,8 +318,7 @@ def _end_jobs(home: Path) -> None:
     """Let the jobs end as jobs do, SIGTERM first, so that their records say so; not longer than a moment."""
 
     try:
-        url = str(json.loads((home / "coordinator" / "coordinator.json").read_text())["url"])
-        grid = client(url, connect_seconds=1.0).connect()
+        grid = client(f"{SCHEME}{home / 'coordinator' / SOCKET}", connect_seconds=1.0).connect()
         until = time.monotonic() + JOBS_SECONDS
         live = grid.jobs()
         if live:
@@ -305,5 +327,5 @@ def _end_jobs(home: Path) -> None:
             time.sleep(0.05)
             live = grid.jobs()
         grid.close()
-    except (GridError, OSError, ValueError, KeyError):
+    except GridError:
         return  # they are ended without it

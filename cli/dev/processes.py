@@ -37,13 +37,13 @@ class Process(NamedTuple):
             os.close(fd)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ends within this time."""
+        """Whether it ends within this time, with all of its threads: as long as one is left, what it had open is."""
         try:
             fd = os.pidfd_open(self.pid)
         except OSError:
             return True
         try:
-            if not self.alive:
+            if _stat(self.pid)[1] != self.start:
                 return True
             poll = select.poll()
             poll.register(fd, select.POLLIN)
@@ -134,8 +134,14 @@ def _children(pid: int) -> list[int]:
 
 def _start_of(pid: int) -> int | None:
     """When a process began; None if there is none, or only what is left of it."""
+    state, start = _stat(pid)
+    return None if state in ("Z", "X") else start
+
+
+def _stat(pid: int) -> tuple[str, int | None]:
+    """State of a process, or of its first thread, and when it began; empty and None if there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        return None
-    return None if fields[0] in ("Z", "X") else int(fields[19])
+        return "", None
+    return fields[0], int(fields[19])

@@ -3,6 +3,7 @@ are secrets: one given as an argument is overwritten in what other users see of 
 """
 
 import contextlib
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.context import client, current
-from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.cli.lazy import Command, LazyGroup
 from distributed_grid.coordinator.client.session import user_name
 from distributed_grid.identity.credentials import has_identity
 from distributed_grid.identity.member import Member, all_contexts, contexts, current_context, use_context, write_member
@@ -179,7 +180,7 @@ def hide_argument(secret: str) -> None:
 PORT = 7433
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--host", "hosts", multiple=True, metavar="NAME", help="A name or address of the coordinator; repeatable."
 )
@@ -200,21 +201,24 @@ def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str)
     url = f"wss://{_bracketed(hosts_of(hosts)[0] if hosts else 'localhost')}:{port}"
     founded = found(folder, hosts, user_name(), contexts() / check_name("a context", context), url)
     use_context(context)
+    own = " --user" if os.geteuid() else ""
     more = f" --port {port}" * (port != PORT) + (f" --state-dir {folder}" if state_dir else "")
     lines = [
         f"grid {founded.grid} is founded; its authority is in {folder / 'pki'} (keep ca.key secret, and a copy of it)",
         f"the coordinator's certificate is for {', '.join(founded.hosts)}",
         f"you ({user_name()}) are its first operator, by {contexts() / context}",
         "",
-        f"next, on this machine:       grid coordinator run --host 0.0.0.0{more}",
+        f"next, on this machine:       grid coordinator install{own} --host 0.0.0.0{more}",
+        f"  or in the foreground:      grid coordinator run --host 0.0.0.0{more}",
         "for each node, make a token: grid token create --role agent",
-        "and on the node:             grid agent join grid://HOST:PORT/TOKEN",
+        "and on the node:             sudo grid agent install --join FILE, where FILE has the token",
+        "  or in the foreground:      grid agent join grid://HOST:PORT/TOKEN, then grid agent run",
     ]
     about = {"grid": founded.grid, "pin": founded.pin, "hosts": founded.hosts, "url": url}
     formatting.show(invocation, about, text := formatting.lines(lines), text)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--context", "context", default="default", metavar="NAME", help="Name of the new context.")
 @click.argument("invitation", metavar="grid://HOST:PORT/TOKEN")
 def login(context: str, invitation: str) -> None:
@@ -267,7 +271,8 @@ def list_contexts() -> None:
     ]
     cells = [("*" if name == used else "", name, one.url, one.role.value, one.name) for name, one in found]
     text = formatting.table(invocation, ("", "NAME", "COORDINATOR", "ROLE", "YOU ARE"), cells)
-    formatting.show(invocation, {"contexts": rows}, text, text, "contexts")
+    names = formatting.lines([name for name, _ in found])
+    formatting.show(invocation, {"contexts": rows}, text, names, "contexts")
 
 
 @context.command()

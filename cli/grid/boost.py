@@ -9,7 +9,7 @@ import click
 from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.lazy import LazyGroup
-from distributed_grid.protocol.boosts import DURATION, Boost, amount_words, group_name
+from distributed_grid.protocol.boosts import DURATION, Boost, amount_words, group_name, rounding
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Cause, JobView, State, parse_priority
 from distributed_grid.protocol.messages import (
@@ -79,7 +79,8 @@ def boost() -> None:
 @boost.command()
 @click.option("--priority", default="normal", metavar="WORD", help="low, normal, high or critical (normal).")
 @click.option("--duration", default="", metavar="TIME", help="For how long: seconds, or 30m, 2h (1h).")
-@click.option("--source", default="", metavar="NODE", help="From this node, instead of the best.")
+@click.option("--source", default="", metavar="NODE", help="From this node, if it has room; else from the best.")
+@click.option("--only-source", default="", metavar="NODE", help="From this node or from none.")
 @click.option("--walls", metavar="LEVEL", help="From a node with these walls or stronger: user, namespace, landlock.")
 @click.option("--wait", "patient", is_flag=True, help="If no node has it now, wait until one has.")
 @click.option("--exclusive", is_flag=True, help="Only for programs that use its placement group.")
@@ -87,15 +88,18 @@ def boost() -> None:
 @click.argument("kind", metavar="cpu|gpu|memory")
 @click.argument("amount")
 def request(
-    priority: str, duration: str, source: str, walls: str | None, patient: bool, exclusive: bool, target: str,
-    kind: str, amount: str,
+    priority: str, duration: str, source: str, only_source: str, walls: str | None, patient: bool, exclusive: bool,
+    target: str, kind: str, amount: str,
 ) -> None:  # fmt: skip
     """Borrow AMOUNT cores, GPUs or GB for the node TARGET, through its Ray cluster.
+
+    Of cores and GPUs the next whole number is lent: 2 for 1.5.
 
     Returns once Ray shows it; from then on any program of that cluster can use it. ^C before that cancels the
     request.
     """
     invocation = current()
+    invocation.require_sharing()
     wanted = parse_kind(kind)
     asked = RequestBoost(
         id=0,
@@ -106,11 +110,14 @@ def request(
         priority=parse_priority(priority),
         duration=parse_duration(duration) if duration else DURATION,
         source=source,
+        only_source=only_source,
         wait=patient,
         watch=True,
         exclusive=exclusive,
         walls=parse_walls(walls) if walls is not None else Walls.NONE,
     )
+    if more := rounding(wanted, asked.amount):
+        invocation.say(more)
     view = _ask_and_wait(invocation, asked)
     if view.state is not State.RUNNING:
         raise _not_lent(view)
@@ -223,7 +230,8 @@ def _number(kind: ResourceType, amount: int) -> float:
 
 def _row(one: BoostView, known: bool) -> tuple[str, ...]:
     view, lent = one.job, one.job.spec.boost
-    expires = formatting.clock(_expires(view)) if view.started and view.spec.time_limit else "-"
+    counts = view.started and view.spec.time_limit and view.state is not State.STARTING
+    expires = formatting.clock(_expires(view)) if counts else "-"
     allocated = formatting.clock(view.started) if view.started else "-"
     target, what = (lent.target, _lent(lent)) if lent is not None else ("", "")
     name = view.id or f"{view.user}'s"
@@ -282,7 +290,14 @@ def _lent(lent: Boost) -> str:
 def _named(invocation: Invocation, ref: str) -> str:
     """The boost that is meant, by its whole id: a boost is a job, and whoever releases one never means another job.
     Raises BadValue."""
-    found: Jobs = invocation.ask(lambda n: ShowJobs(n, (ref,)))
+    from distributed_grid.coordinator.client.session import RequestRefused
+
+    try:
+        found: Jobs = invocation.ask(lambda n: ShowJobs(n, (ref,)))
+    except RequestRefused as refused:
+        if refused.code != "unknown-job" or refused.why:  # it says which ones it fits
+            raise
+        raise GridError(f"no boost {ref!r}", hint="grid boost status lists those there are") from None
     newest = found.jobs[0] if found.jobs else None
     boost = newest is not None and newest.spec.boost is not None
     if newest is not None and boost and (ref != "last" or newest.state is not State.ENDED):

@@ -6,9 +6,12 @@ from pathlib import Path
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import current, printable
+from distributed_grid.cli.completion import complete_nodes
+from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.messages import GetSettings, NodeSettings
+from distributed_grid.protocol.nodes import LENDING
 
 
 @click.group(cls=LazyGroup)
@@ -18,12 +21,16 @@ def config() -> None:
 
 @config.command()
 @click.option("--origin", is_flag=True, help="Show the origin of each value.")
-def show(origin: bool) -> None:
-    """Show every setting with its value."""
+@click.option("--node", metavar="NODE", shell_complete=complete_nodes, help="Those in effect on this node of the grid.")
+def show(origin: bool, node: str | None) -> None:
+    """Show every setting with its value: those of this machine, or those in effect on a node."""
     from distributed_grid.config import schema as config_text
     from distributed_grid.config.places import shown
 
     invocation = current()
+    if node is not None:
+        _show_node(invocation, invocation.ask(lambda n: GetSettings(id=n, node=node)))
+        return
     flags = {"coordinator.url": invocation.coordinator} if invocation.coordinator else {}
     whole = invocation.whole_config(flags)
     if whole.path is not None and not invocation.verbose:
@@ -41,6 +48,23 @@ def show(origin: bool) -> None:
             formatting.emit(formatting.table(invocation, header, cells))
 
 
+def _show_node(invocation: Invocation, answer: NodeSettings) -> None:
+    from distributed_grid.config.schema import format_value
+
+    settings = answer.settings
+    rows = [(name, getattr(settings.values, name), settings.origins.get(name, "default")) for name in LENDING]
+    if not answer.told:
+        invocation.say(f"{answer.node} is not connected: these are the grid's settings for it, without its own")
+    if answer.closed:
+        invocation.say(f"{answer.node} offers nothing now: {answer.closed}")
+    items = [{"name": name, "value": value, "origin": origin} for name, value, origin in rows]
+    about = {"node": answer.node, "connected": answer.told, "closed": answer.closed or None, "settings": items}
+    cells = [(name, format_value(value), origin) for name, value, origin in rows]
+    table = formatting.table(invocation, ("SETTING", "VALUE", "ORIGIN"), cells)
+    quiet = "".join(f"{name}={value}\n" for name, value, _ in cells)
+    formatting.show(invocation, about, table, quiet, "settings")
+
+
 def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
@@ -49,6 +73,7 @@ def _plain(value: object) -> object:
 @click.argument("file", required=False)
 def check(file: str | None) -> None:
     """Check the configuration, or FILE, and report all errors."""
+    from distributed_grid.config.lending import unused_settings
     from distributed_grid.config.settings import find, load, places
 
     invocation = current()
@@ -57,6 +82,10 @@ def check(file: str | None) -> None:
     whole = load(path)
     for warning in whole.warnings:
         invocation.say(f"warning: {warning}")
+    if unused := unused_settings(whole):
+        invocation.say(f"accepted, and used by nothing yet: {', '.join(unused)}")
+    if names := [node.name for node in whole.nodes]:
+        invocation.say(f"whether the grid has these nodes, grid doctor can tell: {', '.join(names)}")
     if path is None:
         looked = ", ".join(str(place) for place in places())
         invocation.say(f"there is no configuration file, so every setting has its default (looked for {looked})")

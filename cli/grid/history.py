@@ -12,7 +12,7 @@ from distributed_grid import __version__
 from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current, printable
-from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.cli.lazy import Command, LazyGroup
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages import GetReceipts, GetStatus, Receipts
 from distributed_grid.protocol.messages.operator import Alternative, Place, Receipt, Victim
@@ -26,7 +26,7 @@ LINES = 50
 """Differences by another policy that are printed; the rest is counted. JSON has them all."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("log")
 @click.option("--until", metavar="TIME", help="Stop there, such as 2026-01-31T12:00:00 (local time).")
 @click.option("--job", default="", metavar="ID", help="Show only the events, or the differences, of this job.")
@@ -205,7 +205,7 @@ NAMED = 3
 """So many nodes of a gang are named in a row."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("-n", "--node", default="", metavar="NODE", shell_complete=complete_nodes, help="Only on this node.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Maximum number.")
 @click.argument("job", required=False, default="")

@@ -1,4 +1,4 @@
-"""`grid nodes` and `node drain|undrain|label`: the nodes, and what the operator orders for them."""
+"""`grid nodes` and `node drain|undrain|label|set`: the nodes, and what the operator orders for them."""
 
 from typing import Any
 
@@ -7,8 +7,17 @@ import click
 from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current
-from distributed_grid.cli.lazy import Lazy, LazyGroup
-from distributed_grid.protocol.messages import Done, DrainNodes, GetStatus, LabelNodes, Status, UndrainNodes
+from distributed_grid.cli.lazy import Command, Lazy, LazyGroup
+from distributed_grid.cli.options import LENT, lending, lending_options
+from distributed_grid.protocol.messages import (
+    Done,
+    DrainNodes,
+    GetStatus,
+    LabelNodes,
+    SetNodes,
+    Status,
+    UndrainNodes,
+)
 from distributed_grid.protocol.nodes import NodeFacts, NodeState, NodeView, parse_labels
 from distributed_grid.protocol.placement import LEAST_SHARED, level_of, open_to_all
 from distributed_grid.protocol.text import format_duration, parse_duration
@@ -18,7 +27,7 @@ NODE_HEADER = (
 )  # fmt: skip
 
 
-@click.command()
+@click.command(cls=Command)
 def nodes() -> None:
     """List the nodes."""
     invocation = current()
@@ -40,7 +49,7 @@ _PUSHING = "distributed_grid.cli.grid.push:"
     },
 )
 def node() -> None:
-    """Add, remove, drain, undrain and label nodes."""
+    """Add, remove, drain, undrain, label and set nodes."""
 
 
 @node.command()
@@ -74,6 +83,20 @@ def label(words: tuple[str, ...]) -> None:
     names = tuple(word for at, word in enumerate(words) if not at or not ("=" in word or word.endswith("-")))
     labels = parse_labels(word for word in words[1:] if word not in names)
     _order(lambda n: LabelNodes(id=n, nodes=names, labels=labels))
+
+
+@node.command("set")
+@lending_options
+@click.option("--unset", multiple=True, type=click.Choice(list(LENT)), help="As configured again; repeatable.")
+@click.argument("node", nargs=-1, required=True, shell_complete=complete_nodes)
+def set_(node: tuple[str, ...], unset: tuple[str, ...], **options: Any) -> None:
+    """Set what nodes lend at most.
+
+    It overrides the grid's configuration until it is unset, also over restarts, and counts at once. Where the
+    configuration on a node's own machine lends less, that counts. Jobs that run there go on.
+    """
+    values, names = lending(options), tuple(LENT[name] for name in unset)
+    _order(lambda n: SetNodes(id=n, nodes=node, values=values, unset=names))
 
 
 def _order(make: Any) -> None:
@@ -193,6 +216,12 @@ def _drained_json(node: NodeView) -> dict[str, Any] | None:
     }
 
 
+def _set_json(node: NodeView) -> dict[str, Any] | None:
+    if (order := node.orders.lending) is None:
+        return None
+    return {"since": formatting.iso(order.since), "by": order.by, **order.values.given()}
+
+
 def _aside_json(node: NodeView) -> dict[str, Any] | None:
     if (aside := node.orders.aside) is None:
         return None
@@ -236,6 +265,7 @@ def node_json(node: NodeView) -> dict[str, Any]:
         "labels": node.labels,
         "drained": _drained_json(node),
         "set_aside": _aside_json(node),
+        "set": _set_json(node),
         "software": facts.software,
         "ray": facts.ray or None,
         "sample": msgspec.to_builtins(node.sample, str_keys=True) if node.sample is not None else None,

@@ -14,8 +14,11 @@ from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, complain, current, printable
 from distributed_grid.cli.grid.access import label_of
+from distributed_grid.cli.lazy import Command
+from distributed_grid.cli.options import lending, lending_options
 from distributed_grid.identity.member import contexts, current_context, read_member
 from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.nodes import Lending
 from distributed_grid.push import provisioning
 from distributed_grid.push.coordinator import Coordinator
 from distributed_grid.push.plan import Target, parse_target
@@ -23,6 +26,8 @@ from distributed_grid.push.provisioning import Added, Payload, Pushed
 from distributed_grid.push.ssh import Host, Remote, SshOptions, library
 from distributed_grid.push.wheel import build_of, own_wheel
 
+WILL_NOT_STAY = 3
+"""Exit code: all hosts are nodes, and one of them will not be for long."""
 AT_ONCE = 8
 """So many hosts are worked on at the same time."""
 SAID = {
@@ -45,10 +50,11 @@ def _ssh_options(command: Any) -> Any:
     return command
 
 
-@click.command()
+@click.command(cls=Command)
 @_ssh_options
 @click.option("--name", metavar="NODE", default="", help="Name of the node (the host's own name).")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="A label of the nodes; repeatable.")
+@lending_options
 @click.option(
     "--wheels",
     metavar="DIR",
@@ -72,29 +78,33 @@ def add(
     identity: str,
     accept_new: bool,
     python: str,
+    **limits: Any,
 ) -> None:
     """Make hosts nodes of the grid, by ssh.
 
     This version of the grid is installed there, joins, and starts its agent. Your ssh configuration, agent and keys
     count, and hosts whose key is not known are refused. Jobs run there as the user you name. A host that is a node
     already is brought to this version, if it has another one. Where a step fails, or you press ^C, the host and the
-    grid are as they were.
+    grid are as they were. --cores, --memory, --gpus and --no-share are those of `grid node set`.
+
+    Where you are not root there, the agent is a service of yours, which systemd ends with your last session unless your
+    user lingers. That is asked for; where it is not allowed, this ends with a warning and exit code 3.
     """
     invocation = current()
     targets = list(dict.fromkeys(parse_target(host, port or 0) for host in hosts))
     if name and len(targets) > 1:
         raise BadValue("--name is for one host", hint="several are called as they call themselves")
-    given = dict(label_of(one) for one in labels)
+    given, lent = dict(label_of(one) for one in labels), lending(limits)
     library()
     address = _address(invocation, reached_at)
     with tempfile.TemporaryDirectory(prefix="grid-push-") as made:
         payload = _payload(Path(made), wheels)
         work = _Work(invocation, SshOptions(identity, accept_new), python, address)
-        results = asyncio.run(work.add_all(targets, payload, name, given))
+        results = asyncio.run(work.add_all(targets, payload, name, given, lent))
     _show(invocation, results)
 
 
-@click.command()
+@click.command(cls=Command)
 @_ssh_options
 @click.option("--host", metavar="USER@HOST", default="", help="Its host (as it was added from here).")
 @click.option("--now", is_flag=True, help="Stop its jobs instead of waiting for their end.")
@@ -165,17 +175,17 @@ class _Work:
         return lambda text: self._invocation.say(f"{what}: {text}")
 
     async def add_all(
-        self, targets: list[Target], payload: Payload, name: str, labels: dict[str, str]
+        self, targets: list[Target], payload: Payload, name: str, labels: dict[str, str], lent: Lending
     ) -> dict[Target, Any]:
         """Add these hosts, a few at the same time: the outcome of each."""
-        works = [self._add(target, payload, name, labels) for target in targets]
+        works = [self._add(target, payload, name, labels, lent) for target in targets]
         return dict(zip(targets, await asyncio.gather(*works, return_exceptions=True), strict=True))
 
-    async def _add(self, target: Target, payload: Payload, name: str, labels: dict[str, str]) -> Added:
+    async def _add(self, target: Target, payload: Payload, name: str, labels: dict[str, str], lent: Lending) -> Added:
         async with self._limit, Host(target, self._given) as there:
             remote = Remote(there, self._python)
             say = self._say(target)
-            added = await provisioning.add(remote, self.coordinator, payload, name, labels, self._place, say)
+            added = await provisioning.add(remote, self.coordinator, payload, name, labels, lent, self._place, say)
         pushed = Pushed(target.host, target.user, target.port, self._identity, self._python)
         provisioning.write_record(await asyncio.to_thread(self.coordinator.grid), added.name, pushed)
         return added
@@ -241,6 +251,7 @@ def _show(invocation: Invocation, results: dict[Target, Added | BaseException]) 
                     "host": str(target),
                     "node": added.name,
                     "result": added.verb,
+                    "warning": str(added.warning or ""),
                     "software": added.view.facts.software,
                     "lends": formatting.resources_json(added.view.facts.lendable),
                     "offers": formatting.resources_json(added.view.offered),
@@ -253,8 +264,12 @@ def _show(invocation: Invocation, results: dict[Target, Added | BaseException]) 
             formatting.emit(formatting.lines(added.name for _, added in done))
         case _:
             formatting.emit(formatting.lines(_line(added) for _, added in done))
-    if failed:
-        raise SystemExit(1)
+    warnings = [added.warning for _, added in done if added.warning is not None]
+    for warning in warnings:
+        first, *rest = warning.lines()
+        complain("\n".join(printable(line) for line in (first.replace("error: ", "warning: ", 1), *rest)))
+    if failed or warnings:
+        raise SystemExit(1 if failed else WILL_NOT_STAY)
 
 
 def _line(added: Added) -> str:

@@ -11,6 +11,7 @@ import click
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation, current
+from distributed_grid.cli.lazy import Command
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.text import counted
 
@@ -25,7 +26,7 @@ SAID_EVERY = 10.0
 """Seconds between two lines on how far it is."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--seed", type=int, default=1, metavar="N", help="The (first) seed (1).")
 @click.option(
     "--seeds", type=click.IntRange(1), default=1, metavar="COUNT", help="How many seeds, from that one on (1)."

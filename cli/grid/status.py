@@ -13,7 +13,7 @@ from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.grid.boost import amounts, difference, ray_json, stray_words
 from distributed_grid.cli.grid.nodes import names, node_json, orders_words, show_nodes
-from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.cli.lazy import Command, Lazy, LazyGroup
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import (
     Boosts,
@@ -30,10 +30,10 @@ from distributed_grid.protocol.messages import (
 from distributed_grid.protocol.messages.operator import UserShare
 from distributed_grid.protocol.nodes import AllocationView, GpuOffer, NodeState, NodeView, OfferView
 from distributed_grid.protocol.resources import Resources, format_bytes, format_milli, format_ranges
-from distributed_grid.protocol.text import counted, format_duration
+from distributed_grid.protocol.text import by_number, counted, format_duration
 
 
-@click.command()
+@click.command(cls=Command)
 def status() -> None:
     """Show the state of the grid on one screen."""
     invocation = current()
@@ -44,7 +44,7 @@ def status() -> None:
     formatting.show(invocation, _status_json(answer, url), _screen(invocation, answer, url), brief)
 
 
-@click.command("shared-status")
+@click.command("shared-status", cls=Command)
 @click.option("-n", "--node", default="", metavar="NODE", shell_complete=complete_nodes, help="Only this node.")
 @click.option("--offers", "part", flag_value="offers", help="Only offers.")
 @click.option("--allocations", "--leases", "part", flag_value="allocations", help="Only allocations.")
@@ -120,7 +120,7 @@ def _allocation_row(one: AllocationView) -> list[str]:
         one.name or one.job,
         one.user,
         one.node,
-        formatting.suspended(one.suspended) or str(one.state),
+        formatting.frozen(one) or str(one.state),
         formatting.grant_words(one.grant),
         one.priority,
         formatting.age(one.since),
@@ -158,6 +158,7 @@ def _shared_json(answer: Shared) -> dict[str, Any]:
                 "since": formatting.iso(one.since),
                 "ends": formatting.iso(one.ends),
                 "suspended": one.suspended or None,
+                "awaits_reader": one.awaits_reader or None,
             }
             for one in answer.allocations
         ],
@@ -203,8 +204,8 @@ def _screen(invocation: Invocation, answer: Status, url: str) -> str:
     parts.append(formatting.table(invocation, ("", "TOTAL", "OFFERED", "LENT"), rows))
     live = " · ".join(f"{count} {state}" for state, count in sorted(answer.counts.items())) or "none now"
     done = sum(answer.ended.values())
-    failed = done - answer.ended.get("exited", 0)
-    ended = f" · {done} ended since it started" + (f" ({failed} not by themselves)" if failed else "")
+    how = ", ".join(f"{count} {cause}" for cause, count in sorted(answer.ended.items()))
+    ended = f" · {done} ended since it started" + (f" ({how})" if done != answer.ended.get("exited", 0) else "")
     parts.append(f"jobs  {live}{ended if done else ''}\n")
     parts += [printable(f"! {line}") + "\n" for line in _attention(answer)]
     return "".join(parts)
@@ -251,9 +252,12 @@ HEADER = ("IN RAY", "ADDRESS", "GRID NODE", "STATUS", "CPU USED", "GPU USED", "M
 COUNTED = ("CPU", "GPU", "memory")
 
 
-@click.group(cls=LazyGroup)
+_CHECK = "distributed_grid.cli.grid.cluster_check:check"
+
+
+@click.group(cls=LazyGroup, table={"check": Lazy(_CHECK, "Check the Ray cluster that boosts are lent to.")})
 def cluster() -> None:
-    """Compare the nodes with what Ray shows: status."""
+    """Compare the nodes with what Ray shows: status, check."""
 
 
 @cluster.command("status")
@@ -311,7 +315,7 @@ def _show(invocation: Invocation, grid: Status, ray: Boosts) -> None:
 
 def _in_order(ray: Boosts) -> list[RayNode]:
     """What is lent behind what was there, each by name."""
-    return sorted(ray.nodes, key=lambda node: (_is_borrowed(node), node.name or node.host, node.id))
+    return sorted(ray.nodes, key=lambda node: (_is_borrowed(node), by_number(node.name or node.host), node.id))
 
 
 def _is_borrowed(node: RayNode) -> bool:
@@ -390,7 +394,7 @@ def _ray_json(ray: Boosts) -> dict[str, Any] | None:
     }
 
 
-@click.command()
+@click.command(cls=Command)
 def shares() -> None:
     """Show each user's share of the grid, and who is served next."""
     invocation = current()

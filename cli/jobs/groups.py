@@ -1,7 +1,7 @@
 """The options that make many jobs of one command, and what is said about many."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,10 +11,6 @@ from distributed_grid.cli.context import Invocation
 from distributed_grid.protocol.groups import GroupKind, GroupView
 from distributed_grid.protocol.groups import words as array_words
 from distributed_grid.protocol.jobs import Cause, JobView, exit_status
-from distributed_grid.protocol.messages import Cancel, Submission
-
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.client.blocking import GridClient
 
 F = Callable[..., Any]
 
@@ -82,10 +78,10 @@ def group_status(view: GroupView) -> int:
 
 
 def status_of_all(ended: Iterable[JobView]) -> int:
-    """The exit code of several jobs: the first that is not 0. Who was ended with its gang comes after who ended it."""
+    """The exit code of several jobs: the highest. Who was ended with its gang counts only where nobody else failed."""
     outcomes = [view.outcome for view in ended if view.outcome]
-    outcomes.sort(key=lambda outcome: outcome.cause is Cause.GANG)
-    return next((code for code in map(exit_status, outcomes) if code), 0)
+    own = max((exit_status(one) for one in outcomes if one.cause is not Cause.GANG), default=0)
+    return own or max(map(exit_status, outcomes), default=0)
 
 
 VERDICTS = 20
@@ -122,26 +118,6 @@ def before_json(view: GroupView | JobView) -> dict[str, Any]:
         "waits_for": [{"on": one.on, "kind": str(one.kind)} for one in view.after],
         "begin": formatting.iso(view.begin),
     }
-
-
-def attach_array(invocation: Invocation, grid: "GridClient", submission: Submission, keep: bool) -> int:
-    """Submit an array and stay until it has ended, saying how far it is. ^C ends it (with `keep`: leaves it); a second
-    one leaves."""
-    (array,) = grid.submit_many([submission])
-    grid.close()
-    invocation.say(f"{array} is queued")
-    waiting = Waiting(invocation, (array,), None, progress=True)
-    try:
-        waiting.wait()
-    except KeyboardInterrupt:
-        if keep:
-            raise
-        invocation.say(f"ending {array}; ^C again leaves")
-        invocation.ask(lambda number: Cancel(id=number, jobs=(array,), reason="^C"))
-        waiting.wait()
-    code = tell_ends(invocation, waiting)
-    waiting.close()
-    return code
 
 
 def group_lines(view: GroupView) -> list[tuple[str, Any]]:

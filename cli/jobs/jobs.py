@@ -13,8 +13,8 @@ from distributed_grid.cli.attach.waiting import Waiting
 from distributed_grid.cli.completion import complete_jobs
 from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.grid.history import alternative_json, place_json, victim_json
-from distributed_grid.cli.jobs.groups import before_rows, group_json, group_lines, group_row, progress_words, tell_ends
-from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.cli.jobs.groups import before_rows, group_json, group_lines, group_row, tell_ends
+from distributed_grid.cli.lazy import Command, LazyGroup
 from distributed_grid.cli.options import limits_words
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import GroupView
@@ -68,6 +68,8 @@ def _head(why: Why, request: Request | None) -> list[str]:
         each = f" on each of {request.gang} nodes" if request.gang > 1 else ""
         lines.append(f"a request of {request.resources}{each}, {request.priority.word}")
     lines.append(f"{why.reason.code}: {why.reason.text}" if why.reason.text else why.reason.code)
+    if why.job is not None and (said := formatting.frozen(why.job)):
+        lines.append(said)
     if why.grant is not None:
         word = "it has" if why.job is not None and why.job.state is not State.WAITING else "it would get"
         first = "its rank 0: " if why.job is None and request is not None and request.gang > 1 else ""
@@ -160,14 +162,21 @@ def _preempts_json(would: Preemption) -> dict[str, Any]:
     }
 
 
+FAILED = "failed"
 TIMED_OUT = 124
 GRID_FAILED = 125
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("-a", "--all", "ended", is_flag=True, help="Also those that have ended.")
 @click.option("--members", is_flag=True, help="Each job of an array in a line of its own.")
-@click.option("--state", "states", multiple=True, metavar="STATE", help="Only those in this state; repeatable.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    help="Only those in this state, or `failed`: ended, and not with 0 or by cancel; repeatable.",
+)
 @click.option("--user", default="", metavar="USER", help="Only this user's.")
 @click.option("--mine", is_flag=True, help="Only yours.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=200, help="Maximum number (200).")
@@ -177,10 +186,12 @@ def jobs(ended: bool, members: bool, states: tuple[str, ...], user: str, mine: b
     Newest first; those that have ended with --all. An array is one line, with how many of it are in which state.
     """
     invocation = current()
-    wanted = tuple(_state(one) for one in states)
+    failed = any(one.lower() == FAILED for one in states)
+    wanted = tuple(_state(one) for one in states if one.lower() != FAILED)
+    failed, wanted = failed and State.ENDED not in wanted, (*wanted, State.ENDED) if failed else wanted
     ended = ended or State.ENDED in wanted
     answer: Jobs = invocation.ask(
-        lambda n: ListJobs(n, ended, wanted, invocation.user if mine else user, limit, fold=not members)
+        lambda n: ListJobs(n, ended, wanted, invocation.user if mine else user, limit, fold=not members, failed=failed)
     )
     both: list[JobView | GroupView] = [*answer.jobs, *answer.groups]
     both.sort(key=lambda one: (bool(one.ended), -(one.ended or one.submitted)))
@@ -206,7 +217,7 @@ def _state(text: str) -> State:
         raise BadValue(f"unknown state {text!r}", hint=f"there are {', '.join(State)}") from None
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--force", is_flag=True, help="SIGKILL at once.")
 @click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL (each job's own).")
 @click.option("--reason", default="", metavar="TEXT", help="Kept with the job.")
@@ -244,7 +255,7 @@ def cancel(
         invocation.say(answer.text)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("job", shell_complete=complete_jobs)
 def why(job: str) -> None:
     """Explain why a job waits, or why it is where it is.
@@ -272,8 +283,7 @@ def show(job: tuple[str, ...]) -> None:
         arrays = [group_json(view) for view in answer.groups]
         formatting.emit_json(invocation, {"jobs": rows, "arrays": arrays}, rows="jobs")
     elif invocation.output == "quiet":
-        formatting.emit("".join(f"{view.id} {progress_words(view)}\n" for view in answer.groups))
-        formatting.emit("".join(f"{view.id} {view.state}\n" for view in answer.jobs))
+        formatting.emit(formatting.lines([*(view.id for view in answer.groups), *(view.id for view in answer.jobs)]))
     else:
         shown = [_rows(view) for view in answer.jobs] + [group_lines(view) for view in answer.groups]
         texts = [[f"{name:<11} {value}" for name, value in rows if value != ""] for rows in shown]
@@ -303,7 +313,7 @@ def events(job: str) -> None:
 @click.option("--progress", is_flag=True, help="Say meanwhile how many are done, run and wait.")
 @click.argument("job", nargs=-1, required=True, shell_complete=complete_jobs)
 def wait(job: tuple[str, ...], timeout: str | None, progress: bool) -> None:
-    """Wait for jobs to end; the exit code is the job's own (of several: the first that is not 0)."""
+    """Wait for jobs to end; the exit code is the job's own (of several: the highest)."""
     invocation = current()
     invocation.failure = GRID_FAILED
     until = time.monotonic() + parse_duration(timeout) if timeout is not None else None
@@ -328,7 +338,7 @@ def _rows(view: JobView) -> list[tuple[str, Any]]:
     rows: list[tuple[str, Any]] = [
         ("job", formatting.job_label(view)),
         ("state", f"{view.state}" + (f" · {view.reason.code}: {view.reason.text}" if view.reason else "")),
-        ("", formatting.suspended(view.suspended.why) if view.suspended else ""),
+        ("", formatting.frozen(view)),
         ("command", formatting.command(view.spec)),
         ("user", view.user),
         ("asks", f"{view.request.resources} · {view.request.priority.word}"),

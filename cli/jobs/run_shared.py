@@ -8,7 +8,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from distributed_grid.cli.attach.results import get_options, ship
+from distributed_grid.cli.attach.results import get_options, ship, shipping_options
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.jobs.groups import many_options
@@ -17,7 +17,7 @@ from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.coordinator.client.requests import describe_job
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import parse_gang
-from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.jobs import OutputFull, Request
 from distributed_grid.protocol.messages import Submission
 from distributed_grid.protocol.resources import (
     Resources,
@@ -32,7 +32,7 @@ from distributed_grid.protocol.text import parse_duration
 AS_THEY_ARE = (
     "name workdir priority nodes time_limit warn_signal pids_limit cpu_limit immediate"
     " strategy only exclude labels gpu_model gpu_memory near apart walls"
-    " retry_on retries retry_memory array max_fails after after_ok after_any begin"
+    " output_full retry_on retries retry_memory array max_fails after after_ok after_any begin"
 ).split()
 """Options that mean what `describe_job` calls so."""
 GRID_FAILED = 125
@@ -45,9 +45,13 @@ class RunShared(Sectioned):
     sections = (
         ("What it needs", "kind amount cpus mem gpus".split()),
         ("Where it runs", "nodes only exclude labels walls gpu_model gpu_memory near apart strategy".split()),
-        ("The job", "name detach env workdir no_ship globs force executable dry_run on_exit".split()),
+        (
+            "The job",
+            "name detach env workdir no_ship links ship_secrets no_stdin globs force executable".split()
+            + "dry_run on_exit".split(),
+        ),
         ("When", "priority immediate begin after after_ok after_any".split()),
-        ("Its limits", "time_limit warn_signal grace cpu_limit pids_limit".split()),
+        ("Its limits", "time_limit warn_signal grace cpu_limit pids_limit output_full".split()),
         ("Run again", "retry_on retries retry_memory no_requeue".split()),
         ("Many at once", "array max_fails gang".split()),
     )
@@ -69,11 +73,19 @@ class RunShared(Sectioned):
 @click.option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; K alone passes ours on.")
 @click.option("--workdir", default="", metavar="PATH", help="Run in this directory of the node; ships nothing.")
 @click.option("--no-ship", is_flag=True, help="Do not send the current directory along.")
+@shipping_options
+@click.option("--no-stdin", is_flag=True, help="Do not read our standard input; the command's is empty.")
 @click.option("--get", "globs", multiple=True, metavar="GLOB", help="Bring matching files back here; repeatable.")
 @get_options
 @click.option("--time", "time_limit", metavar="TIME", help="End it after this: seconds, 30m, 1h30m.")
 @click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL when it is ended (5).")
 @limit_options
+@click.option(
+    "--output-full",
+    type=click.Choice([one.value for one in OutputFull]),
+    default=OutputFull.WAIT.value,
+    help="If its output is not read fast enough: it waits, or the middle of it is dropped (wait).",
+)
 @click.option("--immediate", is_flag=True, help="Do not wait: exit with 75 if it cannot start now.")
 @click.option("--retry-on", multiple=True, metavar="END", help="Run it again if lost, failed, preempted or oom.")
 @click.option("--retries", type=int, metavar="N", help="How often at most (1, with --retry-on).")
@@ -86,8 +98,9 @@ def run_shared(command: tuple[str, ...], **options: Any) -> None:
     """Run a command on borrowed resources of another node.
 
     Its output, exit code and signals are the command's own: ^C interrupts it, twice ends it, three times leaves.
-    Options of ours come before COMMAND; what follows is the command's. The current directory is sent along. The
-    command's standard input is empty.
+    Options of ours come before COMMAND; what follows is the command's. The current directory is sent along. Standard
+    input is the command's if it is no terminal (as in a loop that reads a file: use --no-stdin there); else, and for
+    many jobs (--array, --nodes) or one left running (-d), it is empty.
 
     Exit codes: the command's; 128+N for signal N; 124 time limit; 125 the grid failed; 126 not executable; 127 not
     found; 75 not placed.
@@ -98,28 +111,32 @@ def run_shared(command: tuple[str, ...], **options: Any) -> None:
     _check_globs(options)
     if options["dry_run"]:
         _dry_run(invocation, submission.request, bool(options["array"]))
-    config = invocation.config()
-    if config is not None:
-        config.require_sharing()
+    invocation.require_sharing()
 
     grid = invocation.connect()
     if not (options["no_ship"] or options["workdir"]):
-        submission = replace(submission, spec=replace(submission.spec, bundle=ship(invocation, grid)))
+        bundle = ship(invocation, grid, options["links"], options["ship_secrets"])
+        submission = replace(submission, spec=replace(submission.spec, bundle=bundle))
     if options["detach"]:
         _detach(invocation, grid, submission)
         return
-    from distributed_grid.cli.attach.attached import Attached
-
     keep = options["on_exit"] == "keep"
+    submission = replace(submission, spec=replace(submission.spec, attached=True))
+    from distributed_grid.cli.attach.attached import Attached
+    from distributed_grid.cli.attach.terminal import streams_stdin
+
     if options["array"]:
-        from distributed_grid.cli.jobs.groups import attach_array
+        from distributed_grid.cli.attach.array import AttachedArray, CollectedArray
 
-        sys.exit(attach_array(invocation, grid, submission, keep))
-    attached = Attached(invocation, grid, submission=submission, keep=keep)
+        kind = CollectedArray if invocation.output in ("json", "jsonl") else AttachedArray
+        sys.exit(kind(invocation, grid, submission=submission, keep=keep).run())
+    stdin = not (options["no_stdin"] or submission.request.gang) and streams_stdin()
+    submission = replace(submission, spec=replace(submission.spec, stdin=stdin))
+    attached = Attached(invocation, grid, submission=submission, keep=keep, stdin=stdin)
     if submission.request.gang:
-        from distributed_grid.cli.attach.gang import begin_gang
+        from distributed_grid.cli.attach.gang import AttachedGang
 
-        attached = begin_gang(invocation, grid, submission, keep)
+        attached = AttachedGang(invocation, grid, "", submission.request.gang, submission=submission, keep=keep)
     code = attached.run()
     if options["globs"]:
         from distributed_grid.cli.attach.results import bring_back

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import click
 from msgspec.structs import replace
 
+from distributed_grid.cli.attach.results import ship, shipping_options
 from distributed_grid.cli.context import current
 from distributed_grid.cli.jobs.run_shared import run_shared, submission_of
+from distributed_grid.cli.lazy import Command
 from distributed_grid.config.kinds import Problem, did_you_mean
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages import Submission, Submit, Submitted
@@ -17,7 +19,7 @@ from distributed_grid.protocol.messages import Submission, Submit, Submitted
 FILE_BYTES = 64 << 20
 MOST_JOBS = 100_000
 NOT_OF_A_JOB = {"help", "config", "coordinator", "output", "color", "quiet", "verbose"} | {
-    "detach", "get", "force", "executable", "on-exit", "dry-run",
+    "detach", "get", "force", "executable", "on-exit", "dry-run", "no-stdin", "links", "ship-secrets",
 }  # fmt: skip
 """Options of `run-shared` that say what our own process does, not what the job is."""
 
@@ -251,9 +253,10 @@ def _empty(node: Any) -> bool:
     return bool(node.id == "scalar" and node.tag == "tag:yaml.org,2002:null")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("-f", "--file", "path", required=True, metavar="FILE", help="The jobs; - for standard input.")
-def submit(path: str) -> None:
+@shipping_options
+def submit(path: str, links: str | None, ship_secrets: bool) -> None:
     """Submit the jobs of a file, all or none, and print their ids.
 
     FILE is YAML with a list `jobs` and a section `defaults`, or JSON Lines with a job a line. A job has a `command` and
@@ -263,15 +266,12 @@ def submit(path: str) -> None:
 
     invocation = current()
     jobs = read_jobs(_raw(path), "standard input" if path == "-" else path)
-    config = invocation.config()
-    if config is not None:
-        config.require_sharing()
+    invocation.require_sharing()
 
-    from distributed_grid.cli.attach.results import ship
     from distributed_grid.protocol.codec import BULK_BYTES, encode
 
     grid = invocation.connect()
-    bundle = ship(invocation, grid) if any(job.shipped for job in jobs) else ""
+    bundle = ship(invocation, grid, links, ship_secrets) if any(job.shipped for job in jobs) else ""
     submissions = [one.submission for one in jobs]
     for number, (one, shipped) in enumerate(jobs):
         if shipped:

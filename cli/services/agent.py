@@ -136,7 +136,10 @@ def _check_url(url: str, insecure: bool) -> None:
     from urllib.parse import urlsplit
 
     from distributed_grid.protocol.errors import GridError
+    from distributed_grid.runtime.local import socket_path
 
+    if socket_path(url) is not None:
+        return
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme != "wss" and host not in ("127.0.0.1", "localhost", "::1") and not insecure:
@@ -218,7 +221,7 @@ def install(own: bool, runs_as: str | None, invitation: str | None, insecure: bo
         raise click.UsageError("--as names the user of a service of the machine; one of your own runs as you")
     if not own:
         systemd.require_root("agent", "install")
-        systemd.make_user(runs_as or "grid-agent", Path("/var/lib/grid"))
+        systemd.make_user(runs_as or "grid-agent", systemd.STATE)
     user = "" if own else runs_as or "grid-agent"
     if not own:
         systemd.check_runs(program(), user)
@@ -350,9 +353,11 @@ def stop(own: bool, name: str | None, state_dir: str | None, jobs: str | None, d
 @agent.command()
 @own_option
 @agent_control.jobs_option
-@click.option("--purge", is_flag=True, help="Remove its state, too: identity, logs and files of jobs.")
+@click.option("--purge", is_flag=True, help="Remove its state, too: identity, logs and files of jobs; and its user.")
 def uninstall(own: bool, jobs: str | None, deadline: str | None, purge: bool) -> None:
-    """Stop the agent and remove its service. Its state is kept and its jobs run on, unless options say otherwise."""
+    """Stop the agent and remove its service. Its state is kept and its jobs run on, unless options say otherwise.
+
+    With --purge the user grid-agent, or --as, is removed if `install` made it."""
     invocation = current()
     most = agent_control.seconds(jobs, deadline)
     at = systemd.find("agent", own)

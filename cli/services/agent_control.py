@@ -193,6 +193,8 @@ def stop(invocation: Invocation, state_dir: Path, at: systemd.Installed | None, 
     except NoAgent as none:
         if at is None and not state_dir.exists():
             raise NoAgent(none.what, hint="--name or --state-dir say which agent is meant") from None
+        if jobs != "keep" and at is not None:
+            raise NoAgent(none.what, why=none.why, hint=f"systemctl start {at.unit} first, or --jobs keep") from None
         if jobs != "keep":
             raise
         if at is not None:

@@ -1,6 +1,7 @@
 """`grid coordinator`: the service on the master, and the backup of its state."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,13 +14,14 @@ from distributed_grid.cli.services import service, systemd
 from distributed_grid.cli.services.systemd import Unit, program
 from distributed_grid.coordinator.client.session import user_name
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.messages import Done, ReloadSettings
 from distributed_grid.protocol.resources import format_bytes
 from distributed_grid.protocol.text import counted
 
 
 @click.group(cls=LazyGroup)
 def coordinator() -> None:
-    """Install, run, back up, restore or check the coordinator."""
+    """Install, run, reload, back up, restore or check the coordinator."""
 
 
 @coordinator.command()
@@ -31,10 +33,22 @@ def coordinator() -> None:
 def run(host: str | None, port: str | None, state_dir: str | None, insecure: bool, log_level: str) -> None:
     """Run the coordinator in the foreground until SIGTERM. Agents and jobs go on without it."""
     given = {"coordinator.host": host, "coordinator.port": port, "coordinator.state_dir": state_dir}
-    config = current().whole_config(given)
+    invocation = current()
+    config = invocation.whole_config(given)
     from distributed_grid.coordinator.main import CoordinatorSettings, main
 
-    raise SystemExit(main(CoordinatorSettings(config, insecure, log_level)))
+    raise SystemExit(main(CoordinatorSettings(config, insecure, log_level, lambda: invocation.whole_config(given))))
+
+
+@coordinator.command()
+def reload() -> None:
+    """Have the coordinator read its configuration again.
+
+    What it says under resource_sharing and nodes is handed to the nodes at once; for all else the coordinator has to be
+    started again. A configuration with a mistake changes nothing."""
+    invocation = current()
+    answer: Done = invocation.ask(lambda n: ReloadSettings(id=n))
+    invocation.say(answer.text)
 
 
 # --- keeping ----------------------------------------------------------------------------------------------------------
@@ -229,7 +243,7 @@ def install(own: bool, host: str | None, port: str | None, state_dir: str | None
     config = invocation.whole_config({f"coordinator.{name}": value for name, value in given.items()})
     place = config.coordinator_state_dir().absolute()
     if not own:
-        systemd.make_user(USER, Path("/var/lib/grid"))
+        systemd.make_user(USER, systemd.STATE)
         systemd.check_runs(program(), USER)
         systemd.give(USER, place)
     argv = [*program(), "coordinator", "run", "--state-dir", str(place), *service.config_options(invocation)]
@@ -243,9 +257,39 @@ def install(own: bool, host: str | None, port: str | None, state_dir: str | None
 
 @coordinator.command()
 @own_option
-def uninstall(own: bool) -> None:
-    """Stop the coordinator and remove its service. Jobs that run go on, and its state is kept."""
-    service.uninstall(systemd.find("coordinator", own))
+@click.option("--purge", is_flag=True, help="Remove its state, too: authority, jobs and audit log; and its user.")
+@click.option("--yes", is_flag=True, help="Do not ask, with --purge.")
+def uninstall(own: bool, purge: bool, yes: bool) -> None:
+    """Stop the coordinator and remove its service. Jobs that run go on, and its state is kept, unless --purge is given.
+
+    With --purge the grid is gone for good: its members cannot come back, and nothing is known of its jobs any more.
+    The user grid-coordinator is removed if `install` made it, and so are your own contexts of that grid."""
+    at = systemd.find("coordinator", own)
+    if not at.own:
+        systemd.require_root("coordinator", "uninstall")
+    if purge and not yes:
+        if not sys.stdin.isatty():
+            hint = f"grid coordinator uninstall{' --user' * at.own} --purge --yes"
+            raise GridError("--purge removes the grid for good, and nobody is there to be asked", hint=hint)
+        if not click.confirm(f"Remove the grid and all it knows, in {systemd.state_dir_of(at)}?", err=True):
+            raise GridError("nothing is removed")
+    mine = _contexts_of(systemd.state_dir_of(at)) if purge else []
+    service.uninstall(at, purge)
+    for folder in mine:
+        shutil.rmtree(folder)
+        current().say(f"removed: your context {folder.name}, which was of that grid")
+
+
+def _contexts_of(state_dir: Path | None) -> list[Path]:
+    """The contexts of who calls this that are of the grid whose authority is kept there."""
+    from distributed_grid.identity.credentials import AUTHORITY
+    from distributed_grid.identity.member import all_contexts, contexts
+
+    authority = state_dir / "pki" / AUTHORITY if state_dir is not None else None
+    if authority is None or not authority.is_file():
+        return []
+    kept = [contexts() / name / AUTHORITY for name, _ in all_contexts()]
+    return [one.parent for one in kept if one.is_file() and one.read_bytes() == authority.read_bytes()]
 
 
 @coordinator.command()

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
@@ -17,6 +17,7 @@ import click
 from distributed_grid import __version__
 from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation, client, current, printable
+from distributed_grid.cli.lazy import Command
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.identity.credentials import IDENTITY, client_context, has_identity, tls_words
 from distributed_grid.identity.member import identity_for, read_member
@@ -25,8 +26,11 @@ from distributed_grid.protocol.messages import GetStatus, Status
 from distributed_grid.protocol.messages.handshake import AUTHORITY_PATH
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.placement import LEAST_SHARED, level_of, open_to_all
-from distributed_grid.protocol.text import counted
+from distributed_grid.protocol.text import counted, suggestion
 from distributed_grid.runtime.health import CLOCK, Finding, Level, certificate, clock, failed
+
+if TYPE_CHECKING:
+    from distributed_grid.config.settings import ClusterConfig
 
 SLOW = 0.25
 """Seconds of a round trip above which it is warned of: followed output and ^C are felt to lag."""
@@ -38,15 +42,16 @@ _SECONDS = 5.0
 _ANSWER_BYTES = 1 << 16
 
 
-def check_connection(invocation: Invocation, node: str) -> Iterator[Finding]:
-    """As who submits reaches it: two connections, one for control and one for data, and what it says of the grid."""
+def check_connection(invocation: Invocation, node: str, config: "ClusterConfig") -> Iterator[Finding]:
+    """As who submits reaches it: two connections, one for control and one for data, and what it says of the grid, also
+    of the nodes in this configuration."""
     try:
         url = invocation.url()
         folder = identity_for(url)
         if folder is not None:
             yield certificate("your identity", folder, "grid login INVITATION, with a token from an operator")
         began = time.monotonic()
-        control = client(url).connect()
+        control = client(url, trusts=invocation.trusts()).connect()
         took = time.monotonic() - began
     except GridError as error:
         yield failed("control connection", error)
@@ -55,8 +60,8 @@ def check_connection(invocation: Invocation, node: str) -> Iterator[Finding]:
         status, trip = yield from _round_trips("control connection", control, url, took)
         yield _skew(status.at, trip)
         yield _software(status)
-        yield from _data(url)
-        yield from _grid(control, status, node)
+        yield from _data(url, invocation.trusts())
+        yield from _grid(control, status, node, config)
     except GridError as error:
         yield failed("control connection", error)
     finally:
@@ -80,11 +85,11 @@ def _round_trips(
     return status, trip
 
 
-def _data(url: str) -> Iterator[Finding]:
+def _data(url: str, trusts: str) -> Iterator[Finding]:
     """Logs and files go beside control, on a connection of their own."""
     began = time.monotonic()
     try:
-        second = client(url).connect()
+        second = client(url, trusts=trusts).connect()
     except GridError as error:
         yield failed("data connection", error)
         return
@@ -113,11 +118,11 @@ def _software(status: Status) -> Finding:
     if status.software == __version__:
         return Finding("coordinator's grid", Level.OK, f"{status.software}, as here")
     why = f"here is {__version__}; one minor release apart works"
-    hint = f"pip install distributed-grid=={status.software}, or upgrade the coordinator"
+    hint = f"install the wheel of {status.software} here, or upgrade the coordinator: docs/services.md"
     return Finding("coordinator's grid", Level.WARNING, status.software, why, hint)
 
 
-def _grid(connection: GridClient, status: Status, node: str) -> Iterator[Finding]:
+def _grid(connection: GridClient, status: Status, node: str, config: "ClusterConfig") -> Iterator[Finding]:
     if status.trouble:
         yield Finding("grid", Level.ERROR, "it takes no new jobs", status.trouble, "see to that on the master")
     nodes = connection.nodes()
@@ -130,6 +135,7 @@ def _grid(connection: GridClient, status: Status, node: str) -> Iterator[Finding
         yield Finding("nodes", Level.WARNING, "no node is known", "nothing can be lent", "grid token create; README")
     else:
         yield Finding("nodes", Level.OK, what)
+    yield from _strangers(config, [one.facts.name for one in nodes])
     if other := sorted({one.facts.software for one in nodes} - {status.software}):
         names = ", ".join(one.facts.name for one in nodes if one.facts.software != status.software)
         why = f"{names}: {', '.join(other)}; the coordinator has {status.software}"
@@ -147,6 +153,15 @@ def _grid(connection: GridClient, status: Status, node: str) -> Iterator[Finding
     if mine is not None and mine.withheld and mine.state is NodeState.UP:
         why = "; ".join(f"{one.what}: {one.why}" for one in mine.withheld[:3])
         yield Finding("this node lends", Level.OK, f"{mine.offered} now; not all, since {why}")
+
+
+def _strangers(config: "ClusterConfig", known: list[str]) -> Iterator[Finding]:
+    """The nodes of the configuration that the grid does not have: nothing that is set for them counts."""
+    for name in [one.name for one in config.nodes if one.name not in known][:5]:
+        where = config.origins.get(f"nodes.{name}.name", "the configuration")
+        hint = suggestion(name, known) or "leave the entry out, or give the name as in `grid nodes`"
+        what, why = f"the grid has no node {name}", f"{where} has settings for it, which count nowhere"
+        yield Finding("nodes' settings", Level.WARNING, what, why, hint)
 
 
 def check_agent_connection(state_dir: Path) -> Iterator[Finding]:
@@ -190,7 +205,7 @@ def check_agent_connection(state_dir: Path) -> Iterator[Finding]:
 _COLORS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--state-dir", metavar="DIR", help="State directory of this machine's coordinator.")
 @click.option("--agent-state-dir", metavar="DIR", help="State directory of this machine's agent.")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
@@ -228,6 +243,7 @@ def text_of(findings: list[Finding], colored: bool = False) -> str:
 
 def examine(invocation: Invocation, state_dir: str | None, agent_state_dir: str | None) -> Iterator[Finding]:
     """All that can be found here. Nothing is changed."""
+    from distributed_grid.config.lending import unused_settings
     from distributed_grid.config.places import shown
 
     yield from _versions()
@@ -241,13 +257,15 @@ def examine(invocation: Invocation, state_dir: str | None, agent_state_dir: str 
     yield Finding(
         "configuration", Level.OK, f"read from {shown(config.path)}" if config.path else "none: all is as usual"
     )
+    if unused := unused_settings(config):
+        yield Finding("settings", Level.OK, f"accepted, and used by nothing yet: {', '.join(unused)}")
     name = config.node_name()
     here = config.agent_state_dir(name)
     yield from _coordinator(config)
     yield from _agent(config, here)
     yield from _linger()
     yield from check_agent_connection(here)
-    yield from check_connection(invocation, name)
+    yield from check_connection(invocation, name, config)
 
 
 def _versions() -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """What `grid agent` and `grid coordinator` say of their services, which is the same for both."""
 
+import contextlib
 import os
 import shutil
 from typing import Any
@@ -53,16 +54,28 @@ def show_installed(unit: Unit, change: systemd.Change, more: dict[str, Any]) -> 
 
 
 def uninstall(at: systemd.Installed, purge: bool = False) -> None:
-    """Remove the service, and say what is left."""
+    """Remove the service, with `purge` its state and the user that was made for it too, and say what is left."""
     if not at.own:
         systemd.require_root(at.kind, "uninstall")
     state_dir = systemd.state_dir_of(at)
+    user = "" if at.own else systemd.user_of(at)
     systemd.remove(at)
-    left = "" if state_dir is None else f"; its state is still in {state_dir}"
-    if purge and state_dir is not None:
-        shutil.rmtree(state_dir)
-        left = f", and so is {state_dir}"
-    current().say(f"{at.unit} is removed{left}")
+    gone, kept = [at.unit], []
+    if state_dir is not None and not purge:
+        kept.append(f"its state is still in {state_dir}")
+    elif state_dir is not None:
+        if state_dir.exists():
+            shutil.rmtree(state_dir)
+        gone.append(str(state_dir))
+    if purge and not at.own:
+        with contextlib.suppress(OSError):  # the other service has its state there
+            systemd.STATE.rmdir()
+    if user and purge:
+        if why := systemd.remove_user(user):
+            kept.append(f"the user {user} is kept: {why}")
+        else:
+            gone.append(f"the user {user}")
+    current().say("; ".join([f"removed: {', '.join(gone)}", *kept]))
 
 
 def about(at: systemd.Installed) -> dict[str, Any]:

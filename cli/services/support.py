@@ -21,6 +21,7 @@ import click
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation, current
+from distributed_grid.cli.lazy import Command
 from distributed_grid.protocol.errors import BadValue, GridError
 
 REDACTED = "[hidden]"
@@ -75,7 +76,7 @@ _SHOWN = {"host", "gpu_backend", "cgroup", "gang_ports", "run_as", "walls", "tru
 """Settings of text whose values say nothing that has to stay here."""
 
 
-@click.command(name="support-dump")
+@click.command("support-dump", cls=Command)
 @click.option("--state-dir", metavar="DIR", help="State directory of this machine's coordinator.")
 @click.option("--agent-state-dir", metavar="DIR", help="State directory of this machine's agent.")
 @click.argument("file", metavar="[FILE.tar.gz]", default="")

@@ -73,7 +73,7 @@ def _of_the_machine(unit: Unit) -> dict[str, list[str]]:
     }
     if unit.kind == "agent" and user != "root":
         settings["ExecStartPre"] += [_copy(user, name) for name in COPIED]
-    if unit.state_dir.parent == Path("/var/lib/grid"):
+    if unit.state_dir.parent == STATE:
         settings["StateDirectory"] = [f"StateDirectory=grid/{unit.state_dir.name}"]
     else:
         settings |= {"StateDirectory": [f"ReadWritePaths={quoted(state)}"], "StateDirectoryMode": []}
@@ -144,6 +144,13 @@ UNAVAILABLE = 69
 """Exit code where there is no systemd to install into (EX_UNAVAILABLE of sysexits)."""
 MACHINE, OWN = "/etc/systemd/system", "systemd/user"
 SECONDS = 120.0
+LEAVE_SECONDS = 15.0
+USER_IN_USE = 8
+"""Exit code of userdel while processes of the user run."""
+STATE = Path("/var/lib/grid")
+"""Below it are the state directories of the machine's services, unless options say otherwise."""
+ACCOUNT = "Distributed Grid"
+"""The comment of the users that are made here, by which they are known again."""
 LINGER = Path("/var/lib/systemd/linger")
 """Has a file for each user whose own services run while they are not logged in."""
 
@@ -255,14 +262,39 @@ def make_user(name: str, home: Path) -> None:
     except KeyError:
         pass
     for argv in (
-        ["systemd-sysusers", "--inline", f'u {name} - "Distributed Grid" {home}'],
-        ["useradd", "--system", "--home-dir", str(home), "--shell", "/usr/sbin/nologin", name],
+        ["systemd-sysusers", "--inline", f'u {name} - "{ACCOUNT}" {home}'],
+        ["useradd", "--system", "--comment", ACCOUNT, "--home-dir", str(home), "--shell", "/usr/sbin/nologin", name],
     ):
         if shutil.which(argv[0]) is not None and _run(*argv).returncode == 0:
             return
     raise GridError(
         f"the user {name}, who the service is to run as, could not be made", hint=f"make it: useradd --system {name}"
     )
+
+
+def made_here(name: str) -> bool:
+    """Whether this user was made by `make_user`, for a service alone."""
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return found.pw_gecos.split(",")[0] == ACCOUNT and found.pw_uid != 0
+
+
+def remove_user(name: str) -> str:
+    """Remove a user that was made here and as whom no service is installed any more. Why it is kept; empty: it is
+    removed."""
+    if not made_here(name):
+        return "it was not made by the grid"
+    others = (Installed(kind, False) for kind in ("agent", "coordinator"))
+    if using := [at.unit for at in others if at.path.exists() and user_of(at) == name]:
+        return f"{using[0]} runs as it"
+    if shutil.which("userdel") is None:
+        return "there is no userdel here"
+    until = time.monotonic() + LEAVE_SECONDS  # what a service started may take a moment to end
+    while (done := _run("userdel", name)).returncode == USER_IN_USE and time.monotonic() < until:
+        time.sleep(0.2)
+    return _last(done.stderr) or f"userdel exits with {done.returncode}" if done.returncode else ""
 
 
 def check_runs(argv: Sequence[str], user: str) -> None:
@@ -373,6 +405,14 @@ def state_dir_of(at: Installed) -> Path | None:
             if "--state-dir" in argv[:-1]:
                 return Path(argv[argv.index("--state-dir") + 1])
     return None
+
+
+def user_of(at: Installed) -> str:
+    """The user that a service of the machine runs as, as its unit says; empty: root."""
+    for line in at.path.read_text().splitlines():
+        if line.startswith("User="):
+            return line.partition("=")[2]
+    return ""
 
 
 def lingers() -> bool:

@@ -1,21 +1,20 @@
-"""Authentication: who a connection is from, by its certificate, its bearer token, or the kernel (over the Unix socket
-of this machine), and never by what its hello claims. Without an authority everybody who can connect is an operator, and
-only this machine can."""
+"""Authentication: who a connection is from, by its certificate, its bearer token, or the kernel (for users of this
+machine), and never by what its hello claims. Without an authority the coordinator's own user and root are operators and
+agents under the names that they give, other users of this machine are clients, and nobody else can connect, unless
+`--insecure` lets them all."""
 
 import asyncio
-import contextlib
 import os
 import pwd
 import re
 import socket
 import ssl
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 
-from distributed_grid.coordinator.access.ca import Pki, Presented, presented
 from distributed_grid.coordinator.access.identities import Bearer
 from distributed_grid.coordinator.net.connection import Connection
 from distributed_grid.protocol.errors import BadValue, GridError, ProtocolMismatch
@@ -23,7 +22,11 @@ from distributed_grid.protocol.identity import PEOPLE, Identity, Role
 from distributed_grid.protocol.messages import Hello
 from distributed_grid.protocol.nodes import NodeFacts, check_facts
 from distributed_grid.protocol.placement import is_wall_uid
-from distributed_grid.runtime import unix
+from distributed_grid.runtime import loopback, unix
+from distributed_grid.runtime.accounts import AGENT, service_users
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.access.ca import Pki, Presented
 
 
 class NotAdmitted(GridError):
@@ -33,28 +36,36 @@ class NotAdmitted(GridError):
 class Admission:
     """Decides who a connection is from. `pki` None: there is no authority."""
 
-    def __init__(self, pki: Pki | None, grid: str) -> None:
+    def __init__(self, pki: "Pki | None", grid: str) -> None:
         self._pki = pki
         self._grid = grid
 
     async def authenticate(self, connection: Connection, hello: Hello) -> None:
         """Give a connection whose hello was read the name and role of its peer; it ends when what proved them expires.
         Raises NotAdmitted."""
-        connection.name, connection.rights = _authorized(await self._identity(connection), hello)
+        identity = await self._identity(connection, hello)
+        connection.name, connection.rights = _authorized(identity, hello, connection.via)
 
-    async def _identity(self, connection: Connection) -> Identity | None:
+    async def _identity(self, connection: Connection, hello: Hello) -> Identity | None:
         """The identity that the connection proves; None: there is no authority, so nothing has to be proved."""
         wire = connection.wire
-        ours: socket.socket | None = wire.transport.get_extra_info("socket")
-        if ours is not None and ours.family == socket.AF_UNIX:
+        ours: socket.socket = wire.transport.get_extra_info("socket")
+        # Where there is an authority, nodes have certificates.
+        node = hello.name if self._pki is None and hello.role in AGENTS else ""
+        if ours.family == socket.AF_UNIX:
             connection.via = f"uid {unix.credentials(ours).uid}"
-            return await asyncio.to_thread(identity_of_peer, ours, wire.accepted, self._grid)
+            uid = await asyncio.to_thread(user_of_peer, ours, wire.accepted)
+            return identity_of_user(uid, self._grid, node)
         if (bearer := wire.bearer) is not None:
             connection.via = f"bearer {bearer.id}"
             connection.holds_until(bearer.expires, "bearer token")
             return Identity(self._grid, bearer.role, bearer.name)
         if (shown := self.presented(wire)) is None:
-            return None
+            near = await asyncio.to_thread(user_on_loopback, ours)
+            if near in (None, 0, os.geteuid()):
+                return None
+            connection.via = f"uid {near}"
+            return identity_of_user(near, self._grid, node)
         connection.presented, connection.via = shown, f"certificate {shown.serial}"
         connection.holds_until(shown.life.end, "certificate")
         return shown.identity
@@ -73,7 +84,7 @@ class Admission:
         except GridError as error:
             raise NotAdmitted(error.what, error.why, error.hint) from None
 
-    def presented(self, wire: ServerConnection) -> Presented | None:
+    def presented(self, wire: ServerConnection) -> "Presented | None":
         """The certificate of a connection, which the handshake has verified; None: there is no authority. Raises
         NotAdmitted."""
         if self._pki is None:
@@ -87,7 +98,7 @@ class Admission:
                 hint="grid agent join, or grid login, with a token from `grid token create` on the master",
             )
         try:
-            shown = presented(certificate)
+            shown = self._pki.presented(certificate)
         except BadValue as error:
             raise NotAdmitted(error.what, error.why) from None
         identity = shown.identity
@@ -101,7 +112,7 @@ class Admission:
             )
         return shown
 
-    def still_holds(self, shown: Presented | None, bearer: Bearer | None) -> None:
+    def still_holds(self, shown: "Presented | None", bearer: Bearer | None) -> None:
         """Raise NotAdmitted where what was verified has been revoked since: admission waits here and there, and a
         revocation cuts only connections that are admitted."""
         if self._pki is None:
@@ -121,18 +132,23 @@ class Admission:
         return None
 
 
-def _authorized(identity: Identity | None, hello: Hello) -> tuple[str, Role]:
-    """The name and role of a peer. Raises NotAdmitted where its hello claims another one."""
-    agent = hello.role in ("agent", "agent-data")
+AGENTS = ("agent", "agent-data")
+"""What an agent says it is, on its two connections."""
+
+
+def _authorized(identity: Identity | None, hello: Hello, via: str) -> tuple[str, Role]:
+    """The name and role of a peer. Raises NotAdmitted where its hello claims another one. `via`: what proves who it
+    is."""
+    agent = hello.role in AGENTS
     if identity is None:
         return hello.name, Role.AGENT if agent else Role.OPERATOR
     if agent and (identity.role is not Role.AGENT or identity.name != hello.name):
         raise NotAdmitted(
             f"this connection may not speak for node {hello.name[:80]!r}",
-            why=f"its certificate is that of {identity.role} {identity.name}",
+            why=f"it comes from {identity.role} {identity.name}, by its {via}",
         )
     if not agent and identity.role not in PEOPLE:
-        raise NotAdmitted("a node may not ask what people ask", why=f"the certificate is that of node {identity.name}")
+        raise NotAdmitted("a node may not ask what people ask", why=f"it comes from node {identity.name}, by its {via}")
     return identity.name, identity.role
 
 
@@ -159,42 +175,42 @@ def host_of(header: str) -> str:
     return host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
 
 
-SERVICE_ACCOUNT, UNIT = "grid-agent", "grid-agent.service"
-UNITS = (Path("/etc/systemd/system"), Path("/run/systemd/system"), Path("/usr/lib/systemd/system"))
 OTHERWISE = "for a program that is to submit jobs, make a token of its own: grid token create --bearer --role client"
-_USER = re.compile(r"^User=(\S+)", re.MULTILINE)
 _NUMBERED = re.compile(r"uid-\d+")
 
 
-def identity_of_peer(ours: socket.socket, accepted: float, grid: str) -> Identity:
-    """Who is at the other end of a Unix socket that was accepted at this time (`unix.boot_clock`). The name is looked
-    up each time, for users may change. Raises NotAdmitted for jobs, and for peers that are gone."""
+def user_of_peer(ours: socket.socket, accepted: float) -> int:
+    """The user at the other end of a Unix socket that was accepted at this time (`unix.boot_clock`). Raises NotAdmitted
+    for jobs, and for peers that are gone."""
     try:
-        uid = unix.judge(ours, accepted=accepted).uid
-        if is_wall_uid(uid):
-            raise unix.PeerRefused(f"user {uid} is of the range that walls give to jobs", job=True)
+        return unix.judge(ours, accepted=accepted).uid
     except unix.PeerRefused as refused:
         what = "a job may not come in by the coordinator's socket" if refused.job else "this connection is refused"
         raise NotAdmitted(what, str(refused), OTHERWISE) from None
-    own = os.geteuid()
-    if uid not in (0, own) and uid in service_accounts():
+
+
+def user_on_loopback(ours: socket.socket) -> int | None:
+    """The user at the other end of a TCP connection, if that is on this machine. Raises NotAdmitted."""
+    try:
+        return loopback.peer_user(ours)
+    except loopback.UnknownUser as unknown:
+        raise NotAdmitted("this connection is refused", str(unknown)) from None
+
+
+def identity_of_user(uid: int, grid: str, node: str) -> Identity:
+    """Who a user of this machine is to the grid. `node`: of which node it says that it is the agent, where it is to be
+    believed. The name is looked up each time, for users may change. Raises NotAdmitted for users that jobs run as."""
+    if is_wall_uid(uid):
+        why = f"user {uid} is of the range that walls give to jobs"
+        raise NotAdmitted("a job may not come in by the coordinator's socket", why, OTHERWISE)
+    own = uid in (0, os.geteuid())
+    service = not own and uid in service_users(AGENT)
+    if node and (own or service):
+        return Identity(grid, Role.AGENT, node)
+    if service:
         why = f"{user_name(uid)} is the user of this machine's agent, and jobs may run as it"
         raise NotAdmitted("a service account is no client of the grid", why, OTHERWISE)
-    return Identity(grid, Role.OPERATOR if uid in (0, own) else Role.CLIENT, user_name(uid))
-
-
-def service_accounts() -> set[int]:
-    """The users of agents that this machine's systemd runs: the default one, and those that their unit names."""
-    named = {SERVICE_ACCOUNT}
-    for folder in UNITS:
-        for path in (folder / UNIT, *folder.glob(f"{UNIT}.d/*.conf")):
-            with contextlib.suppress(OSError):
-                named |= set(_USER.findall(path.read_text(errors="replace")))
-    found = set()
-    for name in named:
-        with contextlib.suppress(KeyError):
-            found.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
-    return found
+    return Identity(grid, Role.OPERATOR if own else Role.CLIENT, user_name(uid))
 
 
 def user_name(uid: int) -> str:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from distributed_grid.coordinator.access.identities import Identities
+from distributed_grid.coordinator.access.identities import IDENTITIES, Identities, has_authority
 from distributed_grid.identity.keys import (
     RENEW_AT,
     Validity,
@@ -176,11 +176,6 @@ def _usage(signs: bool) -> x509.KeyUsage:
     )
 
 
-PKI = "pki"
-"""The authority's folder in the coordinator's state directory."""
-IDENTITIES = "identities.db"
-
-
 class Lives(NamedTuple):
     """Lives of certificates by role, and how long after expiry a node that still has jobs may renew its own (s)."""
 
@@ -205,16 +200,12 @@ class Pki:
         self.lives = lives
         self.authority = Authority.load(folder, grid)
         self.identities = Identities(folder / IDENTITIES)
-
-    @staticmethod
-    def exists(folder: Path) -> bool:
-        """Whether there is an authority in this folder."""
-        return (folder / "ca.key").exists()
+        self.presented = presented
 
     @staticmethod
     def create(folder: Path, grid: str, hosts: Iterable[str]) -> "Pki":
         """Make the authority and the coordinator's certificate. Raises GridError where there is one already."""
-        if Pki.exists(folder):
+        if has_authority(folder):
             raise GridError(
                 f"there is an authority in {folder} already",
                 why="with a new one, all nodes and people would have to join again",

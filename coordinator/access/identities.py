@@ -16,7 +16,15 @@ import msgspec
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import PEOPLE, Role, check_name
 
+PKI = "pki"
+"""The authority's folder in the coordinator's state directory."""
+IDENTITIES = "identities.db"
 ID_BYTES, SECRET_BYTES = 4, 32
+
+
+def has_authority(folder: Path) -> bool:
+    """Whether there is an authority in this folder. (Without one a coordinator does not load `cryptography`.)"""
+    return (folder / "ca.key").exists()
 
 
 def new_secret() -> tuple[str, str]:

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from distributed_grid.coordinator.access.ca import PKI, Pki, checked
+from distributed_grid.coordinator.access.ca import Pki, checked
+from distributed_grid.coordinator.access.identities import PKI
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.net.limits import FailedTries, LogThrottle
 from distributed_grid.coordinator.net.listener import OPEN_TO_PASS
@@ -24,11 +24,12 @@ from distributed_grid.protocol.errors import BadFrame, GridError
 from distributed_grid.protocol.identity import Role, check_name
 from distributed_grid.protocol.messages import Refused
 from distributed_grid.protocol.messages.handshake import Join, Joined
+from distributed_grid.runtime.logs import get_logger
 from distributed_grid.runtime.service import locked, prepare
 
 JOIN_SECONDS = 10.0
 
-log = structlog.get_logger("joining")
+log = get_logger("joining")
 
 
 class Joining:

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
-import structlog
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
@@ -27,13 +26,14 @@ from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import NewCertificate, Refused, WantCertificate
 from distributed_grid.protocol.messages.handshake import Challenge, Renew, signed_to_renew
 from distributed_grid.protocol.text import format_duration
+from distributed_grid.runtime.logs import get_logger
 
 SECONDS = 10.0
 AT_MOST = 20
 """Renewals of one name within the life of a certificate: its owner may be on several machines."""
 AGAIN = "grid agent join, with a token from `grid token create --node {name}` on the master"
 
-log = structlog.get_logger("renewing")
+log = get_logger("renewing")
 
 
 class Renewals:

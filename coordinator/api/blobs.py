@@ -1,5 +1,5 @@
-"""Shipped files at the coordinator: blobs by the hash of their content, on disk, bounded by the size of the cache
-and by a quota for each user.
+"""Shipped files at the coordinator: blobs by the hash of their content, on disk, with who has sent them, bounded by the
+size of the cache and by a quota for each user.
 """
 
 import asyncio
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import structlog
-
 from distributed_grid.coordinator.store.open import sync
 from distributed_grid.protocol.bundle import MANIFEST_BYTES, decode_manifest, hasher, is_blob_hash
 from distributed_grid.protocol.codec import PART_BYTES
@@ -22,6 +20,7 @@ from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages import BlobData, PutBlob, WantBlob
 from distributed_grid.protocol.resources import format_bytes
 from distributed_grid.runtime.faults import fault
+from distributed_grid.runtime.logs import get_logger
 
 QUOTA = 10 << 30
 PART_OF_DISK = 4
@@ -70,8 +69,8 @@ class _Account:
 
 
 class Quota:
-    """`limit` is in bytes. `size` tells a blob's size (None: it is gone), `contents` the blobs of a manifest, and
-    `live` the manifests that live jobs of a user need."""
+    """`limit` is in bytes. `size` tells a blob's size (None: it is gone), `contents` the blobs of a manifest, `live`
+    the manifests that live jobs of a user need, and `sent` what the user had sent before the coordinator started."""
 
     def __init__(
         self,
@@ -80,8 +79,10 @@ class Quota:
         contents: Callable[[str], Iterable[str]],
         live: Callable[[str], Iterable[str]],
         clock: Callable[[], float] = time.monotonic,
+        sent: Callable[[str], Iterable[str]] = lambda user: (),
     ) -> None:
         self.limit = limit
+        self._sent = sent
         self._size = size
         self._contents = contents
         self._live = live
@@ -127,7 +128,7 @@ class Quota:
     def _account(self, user: str) -> _Account:
         if (account := self._accounts.get(user)) is None:
             account = self._accounts[user] = _Account()
-            for blob in self._needed(user):  # submitted before this coordinator started
+            for blob in self._needed(user).union(self._sent(user)):  # before this coordinator started
                 if (size := self._size(blob)) is not None:
                     account.count(blob, size, self._clock() - RECENT)
         return account
@@ -177,7 +178,7 @@ MANIFESTS = 16
 YOUNG = 3600.0
 """Seconds after its last use during which a blob stays in any case: its job may not have been submitted yet."""
 
-log = structlog.get_logger("blobs")
+log = get_logger("blobs")
 
 
 @dataclass(slots=True)
@@ -220,6 +221,7 @@ class Uploads:
             size, upload.size = upload.size, 0
             self._blobs.quota.arrives(self._user, -size)
             self._blobs.quota.refers(self._user, (part.blob,))
+            await asyncio.to_thread(self._blobs.note_sender, self._user, part.blob)
             return True
         except (GridError, OSError) as error:
             self._drop(part.blob)
@@ -269,7 +271,9 @@ class Blobs:
             left.unlink()
         self._size: int | None = None  # unknown until something is added
         self._manifests: dict[str, frozenset[str]] = {}
-        self.quota = Quota(quota or default_quota(root), self.size, self.contents, needed_by)
+        self._senders = root / "senders"
+        """A folder for each user, with an empty file for each blob that the user has sent."""
+        self.quota = Quota(quota or default_quota(root), self.size, self.contents, needed_by, sent=self.sent_by)
 
     def _path(self, blob: str) -> Path:
         return self._root / blob[:2] / blob
@@ -285,6 +289,20 @@ class Blobs:
         except OSError:  # a disk that takes no writing still has what it has
             return self._path(blob).exists()
         return True
+
+    def note_sender(self, user: str, blob: str) -> None:
+        """The user has sent this blob, which the next coordinator is to know. Not synced: after a power cut it may have
+        to be sent again."""
+        with suppress(OSError):
+            folder = self._senders / _folder_of(user)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (folder / blob).touch(0o600)
+
+    def sent_by(self, user: str) -> list[str]:
+        """What the user has sent, also to an earlier coordinator; some of it may be gone."""
+        with suppress(OSError):
+            return os.listdir(self._senders / _folder_of(user))
+        return []
 
     def size(self, blob: str) -> int | None:
         """Its bytes; None: it is not here."""
@@ -434,12 +452,22 @@ class Blobs:
                 with suppress(OSError):
                     os.unlink(path)
                     size -= bytes_
+                    self._forget_senders(os.path.basename(path))
         return size
+
+    def _forget_senders(self, blob: str) -> None:
+        for folder in self._senders.glob("*"):
+            (folder / blob).unlink(missing_ok=True)
 
 
 @fault("coordinator.blob")
 def _sync(fd: int) -> None:
     os.fsync(fd)
+
+
+def _folder_of(user: str) -> str:
+    """A name may have characters that no file's may."""
+    return hashlib.blake2b(user.encode(), digest_size=16).hexdigest()
 
 
 def _reason(error: OSError) -> str:

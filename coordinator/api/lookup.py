@@ -42,8 +42,12 @@ from distributed_grid.protocol.messages import (
 )
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
 
-LIST_BYTES = BULK_BYTES - (64 << 10)
-"""Maximum size of one answer; the rest is left out, and the answer says so."""
+ANSWER_BYTES = BULK_BYTES - (64 << 10)
+"""Maximum size of one answer."""
+LIST_BYTES = 64 << 10
+"""Size of an answer with a part of a list; the rest is asked for behind it, so that others have their turn between."""
+LIST_JOBS = 250
+"""Maximum number of jobs in such an answer."""
 REF_CHARS = 150
 """Maximum length of a reference; a longer one is not looked up."""
 REFS = 1000
@@ -205,16 +209,18 @@ class Lookup:
             message = msgspec.structs.replace(message, user=sight.only)
         most = max(0, min(message.limit, 100_000))
         whole = self._groups(message, most) if message.fold and not message.past else []
+        most = min(most, LIST_JOBS)
         found: list[Job] = list(itertools.islice(self._living(message), most + 1))
         if len(found) <= most and message.ended and (not message.states or State.ENDED in message.states):
             past = message.past and (message.past[0], message.past[2]) if message.past and message.past[0] else None
-            found += self.store.list_ended(most + 1 - len(found), message.user, past, message.fold, message.boosts)
+            which = message.fold, message.boosts, message.failed
+            found += self.store.list_ended(most + 1 - len(found), message.user, past, *which)
         views: list[JobView] = []
         size = 0
         for job in found[:most]:
             view = sight.job(_short(job.view(job.reason or self._held(job))))
             size += len(msgspec.msgpack.encode(view))
-            if size > LIST_BYTES:
+            if size > LIST_BYTES and (views or size > ANSWER_BYTES):
                 break
             views.append(view)
         return Jobs(message.id, tuple(views), more=len(views) < len(found), groups=tuple(map(sight.group, whole)))
@@ -232,7 +238,7 @@ class Lookup:
             found += [groups.view(group, {}) for group in past if group.id not in self.state.groups]
         wanted = [view for view in found if view is not None]
         if message.states:
-            wanted = [view for view in wanted if any(view.states.get(state) for state in message.states)]
+            wanted = [view for view in wanted if _has_some(view, message)]
         return [_short_group(view) for view in wanted]
 
     def _living(self, message: ListJobs) -> Iterator[Job]:
@@ -257,6 +263,12 @@ class Lookup:
         return [job for job in stored if job is not None]
 
 
+def _has_some(group: GroupView, message: ListJobs) -> bool:
+    """Whether some of its members are in a state that is asked for."""
+    states = {state: count for state, count in group.states.items() if state is not State.ENDED or not message.failed}
+    return any(states.get(state) for state in message.states) or (message.failed and group.failed > 0)
+
+
 def _short_group(view: GroupView) -> GroupView:
     return msgspec.structs.replace(view, spec=msgspec.structs.replace(view.spec, env={}))
 
@@ -273,23 +285,24 @@ T = TypeVar("T")
 
 def node_page(state: GridState, now: float, past: str) -> tuple[tuple[NodeView, ...], str]:
     """The nodes behind the one named `past`, in the order of their names; and where to go on (empty: these are all)."""
-    found, last = _page(((view.facts.name, view) for view in views.nodes(state, now)), past)
+    names = state.index.behind(past)
+    found, last = _page((name, views.node_view(state.nodes[name], now)) for name in names)
     return tuple(found), last
 
 
 def shared_page(state: GridState, sight: Visibility, now: float, number: int, only: str, past: str) -> Shared:
     """What is offered and what is lent on the nodes behind that one. All of one node is in one answer."""
-    offers, allocations = views.offers(state, now, only), views.allocations(state, only)
-    of: dict[str, tuple[list[OfferView], list[AllocationView]]] = {}
-    for offer in offers:
-        of.setdefault(offer.node, ([], []))[0].append(offer)
-    for allocation in allocations:
-        of.setdefault(allocation.node, ([], []))[1].append(sight.allocation(allocation))
-    found, last = _page(of.items(), past)
+
+    def on(name: str) -> tuple[OfferView | None, tuple[AllocationView, ...]]:
+        held = views.allocations(state, name)
+        return views.offer_view(state.nodes[name], now), tuple(map(sight.allocation, held))
+
+    names = (name for name in state.index.behind(past) if only in ("", name))
+    found, last = _page((name, there) for name in names if any(there := on(name)))
     return Shared(
         number,
-        tuple(offer for on_one, _ in found for offer in on_one),
-        tuple(allocation for _, on_one in found for allocation in on_one),
+        tuple(offer for offer, _ in found if offer is not None),
+        tuple(allocation for _, held in found for allocation in held),
         last,
     )
 
@@ -320,10 +333,11 @@ def boost_page(whole: Boosts, past: tuple[float, str] | None) -> Boosts:
     return msgspec.structs.replace(whole, boosts=tuple(found), nodes=tuple(nodes))
 
 
-def _page(of: Iterable[tuple[str, T]], past: str) -> tuple[list[T], str]:
+def _page(of: Iterable[tuple[str, T]]) -> tuple[list[T], str]:
+    """As many of these as one answer holds, and the name of the last (empty: these are all)."""
     size, last = 0, ""
     found: list[T] = []
-    for name, view in sorted((pair for pair in of if pair[0] > past), key=lambda pair: pair[0]):
+    for name, view in of:
         size += len(msgspec.msgpack.encode(view))
         if size > LIST_BYTES and found:
             return found, last

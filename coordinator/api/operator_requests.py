@@ -1,18 +1,29 @@
-"""What operators ask: tokens to make, list and revoke, certificates to revoke, and orders for nodes."""
+"""What operators ask: tokens to make, list and revoke, certificates to revoke, orders for nodes, and rights."""
 
 import math
 import time
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.access.ca import Pki, presented
-from distributed_grid.coordinator.access.renewing import Renewals
-from distributed_grid.coordinator.core.commands import DrainAsked, ForgetAsked, LabelAsked, UndrainAsked
+from distributed_grid.coordinator.core.commands import (
+    DrainAsked,
+    ForgetAsked,
+    LabelAsked,
+    RightsSet,
+    SetAsked,
+    UndrainAsked,
+)
 from distributed_grid.coordinator.net.connection import Connection
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import PEOPLE, Role
-from distributed_grid.protocol.nodes import REASON_CHARS, check_labels
+from distributed_grid.protocol.messages.rights import NO_RIGHTS, check_name
+from distributed_grid.protocol.nodes import ORDERED, REASON_CHARS, check_labels
 from distributed_grid.protocol.text import MOST
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.access.ca import Pki
+    from distributed_grid.coordinator.access.renewing import Renewals
 
 Cut = Callable[[Role | None, str, Collection[str]], int]
 
@@ -27,7 +38,7 @@ class AccessRequests:
     """Answers requests about tokens and certificates. `cut` ends the live connections of a role and name, and of bearer
     tokens, and returns how many there were."""
 
-    def __init__(self, pki: Pki | None, cut: Cut, renewals: Renewals | None) -> None:
+    def __init__(self, pki: "Pki | None", cut: Cut, renewals: "Renewals | None") -> None:
         self._pki = pki
         self._renewals = renewals
         self._cut = cut
@@ -52,15 +63,15 @@ class AccessRequests:
 
     def renew(self, connection: Connection, asked: messages.WantCertificate) -> messages.NewCertificate:
         """A new certificate for a peer that is connected with one. The connection ends when the new one expires."""
-        if self._renewals is None:
+        if self._renewals is None or self._pki is None:
             return messages.NewCertificate(error="this grid has no authority", id=asked.id)
         answer = self._renewals.renew(connection.presented, asked)
         if answer.certificate:
-            connection.presented = shown = presented(answer.certificate.encode())
+            connection.presented = shown = self._pki.presented(answer.certificate.encode())
             connection.holds_until(shown.life.end, "certificate")
         return answer
 
-    def _make(self, pki: Pki, user: str, asked: messages.MakeToken) -> messages.TokenMade:
+    def _make(self, pki: "Pki", user: str, asked: messages.MakeToken) -> messages.TokenMade:
         if asked.role is Role.COORDINATOR:
             raise GridError("a coordinator does not join by a token", hint="grid init makes one")
         if asked.bearer:
@@ -71,7 +82,7 @@ class AccessRequests:
         )
         return messages.TokenMade(id=asked.id, token=token)
 
-    def _list(self, pki: Pki, asked: messages.ListAccess) -> messages.Access:
+    def _list(self, pki: "Pki", asked: messages.ListAccess) -> messages.Access:
         now = time.time()
         tokens = (
             messages.TokenView(one.id, one.role, one.name, one.uses, one.expires, one.creator, one.labels)
@@ -87,7 +98,7 @@ class AccessRequests:
         ]
         return messages.Access(id=asked.id, tokens=tuple(tokens), members=tuple(members))
 
-    def _withdraw(self, pki: Pki, asked: messages.Withdraw) -> messages.Done:
+    def _withdraw(self, pki: "Pki", asked: messages.Withdraw) -> messages.Done:
         if asked.token:
             if gone := pki.identities.bearers.withdraw(time.time(), id=asked.token):
                 ended = self._cut(None, "", gone)
@@ -116,11 +127,12 @@ NODES_MOST = 10_000
 """Nodes that one request may name."""
 
 
+Order = messages.DrainNodes | messages.UndrainNodes | messages.LabelNodes | messages.SetNodes | messages.ForgetNodes
+
+
 def order(
-    message: messages.DrainNodes | messages.UndrainNodes | messages.LabelNodes | messages.ForgetNodes,
-    user: str,
-    token: Callable[[], int],
-) -> DrainAsked | UndrainAsked | LabelAsked | ForgetAsked:
+    message: Order, user: str, token: Callable[[], int]
+) -> DrainAsked | UndrainAsked | LabelAsked | SetAsked | ForgetAsked:
     """The event for the ledger, with a `token` that is drawn once the request has been checked. Raises BadValue."""
     if not message.nodes:
         raise BadValue("no node is named", hint="see `grid nodes`")
@@ -136,5 +148,19 @@ def order(
         case messages.LabelNodes(nodes=nodes, labels=labels):
             check_labels(labels)
             return LabelAsked(token(), nodes, labels, user)
+        case messages.SetNodes(nodes=nodes, values=values, unset=unset):
+            if not (values.given() or unset):
+                raise BadValue("nothing is to be set", hint="see `grid node set --help`")
+            if others := [name for name in (*values.given(), *unset) if name not in ORDERED]:
+                raise BadValue(f"{others[0][:80]!r} is not set by orders", why=f"only {', '.join(ORDERED)} are")
+            return SetAsked(token(), nodes, values, unset, user)
         case messages.ForgetNodes(nodes=nodes):
             return ForgetAsked(token(), nodes, user)
+
+
+def rights(message: messages.SetRights, user: str, token: Callable[[], int]) -> RightsSet:
+    """The event for the ledger, as `order`. Raises BadValue."""
+    check_name(message.whose, message.name)
+    if message.rights == NO_RIGHTS:
+        raise BadValue("no right is named", hint="such as --cores 8; see grid quota set --help")
+    return RightsSet(token(), message.whose, message.name, message.rights, user)

@@ -1,4 +1,5 @@
-"""Bulk data from nodes to clients: a client's want goes to the node's data connection, the answer goes back to it.
+"""Bulk data between nodes and clients: a client's want goes to the node's data connection, the answer goes back to it;
+the standard input of jobs goes the same way.
 
 Nothing is sent that was not asked for, and a want counts against its client and its node until it is answered; who has
 too much outstanding is given less at a time, never more. What an ended job's record holds is answered from there, so
@@ -11,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
-import structlog
 
 from distributed_grid.coordinator.api.blobs import Uploads
 from distributed_grid.coordinator.core.model import Job
@@ -21,9 +21,21 @@ from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.bundle import MOST_ENTRIES
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.identity import Role
-from distributed_grid.protocol.messages import FileData, Files, OpenData, Output, WantFile, WantFiles, WantOutput
+from distributed_grid.protocol.jobs import Cause, Outcome, OutputFull
+from distributed_grid.protocol.messages import (
+    FileData,
+    Files,
+    InputTaken,
+    OpenData,
+    Output,
+    PutInput,
+    WantFile,
+    WantFiles,
+    WantOutput,
+)
 from distributed_grid.protocol.messages.roles import Reach
-from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.nodes import Layer, NodeFacts
+from distributed_grid.runtime.logs import get_logger
 
 CLIENT_BYTES = 1 << 20
 NODE_BYTES = 8 << 20
@@ -42,10 +54,10 @@ ANSWER_SECONDS = 60.0
 MOST_LATE = 1024
 """Late answers that one node may owe before its data connection is cut."""
 
-log = structlog.get_logger("relay")
+log = get_logger("relay")
 
-Want = WantOutput | WantFiles | WantFile
-Answer = Output | Files | FileData
+Want = WantOutput | WantFiles | WantFile | PutInput
+Answer = Output | Files | FileData | InputTaken
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +79,8 @@ class Client:
     gone: bool = False
     read_from: set[str] = field(default_factory=set)
     """Allocations whose output or files it has asked for."""
+    sent_to: set[str] = field(default_factory=set)
+    """Allocations that it has sent standard input to."""
 
 
 @dataclass(slots=True)
@@ -79,7 +93,8 @@ class _Pending:
 
 @dataclass(slots=True, eq=False)
 class Agent:
-    """A connected agent: its control connection, and its data connection once it was needed."""
+    """A connected agent: its control connection, its data connection once it was needed, and the settings in effect
+    there once it has told them."""
 
     facts: NodeFacts
     session: str
@@ -90,6 +105,7 @@ class Agent:
     late: set[int] = field(default_factory=set)
     """Questions on the data connection that timed out; an answer that still comes is dropped."""
     bytes: int = 0
+    settings: Layer | None = None
 
     @property
     def name(self) -> str:
@@ -116,28 +132,33 @@ class Relay:
     def _refuse(self, client: Client, want: Want, sight: Visibility) -> str:
         if client.wants >= WANTS:
             return f"more than {WANTS} questions unanswered at the same time"
-        if isinstance(want, WantOutput):
-            if want.stream not in ("stdout", "stderr"):
-                return "the stream must be stdout or stderr"
-            if not 0 <= want.wait <= WAIT_SECONDS:
-                want = msgspec.structs.replace(want, wait=WAIT_SECONDS)
+        if isinstance(want, WantOutput) and want.stream not in ("stdout", "stderr"):
+            return "the stream must be stdout or stderr"
+        if isinstance(want, WantOutput | PutInput) and not 0 <= want.wait <= WAIT_SECONDS:
+            want = msgspec.structs.replace(want, wait=WAIT_SECONDS)
         if not isinstance(want, WantFiles) and not 0 <= want.offset <= MOST_BYTES:
             return f"an offset is from 0 to {MOST_BYTES}"
         job = self._job_of(want)
+        if isinstance(want, WantOutput) and job is not None and job.spec.output_full is OutputFull.DROP:
+            want = msgspec.structs.replace(want, reader="")
         if job is not None and not sight.sees(job.user):
             job = None
-        if answer := _recorded(want, job):
+        node, outcome = self._attempt(want, job)
+        if answer := _recorded(want, outcome):
             client.connection.send(answer)
             return ""
-        node = self._node_of(want.allocation, job)
         agent = self._agents.get(node)
         if agent is None:
             return _away(node) if node else f"no allocation {want.allocation[:100]!r}"
         size = 0
         if not isinstance(want, WantFiles):
             room = min(CLIENT_BYTES - client.bytes, NODE_BYTES - agent.bytes, PART_BYTES)
-            size = max(0, min(want.size, max(room, LEAST_BYTES)))
-            want = msgspec.structs.replace(want, size=size)
+            wanted = len(want.data) if isinstance(want, PutInput) else want.size
+            size = max(0, min(wanted, max(room, LEAST_BYTES)))
+            if not isinstance(want, PutInput):
+                want = msgspec.structs.replace(want, size=size)
+            elif size < wanted:  # the node's answer says how far it came
+                want = msgspec.structs.replace(want, data=want.data[:size], end=False)
         self._pass_on(agent, _Pending(client, want, size))
         return ""
 
@@ -147,16 +168,21 @@ class Relay:
         agent.bytes += pending.size
         pending.client.bytes += pending.size
         pending.client.wants += 1
-        seconds = ANSWER_SECONDS + (pending.want.wait if isinstance(pending.want, WantOutput) else 0)
+        seconds = ANSWER_SECONDS + (pending.want.wait if isinstance(pending.want, WantOutput | PutInput) else 0)
         pending.timer = asyncio.get_running_loop().call_later(seconds, self._expire, agent, number)
         if agent.data is not None:
-            agent.data.send(msgspec.structs.replace(pending.want, id=number))
+            self._send(agent.data, number, pending)
         elif agent.opening is None:
             agent.opening = asyncio.get_running_loop().create_future()
             agent.control.send(OpenData(session=agent.session))
             task = asyncio.create_task(self._opened(agent, agent.opening))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _send(self, connection: Connection, number: int, pending: _Pending) -> None:
+        connection.send(msgspec.structs.replace(pending.want, id=number))
+        if isinstance(pending.want, PutInput):
+            pending.want = msgspec.structs.replace(pending.want, data=b"")  # the client has it until it is in the pipe
 
     def _expire(self, agent: Agent, number: int) -> None:
         """The node is connected and has not answered in time."""
@@ -183,7 +209,7 @@ class Relay:
         agent.data = connection
         agent.late.clear()
         for number, pending in agent.pending.items():
-            connection.send(msgspec.structs.replace(pending.want, id=number))
+            self._send(connection, number, pending)
         if agent.opening is not None:
             if not agent.opening.done():
                 agent.opening.set_result(None)
@@ -241,25 +267,37 @@ class Relay:
             pending = self._settle(agent, number)
             if pending is not None and not pending.client.gone:
                 # The job may have ended since it was asked.
-                answer = _recorded(pending.want, self._job_of(pending.want))
+                _, outcome = self._attempt(pending.want, self._job_of(pending.want))
+                answer = _recorded(pending.want, outcome)
                 pending.client.connection.send(answer or _error(pending.want, why))
 
     def _job_of(self, want: Want) -> Job | None:
         return self._job(want.allocation.rpartition(".")[0])
 
-    def _node_of(self, allocation: str, job: Job | None) -> str:
+    def _attempt(self, want: Want, job: Job | None) -> tuple[str, Outcome | None]:
+        """The node of an attempt, and how it ended, as far as that is on record."""
         if job is None:
-            return ""
-        return job.node if job.allocation == allocation else self._store.node_of(allocation)
+            return "", None
+        if job.allocation == want.allocation and job.node:
+            return job.node, job.outcome
+        past = self._store.past(want.allocation)
+        if past is None:
+            return "", None
+        return past.node, past.outcome or (_NEVER_RAN if not past.started else None)
 
 
-def _recorded(want: Want, job: Job | None) -> Output | None:
-    """The answer from the job's record, if the output stored there begins at the offset or before."""
+_NEVER_RAN = Outcome(Cause.NOT_PLACED, started=False)
+
+
+def _recorded(want: Want, outcome: Outcome | None) -> Output | InputTaken | None:
+    """The answer from the attempt's record: the output stored there, if it begins at the offset or before; or that
+    nothing reads standard input any more."""
+    if outcome is None:
+        return None
+    if isinstance(want, PutInput):
+        return InputTaken(id=want.id, over=True)
     if not isinstance(want, WantOutput):
         return None
-    if job is None or job.outcome is None or job.allocation != want.allocation:
-        return None
-    outcome = job.outcome
     size, tail = (
         (outcome.stdout_size, outcome.stdout_tail)
         if want.stream == "stdout"
@@ -282,6 +320,8 @@ def _misfit(pending: _Pending, answer: Answer) -> str:
         case (WantFile(), FileData()):
             if not (answer.data or answer.end or answer.error) and pending.size:
                 return "a part of a file without bytes that is not its end"
+        case (PutInput(), InputTaken()):
+            return ""
         case (WantFiles(), Files()):
             if len(answer.files) > MOST_ENTRIES:
                 return f"a list of {len(answer.files)} files, and {MOST_ENTRIES} are the most"
@@ -305,3 +345,5 @@ def _error(want: Want, text: str) -> Answer:
             return Files(id=want.id, error=text)
         case WantFile():
             return FileData(id=want.id, error=text)
+        case PutInput():
+            return InputTaken(id=want.id, error=text)

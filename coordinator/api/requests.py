@@ -13,12 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import structlog
 
 from distributed_grid import __version__
 from distributed_grid.coordinator.api.blobs import Blobs, Uploads
 from distributed_grid.coordinator.api.lookup import (
-    LIST_BYTES,
+    ANSWER_BYTES,
     GroupWatches,
     JobWatches,
     Lookup,
@@ -27,8 +26,9 @@ from distributed_grid.coordinator.api.lookup import (
     node_page,
     shared_page,
 )
-from distributed_grid.coordinator.api.operator_requests import AccessRequests, order
+from distributed_grid.coordinator.api.operator_requests import AccessRequests, order, rights
 from distributed_grid.coordinator.api.relay import Client, Relay
+from distributed_grid.coordinator.api.settings import GridSettings
 from distributed_grid.coordinator.api.submissions import LONGEST, Submissions, check_request, neighbours, resolved
 from distributed_grid.coordinator.audit.entries import NAMED, AuditedRequest
 from distributed_grid.coordinator.audit.log import RequestLog
@@ -42,6 +42,7 @@ from distributed_grid.coordinator.core.commands import (
     SignalAsked,
 )
 from distributed_grid.coordinator.core.explain import why as explain
+from distributed_grid.coordinator.core.queue import rights as core_rights
 from distributed_grid.coordinator.core.queue.admission import refusal
 from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.coordinator.driver import Clock
@@ -52,15 +53,16 @@ from distributed_grid.coordinator.ray.reservations import RayReservations
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import State
-from distributed_grid.protocol.messages.roles import reach
+from distributed_grid.protocol.messages.roles import Reach, reach
 from distributed_grid.protocol.resources import capped
+from distributed_grid.runtime.logs import get_logger
 
 RECEIPTS = 1000
 """Maximum number of receipts in one answer."""
 REASON_CHARS = 500
 """Maximum length of the reason for a cancel."""
 
-log = structlog.get_logger("requests")
+log = get_logger("requests")
 
 
 class Requests:
@@ -77,7 +79,9 @@ class Requests:
         memory: Memory,
         boosts: BoostService,
         placing: RayReservations,
+        settings: GridSettings,
     ) -> None:
+        self._settings = settings
         self._placing = placing
         self._memory = memory
         self._boosts = boosts
@@ -137,7 +141,7 @@ class Requests:
 
     async def _dispatch(self, asked: AuditedRequest, client: Client, sight: Visibility, message: Any) -> None:
         match message:
-            case messages.WantOutput() | messages.WantFiles() | messages.WantFile():
+            case messages.WantOutput() | messages.WantFiles() | messages.WantFile() | messages.PutInput():
                 if why := self._relay.want(client, message, sight):
                     asked.later = True
                     asked.refused("unavailable", why)
@@ -186,14 +190,29 @@ class Requests:
                 self._reply(client, self._access.answer(client.user, message))
             case messages.WantCertificate():
                 client.connection.send(self._access.renew(client.connection, message))
-            case messages.DrainNodes() | messages.UndrainNodes() | messages.LabelNodes() | messages.ForgetNodes():
+            case messages.GetSettings():
+                self._reply(client, self._settings.answer(message))
+            case messages.ReloadSettings():
+                client.connection.send(messages.Done(message.id, await self._settings.reload()))
+            case (
+                messages.DrainNodes()
+                | messages.UndrainNodes()
+                | messages.LabelNodes()
+                | messages.SetNodes()
+                | messages.ForgetNodes()
+            ):
                 self._driver.trouble.refuse()
                 self._driver.put(order(message, client.user, lambda: self._answer_plainly(asked)))
+            case messages.SetRights():
+                self._driver.trouble.refuse()
+                self._driver.put(rights(message, client.user, lambda: self._answer_plainly(asked)))
+            case messages.GetQuota():
+                self._reply(client, self._quotas(client, sight, message))
 
     def _reply(self, client: Client, reply: Any) -> None:
         """Send an answer that may be large. Raises Unanswerable if it does not fit a frame."""
         size = len(msgspec.msgpack.encode(reply))
-        if size > LIST_BYTES:
+        if size > ANSWER_BYTES:
             raise Unanswerable(
                 "unavailable", f"the answer is too large ({size >> 20} MiB)", hint="ask for less at a time"
             )
@@ -228,6 +247,7 @@ class Requests:
         if not found.jobs:
             self._submitted(asked, client, message, found.known, 0, 0)
             return
+        self._settings.require_sharing()
 
         def waiting(command: Accepted | Rejected | Granted) -> None:
             if isinstance(command, Accepted):
@@ -295,7 +315,9 @@ class Requests:
     ) -> None:
         match message:
             case messages.RequestBoost():
-                one = self._submissions.again(sight, message.key) or await self._boosts.submission(message)
+                if (one := self._submissions.again(sight, message.key)) is None:
+                    self._settings.require_sharing()
+                    one = await self._boosts.submission(message)
                 no_other_boost(message, one)
                 self._submit(asked, client, sight, messages.Submit(message.id, (one,), message.watch))
             case messages.ExtendBoost():
@@ -328,11 +350,21 @@ class Requests:
             at=time.time(),
         )
 
+    def _quotas(self, client: Client, sight: Visibility, message: messages.GetQuota) -> messages.Quotas:
+        operator = sight.reach is not Reach.RIGHTS
+        if message.user not in ("", client.user) and not operator:
+            raise Unanswerable(
+                "not-allowed", "only operators may see the rights of others", f"{client.user} is a client"
+            )
+        user, everybody = message.user or client.user, operator and not message.user
+        found = core_rights.quotas(self._state, user, operator, everybody)
+        return messages.Quotas(message.id, found, core_rights.day_ends(self._clock()))
+
     def _why(self, client: Client, sight: Visibility, message: messages.AskWhy) -> None:
         job = self._lookup.first_waiting(sight, message.job) if message.job else None
         if job is None and message.request is None:
             raise BadValue("neither a job nor a request to explain")
-        request = message.request
+        request, operator = message.request, sight.reach is Reach.ALL
         if request is not None:
             check_request(request)
             request = resolved(request, client.host, "", self._state.policy)
@@ -340,7 +372,10 @@ class Requests:
             refused = refusal(self._state, 0, request)
             if refused is not None and refused.code == "bad-value":  # of what could never be done, more can be said
                 raise BadValue(refused.what, refused.why, refused.hint)
-        why = explain.why(self._state, job, request, self._clock(), client.user)
+            refused = core_rights.priority_refusal(self._state, 0, client.user, operator, request)
+            if refused is not None:
+                raise Unanswerable(refused.code, refused.what, refused.why, refused.hint)
+        why = explain.why(self._state, job, request, self._clock(), client.user, operator)
         if job is not None and why.job is None:
             why = msgspec.structs.replace(why, job=next(iter(self._lookup.views([job])), None))
         self._reply(client, sight.why(msgspec.structs.replace(why, id=message.id)))

@@ -12,10 +12,9 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-import structlog
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
@@ -23,20 +22,19 @@ from websockets.http11 import Request, Response
 
 from distributed_grid import __version__
 from distributed_grid.coordinator.access.admission import Admission, NotAdmitted, facts_of, host_of, is_valid_name
-from distributed_grid.coordinator.access.ca import Pki
-from distributed_grid.coordinator.access.joining import Joining
-from distributed_grid.coordinator.access.renewing import Renewals
 from distributed_grid.coordinator.api.blobs import Blobs
 from distributed_grid.coordinator.api.lookup import Lookup
 from distributed_grid.coordinator.api.operator_requests import AccessRequests
 from distributed_grid.coordinator.api.relay import Agent, Relay
 from distributed_grid.coordinator.api.requests import Requests
 from distributed_grid.coordinator.api.sessions import ClientSessions
+from distributed_grid.coordinator.api.settings import NOTHING, Configured, GridSettings
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.commands import (
     Accepted,
     AckExits,
     Alarm,
+    Configure,
     Granted,
     Heard,
     NodeDown,
@@ -66,8 +64,13 @@ from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismat
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages.handshake import AUTHORITY_PATH, JOIN_PATH, RENEW_PATH
-from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.nodes import NO_SETTINGS, NodeFacts
 from distributed_grid.runtime.local import SOCKET
+from distributed_grid.runtime.logs import get_logger
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.access.ca import Pki
+    from distributed_grid.coordinator.access.renewing import Renewals
 
 PROBE_SECONDS = 1.0
 """How long the old connection of a node has to answer a ping when an agent with its name comes."""
@@ -78,7 +81,7 @@ WORDS_PER_SECOND, WORDS_AT_ONCE = 20_000.0, 100_000.0
 HOST_CHARS = 255
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-log = structlog.get_logger("server")
+log = get_logger("server")
 
 
 class Server:
@@ -92,11 +95,13 @@ class Server:
         blobs: Blobs,
         audit: RequestLog,
         clock: Clock,
-        pki: Pki | None = None,
+        pki: "Pki | None" = None,
         memory_limit: int = 0,
         boosts: BoostService | None = None,
         placing: RayReservations | None = None,
         heartbeat: float = 2.0,
+        configured: Configured = NOTHING,
+        read: Callable[[], Awaitable[Configured]] | None = None,
     ) -> None:
         self._state = state
         self._heartbeat = heartbeat
@@ -105,24 +110,29 @@ class Server:
         self._blobs = blobs
         self._agents: dict[str, Agent] = {}
         self._words: dict[str, Bucket] = {}
+        self._settings = GridSettings(state, self._agents, configured, read)
         self._lookup = Lookup(state, store, driver)
         self._relay = Relay(self._agents, store, self._lookup.one)
         self._throttle = LogThrottle()
-        renewals = Renewals(pki, audit, state.nodes, self._throttle) if pki is not None else None
-        self._renewals = renewals
         self._doors: dict[str, Callable[[ServerConnection], Awaitable[None]]] = {}
         """Handlers of connections without an identity, by path."""
-        access = self._access = AccessRequests(pki, self._cut, renewals)
+        self._renewals: Renewals | None = None
+        if pki is not None:  # cryptography is slow to load
+            from distributed_grid.coordinator.access import joining, renewing
+
+            self._renewals = renewing.Renewals(pki, audit, state.nodes, self._throttle)
+            serve_joining = joining.Joining(pki, audit, self._throttle).serve
+            self._doors = {JOIN_PATH: serve_joining, RENEW_PATH: self._renewals.serve}
+        access = self._access = AccessRequests(pki, self._cut, self._renewals)
         self._memory = Memory(memory_limit)
-        boosts = self._boosts = boosts or BoostService(state, None, RayAuth.DISABLED, True, driver.put)
+        boosts = self._boosts = boosts or BoostService(state, None, RayAuth.DISABLED, driver.put)
         placing = self._placing = placing or RayReservations(state, None, driver.put)
-        self._requests = Requests(self._lookup, blobs, self._relay, audit, clock, access, self._memory, boosts, placing)
+        own = self._memory, boosts, placing, self._settings
+        self._requests = Requests(self._lookup, blobs, self._relay, audit, clock, access, *own)
         state.watched = self._requests.watches.watched
         self._clients = ClientSessions(self._requests, driver, self._throttle, self._memory)
         self._pki = pki
         self._admission = Admission(pki, store.grid)
-        if pki is not None and renewals is not None:
-            self._doors = {JOIN_PATH: Joining(pki, audit, self._throttle).serve, RENEW_PATH: renewals.serve}
         self._tls: ssl.SSLContext | None = None
         self._loopback = True
         self._hosts = set(LOOPBACK)
@@ -140,14 +150,13 @@ class Server:
         self._hosts = {*LOOPBACK, *(self._pki.hosts() if self._pki is not None else ())}
         if self._pki is not None:
             self._tls = server_context(self._pki.folder)
-        bound = await self._listener.listen(host, port, self._tls)
-        self._memory.look()
-        return bound
+        return await self._listener.listen(host, port, self._tls)
 
     async def listen_locally(self, state_dir: Path) -> None:
         """Begin to take connections of this machine's users. Raises GridError, OSError."""
         ours, self._socket = bind_unix(state_dir), state_dir / SOCKET
         self._listener.take_from(ours)
+        self._memory.look()
 
     def take_certificate(self) -> None:
         """Use the certificate that is in the folder now for new connections. Raises GridError."""
@@ -236,6 +245,7 @@ class Server:
                 stamp=self._contradictions.welcome_stamp(connection.name) if connection.role == "agent" else None,
                 user=connection.name,
                 role=connection.rights.value,
+                settings=self._settings.of(connection.name) if connection.role == "agent" else NO_SETTINGS,
             )
         )
 
@@ -250,7 +260,8 @@ class Server:
         peer = connection.wire.remote_address
         # What its token says of a node counts more than what the node says.
         given = self._pki.identities.labels(Role.AGENT, name) if self._pki is not None else {}
-        facts = msgspec.structs.replace(facts, address=str(peer[0]) if peer else "", labels=facts.labels | given)
+        address = str(peer[0]) if peer else LOOPBACK[0]  # by the Unix socket
+        facts = msgspec.structs.replace(facts, address=address, labels=facts.labels | given)
         agent = Agent(facts, secrets.token_hex(8), connection)
         self._welcome(connection, agent.session)
         self._agents[name] = agent
@@ -281,6 +292,8 @@ class Server:
                     elif type(message) is messages.WantCertificate:
                         connection.send(self._access.renew(connection, message))
                     else:
+                        if type(message) is messages.InEffect:
+                            self._settings.told(agent, message)
                         self._driver.put(Told(name, self._contradictions.told(name, message)))
                 if self._driver.crowded:
                     await self._driver.room()
@@ -405,6 +418,8 @@ class Server:
                 self._requests.answer(command)
             case Reserve() | Unreserve():
                 self._placing.perform(command)
+            case Configure(node):
+                self._settings.send(node)
             case Alarm(found):
                 self._driver.trouble.alarm(found)
             case _:

@@ -4,12 +4,13 @@ once, however often they are sent.
 
 import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 import msgspec
 
 from distributed_grid.coordinator.api.blobs import Blobs
+from distributed_grid.coordinator.api.idempotency import check_keys
 from distributed_grid.coordinator.api.lookup import Lookup, Unanswerable
 from distributed_grid.coordinator.core.commands import JobsSubmitted
 from distributed_grid.coordinator.core.model import Condition, End, Group, Held, Job
@@ -35,6 +36,7 @@ from distributed_grid.protocol.jobs import (
     check_limits,
 )
 from distributed_grid.protocol.messages import Submission, Submit
+from distributed_grid.protocol.messages.roles import Reach
 from distributed_grid.protocol.placement import Local, Strategy
 from distributed_grid.protocol.resources import LATEST, MILLI, MOST_CPU, MOST_GPU, MOST_MEMORY, Resources
 
@@ -117,6 +119,10 @@ def _check_many(submission: Submission) -> None:
         raise BadValue(f"a gang on {gang} nodes cannot be taken", why="an array of gangs cannot be made")
     if array is not None and (problem := sound(array)):
         raise problem
+    if submission.spec.stdin and (gang or array is not None or submission.spec.boost is not None):
+        raise BadValue(
+            "many jobs cannot have one standard input", hint="leave it out (--no-stdin), or ship it as a file"
+        )
     if len(submission.after) > MOST_AFTER:
         raise BadValue(f"a job cannot wait for {len(submission.after)} others", hint=f"{MOST_AFTER} are the most")
     later = submission.begin or submission.delay
@@ -165,26 +171,6 @@ def _check_placing(request: Request) -> None:
     asked = request.constraints
     if asked is not None and (problem := placement.complaint(asked, request.resources.gpu)):
         raise problem
-
-
-def same_jobs(
-    jobs: Iterable[Submission], named: Callable[[str], str | None], job: Callable[[str], Job | Group | None]
-) -> None:
-    """Raise BadValue for a key that was used with another command, which would silently never run. `named` gives the
-    job of a key, `job` what that is."""
-    said: dict[str, JobSpec] = {}
-    for one in jobs:
-        spec = said.setdefault(one.key, one.spec)
-        there = named(one.key)
-        if there is not None:
-            before = job(there)
-            spec = before.spec if before is not None else spec
-        if spec != one.spec:
-            raise BadValue(
-                f"the key {one.key!r} was used for another command",
-                why=f"{there or 'another job of this call'} has it, and one key is one job",
-                hint="give each job a key of its own",
-            )
 
 
 def resolved(request: Request, host: str, bundle: str, policy: Policy) -> Request:
@@ -286,7 +272,7 @@ class Submissions:
         if any((user, key) not in self._state.keys for key in keys if key not in known):
             self._driver.trouble.refuse_new()
             self._memory.refuse()
-        same_jobs(message.jobs, lambda key: known.get(key) or self._state.keys.get((user, key)), self._lookup.job)
+        check_keys(message.jobs, lambda key: known.get(key) or self._state.keys.get((user, key)), self._lookup.job)
         now = self._clock()
         found = NewJobs(known)
         # Ascending, so that the order of a call is that of its ids: a restart finds it, and rows are stored in a row.
@@ -300,6 +286,7 @@ class Submissions:
                 request = neighbours(request, sight, one.spec.name, self._state.index.affinity, before)
                 request = requests.setdefault(request, request)
                 job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now)
+                job.by_operator = sight.reach is Reach.ALL
                 if one.after:
                     job.phase = Held(after=tuple(self._condition(sight, each, before) for each in one.after))
                 job.begin = now + one.delay if one.delay else one.begin

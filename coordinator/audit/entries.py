@@ -19,7 +19,7 @@ REASON_CHARS = 200
 def about(message: Any) -> dict[str, Any] | None:
     """The fields of a request's entry; None: it has no entry."""
     match message:
-        case messages.WantOutput() | messages.WantFiles() | messages.WantFile():
+        case messages.WantOutput() | messages.WantFiles() | messages.WantFile() | messages.PutInput():
             return {"allocation": message.allocation[:CHARS]}
         case messages.PutBlob():
             return {"blob": message.blob[:CHARS]} if message.end else None
@@ -53,6 +53,11 @@ def about(message: Any) -> dict[str, Any] | None:
             return named(message.nodes, "nodes")
         case messages.LabelNodes():
             return named(message.nodes, "nodes") | {"labels": message.labels}
+        case messages.GetQuota():
+            return {"of_user": message.user[:CHARS]} if message.user else {}
+        case messages.SetRights():
+            given = message.rights.words() if message.rights is not None else "taken back"
+            return {"whose": message.whose.value, "name": message.name[:CHARS], "rights": given}
         case messages.MakeToken():
             asked = {"for": message.role, "name": message.name[:CHARS], "uses": message.uses, "ttl": message.ttl}
             return asked | ({"bearer": True} if message.bearer else {})
@@ -69,7 +74,7 @@ def named(names: Sequence[str], what: str = "jobs") -> dict[str, Any]:
 
 
 REMEMBERED = 10_000
-"""Maximum number of allocations of one connection that are remembered as read from."""
+"""Maximum number of allocations of one connection that are remembered as read from, and as sent to."""
 
 
 class AuditedRequest:
@@ -91,13 +96,15 @@ class AuditedRequest:
         return str(self.message.__struct_config__.tag)
 
     def done(self, **more: Any) -> None:
-        """It was done. Reading output and files gives one entry for each allocation, not for each part."""
-        if isinstance(self.message, messages.WantOutput | messages.WantFiles | messages.WantFile):
-            if self.message.allocation in self.client.read_from:
+        """It was done. Reading output and files gives one entry for each allocation, not for each part; so does sending
+        standard input."""
+        if isinstance(self.message, messages.WantOutput | messages.WantFiles | messages.WantFile | messages.PutInput):
+            seen = self.client.sent_to if isinstance(self.message, messages.PutInput) else self.client.read_from
+            if self.message.allocation in seen:
                 return
-            if len(self.client.read_from) >= REMEMBERED:
-                self.client.read_from.clear()
-            self.client.read_from.add(self.message.allocation)
+            if len(seen) >= REMEMBERED:
+                seen.clear()
+            seen.add(self.message.allocation)
         self._note("accepted", more)
 
     def refused(self, code: str, what: str) -> None:

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-import structlog
 
 from distributed_grid import __version__
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.runtime.logs import get_logger
 
 FILE_BYTES = 16 << 20
 FILES = 4
@@ -32,7 +32,7 @@ SYNC_SECONDS = 2.0
 NOTHING = "0" * 64
 """`prev` of the very first line."""
 
-log = structlog.get_logger("audit")
+log = get_logger("audit")
 _encode = msgspec.json.Encoder().encode
 
 

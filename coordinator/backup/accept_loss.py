@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import structlog
 
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.audit.verify import StoreAnchor
@@ -25,6 +24,7 @@ from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, 
 from distributed_grid.coordinator.store.open import standing_loss, sync
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.runtime.logs import get_logger
 from distributed_grid.runtime.service import configure_logs, locked
 
 NAME = "accept-loss"
@@ -32,7 +32,7 @@ LOOK_EVERY = 0.5
 """Interval between checks for the file (s)."""
 UNSURE = "the store had lost commits, so whether it ran is not known; submit it again if it should run"
 
-log = structlog.get_logger("store")
+log = get_logger("store")
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -131,7 +131,7 @@ def known(state_dir: Path) -> Known:
     if checked.content is None:
         return Known(found, (state_dir / STORE).exists())
     with open_read_only(state_dir) as db:
-        return Known(found, False, db.execute("SELECT count(*) FROM jobs WHERE state = 'waiting'").fetchone()[0])
+        return Known(found, False, db.execute("SELECT count(*) FROM whole WHERE state = 'waiting'").fetchone()[0])
 
 
 def accept(state_dir: Path, by: str, resume: bool) -> str:

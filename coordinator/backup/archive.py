@@ -3,6 +3,7 @@ from, made while one runs or not; and beginning again from it without running an
 """
 
 import os
+import shlex
 import sqlite3
 import tempfile
 import time
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from distributed_grid.coordinator.access.ca import PKI
+from distributed_grid.coordinator.access.identities import PKI
 from distributed_grid.coordinator.backup.check import require_sound
 from distributed_grid.coordinator.backup.state import (
     BLOBS,
@@ -67,7 +68,11 @@ def backup(state_dir: Path, target: Path, force: bool) -> Backup:
 
 def _refuse_target(target: Path, force: bool) -> None:
     if not target.parent.is_dir():
-        raise GridError(f"{target} cannot be written", why=f"there is no directory {target.parent}")
+        raise GridError(
+            f"{target} cannot be written",
+            why=f"there is no directory {target.parent}",
+            hint=f"mkdir -p {shlex.quote(str(target.parent))}, then the same again",
+        )
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not force:

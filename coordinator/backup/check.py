@@ -3,7 +3,8 @@ nothing, and works on the store of a running coordinator, of a stopped one, and 
 
 import sqlite3
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -25,9 +26,11 @@ from distributed_grid.coordinator.core.rollback import CHOOSE, Traces, missing
 from distributed_grid.coordinator.store import evidence, rows
 from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, StoreRefused
 from distributed_grid.coordinator.store.open import Outside, examine, read_outside, standing_loss
+from distributed_grid.coordinator.store.rows import decode_job
 from distributed_grid.protocol.bundle import hasher
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.messages.rights import Rights
 from distributed_grid.protocol.nodes import NodeFacts, NodeOrders
 
 T = TypeVar("T")
@@ -97,6 +100,7 @@ def _damage(db: sqlite3.Connection) -> list[Finding]:
 def _lost(db: sqlite3.Connection, outside: Outside, seen: Traces) -> Iterator[Finding]:
     """Evidence of lost commits. Nothing outside of a backup tells of it."""
     if db.execute("SELECT 1 FROM meta WHERE name = 'backup'").fetchone():
+        yield from (Finding(STORE, one.what) for one in rows.stray_rows(db))
         return
     gone = examine(db, outside, seen).found
     loss = standing_loss(db)
@@ -143,6 +147,8 @@ class _Rows:
         for name, body in self._db.execute("SELECT name, body FROM node_orders"):
             if (orders := self._decoded(f"orders for {name}", body, NodeOrders)) is not None:
                 self._orders[name] = orders
+        for name, body in self._db.execute("SELECT name, body FROM rights"):
+            self._decoded(f"rights of {name}", body, Rights)
         rows = self._db.execute("SELECT id, key, user, submitted, ended, NULL, body FROM groups")
         groups = self._records("group", rows, Group, "id", "key", "user", "submitted", "ended")
         self._groups = [group for _, group, _ in groups if not group.ended]
@@ -159,14 +165,20 @@ class _Rows:
         for *values, more, body in rows:
             where = f"{what} {values[0]}"
             if (record := self._decoded(where, body, kind)) is not None:
-                names = [field.rpartition(".")[2] for field in fields]
-                inside = [attrgetter(field)(record) for field in fields]
-                self._same(where, dict(zip(names, values, strict=True)), dict(zip(names, inside, strict=True)))
+                self._compare(where, record, fields, values)
                 yield where, record, more
 
+    def _compare(self, where: str, record: Any, fields: Sequence[str], values: Sequence[Any]) -> None:
+        names = [field.rpartition(".")[2] for field in fields]
+        inside = [attrgetter(field)(record) for field in fields]
+        self._same(where, dict(zip(names, values, strict=True)), dict(zip(names, inside, strict=True)))
+
     def _decoded(self, where: str, body: bytes, kind: type[T]) -> T | None:
+        return self._read(where, partial(msgspec.msgpack.decode, body, type=kind))
+
+    def _read(self, where: str, read: Callable[[], T]) -> T | None:
         try:
-            return msgspec.msgpack.decode(body, type=kind)
+            return read()
         except (msgspec.DecodeError, ValueError, OverflowError) as error:
             self._found.append(Finding(where, f"its record cannot be read: {error}"))
             return None
@@ -177,9 +189,16 @@ class _Rows:
                 self._found.append(Finding(where, f"its {name} is {value!r} in the table and {body[name]!r} inside"))
 
     def _check_jobs(self) -> None:
-        fields = ("id", "key", "user", "spec.name", "state", "submitted", "ended", "node")
-        rows = self._db.execute("SELECT id, key, user, name, state, submitted, ended, node, allocation, body FROM jobs")
-        for where, job, held in self._records("job", rows, Job, *fields):
+        fields = ("id", "key", "user", "spec.name", "submitted", "state", "ended", "node")
+        rows = self._db.execute(
+            "SELECT id, key, user, name, submitted, state, ended, node, allocation, body, change FROM whole"
+        )
+        for *values, held, body, change in rows:
+            where = f"job {values[0]}"
+            if (job := self._read(where, partial(decode_job, body, change))) is None:
+                continue
+            kept = len(fields) - (job.state is State.ENDED)  # of an ended job the node is not searched by
+            self._compare(where, job, fields[:kept], values[:kept])
             allocation = self._decoded(where, held, Allocation) if held is not None else None
             if job.state is not State.ENDED:
                 self._jobs.append(job)

@@ -13,25 +13,19 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 import msgspec
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
 
-from distributed_grid.coordinator.access.ca import IDENTITIES, PKI, Authority, Pki, presented
-from distributed_grid.coordinator.core.model import Job
+from distributed_grid.coordinator.access.identities import IDENTITIES, PKI, has_authority
 from distributed_grid.coordinator.store.errors import failure
 from distributed_grid.coordinator.store.open import read_head, refuse_strangers, sync
+from distributed_grid.coordinator.store.rows import decode_job
 from distributed_grid.identity.credentials import AUTHORITY, CERTIFICATE, KEY, check_private
-from distributed_grid.identity.keys import certificate_in
 from distributed_grid.protocol.bundle import MANIFEST_BYTES, decode_manifest, is_blob_hash
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import Identity, Role
 
 STORE = "grid.db"
 BLOBS = "blobs"
-LIVE = "SELECT body FROM jobs WHERE state <> 'ended'"
-
-_job = msgspec.msgpack.Decoder(Job).decode
+LIVE = "SELECT body, change FROM whole WHERE n IN (SELECT n FROM live)"
 
 
 class Content(NamedTuple):
@@ -77,8 +71,7 @@ def content(db: sqlite3.Connection) -> Content:
     """The content of a store. Raises sqlite3.DatabaseError where its head is damaged."""
     point = read_head(db)
     backup = db.execute("SELECT value FROM meta WHERE name = 'backup'").fetchone()
-    live = db.execute("SELECT count(*) FROM jobs WHERE state <> 'ended'").fetchone()[0]
-    ended = db.execute("SELECT count(*) FROM jobs WHERE state = 'ended'").fetchone()[0]
+    live, ended = (db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("live", "ended"))  # noqa: S608
     at = float(backup[0]) if backup is not None else point.clock
     return Content(point.grid, point.epoch, live, ended, at, backup is not None)
 
@@ -114,9 +107,9 @@ def live_blobs(db: sqlite3.Connection, folder: Path) -> tuple[set[str], dict[str
     """The blobs that live jobs need, and the missing ones with a job that needs each. Raises GridError."""
     needed: set[str] = set()
     missing: dict[str, str] = {}
-    for (body,) in db.execute(LIVE):
+    for body, change in db.execute(LIVE):
         try:
-            job = _job(body)
+            job = decode_job(body, change)
         except msgspec.DecodeError as error:
             hint = f"grid coordinator check --state-dir {folder}"
             raise GridError(f"a job in {folder} cannot be read", why=str(error), hint=hint) from None
@@ -164,7 +157,7 @@ RESTORE_PKI = "restore a backup, which has all of them"
 def copy_pki(source: Path, target: Path) -> int:
     """Copy the authority of a state directory or backup, readable by its owner alone; its bytes, 0 where the grid was
     not founded. Raises GridError, OSError."""
-    if not Pki.exists(source / PKI):
+    if not has_authority(source / PKI):
         return 0
     place = target / PKI
     place.mkdir(mode=0o700)
@@ -199,8 +192,15 @@ def update_pki(restored: Path, before: Path) -> None:
 def pki_findings(folder: Path, grid: str) -> Iterator[tuple[str, str, str]]:
     """Defects of the authority in a state directory or backup: where, what, and what to do."""
     place = folder / PKI
-    if not Pki.exists(place):
+    if not has_authority(place):
         return
+    from cryptography import x509  # slow to load, and each coordinator loads this file
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import serialization
+
+    from distributed_grid.coordinator.access.ca import Authority, presented
+    from distributed_grid.identity.keys import certificate_in
+
     try:
         authority = Authority.load(place, grid)
         own = certificate_in(place)

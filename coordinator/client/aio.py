@@ -1,6 +1,6 @@
 """The asyncio client of a grid.
 
-    async with GridClient("ws://127.0.0.1:7433") as grid:
+    async with GridClient() as grid:
         result = await grid.run("python train.py", gpus=1, priority="high")
 
 It connects again by itself and repeats what was not answered, which is safe: a job is submitted under a key of its own,
@@ -10,15 +10,26 @@ so however often it is submitted, it is one job.
 import asyncio
 import contextlib
 import random
+import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from functools import wraps
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Sequence
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from distributed_grid.config.places import usual_address
 from distributed_grid.coordinator.client import downloads, requests, shipping
 from distributed_grid.coordinator.client.downloads import BadAnswer
-from distributed_grid.coordinator.client.output import JobOutput, JobResult, Piece, ResultReader, unreadable
+from distributed_grid.coordinator.client.input import JobInput, Source
+from distributed_grid.coordinator.client.output import (
+    HOLD_AGAIN,
+    JobOutput,
+    JobResult,
+    Piece,
+    ResultReader,
+    unreadable,
+)
+from distributed_grid.coordinator.client.reading import reader_of
 from distributed_grid.coordinator.client.requests import (
     Once,
     Post,
@@ -31,7 +42,6 @@ from distributed_grid.coordinator.client.requests import (
 )
 from distributed_grid.coordinator.client.session import (
     CONNECT_SECONDS,
-    DEFAULT_URL,
     PATIENCE,
     RENEW_AGAIN,
     Answer,
@@ -49,9 +59,11 @@ from distributed_grid.coordinator.client.session import (
     words_of,
 )
 from distributed_grid.coordinator.client.shipping import HashCache, ShippingError
+from distributed_grid.protocol.bundle import BUNDLE_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobView, State
 from distributed_grid.protocol.messages import JobUpdate
+from distributed_grid.runtime import loopback
 from distributed_grid.runtime.local import NoSocket, dial, socket_path
 
 __all__ = [
@@ -67,6 +79,7 @@ __all__ = [
 
 READ_BYTES = 1 << 18
 CLOSE_SECONDS = 1.0
+ERROR_CHARS = 200
 RENEWAL_CHECK = 3600.0
 """The clock is looked at so often, in seconds: it may be set, and the machine may sleep."""
 
@@ -90,11 +103,12 @@ class GridClient:
     """One connection to a coordinator. Use it as `async with GridClient(url) as grid`.
 
     `patience` is how long (seconds) a lost coordinator is waited for before GridUnavailable is raised; the first
-    connect is tried once.
+    connect is tried once. `trusts`: another user of this machine, whose coordinator may be used (by ws://).
     """
 
-    def __init__(self, url: str = DEFAULT_URL, *, user: str = "", patience: float = PATIENCE) -> None:
-        self.url = url
+    def __init__(self, url: str = "", *, user: str = "", patience: float = PATIENCE, trusts: str = "") -> None:
+        self.url = url = url or usual_address()
+        self._trusts = trusts
         self.user = user or user_name()
         self._session = Session(url, self.user, patience, random.uniform, self._not_let_in)
         self._identity: Path | None = None
@@ -106,16 +120,19 @@ class GridClient:
         self._opened: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         """What serves the connection, and what renews our certificate."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The one that serves the connection."""
         self._writer: asyncio.StreamWriter | None = None
         self._flushing = False
 
     async def connect(self) -> None:
         """Connect; what is connected already stays as it is. Raises GridUnavailable where nobody answers."""
+        self._check_loop()
         async with self._opening:
             if self._session.error is None:
                 return
             await self._stop()
-            loop = asyncio.get_running_loop()
+            loop = self._loop = asyncio.get_running_loop()
             self._opened = loop.create_future()
             self._session.start(loop.time())
             self._tasks = [asyncio.create_task(self._serve())]
@@ -126,12 +143,37 @@ class GridClient:
                 raise
 
     async def close(self) -> None:
-        """Leave; jobs run on."""
+        """Leave; jobs run on. It may be connected again then, in another event loop too."""
+        if self._loop is not None and self._loop.is_closed():
+            self._forget_loop()
+        self._check_loop()
         last = self._session.close()
         if self._writer is not None:
             self._writer.writelines(last)
         self._dispatch()
         await self._stop()
+        self._loop = None
+
+    def _check_loop(self) -> None:
+        """Raise GridError where this client belongs to another event loop: nobody would serve the connection here."""
+        if self._loop is not None and self._loop is not asyncio.get_running_loop():
+            how = "is closed" if self._loop.is_closed() else "still exists"
+            raise GridError(
+                "this GridClient belongs to another event loop",
+                why=f"it was connected in one that {how} (asyncio.run makes a new one each time)",
+                hint="close it first, make one client for each loop (`async with GridClient(…)`), or use"
+                " distributed_grid.sync, which needs no loop",
+            )
+
+    def _forget_loop(self) -> None:
+        """The event loop is closed, and with it all that served the connection."""
+        self._session.close()
+        self._session.take_events()
+        self._tasks.clear()
+        self._answers.clear()
+        self._changes.clear()
+        self._writer = self._opened = self._loop = None
+        self._opening, self._flushing = asyncio.Lock(), False
 
     async def __aenter__(self) -> "GridClient":
         await self.connect()
@@ -159,6 +201,9 @@ class GridClient:
     nodes = _method(requests.nodes)
     shared = _method(requests.shared)
     shares = _method(requests.shares)
+    quota = _method(requests.quota)
+    set_rights = _method(requests.set_rights)
+    unset_rights = _method(requests.unset_rights)
     drain = _method(requests.drain)
     undrain = _method(requests.undrain)
     label = _method(requests.label)
@@ -166,15 +211,34 @@ class GridClient:
     files = _method(downloads.files)
     fetch = _method(downloads.fetch, disk=True)
 
-    async def ship(self, directory: str | Path) -> str:
-        """Send what of a directory the coordinator has not got yet; the hash is for `bundle=` of jobs. Raises
-        ShippingError."""
-        shipped = await self.do(shipping.ship(self._session.number, Path(directory), self._hashes), disk=True)
-        return shipped.bundle.hash
+    async def ship(
+        self, directory: str | Path, *, links: str = "refuse", secrets: bool = False, ceiling: int = BUNDLE_BYTES
+    ) -> str:
+        """Send what of a directory (of at most `ceiling` bytes) the coordinator has not got yet; the hash is for
+        `bundle=` of jobs. `links` that lead out of it are refused, or `"follow"`, `"keep"`, `"skip"`; `secrets`: also
+        files that commonly hold them. What is left out is a ShippingWarning. Raises ShippingError."""
+        rules = shipping.rules(ceiling, links, secrets)
+        shipped = await self.do(shipping.ship(self._session.number, Path(directory), self._hashes, rules), disk=True)
+        return shipping.warned(shipped.bundle)
 
-    async def run(self, command: str | Sequence[str], **options: Any) -> JobResult:
-        """Submit one job, wait for its end, and return its result with all of its output (up to 16 MiB a stream)."""
-        return await self.result(await self.submit(command, **options))
+    async def run(
+        self, command: str | Sequence[str], *, stdin: Source | AsyncIterable[bytes] | None = None, **options: Any
+    ) -> JobResult:
+        """Submit one job, wait for its end, and return its result with all of its output (up to 16 MiB a stream).
+        `stdin` is what the job reads from its standard input: bytes, a binary file, or an iterator of bytes. An error
+        of these ends the job, and is raised."""
+        read = reader_of(stdin) if stdin is not None else None
+        job = await self.submit(command, stdin=read is not None, **options)
+        if read is None:
+            return await self.result(job)
+        feeding = asyncio.create_task(self._feed(job, read))
+        try:
+            result = await self.result(job)
+            await feeding
+            return result
+        finally:
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
 
     async def result(self, job: str) -> JobResult:
         """Wait for a job's end and return its result with its output."""
@@ -194,12 +258,13 @@ class GridClient:
 
     async def stream(self, job: str) -> AsyncGenerator[tuple[str, bytes], None]:
         """The job's output from its beginning, as (`stdout` or `stderr`, bytes), until both have ended. It goes on
-        where it was after a lost connection, a restarted coordinator or agent."""
-        output = JobOutput()
+        where it was after a lost connection, a restarted coordinator or agent. The job waits for its reader, for a
+        minute without a sign of it. Where bytes are missing all the same, GridUnavailable is raised at the end."""
+        output = JobOutput(reader=secrets.token_hex(8))
         async with contextlib.aclosing(self._pieces(output, await self.show(job))) as pieces:
             async for piece in pieces:
                 yield piece.stream, piece.data
-        if (stream := output.missing()) is not None:
+        if (stream := output.incomplete()) is not None:
             raise unreadable(job, stream)
 
     async def logs(self, job: str) -> tuple[bytes, bytes]:
@@ -227,6 +292,7 @@ class GridClient:
         followed = session.follow(view)
         self._flush_soon()
         asking: set[asyncio.Task[Any]] = set()
+        holding = asyncio.create_task(self._hold(output))
         try:
             pieces = output.update(view)
             while True:
@@ -250,15 +316,66 @@ class GridClient:
                 if followed.view is not output.view:
                     pieces += output.update(followed.view)
         finally:
-            for task in asking:
+            for task in (*asking, holding):
                 task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
+            await asyncio.gather(*asking, holding, return_exceptions=True)
+            if session.open:
+                for question in output.leave(session.number):
+                    session.forget(session.ask(question))
+                self._flush_soon()
+            session.unfollow(followed)
+
+    async def _hold(self, output: JobOutput) -> None:
+        """Have the node know that we are there, while what was read is used: that may take its time."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(HOLD_AGAIN / 3)
+            for one in output.holds(self._session.number, loop.time()):
+                with contextlib.suppress(GridError):
+                    await self._ask(one)
+
+    async def _feed(self, job: str, read: "Callable[[], asyncio.Future[bytes | None]]") -> None:
+        """Send the job its standard input until it has ended; `read` begins to read the next piece."""
+        session, loop, stdin = self._session, asyncio.get_running_loop(), JobInput()
+        followed = session.follow(await self.show(job))
+        self._flush_soon()
+        asking: dict[asyncio.Task[Any], int] = {}
+        reading: asyncio.Future[bytes | None] | None = None
+        failed: Exception | None = None
+        try:
+            while (view := followed.view).state is not State.ENDED:
+                stdin.update(view)
+                if reading is None and stdin.room():
+                    reading = read()
+                messages = stdin.messages(session.number, loop.time())
+                asking |= {asyncio.create_task(self._ask(one)): one.id for one in messages}
+                if followed.error is not None:
+                    raise followed.error
+                waiting = [*asking, self._change(view.id)] + ([reading] if reading is not None else [])
+                await asyncio.wait(waiting, timeout=stdin.pause(loop.time()), return_when=asyncio.FIRST_COMPLETED)
+                for task in [one for one in asking if one.done()]:
+                    stdin.take(asking.pop(task), task.exception() or task.result(), loop.time())
+                if reading is not None and reading.done():
+                    try:
+                        stdin.put(reading.result())
+                    except Exception as error:
+                        failed = error
+                        stdin.fail(f"it cannot be read: {error!r}"[:ERROR_CHARS])
+                    reading = None
+            if failed is not None:
+                raise failed
+        finally:
+            ours = [*asking] + ([reading] if reading is not None else [])
+            for one in ours:
+                one.cancel()
+            await asyncio.gather(*ours, return_exceptions=True)
             session.unfollow(followed)
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
     async def do(self, steps: Steps[T], disk: bool = False) -> T:
         """Run a request; `disk`: in a thread. Raises what it raises; GridError."""
+        self._check_loop()
         answer: Any = None
         error: GridError | None = None
         try:
@@ -413,6 +530,9 @@ class GridClient:
                     where = {"sock": dial(path, CONNECT_SECONDS)}
                 elif context is not None:
                     where |= {"ssl": context, "server_hostname": uri.host}
+                else:
+                    reach = partial(loopback.connect, uri.host, uri.port, CONNECT_SECONDS, self._trusts)
+                    where = {"sock": await asyncio.to_thread(reach)}
                 reader, self._writer = await asyncio.open_connection(limit=READ_BYTES, **where)
         except (NoSocket, OSError) as error:
             session.not_dialled(not_dialled(self.url, error, self._identity), loop.time())

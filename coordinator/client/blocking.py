@@ -1,7 +1,7 @@
 """The blocking client of a grid, for programs (`distributed_grid.sync`) and for the command line. It needs no asyncio
 and no threads, so that a command starts quickly.
 
-    with GridClient("ws://127.0.0.1:7433") as grid:
+    with GridClient() as grid:
         result = grid.run("python train.py", gpus=1, priority="high")
 
 Whoever waits for other things too polls `fileno()` until `timeout()`, and then calls `receive(0)`.
@@ -10,6 +10,7 @@ Whoever waits for other things too polls `fileno()` until `timeout()`, and then 
 import contextlib
 import math
 import random
+import secrets
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -17,12 +18,13 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from distributed_grid.config.places import usual_address
 from distributed_grid.coordinator.client import requests
+from distributed_grid.coordinator.client.input import JobInput, Source, pieces_of
 from distributed_grid.coordinator.client.output import JobOutput, JobResult, Piece, ResultReader, unreadable
 from distributed_grid.coordinator.client.requests import Once, Post, Returned, Steps, Together, Until, advance
 from distributed_grid.coordinator.client.session import (
     CONNECT_SECONDS,
-    DEFAULT_URL,
     PATIENCE,
     RENEW_AGAIN,
     Answer,
@@ -37,15 +39,18 @@ from distributed_grid.coordinator.client.session import (
     user_name,
     words_of,
 )
+from distributed_grid.protocol.bundle import BUNDLE_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobView, State
 from distributed_grid.protocol.messages import FileEntry, JobUpdate
+from distributed_grid.runtime import loopback
 from distributed_grid.runtime.local import NoSocket, dial, socket_path
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.client.shipping import HashCache
 
 WRITE_SECONDS = 30.0
+ERROR_CHARS = 200
 READ_BYTES = 1 << 18
 
 P = ParamSpec("P")
@@ -68,12 +73,12 @@ class GridClient:
     `patience` is how long (seconds) a lost coordinator is waited for before GridUnavailable is raised; 0: what is
     asked then raises ConnectionLost. The first connect is tried once. `answer_seconds`: how long an answer is waited
     for (none: as long as the coordinator is there). `identity`: the folder of the one to use, instead of that which we
-    have at that address.
+    have at that address. `trusts`: another user of this machine, whose coordinator may be used (by ws://).
     """
 
     def __init__(
         self,
-        url: str = DEFAULT_URL,
+        url: str = "",
         *,
         user: str = "",
         patience: float = PATIENCE,
@@ -81,8 +86,10 @@ class GridClient:
         connect_seconds: float = CONNECT_SECONDS,
         identity: Path | None = None,
         strict: bool = True,
+        trusts: str = "",
     ) -> None:
-        self.url = url
+        self.url = url = url or usual_address()
+        self._trusts = trusts
         self.user = user or user_name()
         self.role = self.grid = ""
         self._answer_seconds = answer_seconds
@@ -144,6 +151,9 @@ class GridClient:
     nodes = _method(requests.nodes)
     shared = _method(requests.shared)
     shares = _method(requests.shares)
+    quota = _method(requests.quota)
+    set_rights = _method(requests.set_rights)
+    unset_rights = _method(requests.unset_rights)
     drain = _method(requests.drain)
     undrain = _method(requests.undrain)
     label = _method(requests.label)
@@ -164,17 +174,27 @@ class GridClient:
 
         return self.do(downloads.fetch(job, *globs, into=into, force=force, executable=executable))
 
-    def ship(self, directory: str | Path) -> str:
-        """Send what of a directory the coordinator has not got yet; the hash is for `bundle=` of jobs. Raises
-        ShippingError."""
+    def ship(
+        self, directory: str | Path, *, links: str = "refuse", secrets: bool = False, ceiling: int = BUNDLE_BYTES
+    ) -> str:
+        """Send what of a directory (of at most `ceiling` bytes) the coordinator has not got yet; the hash is for
+        `bundle=` of jobs. `links` that lead out of it are refused, or `"follow"`, `"keep"`, `"skip"`; `secrets`: also
+        files that commonly hold them. What is left out is a ShippingWarning. Raises ShippingError."""
         from distributed_grid.coordinator.client import shipping  # not needed by most, and slow to import
 
         self._hashes = self._hashes or shipping.HashCache()
-        return self.do(shipping.ship(self.number, Path(directory), self._hashes)).bundle.hash
+        rules = shipping.rules(ceiling, links, secrets)
+        return shipping.warned(self.do(shipping.ship(self.number, Path(directory), self._hashes, rules)).bundle)
 
-    def run(self, command: str | Sequence[str], **options: Any) -> JobResult:
-        """Submit one job, wait for its end, and return its result with all of its output (up to 16 MiB a stream)."""
-        return self.result(self.submit(command, **options))
+    def run(self, command: str | Sequence[str], *, stdin: Source | None = None, **options: Any) -> JobResult:
+        """Submit one job, wait for its end, and return its result with all of its output (up to 16 MiB a stream).
+        `stdin` is what the job reads from its standard input: bytes, a binary file, or an iterator of bytes. An error
+        of these ends the job, and is raised."""
+        pieces = pieces_of(stdin) if stdin is not None else None
+        job = self.submit(command, stdin=pieces is not None, **options)
+        if pieces is not None:
+            self._feed(job, pieces)
+        return self.result(job)
 
     def result(self, job: str) -> JobResult:
         """Wait for a job's end and return its result with its output."""
@@ -205,11 +225,12 @@ class GridClient:
 
     def stream(self, job: str) -> Iterator[tuple[str, bytes]]:
         """The job's output from its beginning, as (`stdout` or `stderr`, bytes), until both have ended. It goes on
-        where it was after a lost connection, a restarted coordinator or agent."""
-        output = JobOutput()
+        where it was after a lost connection, a restarted coordinator or agent. The job waits for its reader, for a
+        minute without a sign of it. Where bytes are missing all the same, GridUnavailable is raised at the end."""
+        output = JobOutput(reader=secrets.token_hex(8))
         for piece in self._pieces(output, self.show(job)):
             yield piece.stream, piece.data
-        if (stream := output.missing()) is not None:
+        if (stream := output.incomplete()) is not None:
             raise unreadable(job, stream)
 
     def logs(self, job: str) -> tuple[bytes, bytes]:
@@ -240,6 +261,41 @@ class GridClient:
                     pieces += output.take(self._answered(number), time.monotonic())
                 if followed.view is not output.view:
                     pieces += output.update(followed.view)
+        finally:
+            for number in asked:
+                self._forget(number)
+            if self.session.open:
+                for question in output.leave(self.session.number):
+                    self._forget(self._begin(question))
+                self._flush()
+            self.session.unfollow(followed)
+
+    def _feed(self, job: str, pieces: Iterator[bytes]) -> None:
+        """Send the job its standard input until it has ended."""
+        stdin, asked, failed = JobInput(), set[int](), None
+        followed = self.session.follow(self.show(job))
+        try:
+            while followed.view.state is not State.ENDED:
+                stdin.update(followed.view)
+                if stdin.room():
+                    try:
+                        stdin.put(next(pieces, None))
+                    except Exception as error:
+                        failed = error
+                        stdin.fail(f"it cannot be read: {error!r}"[:ERROR_CHARS])
+                now = time.monotonic()
+                for message in stdin.messages(self.session.number, now):
+                    asked.add(self._begin(message))
+                self._flush()
+                pause = 0.0 if stdin.room() else stdin.pause(now)
+                self._collect(math.inf if pause is None else now + pause)
+                if followed.error is not None:
+                    raise followed.error
+                for number in [one for one in asked if self._answers.get(one) is not None]:
+                    asked.discard(number)
+                    stdin.take(number, self._answers.pop(number), time.monotonic())
+            if failed is not None:
+                raise failed
         finally:
             for number in asked:
                 self._forget(number)
@@ -390,10 +446,11 @@ class GridClient:
             context, headers, self._identity = credentials(self.url, self._identity)
             if path is not None:
                 self._socket = dial(path, timeout)
+            elif context is None:
+                self._socket = loopback.connect(uri.host, uri.port, timeout, self._trusts)
             else:
                 self._socket = socket.create_connection((uri.host, uri.port), timeout)
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if context is not None:
                 self._socket = context.wrap_socket(self._socket, server_hostname=uri.host)
         except (NoSocket, OSError) as error:
             self._hang_up()

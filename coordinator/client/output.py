@@ -21,6 +21,10 @@ RETRY_SECONDS = 0.5
 """A node that could not answer is asked again after this."""
 TRIES = 20
 """How often the node of an ended job is asked before its output counts as out of reach."""
+HOLD_AGAIN = 15.0
+"""An attached reader that asks for nothing says after so many seconds that it is there; its node waits for a minute."""
+ALL_READ = 1 << 60
+"""The offset of a reader that wants nothing more."""
 BEGUN = (State.RUNNING, State.STOPPING, State.LOST, State.ENDED)
 
 
@@ -34,17 +38,25 @@ class Piece(msgspec.Struct, frozen=True):
 
 class Stream:
     """How far one stream of an attempt has been read. `asked` is the number of the unanswered request (0: none);
-    `dropped`: nobody wants the rest."""
+    `dropped`: nobody wants the rest. `lost`: bytes in the middle that are gone, of all attempts that were read."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.offset = self.asked = self.failures = 0
         self.done = self.dropped = False
-        self.retry_at = 0.0
+        self.retry_at = self.hold_at = 0.0
+        self.left = False
+        """Its node was told that it is dropped."""
+        self.lost = 0
         self.missing = ""
         """Why the rest cannot be had."""
         self.size = 0
         """Of an ended job, the size that its node told (0: not known): a node may send without end."""
+
+    def incomplete(self) -> str:
+        """Why not all of it was read; empty: it was, so far."""
+        gone = [gap_words(self.lost, self.name)] if self.lost else []
+        return "; ".join([*gone, *([self.missing] if self.missing else [])])
 
     def begin_anew(self) -> None:
         """What was read is over, another output is read from its beginning."""
@@ -68,6 +80,7 @@ class Stream:
     def take(self, offset: int, data: bytes, now: float) -> Piece:
         """Take bytes that begin at `offset`."""
         gap = max(0, offset - self.offset)
+        self.lost += gap
         if self.size:
             data = data[: max(0, self.size - offset)]
         piece = Piece(self.name, data[max(0, self.offset - offset) :], gap)
@@ -79,20 +92,34 @@ class Stream:
 
 
 class JobOutput:
-    """The output of a job that goes on, or has ended. `until_now`: what there is, without waiting for more."""
+    """The output of a job that goes on, or has ended. `until_now`: what there is, without waiting for more. `reader`:
+    the id of an attached reader, for which the node keeps what was not read, and has the job wait. `attempt`: the
+    number of the one attempt whose output is read; 0: of all of them, one after another; None: of the last one, and of
+    those that follow while it is read."""
 
-    def __init__(self, streams: Sequence[str] = STREAMS, until_now: bool = False) -> None:
+    def __init__(
+        self,
+        streams: Sequence[str] = STREAMS,
+        until_now: bool = False,
+        reader: str = "",
+        attempt: int | None = None,
+    ) -> None:
         self.streams = {name: Stream(name) for name in streams}
         self.view: JobView | None = None
         self.attempt = ""
         """The allocation whose output is read."""
         self._until_now = until_now
+        self._reader = reader
+        self._asked_for = attempt
+        self._next_held_at = 0.0
 
     @property
     def done(self) -> bool:
         """All that there is of the last attempt was read."""
         view = self.view
-        return view is not None and self.attempt == view.allocation and all(one.done for one in self.streams.values())
+        if view is None or (self.attempt != view.allocation and not self._asked_for):
+            return False
+        return all(one.done for one in self.streams.values())
 
     @property
     def over(self) -> bool:
@@ -104,25 +131,71 @@ class JobOutput:
     def update(self, view: JobView) -> list[Piece]:
         """The job as it stands now."""
         self.view = view
-        if not ((view.request.retry_on or view.taken_back) and self.attempt):
+        if self._asked_for is not None:
+            if not self.attempt and view.allocation:
+                self._read(f"{view.id}.{self._asked_for or 1}")
+        elif not ((view.request.retry_on or view.taken_back) and self.attempt):
             self._read(view.allocation)  # if there was another one, nothing had run there
         return self._proceed()
 
     def questions(
-        self, number: Callable[[], int], now: float, ready: Callable[[str], bool] = lambda _: True
+        self,
+        number: Callable[[], int],
+        now: float,
+        ready: Callable[[str], bool] = lambda _: True,
+        size: int = PART_BYTES,
     ) -> list[WantOutput]:
-        """What to ask for the next pieces: of each stream that is not asked for, and `ready` to take more."""
+        """What to ask for the next pieces, of `size`: of each stream not asked for, and `ready` to take more."""
         view = self.view
-        if view is None or not view.allocation or (self.attempt == view.allocation and view.state not in BEGUN):
+        if view is None or not view.allocation or (self.attempt == view.allocation and not _has_run(view)):
             return []
-        wait, asked = 0.0 if self._until_now else HOLD_SECONDS, []
+        asked = self.holds(number, now)
         for one in self.streams.values():
             if not (one.done or one.asked) and one.retry_at <= now and ready(one.name):
-                one.asked = number()
-                asked.append(
-                    WantOutput(one.asked, self.attempt, one.name, offset=one.offset, size=PART_BYTES, wait=wait)
-                )
+                one.asked, one.hold_at = number(), now + HOLD_AGAIN
+                wait = 0.0 if self._until_now else HOLD_SECONDS
+                asked.append(self._want(one.asked, one, one.offset, size, wait))
         return asked
+
+    def holds(self, number: Callable[[], int], now: float) -> list[WantOutput]:
+        """What tells the node that an attached reader is there, where nothing is asked for; the answers are nothing."""
+        view, told = self.view, []
+        if not self._reader or view is None or not self.attempt:
+            return []
+        for one in self.streams.values():
+            if one.dropped and not one.left:
+                one.left = True
+                told.append(self._want(number(), one, ALL_READ))
+            elif not one.done and 0.0 < one.hold_at <= now:
+                one.hold_at = now + HOLD_AGAIN
+                told.append(self._want(number(), one, one.offset))
+        if view.allocation != self.attempt and view.state in BEGUN and self._next_held_at <= now:
+            self._next_held_at = now + HOLD_AGAIN  # the next attempt runs, while this one is read
+            told += [
+                self._want(number(), one, 0, allocation=view.allocation)
+                for one in self.streams.values()
+                if not one.dropped
+            ]
+        return told
+
+    def leave(self, number: Callable[[], int]) -> list[WantOutput]:
+        """What tells the node that an attached reader is leaving: the job continues without it."""
+        view = self.view
+        if not self._reader or not self.attempt or view is None:
+            return []
+        told = [self._want(number(), one, ALL_READ) for one in self.streams.values() if not (one.done or one.left)]
+        if self._next_held_at and view.allocation != self.attempt:
+            told += [
+                self._want(number(), one, ALL_READ, allocation=view.allocation)
+                for one in self.streams.values()
+                if not one.dropped
+            ]
+        return told
+
+    def _want(
+        self, number: int, one: Stream, offset: int, size: int = 0, wait: float = 0.0, allocation: str = ""
+    ) -> WantOutput:
+        return WantOutput(number, allocation or self.attempt, one.name, offset, size, wait, self._reader)
 
     def awaits(self, number: int) -> bool:
         """Whether the request with this number is one of ours, and not answered."""
@@ -161,9 +234,9 @@ class JobOutput:
         times = [one.retry_at - now for one in self.streams.values() if not one.done and one.retry_at > now]
         return min(times, default=None)
 
-    def missing(self) -> Stream | None:
-        """A stream of which the rest cannot be had."""
-        return next((one for one in self.streams.values() if one.missing), None)
+    def incomplete(self) -> Stream | None:
+        """A stream of which something is gone, or the rest cannot be had."""
+        return next((one for one in self.streams.values() if one.incomplete()), None)
 
     def _read(self, attempt: str) -> None:
         """From now on the output of this attempt is read, from its beginning."""
@@ -177,14 +250,15 @@ class JobOutput:
         view = self.view
         if view is None:
             return []
-        while view.allocation and view.allocation != self.attempt and all(one.done for one in self.streams.values()):
+        follows = view.allocation and not self._asked_for
+        while follows and view.allocation != self.attempt and all(one.done for one in self.streams.values()):
             self._read(next_attempt(self.attempt))
         if self.attempt != view.allocation:
             return []
         if view.state is State.ENDED:
             pieces = [one.ended(view) for one in self.streams.values()]
             return [one for one in pieces if one is not None and one.data]
-        if self._until_now and view.state not in BEGUN:
+        if self._until_now and not _has_run(view):
             for stream in self.streams.values():
                 stream.done = True
         return []
@@ -195,10 +269,17 @@ class JobOutput:
         view = self.view
         if view is None or self.attempt != view.allocation:  # nobody waits for an attempt that is over
             stream.done = True
+            if self._asked_for is not None:
+                stream.missing = error
         elif self._until_now or (
             view.state is State.ENDED and (stream.failures > TRIES or not error.startswith("unavailable"))
         ):
             stream.done, stream.missing = True, error
+
+
+def _has_run(view: JobView) -> bool:
+    """Whether its newest attempt may have written: it runs, or is over, also where the job waits for another one."""
+    return bool(view.allocation) and view.state is not State.STARTING
 
 
 def told(outcome: Outcome, stream: str) -> tuple[int, bytes]:
@@ -208,9 +289,14 @@ def told(outcome: Outcome, stream: str) -> tuple[int, bytes]:
     return outcome.stderr_size, outcome.stderr_tail
 
 
+def gap_words(gap: int, stream: str) -> str:
+    """What is said of bytes that are gone."""
+    return f"{gap} bytes of {stream} are gone: of an output that nobody reads the node keeps the beginning and the end"
+
+
 def unreadable(job: str, stream: Stream) -> GridUnavailable:
     """The error for output that cannot be had."""
-    return GridUnavailable(f"the {stream.name} of {job} cannot be read", why=stream.missing)
+    return GridUnavailable(f"the {stream.name} of {job} cannot be read", why=stream.incomplete())
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -289,7 +375,7 @@ class ResultReader:
             stderr_bytes=texts["stderr"],
             truncated=any(len(text) < told(outcome, name)[0] for name, text in texts.items()),
             output_error="; ".join(
-                f"{unreadable(view.id, one).what}: {one.missing}" for one in streams.values() if one.missing
+                f"{unreadable(view.id, one).what}: {why}" for one in streams.values() if (why := one.incomplete())
             ),
             job=view,
         )

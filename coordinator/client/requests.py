@@ -5,12 +5,14 @@ run it; no connection, clock or thread is known here. Below it, what a job to su
 """
 
 import itertools
+import json
 import os
 import re
 import secrets
 import shlex
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,13 +23,16 @@ from distributed_grid.protocol.codec import BULK_BYTES, encode
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import Array, GroupView, parse_array, parse_gang
 from distributed_grid.protocol.jobs import (
+    JobLimits,
     JobSpec,
     JobView,
+    OutputFull,
     Priority,
     Request,
     State,
     parse_after,
     parse_limits,
+    parse_output_full,
     parse_priority,
     parse_retries,
 )
@@ -36,6 +41,7 @@ from distributed_grid.protocol.messages import (
     Boosts,
     Cancel,
     DrainNodes,
+    GetQuota,
     GetReceipts,
     GetShared,
     GetShares,
@@ -45,7 +51,9 @@ from distributed_grid.protocol.messages import (
     ListBoosts,
     ListJobs,
     NewCertificate,
+    Quotas,
     RequestBoost,
+    SetRights,
     Shared,
     Shares,
     ShowJobs,
@@ -60,6 +68,7 @@ from distributed_grid.protocol.messages import (
     next_page,
 )
 from distributed_grid.protocol.messages.operator import Receipt
+from distributed_grid.protocol.messages.rights import Whose, parse_rights
 from distributed_grid.protocol.nodes import NodeView
 from distributed_grid.protocol.placement import Walls, parse_placing
 from distributed_grid.protocol.resources import (
@@ -230,12 +239,14 @@ def request_boost(
     priority: Priority = Priority.NORMAL,
     duration: float = DURATION,
     source: str = "",
+    only_source: str = "",
     exclusive: bool = False,
     walls: Walls = Walls.NONE,
 ) -> Steps[str]:
     """Ask for a boost of so many cores, GPUs or GB for `duration` seconds, and return its id, once it is on the
-    coordinator's disk. It is a job: `follow` tells how it goes on, and it is lent once it runs. `exclusive`: for
-    programs that use its placement group alone. `walls`: from a node with this level or a stronger one."""
+    coordinator's disk. It is a job: `follow` tells how it goes on, and it is lent once it runs. `source` is preferred,
+    `only_source` the only node asked. `exclusive`: for programs that use its placement group alone. `walls`: from a
+    node with this level or a stronger one."""
     answer = yield RequestBoost(
         id=0,
         key=secrets.token_hex(16),
@@ -245,6 +256,7 @@ def request_boost(
         priority=priority,
         duration=duration,
         source=source,
+        only_source=only_source,
         exclusive=exclusive,
         walls=walls,
     )
@@ -282,6 +294,24 @@ def shares() -> Steps[Shares]:
     """Who holds how much, and who is next (docs/shares.md)."""
     answer: Shares = yield GetShares(id=0)
     return answer
+
+
+def quota(user: str = "") -> Steps[Quotas]:
+    """What one may have, and has (docs/rights.md); for operators those of a `user`, or of all users and groups."""
+    answer: Quotas = yield GetQuota(id=0, user=user)
+    return answer
+
+
+def set_rights(name: str = "", *, whose: str = "user", **rights: Any) -> Steps[str]:
+    """Grant rights to a user, a `group`, or by `default` to everybody: `highest_priority`, `cores`, `memory` (GB, or
+    text), `gpus`, `core_hours`, `gpu_hours`, `jobs_waiting` (each a number, or "unlimited"), `exclusive_boosts`,
+    `reservations`. What is not named stays as it is. Returns what holds then, once it is on disk."""
+    return str((yield SetRights(id=0, whose=Whose(whose), name=name, rights=parse_rights(rights))).text)
+
+
+def unset_rights(name: str = "", *, whose: str = "user") -> Steps[str]:
+    """Take back all rights that operators have granted so: the configuration holds again."""
+    return str((yield SetRights(id=0, whose=Whose(whose), name=name, rights=None)).text)
 
 
 def drain(*nodes: str, reason: str = "", deadline: float | str | None = None) -> Steps[str]:
@@ -381,11 +411,15 @@ def describe_job(
     after_ok: Iterable[str] = (),
     after_any: Iterable[str] = (),
     begin: str | datetime | None = None,
+    stdin: bool = False,
+    attached: bool = False,
+    output_full: str = OutputFull.WAIT.value,
     key: str = "",
 ) -> Submission:
     """A job to submit. Raises BadValue for what cannot be asked.
 
-    A command given as text is split as a shell would split it, but no shell runs it; as a sequence it is taken as is.
+    A command given as text is split as a shell would split it, but no shell runs it: one with a pipe or a redirection
+    is refused, and is written as `["sh", "-c", "…"]`. As a sequence it is taken as is.
     `memory` without a unit is in GB (`4`, `"512M"`); `time_limit` is seconds or text such as `"1h30m"`, and
     `warn_signal` (`"USR1@60"`) what the job gets so many seconds before it; `pids_limit` is how many processes and
     threads it may have at once, and with `cpu_limit` it never gets more CPU time than granted. Without `cpus` a job
@@ -405,17 +439,12 @@ def describe_job(
     `array` (`"0-99%8"`) makes many jobs of it, each with its own GRID_ARRAY_INDEX; if more than `max_fails` of them
     fail, the rest is ended. Nothing is placed before all jobs (or arrays) in `after` have started, those in `after_ok`
     have exited with 0, those in `after_any` have ended, and the time `begin` (`"+30m"`, `"22:15"`, ISO 8601 or a
-    datetime) has come.
+    datetime) has come. `stdin`: its standard input is sent while it runs, as `run(…, stdin=…)` of the clients does.
+
+    `attached`: its output is read from the beginning on, by `stream`. A job that is further ahead of whoever reads its
+    output than its node keeps waits, or with `output_full="drop"` the middle of its output is dropped.
     """
-    more = str(retry_memory) if retry_memory is not None else None
-    limit = parse_duration(str(time_limit)) if time_limit is not None else 0.0
-    wanted = resources or Resources(
-        cpu=parse_cpu(str(cpus)) if cpus is not None else 0,
-        memory=parse_memory(str(memory), bare=GIB) if memory is not None else 0,
-        gpu=parse_gpu(str(gpus)) if gpus is not None else 0,
-    )
-    if not wanted.cpu:
-        wanted = msgspec.structs.replace(wanted, cpu=MILLI)
+    limit, limits = _kept(_limits, time_limit, warn_signal, pids_limit, cpu_limit)
     spec = JobSpec(
         argv=_argv(command),
         env=dict(env or {}),
@@ -424,8 +453,81 @@ def describe_job(
         bundle=bundle,
         time_limit=limit,
         grace=grace,
-        limits=parse_limits(warn_signal, pids_limit, cpu_limit, time_limit=limit),
+        limits=limits,
+        stdin=stdin,
+        attached=attached,
+        output_full=_OUTPUT_FULL.get(output_full) or parse_output_full(output_full),
     )
+    request = _kept(
+        _request, cpus, memory, gpus, resources, priority, nodes if isinstance(nodes, int) else _fixed(nodes),
+        immediate, strategy, _fixed(only), _fixed(exclude), _fixed(labels), gpu_model, gpu_memory, _fixed(near),
+        _fixed(apart), walls, _fixed(retry_on), retries, retry_memory, requeue,
+    )  # fmt: skip
+    many = parse_array(array, max_fails) if isinstance(array, str) else array
+    before = parse_after(after, after_ok, after_any) if after or after_ok or after_any else {}
+    if isinstance(begin, datetime):
+        before["begin"] = begin.timestamp()
+    elif begin is not None:
+        before |= parse_begin(begin, datetime.now().astimezone())
+    return Submission(key=key or _new_key(), spec=spec, request=request, array=many, **before)
+
+
+KEPT = 256
+"""Requests kept by what was asked: most jobs of a long list ask for the same."""
+_OUTPUT_FULL = {one.value: one for one in OutputFull}
+
+
+def _fixed(words: Iterable[str]) -> str | tuple[str, ...]:
+    return words if isinstance(words, str) else tuple(words)
+
+
+def _kept(function: Any, *asked: Any) -> Any:
+    """What a cached function returns, also for arguments that have no hash."""
+    try:
+        return function(*asked)
+    except TypeError:
+        return function.__wrapped__(*asked)
+
+
+@lru_cache(KEPT, typed=True)
+def _limits(
+    time_limit: float | str | None, warn_signal: str | None, pids_limit: int | None, cpu_limit: bool
+) -> tuple[float, JobLimits]:
+    limit = parse_duration(str(time_limit)) if time_limit is not None else 0.0
+    return limit, parse_limits(warn_signal, pids_limit, cpu_limit, time_limit=limit)
+
+
+@lru_cache(KEPT, typed=True)
+def _request(
+    cpus: float | str | None,
+    memory: float | str | None,
+    gpus: float | str | None,
+    resources: Resources | None,
+    priority: str | Priority,
+    nodes: Iterable[str] | int,
+    immediate: bool,
+    strategy: str | None,
+    only: Iterable[str],
+    exclude: Iterable[str],
+    labels: Iterable[str],
+    gpu_model: str,
+    gpu_memory: float | str | None,
+    near: Iterable[str],
+    apart: Iterable[str],
+    walls: str | None,
+    retry_on: Iterable[str],
+    retries: int | None,
+    retry_memory: float | str | None,
+    requeue: bool,
+) -> Request:
+    """The request of these options of `describe_job`."""
+    wanted = resources or Resources(
+        cpu=parse_cpu(str(cpus)) if cpus is not None else 0,
+        memory=parse_memory(str(memory), bare=GIB) if memory is not None else 0,
+        gpu=parse_gpu(str(gpus)) if gpus is not None else 0,
+    )
+    if not wanted.cpu:
+        wanted = msgspec.structs.replace(wanted, cpu=MILLI)
     level = priority if isinstance(priority, Priority) else parse_priority(priority)
     named, gang = ((), parse_gang(nodes)) if isinstance(nodes, int) else (nodes, 0)
     request = Request(
@@ -443,14 +545,8 @@ def describe_job(
         apart=apart,
         walls=walls,
     )
-    request = msgspec.structs.replace(request, **where, **parse_retries(retry_on, retries, more))
-    many = parse_array(array, max_fails) if isinstance(array, str) else array
-    before = parse_after(after, after_ok, after_any)
-    if isinstance(begin, datetime):
-        before["begin"] = begin.timestamp()
-    elif begin is not None:
-        before |= parse_begin(begin, datetime.now().astimezone())
-    return Submission(key=key or _new_key(), spec=spec, request=request, array=many, **before)
+    more = str(retry_memory) if retry_memory is not None else None
+    return msgspec.structs.replace(request, **where, **parse_retries(retry_on, retries, more))
 
 
 class _Keys:
@@ -472,12 +568,23 @@ class _Keys:
 _new_key = _Keys()
 
 
+_WORD = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+""", re.DOTALL)
+_FOR_SHELLS = re.compile(r"\|\|?|&&?|;;?|\d*[<>].*|&>.*|.*[^\\];", re.DOTALL)
+"""A word, with its quotes, and those words that mean something to a shell only: operators and redirections."""
+
+
 def _argv(command: str | Sequence[str]) -> tuple[str, ...]:
     if isinstance(command, str):
         try:
             argv = tuple(shlex.split(command))
         except ValueError as error:
             raise BadValue(f"the command {command!r} cannot be split into words", why=str(error)) from None
+        if word := next((one for one in _WORD.findall(command) if _FOR_SHELLS.fullmatch(one)), ""):
+            raise BadValue(
+                f"{word!r} in {command!r} is for a shell, and no shell runs the command",
+                why=f"{argv[0]} would get it as an argument",
+                hint=f"give {json.dumps(['sh', '-c', command], ensure_ascii=False)}, or quote what is an argument",
+            )
     else:
         try:
             argv = tuple(command)

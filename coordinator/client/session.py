@@ -41,7 +41,6 @@ from distributed_grid.runtime.local import LOCAL_URI, NoSocket, socket_path
 if TYPE_CHECKING:
     import ssl
 
-DEFAULT_URL = "ws://127.0.0.1:7433"
 PATIENCE = 300.0
 """How long a coordinator that was lost is waited for by programs, in seconds."""
 CONNECT_SECONDS = 5.0
@@ -235,6 +234,11 @@ class Session:
         number = self.number()
         self._watches[number] = Watch(id=number, jobs=jobs, whole=whole)
         return self.ask(self._watches[number])
+
+    def unwatch(self, number: int) -> None:
+        """What was watched under this number need not be watched again on the next connection."""
+        self._watches.pop(number, None)
+        self.forget(number)
 
     def rename(self, number: int, job: str) -> None:
         """The name that is watched under this number meant this job, and still does on the next connection."""

@@ -1,16 +1,20 @@
 """Shipping a directory with a job: a walk that honours ignore files, the bundle it makes, and sending what the
 coordinator lacks of it. Reads files, and leaves the connection to the clients. Ignore rules are git's: `.gitignore`
-and then `.gridignore` of every directory, also of those above it in the same repository; `.git` is never shipped.
+and then `.gridignore` of every directory, also of those above it in the same repository; `.git` is never shipped, and
+files that commonly hold secrets are not, unless that is asked for.
 """
 
 import errno
+import fnmatch
 import os
+import re
 import stat
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from io import BytesIO
+from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
@@ -47,6 +51,50 @@ _SETTLED = 2.0  # seconds: a file changed more recently may change again within 
 _FLAGS = (
     "leave things out with a .gridignore, or use --no-ship (nothing is shipped) or --workdir PATH (a shared directory)"
 )
+SECRETS = (".env", ".env.*", "*.pem", "*.key", "id_*", ".netrc", ".aws/credentials")
+"""Names of files that commonly hold secrets. Of `id_*` those that begin as a private key does; not the examples."""
+_SECRET = re.compile("|".join(map(fnmatch.translate, SECRETS)))
+_EXAMPLES = (".env.example", ".env.sample", ".env.template", ".env.dist")
+_KEY_HEAD = 100
+_NAMED = 5
+"""Maximum number of files that one message names."""
+
+
+class Links(StrEnum):
+    """What is done about links that lead out of the directory: refuse to ship it; ship what they lead to; ship them as
+    they are; leave them out."""
+
+    REFUSE = "refuse"
+    FOLLOW = "follow"
+    KEEP = "keep"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True)
+class ShippingRules:
+    """What is shipped of a directory: at most `ceiling` bytes; `secrets`: also files that commonly hold them."""
+
+    ceiling: int = BUNDLE_BYTES
+    links: Links = Links.REFUSE
+    secrets: bool = False
+
+
+def rules(ceiling: int, links: str, secrets: bool) -> ShippingRules:
+    """The rules by the words that people use. Raises BadValue."""
+    if links not in [*Links]:
+        raise BadValue(f"links cannot be treated as {links!r}", hint=f"use one of {', '.join(Links)}")
+    return ShippingRules(ceiling, Links(links), secrets)
+
+
+class ShippingWarning(UserWarning):
+    """Something of a directory is not shipped."""
+
+
+def warned(bundle: "Bundle") -> str:
+    """The hash of a shipped bundle, with a warning to the program about each thing that was left out."""
+    for note in bundle.notes:
+        warnings.warn(note, ShippingWarning, stacklevel=3)
+    return bundle.hash
 
 
 class ShippingError(GridError):
@@ -56,13 +104,14 @@ class ShippingError(GridError):
 @dataclass(frozen=True)
 class Bundle:
     """What is to be shipped of the directory `root`. `hash` names the manifest and goes into `JobSpec.bundle`; `blobs`
-    are where the contents lie, by hash; `size` is bytes in all and `count` entries; `notes` say what was left out and
-    why."""
+    are where the contents lie, by hash, and `sizes` their bytes; `size` is bytes in all and `count` entries; `notes`
+    say what was left out and why."""
 
     root: Path
     manifest: bytes
     hash: str
     blobs: dict[str, Path]
+    sizes: dict[str, int]
     size: int
     count: int
     notes: tuple[str, ...] = ()
@@ -70,11 +119,40 @@ class Bundle:
     def open(self, blob: str) -> BinaryIO:
         """A file of the directory, by its hash, to be sent. No part of its path below the directory may have become a
         link. Raises OSError."""
-        root = beneath.open_root(self.root)
-        try:
-            return open(beneath.open_regular(root, self.blobs[blob].relative_to(self.root).as_posix(), xdev=True), "rb")
-        finally:
-            os.close(root)
+        return open(_open_regular(self.root, self.blobs[blob]), "rb")
+
+    def read(self, blob: str) -> Iterator[bytes]:
+        """Its content as it was hashed, in parts that can be sent at once; what was added to the file since is not part
+        of it. Raises OSError, Changed."""
+        digest, left = hasher(), self.sizes[blob]
+        with self.open(blob) as file:
+            while True:
+                data = file.read(min(PART_BYTES, left))
+                digest.update(data)
+                left -= len(data)
+                if (not data and left) or (not left and digest.hexdigest() != blob):
+                    raise Changed(self.blobs[blob])
+                yield data
+                if not left:
+                    return
+
+
+class Changed(Exception):
+    """A file does not hold any more what was read of it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self.path = path
+
+
+def _open_regular(root: Path, path: Path) -> int:
+    """A descriptor of a file below `root`, or of one that a link out of it leads to."""
+    below = path.is_relative_to(root)
+    above = beneath.open_root(root if below else path.parent)
+    try:
+        return beneath.open_regular(above, path.relative_to(root).as_posix() if below else path.name, xdev=True)
+    finally:
+        os.close(above)
 
 
 @dataclass(frozen=True)
@@ -92,14 +170,20 @@ class HashCache:
     known: dict[tuple[int, ...], str] = field(default_factory=dict)
 
 
-def ship(number: Callable[[], int], directory: Path, cache: HashCache) -> Steps[Shipped]:
+def ship(
+    number: Callable[[], int], directory: Path, cache: HashCache, rules: ShippingRules = ShippingRules()
+) -> Steps[Shipped]:
     """Make a directory known to the coordinator; `number` makes numbers for requests. A file that changes between
     reading and sending starts it over. Raises ShippingError."""
     for attempt in range(_TRIES):
-        bundle = scan(directory, cache=cache)
+        bundle = scan(directory, rules=rules, cache=cache)
         try:
             sent = yield from _send_missing(number, bundle)
             return Shipped(bundle, sent)
+        except Changed as error:
+            cache.known.clear()
+            if attempt == _TRIES - 1:
+                raise _changing(error.path) from None
         except (RequestRefused, OSError) as error:
             cache.known.clear()
             if isinstance(error, RequestRefused) and error.code != "bad-value":
@@ -121,36 +205,40 @@ def _send_missing(number: Callable[[], int], bundle: Bundle) -> Steps[int]:
         missing += (yield WantBlobs(id=0, blobs=tuple(hashes[at : at + _ASKED_AT_ONCE]))).blobs
     small: list[PutBlob] = []
     for blob in (wanted := asked_for(bundle, missing)):
-        with bundle.open(blob) as file:
-            data = file.read(PART_BYTES)
-            if len(data) < PART_BYTES:
-                small.append(PutBlob(id=0, blob=blob, offset=0, data=data, end=True))
-                if sum(len(one.data) for one in small) < _SENT_AT_ONCE and len(small) < _FILES_AT_ONCE:
-                    continue
-            else:
-                yield from _put(number, blob, file)
+        if bundle.sizes[blob] < PART_BYTES:
+            data = b"".join(bundle.read(blob))
+            small.append(PutBlob(id=0, blob=blob, offset=0, data=data, end=True))
+            if sum(len(one.data) for one in small) < _SENT_AT_ONCE and len(small) < _FILES_AT_ONCE:
+                continue
+        else:
+            yield from _put(number, blob, lambda blob=blob: bundle.read(blob))  # type: ignore[misc]
         yield Together(tuple(small))
         small.clear()
     yield Together(tuple(small))
     # Last, so that a manifest is never there without what it names.
     if (yield WantBlobs(id=0, blobs=(bundle.hash,))).blobs:
-        yield from _put(number, bundle.hash, BytesIO(bundle.manifest))
+        yield from _put(number, bundle.hash, lambda: parts_of(bundle.manifest))
     return len(wanted)
 
 
-def _put(number: Callable[[], int], blob: str, file: BinaryIO) -> Steps[None]:
+def _put(number: Callable[[], int], blob: str, content: Callable[[], Iterator[bytes]]) -> Steps[None]:
     """Send one blob, from its beginning again where the connection broke."""
     while True:
-        file.seek(0)
-        put, offset = number(), 0
+        put, offset, parts = number(), 0, content()
+        data = next(parts)
         try:
-            while len(data := file.read(PART_BYTES)) == PART_BYTES:
+            for following in parts:
                 yield Post(PutBlob(id=put, blob=blob, offset=offset, data=data))
-                offset += len(data)
+                offset, data = offset + len(data), following
             yield Once(PutBlob(id=put, blob=blob, offset=offset, data=data, end=True))
             return
         except ConnectionLost:
             yield WantBlobs(id=0, blobs=())  # answered once there is a connection again
+
+
+def parts_of(data: bytes) -> Iterator[bytes]:
+    """Data in parts that can be sent at once."""
+    return (data[at : at + PART_BYTES] for at in range(0, len(data) or 1, PART_BYTES))
 
 
 def asked_for(bundle: Bundle, missing: Iterable[str]) -> list[str]:
@@ -165,37 +253,32 @@ def asked_for(bundle: Bundle, missing: Iterable[str]) -> list[str]:
     return wanted
 
 
-def scan(directory: Path, ceiling: int = BUNDLE_BYTES, cache: HashCache | None = None) -> Bundle:
-    """The bundle of a directory. Raises ShippingError where something cannot be shipped or it is above the ceiling
-    (bytes)."""
-    walk = _Walk(directory, ceiling)
+def scan(directory: Path, rules: ShippingRules = ShippingRules(), cache: HashCache | None = None) -> Bundle:
+    """The bundle of a directory. Raises ShippingError where something cannot be shipped."""
+    walk = _Walk(directory, rules)
     try:
         found = list(walk.files())
     except OSError as error:
         raise _unreadable(Path(os.fsdecode(error.filename or directory)), error) from None
     walk.raise_for_outside_links()
-    entries, blobs, size = [], {}, 0
-    root = beneath.open_root(walk.root)
-    try:
-        for one in found:
-            entry = one.entry
-            if entry.kind is Kind.FILE:
-                hashed = _hash(root, one.path, one.entry, cache)
-                if hashed is None:
-                    continue  # gone since the walk, as if it had never been there
-                entry = hashed
-                blobs[entry.blob] = one.path
-                size += entry.size
-            entries.append(entry)
-    finally:
-        os.close(root)
-    if size > ceiling:
-        raise _too_large(directory, {e.path: e.size for e in entries}, size, ceiling)
+    entries, blobs, sizes, size = [], {}, {}, 0
+    for one in found:
+        entry = one.entry
+        if entry.kind is Kind.FILE:
+            hashed = _hash(walk.root, one.path, one.entry, cache)
+            if hashed is None:
+                continue  # gone since the walk, as if it had never been there
+            entry = hashed
+            blobs[entry.blob], sizes[entry.blob] = one.path, entry.size
+            size += entry.size
+        entries.append(entry)
+    if size > rules.ceiling:
+        raise _too_large(directory, {e.path: e.size for e in entries}, size, rules.ceiling)
     try:
         manifest = encode_manifest(Manifest(tuple(entries)))
     except BadValue as error:
         raise ShippingError(f"{directory} cannot be shipped", why=error.why, hint=_FLAGS) from None
-    return Bundle(walk.root, manifest, blob_hash(manifest), blobs, size, len(entries), tuple(walk.notes))
+    return Bundle(walk.root, manifest, blob_hash(manifest), blobs, sizes, size, len(entries), tuple(walk.said()))
 
 
 @dataclass(frozen=True)
@@ -255,11 +338,16 @@ def _repository(directory: Path) -> Path:
 class _Walk:
     """One walk over a directory: what is there, measured but not read."""
 
-    def __init__(self, directory: Path, ceiling: int) -> None:
+    def __init__(self, directory: Path, rules: ShippingRules) -> None:
         self.notes: list[str] = []
+        self._links, self._secrets_too = rules.links, rules.secrets
+        self._secret: list[str] = []
+        self._skipped: list[str] = []
+        self._followed: list[Path] = []
+        """The real paths of the directories outside that we are in by following links."""
         self.root = Path(os.path.realpath(directory))
         self._shown = directory
-        self._ceiling = ceiling
+        self._ceiling = rules.ceiling
         self._count = 0
         self._total = 0
         self._sizes: Counter[str] = Counter()
@@ -279,8 +367,19 @@ class _Walk:
         if self._stop_at:
             self._refuse()
 
-    def _directory(self, at: str, parts: tuple[str, ...], above: _Ignores | None) -> Iterator[_Found]:
-        path = self.root / at
+    def said(self) -> list[str]:
+        """What was left out, for who ships it."""
+        found = list(self.notes)
+        if self._secret:
+            found.append(f"not shipped, since they may hold secrets: {_some(self._secret)} (--ship-secrets ships them)")
+        if self._skipped:
+            found.append(f"links that lead out of the directory are not shipped: {_some(self._skipped)}")
+        return found
+
+    def _directory(
+        self, at: str, parts: tuple[str, ...], above: _Ignores | None, real: Path | None = None
+    ) -> Iterator[_Found]:
+        path = real if real is not None else self.root / at
         ignores = _Ignores.of(path, len(parts), above)
         with os.scandir(path) as listing:
             items = sorted(listing, key=lambda item: item.name)
@@ -294,43 +393,86 @@ class _Walk:
                 continue
             name = f"{at}/{item.name}" if at else item.name
             if is_directory:
-                yield from self._directory(name, inner, ignores)
-            elif (found := self._item(name, item)) is not None:
+                yield from self._directory(name, inner, ignores, real and real / item.name)
+            elif self._links is Links.FOLLOW and item.is_symlink() and (to := self._outside_of(Path(item.path))):
+                yield from self._follow(name, inner, ignores, to)
+            elif (found := self._item(name, item, real)) is not None:
                 yield found
         if at and not items:
             yield self._counted(at, Entry(at, Kind.DIRECTORY, mode=stat.S_IMODE(path.stat().st_mode) & 0o777 | 0o700))
 
-    def _item(self, name: str, item: "os.DirEntry[str]") -> _Found | None:
+    def _item(self, name: str, item: "os.DirEntry[str]", above: Path | None) -> _Found | None:
         try:
             check_path(name)
         except BadValue as error:
             raise ShippingError(f"{name!r} cannot be shipped", why=error.why, hint=_FLAGS) from None
         if item.is_symlink():
-            return self._link(name)
+            return self._link(name, Path(item.path))
         try:
             facts = item.stat(follow_symlinks=False)
         except FileNotFoundError:
             return None
+        return self._file(name, Path(item.path) if above is not None else self.root / name, facts)
+
+    def _file(self, name: str, path: Path, facts: os.stat_result) -> _Found | None:
         if not stat.S_ISREG(facts.st_mode):
             self.notes.append(f"{name} is neither a file nor a link and is not shipped")
             return None
-        return self._counted(name, Entry(name, mode=stat.S_IMODE(facts.st_mode) & 0o777, size=facts.st_size))
+        names = (name, path.as_posix()) if self._followed or not path.is_relative_to(self.root) else (name,)
+        if not self._secrets_too and any(may_be_secret(one, path) for one in names):
+            self._secret.append(name)
+            return None
+        return self._counted(name, Entry(name, mode=stat.S_IMODE(facts.st_mode) & 0o777, size=facts.st_size), path)
 
-    def _link(self, name: str) -> _Found | None:
-        path = self.root / name
+    def _link(self, name: str, path: Path) -> _Found | None:
         target = os.readlink(path)
+        if self._followed:  # from outside back into the directory
+            return self._kept(name, target)
         try:
             check_target(name, target)
         except BadValue:
             # Written in a way that is not plainly inside (absolute, or with detours), it may still lead inside.
-            real = Path(os.path.realpath(path))
-            if not real.is_relative_to(self.root):
-                self._outside.append(f"{name} -> {target}")
-                return None
-            target = os.path.relpath(real, os.path.realpath(path.parent))
+            if self._outside_of(path) is not None:
+                return self._kept(name, target)
+            target = os.path.relpath(os.path.realpath(path), os.path.realpath(path.parent))
         return self._counted(name, Entry(name, Kind.LINK, mode=0o777, target=target))
 
-    def _counted(self, name: str, entry: Entry) -> _Found:
+    def _kept(self, name: str, target: str) -> _Found | None:
+        """A link that leads outside and is not followed."""
+        if self._links is Links.KEEP:
+            return self._counted(name, Entry(name, Kind.LINK, mode=0o777, target=target, outside=True))
+        (self._outside if self._links is Links.REFUSE else self._skipped).append(f"{name} -> {target}")
+        return None
+
+    def _outside_of(self, path: Path) -> Path | None:
+        """Where a link leads, if that is out of the directory; None: it leads inside."""
+        real = Path(os.path.realpath(path))
+        return None if real.is_relative_to(self.root) else real
+
+    def _follow(self, name: str, parts: tuple[str, ...], above: _Ignores | None, to: Path) -> Iterator[_Found]:
+        """What a link leads to outside, in its place."""
+        try:
+            facts = to.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            self._skipped.append(f"{name} -> {to}, which is not there")
+            return
+        except OSError as error:
+            raise _unreadable(self.root / name, error) from None
+        if not stat.S_ISDIR(facts.st_mode):
+            if (found := self._file(name, to, facts)) is not None:
+                yield found
+            return
+        if any(one == to or one.is_relative_to(to) for one in (*self._followed, self.root)):
+            raise ShippingError(
+                f"the link {name} cannot be followed",
+                why=f"it leads to {to}, which holds this directory or the link itself",
+                hint="leave it out with a .gridignore, or use --links skip or keep",
+            )
+        self._followed.append(to)
+        yield from self._directory(name, parts, above, to)
+        self._followed.pop()
+
+    def _counted(self, name: str, entry: Entry, path: Path | None = None) -> _Found:
         self._count += 1
         self._total += entry.size
         self._sizes[name] = entry.size
@@ -338,7 +480,7 @@ class _Walk:
             self._stop_at = self._stop_at or time.monotonic() + _LOOK_ON
         if self._stop_at and time.monotonic() > self._stop_at:
             self._refuse()
-        return _Found(self.root / name, entry)
+        return _Found(path or self.root / name, entry)
 
     def _refuse(self) -> None:
         if self._count > MOST_ENTRIES and self._total <= self._ceiling:
@@ -353,13 +495,33 @@ class _Walk:
     def raise_for_outside_links(self) -> None:
         """Raise ShippingError for links that lead out of the directory: on the node they would lead nowhere."""
         if self._outside:
-            some = ", ".join(self._outside[:5]) + (", …" if len(self._outside) > 5 else "")
-            count = len(self._outside)
+            some, count = _some(self._outside), len(self._outside)
             raise ShippingError(
                 f"{count} link{'s' if count > 1 else ''} in {self._shown} lead{'' if count > 1 else 's'} out of it",
                 why=f"the node would not have what they point to: {some}",
-                hint=_FLAGS,
+                hint="say what to do: --links follow (ships what they lead to), keep (as they are) or skip; or leave"
+                " them out with a .gridignore",
             )
+
+
+def may_be_secret(name: str, path: Path) -> bool:
+    """Whether a file of this name commonly holds secrets; `path` is where it can be looked at."""
+    *_, above, last = ("", *name.split("/"))
+    if not (_SECRET.fullmatch(last) or _SECRET.fullmatch(f"{above}/{last}")) or last in _EXAMPLES:
+        return False
+    if not last.startswith("id_"):
+        return True
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return True
+    with open(fd, "rb") as file:
+        head = file.read(_KEY_HEAD)
+    return head.startswith(b"-----BEGIN ") and b"PRIVATE KEY-----" in head
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def _by_top(amounts: Mapping[str, int]) -> Counter[str]:
@@ -379,7 +541,15 @@ def _too_large(directory: Path, sizes: Mapping[str, int], total: int, ceiling: i
     return ShippingError(
         f"{directory} is too large to ship: {format_bytes(total)} or more, and {format_bytes(ceiling)} is the most",
         why=f"largest: {_largest(_by_top(sizes), format_bytes)}",
-        hint=_FLAGS,
+        hint=f"{_FLAGS}; or raise the setting shipping.ceiling (GRID_SHIPPING__CEILING=1G)",
+    )
+
+
+def _changing(path: Path) -> ShippingError:
+    return ShippingError(
+        f"{path} cannot be shipped",
+        why=f"it was changed each of {_TRIES} times that it was read; a file that only grows could be shipped",
+        hint="leave it out with a .gridignore, wait for what writes it, or use --no-ship",
     )
 
 
@@ -387,12 +557,13 @@ def _unreadable(path: Path, error: OSError) -> ShippingError:
     return ShippingError(f"{path} cannot be shipped", why=f"it cannot be read: {error.strerror}", hint=_FLAGS)
 
 
-def _hash(root: int, path: Path, entry: Entry, cache: HashCache | None) -> Entry | None:
-    """The entry with its content's hash and true size. A file that changes while it is read is read once more. What has
-    become a link since the walk, or lies behind one, is not read."""
-    for _ in range(2):
+def _hash(root: Path, path: Path, entry: Entry, cache: HashCache | None) -> Entry | None:
+    """The entry with its content's hash and size. A file that grows meanwhile is taken with the size that it had when
+    it was opened; one that is changed otherwise is read again. What has become a link since the walk, or lies behind
+    one, is not read."""
+    for _ in range(_TRIES):
         try:
-            fd = beneath.open_regular(root, entry.path, xdev=True)
+            fd = _open_regular(root, path)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -402,13 +573,15 @@ def _hash(root: int, path: Path, entry: Entry, cache: HashCache | None) -> Entry
             if cache is not None and before in cache.known:
                 return Entry(entry.path, mode=entry.mode, size=before[2], blob=cache.known[before])
             digest, size = hasher(), 0
-            while chunk := file.read(CHUNK):
+            while chunk := file.read(min(CHUNK, before[2] - size)):
                 digest.update(chunk)
                 size += len(chunk)
             after = _identity(os.fstat(fd))
-        blob = digest.hexdigest()
-        if before == after and size == after[2]:
+        if size == before[2] and (before == after or after[2] > size):
             break
+    else:
+        raise _changing(path)
+    blob = digest.hexdigest()
     if cache is not None and before == after and time.time() - after[4] / 1e9 > _SETTLED:
         cache.known[after] = blob
     return Entry(entry.path, mode=entry.mode, size=size, blob=blob)

@@ -20,8 +20,10 @@ from distributed_grid.coordinator.core.preemption.earmarks import takers_of
 from distributed_grid.coordinator.core.queue import dependencies
 from distributed_grid.coordinator.core.queue.fairness import Account, Shares
 from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservations, key_of
+from distributed_grid.coordinator.core.queue.quotas import Quotas, Spent
 from distributed_grid.coordinator.core.state import EVERYTHING, Book, GridState, Idle
 from distributed_grid.protocol.jobs import Priority, Reason, Request
+from distributed_grid.protocol.messages.rights import Rights
 from distributed_grid.protocol.resources import Resources
 
 _NODE = fields(Node)
@@ -33,6 +35,7 @@ class LineAt(msgspec.Struct, frozen=True):
     jobs: list[str]
     blocked: bool
     reason: Reason | None
+    excluded: bool = False
 
 
 class QueueAt(msgspec.Struct, frozen=True):
@@ -52,6 +55,18 @@ class SharesAt(msgspec.Struct, frozen=True):
     stale: list[str]
     unsaved: list[str]
     ranked: float | None
+
+
+class QuotasAt(msgspec.Struct, frozen=True):
+    """The rights that operators have granted, what was spent of a day, the first jobs of pools, and which pools are to
+    be reviewed. What pools hold follows from the allocations; the excluded lines are in the queue."""
+
+    granted: dict[str, Rights] = {}
+    spent: dict[str, Spent] = {}
+    first: dict[str, tuple[str, str]] = {}
+    changed: list[str] = []
+    excluded: list[str] = []
+    """In order, each by its first job."""
 
 
 class GroupAt(msgspec.Struct, frozen=True):
@@ -107,6 +122,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[GroupAt] = []
     held: HeldAt = HeldAt([], {})
     preempting: BookAt = BookAt()
+    quotas: QuotasAt = QuotasAt()
     ray_trouble: str = ""
     loss: tuple[str, ...] = ()
 
@@ -128,7 +144,7 @@ def take(ledger: Ledger) -> Checkpoint:
         allocations=list(state.allocations),
         past_keys=[(user, key, job) for (user, key), job in state.past_keys.items()],
         queue=QueueAt(
-            [LineAt(jobs_of[id(line)], line.blocked, line.reason) for line in queue.lines.values()],
+            [LineAt(jobs_of[id(line)], line.blocked, line.reason, line.excluded) for line in queue.lines.values()],
             queue.lowest,
             queue.departed,
             sorted((int(one.priority), one.user, one.rank) for one in queue.standings.values()),
@@ -159,6 +175,23 @@ def take(ledger: Ledger) -> Checkpoint:
         preempting=BookAt(
             dict(state.preempting.urgent), list(state.preempting.spent), list(state.preempting.said.items())
         ),
+        quotas=_quotas(state),
+    )
+
+
+def _quotas(state: GridState) -> QuotasAt:
+    quotas = state.quotas
+    firsts = {pool.id: (pool.first, pool.first_for_hours) for pool in quotas.all_pools()}
+    return QuotasAt(
+        dict(quotas.granted),
+        dict(quotas.spent),
+        {name: first for name, first in sorted(firsts.items()) if any(first)},
+        sorted(quotas.changed),
+        [
+            state.queue.head(line)[1]
+            for key in quotas.excluded
+            if (line := state.queue.lines.get(key)) is not None and line.excluded
+        ],
     )
 
 
@@ -221,6 +254,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
         if job.id in state.queue:
             state.index.affinity.want(job)
     _share(state.shares, at)
+    _count(state, at.quotas, state.policy.rights == at.policy.rights)
     state.reservations = at.kept
     for name, node in at.nodes.items():
         state.index.learn(node, labels(node))
@@ -253,9 +287,24 @@ def _requeue(queue: Queue, at: Checkpoint) -> None:
         for name in kept.jobs:
             line = queue.add(name, key_of(at.jobs[name]), at.turns[name])
         line.blocked, line.reason = kept.blocked, kept.reason
+        if kept.excluded:
+            queue.exclude(line)
     for priority, user, rank in at.queue.ranks:
         queue.rank(queue.standings[(Priority(priority), user)], rank)
     queue.lowest, queue.departed = at.queue.lowest, at.queue.departed
+
+
+def _count(state: GridState, at: QuotasAt, same: bool) -> None:
+    quotas: Quotas = state.quotas
+    quotas.granted, quotas.spent = dict(at.granted), dict(at.spent)
+    quotas.excluded = {key_of(state.jobs[name]): None for name in at.excluded}
+    quotas.rebuild(state.jobs, state.allocations.values())
+    if same:
+        quotas.changed = dict.fromkeys(at.changed)
+    for name, (first, for_hours) in at.first.items():
+        if (pool := quotas.pool(name)) is not None:
+            pool.first, pool.first_for_hours = first, for_hours
+            quotas.with_first[name] = pool
 
 
 def _share(shares: Shares, at: Checkpoint) -> None:

@@ -4,7 +4,9 @@ from collections import Counter
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.model import Earmarked, Held, Node, Queued
+from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.queue.queue import Members
+from distributed_grid.coordinator.core.queue.quotas import Quotas
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import GroupKind
 from distributed_grid.protocol.jobs import HOLDING, State
@@ -38,6 +40,7 @@ def check(state: GridState) -> None:
     assert len(state.turns) == len(state.jobs), "a turn is left of a job that is gone"
     assert not state.facts, "an end was not followed"
     _check_held(state)
+    _check_quotas(state)
     assert all(name in state.jobs for name in state.queue.turns), "the queue holds a job that is gone"
     by_node = {name: dict(node.allocations) for name, node in state.nodes.items()}
     for allocation in state.allocations.values():
@@ -52,6 +55,29 @@ def check(state: GridState) -> None:
             assert isinstance(waiting, Earmarked), f"{node.facts.name} keeps a set for {name}"
             here = node.facts.name in {place.node for place in waiting.kept.places}
             assert here, f"{node.facts.name} keeps a set for {name}, which has its own elsewhere"
+
+
+def _check_quotas(state: GridState) -> None:
+    """Check that pools hold what a count from scratch finds, and that lines are excluded as is noted."""
+    quotas, again = state.quotas, Quotas(state.policy.rights)
+    again.granted = quotas.granted
+    again.rebuild(state.jobs, state.allocations.values())
+    for pool in again.all_pools():
+        mine = quotas.pool(pool.id)
+        assert mine is not None, f"{pool.name} is not counted"
+        assert (mine.held, mine.jobs, mine.limits) == (pool.held, pool.jobs, pool.limits), f"{pool.name} is miscounted"
+        assert mine.allocations == pool.allocations, f"{pool.name} holds other allocations than its jobs"
+    rights.check_used(state)
+    for key, line in state.queue.lines.items():
+        assert not line.excluded or key in quotas.excluded, f"a line of {key[0]} is excluded and would not be reviewed"
+    for standing in state.queue.standings.values():
+        lines = [line for line in state.queue.lines.values() if line.standing is standing]
+        included = sum(not line.excluded for line in lines)
+        assert standing.included == included, f"{standing.user} has {included} lines to serve, not {standing.included}"
+        first = min(
+            (turn for line in lines if not line.excluded for turn, _ in state.queue.waiting(line)), default=None
+        )
+        assert first is None or standing.place[1] <= first, f"{standing.user} is served by a later job than the first"
 
 
 def _check_held(state: GridState) -> None:

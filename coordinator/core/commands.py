@@ -11,10 +11,13 @@ from typing import Any, get_args
 import msgspec
 
 from distributed_grid.coordinator.core.model import Allocation, Ended, Group, Job, OnRay
+from distributed_grid.coordinator.core.queue.quotas import Spent
 from distributed_grid.protocol.jobs import Cause, JobView
 from distributed_grid.protocol.messages import (
+    AwaitsReader,
     Exited,
     Extend,
+    InEffect,
     InUse,
     Inventory,
     Launch,
@@ -22,6 +25,7 @@ from distributed_grid.protocol.messages import (
     OpenData,
     Recalled,
     Renewed,
+    Renice,
     Signal,
     Stale,
     Started,
@@ -29,7 +33,8 @@ from distributed_grid.protocol.messages import (
     Suspended,
 )
 from distributed_grid.protocol.messages.operator import Receipt
-from distributed_grid.protocol.nodes import NodeFacts, NodeOrders, Offer, Sample
+from distributed_grid.protocol.messages.rights import Rights, Whose
+from distributed_grid.protocol.nodes import Lending, NodeFacts, NodeOrders, Offer, Sample
 from distributed_grid.protocol.resources import Resources
 
 # --- events: what happened --------------------------------------------------------------------------------------------
@@ -62,7 +67,9 @@ class Told(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A message from the agent of this node about its offer or allocations."""
 
     node: str
-    message: Offer | Inventory | Started | Stale | Exited | Suspended | Recalled | Noted | InUse
+    message: (
+        Offer | Inventory | Started | Stale | Exited | Suspended | AwaitsReader | Recalled | Noted | InUse | InEffect
+    )
 
 
 class JobsSubmitted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
@@ -129,6 +136,16 @@ class LabelAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tru
     by: str = ""
 
 
+class SetAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """The operator sets what these nodes lend at most; settings named in `unset` are as configured again."""
+
+    token: int
+    nodes: tuple[str, ...]
+    values: Lending
+    unset: tuple[str, ...] = ()
+    by: str = ""
+
+
 class ForgetAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The operator removes these nodes from the grid."""
 
@@ -192,6 +209,17 @@ class LossFound(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True
     found: str
 
 
+class RightsSet(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """The operator `by` this name sets these rights of a user, a group or everybody; None: takes back all that was
+    set."""
+
+    token: int
+    whose: Whose
+    name: str
+    rights: Rights | None
+    by: str = ""
+
+
 Event = (
     NodeUp
     | NodeDown
@@ -205,6 +233,7 @@ Event = (
     | DrainAsked
     | UndrainAsked
     | LabelAsked
+    | SetAsked
     | Joined
     | Left
     | ExtendAsked
@@ -214,6 +243,7 @@ Event = (
     | ReserveRefused
     | LossFound
     | NodeDoubted
+    | RightsSet
 )
 
 
@@ -277,6 +307,21 @@ class RecordShare(msgspec.Struct, frozen=True, gc=False):
     soon: bool = False
 
 
+class RecordRights(msgspec.Struct, frozen=True, gc=False):
+    """Make the rights durable that operators have set under this key; None: none."""
+
+    key: str
+    rights: Rights | None
+
+
+class RecordSpent(msgspec.Struct, frozen=True, gc=False):
+    """Make durable what a pool has spent of a day."""
+
+    pool: str
+    spent: Spent
+    soon: bool = True
+
+
 class RecordLoss(msgspec.Struct, frozen=True, gc=False):
     """Make a finding of lost commits durable."""
 
@@ -294,7 +339,7 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     """Send this to the agent of this node, if it is connected."""
 
     node: str
-    message: Launch | Stop | Signal | Extend | OpenData | Renewed
+    message: Launch | Stop | Signal | Extend | Renice | OpenData | Renewed
 
 
 class AckExits(msgspec.Struct, frozen=True, gc=False):
@@ -358,6 +403,12 @@ class Unreserve(msgspec.Struct, frozen=True, gc=False):
     allocation: str
 
 
+class Configure(msgspec.Struct, frozen=True, gc=False):
+    """Send the agent of this node the grid's settings for it: they have changed."""
+
+    node: str
+
+
 class Alarm(msgspec.Struct, frozen=True, gc=False):
     """Alert the operator that commits are lost and nothing is started any more."""
 
@@ -373,12 +424,16 @@ Record = (
     | RecordForgotten
     | RecordReceipt
     | RecordShare
+    | RecordRights
+    | RecordSpent
     | RecordLoss
     | Audit
 )
-Command = Record | Send | AckExits | Publish | Over | Accepted | Rejected | Granted | Reserve | Unreserve | Alarm
+Command = (
+    Record | Send | AckExits | Publish | Over | Accepted | Rejected | Granted | Reserve | Unreserve | Configure | Alarm
+)
 RECORDS = get_args(Record)
-MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare)
+MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare, RecordSpent)
 """Records that may wait if they are marked `soon`."""
 
 
@@ -391,6 +446,7 @@ MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare)
 #    ("refuse", token, code, what)         a request is refused
 #    ("accept", token, jobs)               jobs are taken, or were already
 #    ("orders", node, what)                what the operator ordered for a node is now this
+#    ("rights", key, rights)               what operators have granted to a user or group is now this
 #    ("audit", node, what)                 an agent's word that changed nothing
 #    ("loss", found)                       commits of the store are lost, so nothing is started any more
 #    ("reserve", allocation, node)         Ray is to reserve it on its node of this id
@@ -424,6 +480,8 @@ def decisions(commands: Iterable[Command]) -> list[Decision]:
             found.append(("refuse", command.token, command.code, command.what))
         elif type(command) is RecordOrders:
             found.append(("orders", command.node, command.orders))
+        elif type(command) is RecordRights:
+            found.append(("rights", command.key, command.rights))
         elif type(command) is RecordForgotten:
             found.append(("forget", command.node))
         elif type(command) is Audit:

@@ -5,6 +5,7 @@ restoring of a store after a restart.
 
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,7 +31,9 @@ from distributed_grid.coordinator.core.commands import (
     RayLooked,
     Reserved,
     ReserveRefused,
+    RightsSet,
     Send,
+    SetAsked,
     SignalAsked,
     Tick,
     Told,
@@ -43,11 +46,13 @@ from distributed_grid.coordinator.core.nodes import agents, operator, quarantine
 from distributed_grid.coordinator.core.placement import ray
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.preemption import execute
-from distributed_grid.coordinator.core.queue import admission, dependencies, groups, scheduler
+from distributed_grid.coordinator.core.queue import admission, dependencies, groups, rights, scheduler
 from distributed_grid.coordinator.core.queue.queue import Waiters
+from distributed_grid.coordinator.core.queue.quotas import Spent
 from distributed_grid.coordinator.core.state import EVERYTHING, Facts, GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Renewed
+from distributed_grid.protocol.messages.rights import Rights
 from distributed_grid.protocol.nodes import NodeFacts, NodeOrders, NodeState
 
 
@@ -73,6 +78,7 @@ ON: dict[type, Callable[[GridState, Any], None]] = {
     DrainAsked: operator.drain,
     UndrainAsked: operator.undrain,
     LabelAsked: operator.label,
+    SetAsked: operator.lend,
     Joined: boosts.joined,
     Left: boosts.left,
     ExtendAsked: boosts.extend,
@@ -82,6 +88,7 @@ ON: dict[type, Callable[[GridState, Any], None]] = {
     ReserveRefused: ray.refused,
     LossFound: agents.loss_found,
     NodeDoubted: operator.doubted,
+    RightsSet: rights.set_rights,
 }
 DUE: dict[str, Callable[[GridState, str], None]] = {
     "silence": agents.silence,
@@ -95,6 +102,7 @@ DUE: dict[str, Callable[[GridState, str], None]] = {
     "kept": execute.kept_due,
     "preempt": execute.due,
     "shares": views.shares_due,
+    "quota": rights.turn_due,
 }
 
 
@@ -108,10 +116,10 @@ class Follows(NamedTuple):
 
 
 FOLLOWS = (
-    Follows(lambda facts: facts.held, (dependencies.look,)),
-    Follows(lambda facts: facts.started, (dependencies.follow_start,)),
-    Follows(lambda facts: facts.ended, (groups.follow_end, dependencies.follow_end)),
-    Follows(lambda facts: facts.groups_ended, (dependencies.follow_group,), at_once=False),
+    Follows(attrgetter("held"), (dependencies.look,)),
+    Follows(attrgetter("started"), (dependencies.follow_start,)),
+    Follows(attrgetter("ended"), (groups.follow_end, dependencies.follow_end)),
+    Follows(attrgetter("groups_ended"), (dependencies.follow_group,), at_once=False),
 )
 """In this order."""
 
@@ -119,9 +127,11 @@ FOLLOWS = (
 def follow(state: GridState) -> None:
     """Handle all facts, also those that the handlers cause."""
     facts = state.facts
-    while facts:
+    while facts.ended or facts.started or facts.held or facts.groups_ended:
         for of, then, at_once in FOLLOWS:
             queue = of(facts)
+            if not queue:
+                continue
             left = len(queue)
             while queue and (at_once or left):
                 left -= 1
@@ -147,8 +157,6 @@ def take_up(
     for allocation in allocations:
         if allocation.state is not State.ENDED:
             state.hold(allocation)
-            if allocation.state is State.STARTING and allocation.started:
-                boosts.arm(state, allocation)
     for group in many:
         state.begin_group(group)
         if group.after or group.begin > state.now:
@@ -156,6 +164,10 @@ def take_up(
     for job in sorted(jobs, key=lambda job: job.submitted):
         if job.state is not State.ENDED:
             admission.enter(state, job)
+    for allocation in state.allocations.values():
+        if allocation.state is State.STARTING and allocation.started:
+            boosts.arm(state, allocation)
+    state.quotas.rebuild(state.jobs, state.allocations.values())
     views.restore_shares(state, past)
     ray.restore(state)
     follow(state)
@@ -172,8 +184,9 @@ def hold_back(state: GridState, text: str, why: str = "a backup was restored") -
         if allocation is None:
             outcomes.finish(state, job, Outcome(cause=Cause.RESTORED, text=text, started=False))
             continue
-        allocation.started = job.active.attempt.started = allocation.started or allocation.granted
-        job.request = msgspec.structs.replace(job.request, retry_on=(), retries=0)
+        allocation.started = allocation.started or allocation.granted
+        job.active.attempt.started = job.started or allocation.started
+        job.request, job.amended = msgspec.structs.replace(job.request, retry_on=(), retries=0), True
         said = f"{why}: {allocation.node} will say what became of it"
         if allocation.state is State.STARTING:  # it may have started since
             state.move(allocation, State.RUNNING, said)
@@ -201,9 +214,12 @@ class Ledger:
         many: Iterable[Group] = (),
         past: Mapping[str, tuple[float, float]] = {},
         loss: tuple[str, ...] = (),
+        granted: Mapping[str, Rights] = {},
+        spent: Mapping[str, Spent] = {},
     ) -> list[Command]:
         """Load what was on disk."""
         state = self.state
+        state.quotas.granted, state.quotas.spent = dict(granted), dict(spent)
         state.now, state.unknown_before, state.loss = now, unknown_before, loss
         take_up(state, jobs, allocations, nodes, ordered, many, past)
         return state.take_out()
@@ -212,6 +228,8 @@ class Ledger:
         """Apply one event."""
         state = self.state
         state.now = now
+        if state.quotas.counted:
+            state.quotas.forget_used()
         if type(event) is Heard:  # by far the most frequent, and nearly always without consequence
             if (node := state.nodes.get(event.node)) is None:
                 return []
@@ -229,18 +247,31 @@ class Ledger:
         state = self.state
         state.now = now
         state.snapshot += 1
+        if state.quotas.counted:
+            state.quotas.forget_used()
         stirred = False
-        for kind, name in state.deadlines.due(now):
-            if kind == "reasons":
-                stirred = True  # said after the matching, which may make them untrue
-            else:
-                DUE[kind](state, name)
-        follow(state)
-        execute.serve(state)
-        while (state.fresh or state.grown) and not state.halted:  # again where a node is not kept any more
+        if state.deadlines.some_due(now):
+            for kind, name in state.deadlines.due(now):
+                if kind == "reasons":
+                    stirred = True  # said after the matching, which may make them untrue
+                else:
+                    DUE[kind](state, name)
+            follow(state)
+        if state.grown:
+            execute.serve(state)
+        while True:  # again where a node is not kept any more, or a quota allows more
+            if state.reservations.by_job:
+                rights.drop_reservations(state)
+            if state.quotas.excluded and rights.has_changed(state):
+                rights.review(state)
+            if not (state.fresh or state.grown) or state.halted:
+                break
             scheduler.match(state)
             follow(state)
-        execute.look(state)
+        if state.preempting.urgent or state.preempting.said:
+            execute.look(state)
+        if state.quotas.excluded and rights.has_changed(state):
+            state.deadlines.arm("quota", "", now)
         if stirred:
             reasons.refresh(state)
         return state.take_out()

@@ -151,7 +151,7 @@ class RayPlace(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     granted: bool = False
 
 
-class Allocation(msgspec.Struct, kw_only=True, gc=False):
+class Allocation(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     """Resources of one node granted to one job, for one attempt. Never used twice: a retry is a new allocation.
     Its id is `<job>.<attempt>`. STARTING, RUNNING, STOPPING and LOST hold the grant."""
 
@@ -190,20 +190,22 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False):
 # --- jobs: each is in one phase, which has the data of that phase alone -----------------------------------------------
 
 
-class Attempt(msgspec.Struct, gc=False):
-    """Where an attempt runs or ran, since when (0: it did not start), and the seconds of its completed suspensions.
-    `grant`: None where only its node knows."""
+class Attempt(msgspec.Struct, gc=False, omit_defaults=True):
+    """Where an attempt runs or ran, since when (0: it did not start), and the seconds of its completed suspensions. A
+    boost that Ray has shown is `started` since then.
+    `grant`: None where only its node knows. `awaited`: its story says that it has waited for its reader."""
 
     node: str
     grant: Grant | None
     started: Finite = 0.0
     suspended_for: Finite = 0.0
+    awaited: bool = False
 
 
 _NOWHERE = Attempt("", None)
 
 
-class Waiting(msgspec.Struct, kw_only=True, gc=False):
+class Waiting(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     """What the phases without an allocation have in common. `reason`: why it waits, as published last."""
 
     state: ClassVar[State] = State.WAITING
@@ -238,15 +240,22 @@ class GangPart(Waiting, tag="gang-part"):
     attempt: Attempt
 
 
-class Active(msgspec.Struct, kw_only=True, gc=False, tag="active"):
-    """It has an allocation, whose state is the job's. `suspended`: it is frozen because the node's owner is active."""
+class Active(msgspec.Struct, kw_only=True, gc=False, tag="active", omit_defaults=True):
+    """It has an allocation, whose state is the job's. `suspended`: it is frozen because the node's owner is active;
+    `awaits_reader`: because the reader of its output is far behind."""
 
     state: State
     attempt: Attempt
     suspended: Suspension | None = None
+    awaits_reader: Suspension | None = None
+
+    @property
+    def frozen(self) -> bool:
+        """It does not run now, for whatever reason."""
+        return self.suspended is not None or self.awaits_reader is not None
 
 
-class Ended(msgspec.Struct, kw_only=True, gc=False, tag="ended"):
+class Ended(msgspec.Struct, kw_only=True, gc=False, tag="ended", omit_defaults=True):
     """It ended `at` that time. `attempt`: the last one; None: it had none. `after`: its unmet conditions."""
 
     state: ClassVar[State] = State.ENDED
@@ -268,7 +277,7 @@ PHASES: dict[type, frozenset[type]] = {
 """Legal transitions of phases; only `GridState.become` makes one."""
 
 
-class Job(msgspec.Struct, kw_only=True, gc=False):
+class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     """A user's command, from submit to outcome. `tries` counts allocations made; the last one is `allocation`."""
 
     id: str
@@ -301,6 +310,10 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     """The warning about resources that it holds and does not use."""
     walls: str = ""
     """The walls behind which its last attempt ran."""
+    by_operator: bool = False
+    """It was submitted by an operator, for whom the default rights do not hold."""
+    amended: bool = False
+    """Its spec or request is no longer as submitted."""
 
     @property
     def state(self) -> State:
@@ -386,12 +399,22 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
             index=self.index,
             suspended=phase.suspended if type(phase) is Active else None,
             suspended_for=attempt.suspended_for,
+            awaits_reader=phase.awaits_reader if type(phase) is Active else None,
             used=self.used,
             unused=self.unused,
             after=dependencies(self.after),
             begin=self.begin,
             walls=self.walls,
         )
+
+
+def time_limit(job: Job, allocation: Allocation) -> float:
+    """The time limit of an attempt on its node, in seconds from its start; 0: none. That of a boost counts from when it
+    is lent, which is not known before."""
+    limit, boost = job.spec.time_limit, job.spec.boost
+    if boost is None or not limit:
+        return limit
+    return limit + (job.started - allocation.started if job.begun else boost.join_within)
 
 
 class OnRay(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -32,7 +32,9 @@ from distributed_grid.coordinator.core.commands import (
     RecordNode,
     RecordOrders,
     RecordReceipt,
+    RecordRights,
     RecordShare,
+    RecordSpent,
     Send,
     Tick,
 )
@@ -226,8 +228,10 @@ def newest_records(records: Iterable[R]) -> list[R]:
     lines: deque[R] = deque(maxlen=LINES_KEPT)
     for record in records:
         match record:
-            case RecordJob(job):
-                kept["job", job.id] = record
+            case RecordJob(job, new):
+                before = kept.get(("job", job.id))
+                was_new = isinstance(before, RecordJob) and before.new
+                kept["job", job.id] = RecordJob(job, new=True) if was_new and not new else record  # type: ignore[assignment]
             case RecordAllocation(allocation):
                 kept["allocation", allocation.id] = record
             case RecordGroup(group):
@@ -242,6 +246,10 @@ def newest_records(records: Iterable[R]) -> list[R]:
                 kept["receipt", receipt.id] = record
             case RecordShare(user):
                 kept["share", user] = record
+            case RecordRights(key):
+                kept["rights", key] = record
+            case RecordSpent(pool):
+                kept["spent", pool] = record
             case RecordLoss(found):
                 kept["loss", found] = record
             case Audit():

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from distributed_grid.protocol.messages.rights import Rules
 from distributed_grid.protocol.placement import Strategy
 
 
@@ -84,8 +85,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     aside_first: float = 30.0
     aside_most: float = 1800.0
     """A node that fails `aside_after` launches in a row is set aside for `aside_first`, doubled up to `aside_most`."""
-    join_within: float = 60.0
-    """A boost ends if its raylet has not joined Ray within that time."""
     candidates: int = 4
     weights: Weights = WEIGHTS[Strategy.BEST_FIT]
     preempting: Preempting = Preempting()
@@ -99,6 +98,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """A node whose walls are weaker than `namespace` runs jobs of its owners only, unless it trusts everyone."""
     reserve_within: float = 30.0
     """A job is requeued if Ray does not answer its reservation within that time."""
+    rights: Rules = Rules()
+    """The configured rights of users and groups (docs/rights.md)."""
 
     def weights_of(self, strategy: Strategy | None) -> Weights:
         """The weights for a request that names this strategy, or none."""

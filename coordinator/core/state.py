@@ -17,6 +17,7 @@ from distributed_grid.coordinator.core.commands import (
     RecordAllocation,
     RecordGroup,
     RecordJob,
+    RecordSpent,
     Unreserve,
 )
 from distributed_grid.coordinator.core.model import (
@@ -41,9 +42,10 @@ from distributed_grid.coordinator.core.placement.capacity import Room
 from distributed_grid.coordinator.core.placement.catalogue import Catalogue
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue.fairness import Shares
-from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservations, Waiters, key_of
+from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservation, Reservations, Waiters, key_of
+from distributed_grid.coordinator.core.queue.quotas import Quotas
 from distributed_grid.protocol.groups import Gang
-from distributed_grid.protocol.jobs import After, Cause, Priority, Reason, Request, State, Step
+from distributed_grid.protocol.jobs import After, Cause, Priority, Reason, Request, State, Step, has_failed
 from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.placement import Constraints
@@ -69,6 +71,10 @@ class Deadlines:
     def disarm(self, kind: str, name: str) -> None:
         """Cancel a timer."""
         self.armed.pop((kind, name), None)
+
+    def some_due(self, now: float) -> bool:
+        """Whether a timer may have expired."""
+        return bool(self.heap) and self.heap[0][0] <= now
 
     def due(self, now: float) -> Iterator[tuple[str, str]]:
         """Expired timers, the earliest first, including those that are armed meanwhile."""
@@ -204,8 +210,11 @@ class GridState:
         self.held = Waiters()
         self.queue = Queue()
         self.shares = Shares()
+        self.quotas = Quotas(policy.rights)
         self.reservations = Reservations()
         """Nodes reserved against starvation."""
+        self.rooms_then: dict[int, tuple[Reservation, Room]] = {}
+        """Cache: what is free when a reservation's job can start; by its identity, cleared when any room changes."""
         self.index = Catalogue(self.nodes, self.jobs)
         self.meetings: dict[tuple[str, int], str] = {}
         """Rendezvous address and port of each running gang."""
@@ -256,6 +265,8 @@ class GridState:
         assert to in MOVES[was], f"{allocation.id} cannot go from {was.value} to {to.value}"
         assert job.allocation == allocation.id, f"{allocation.id} is not the allocation of {job.id}: {job.allocation}"
         allocation.state = to
+        if self.quotas.counted:
+            self.quotas.forget_used()
         if to is State.ENDED:
             allocation.ended = self.now
             self._release(allocation)
@@ -328,6 +339,7 @@ class GridState:
         self.jobs[job.id] = job
         self.turns[job.id] = self.next_turn
         self.next_turn += 1
+        self.quotas.came(job)
         self.index_job(job)
 
     def index_job(self, job: Job) -> None:
@@ -343,6 +355,7 @@ class GridState:
         del self.jobs[job.id], self.turns[job.id]
         self.index.affinity.remove_waiting(job)
         self.index.affinity.leave(job)
+        self.quotas.went(job)
         self._unblock_affine(job)
         if job.group:
             self._leave_group(job, active)
@@ -356,7 +369,7 @@ class GridState:
         assert outcome is not None
         members.active -= active and not job.request.gang
         del members.live[job.id]
-        if outcome.cause is not Cause.EXITED or outcome.code:
+        if has_failed(outcome) or outcome.cause is Cause.CANCELLED:
             if outcome.cause is Cause.CANCELLED:
                 group.cancelled += 1
             else:
@@ -409,6 +422,7 @@ class GridState:
     def dequeue(self, job: Job) -> None:
         """Take a job out of the queue, with its reservation."""
         self.queue.remove(job.id)
+        self.quotas.left(job)
         self.unreserve(job.id)
         self.index.affinity.remove_waiting(job)
         self.fresh.pop(job.id, None)
@@ -426,7 +440,7 @@ class GridState:
         affinity = self.index.affinity
         if not affinity.wanted or not (keys := affinity.waiting_for(job)):
             return
-        lines = [line for key in keys if (line := self.queue.lines.get(key)) is not None]
+        lines = [line for key in keys if (line := self.queue.lines.get(key)) is not None and not line.excluded]
         for _, head, line in sorted((*self.queue.head(line), line) for line in lines):
             line.blocked = False
             self.fresh[head] = None
@@ -437,7 +451,7 @@ class GridState:
         """Allocate this placement to a waiting job; the caller records and launches it. `lease`, `gang`: as in
         Allocation."""
         node = self.nodes[placement.node]
-        if job.id in self.queue:
+        if job.id in self.queue.turns:
             self.dequeue(job)
         job.tries += 1
         allocation = Allocation(
@@ -455,12 +469,14 @@ class GridState:
         self.hold(allocation)
         self.placements[allocation.id] = placement
         self.shares.take(job.user, placement.grant.resources, self.now, self.policy.sharing)
+        self.quotas.take(job, allocation)
         self._share_changed(job.user)
         self.become(job, Active(state=State.STARTING, attempt=Attempt(placement.node, placement.grant)))
         job.allocation = allocation.id
         job.unused = job.walls = ""
         assert node.room is not None
         node.room.take(placement.grant)
+        self.rooms_then.clear()
         self.fresh.pop(job.id, None)  # it was unblocked earlier in the same pass
         self.index.affinity.remove_waiting(job)
         self.index.affinity.place(job, placement.node)
@@ -493,6 +509,7 @@ class GridState:
         ran = self.now - allocation.granted if allocation.started else math.inf
         self.shares.give(job.user, allocation.grant.resources, ran, self.now, self.policy.sharing)
         self._share_changed(job.user)
+        self.out += (RecordSpent(*spent) for spent in self.quotas.give(job, allocation, self.now))
         del node.allocations[allocation.id]
         self.index.affinity.displace(job, allocation.node)
         if not node.allocations:
@@ -502,6 +519,7 @@ class GridState:
 
     def give_back(self, node: Node, name: str, grant: Grant) -> None:
         """Return the grant of an allocation to the free capacity of its node."""
+        self.rooms_then.clear()
         if name in node.counting:
             del node.counting[name]
         elif node.room is not None:
@@ -539,6 +557,7 @@ class GridState:
     def refresh(self, node: Node, grown: bool = True) -> None:
         """Update the index after a change of a node's room or state."""
         name = node.facts.name
+        self.rooms_then.clear()
         if node.usable:
             assert node.room is not None
             self.index.put(name, node.facts.priority, node.room)

@@ -12,7 +12,7 @@ import msgspec
 from distributed_grid.coordinator.core.commands import RecordShare
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
-from distributed_grid.coordinator.core.model import Allocation, Node
+from distributed_grid.coordinator.core.model import Allocation, Node, time_limit
 from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.coordinator.core.queue.fairness import Account, dominant, weight
 from distributed_grid.coordinator.core.state import GridState
@@ -194,6 +194,7 @@ def outline(view: JobView) -> JobView:
         outcome=_bare_outcome(view.outcome) if view.outcome is not None else None,
         story=tuple(Step(step.at, step.state) for step in view.story),
         suspended=Suspension(view.suspended.since, "") if view.suspended is not None else None,
+        awaits_reader=Suspension(view.awaits_reader.since, "") if view.awaits_reader is not None else None,
     )
 
 
@@ -339,33 +340,33 @@ def _withheld(node: Node) -> tuple[Withheld, ...]:
 
 def offers(state: GridState, now: float, only: str = "") -> tuple[OfferView, ...]:
     """The valid offers of reachable nodes."""
-    views = []
-    for name, node in state.nodes.items():
-        reachable = node.state in (NodeState.UP, NodeState.SUSPECT)
-        if (only and name != only) or not reachable or node.offer is None or node.room is None:
-            continue
-        room, lent = node.room.left, _lent(node)
-        gpus = tuple(
-            GpuOffer(gpu.uuid, gpu.index, gpu.model, gpu.memory, gpu.memory_free, node.room.gpus[gpu.uuid])
-            for gpu in node.room.offers.values()
-            if node.room.gpus.get(gpu.uuid, 0) > 0 and gpu.uuid not in node.closed
-        )
-        idle = node.sample.at - node.offer.idle_since if node.sample is not None and node.offer.idle_since else 0.0
-        views.append(
-            OfferView(
-                node=name,
-                state=node.state,
-                room=room,
-                total=room + lent,
-                cores=node.room.free_cores(),
-                virtual=node.facts.virtual,
-                gpus=gpus,
-                expires_in=max(0.0, node.offer_until - now),
-                idle_for=max(0.0, idle),
-                withheld=_withheld(node),
-            )
-        )
-    return tuple(views)
+    nodes = state.nodes.values() if not only else [state.nodes[only]] if only in state.nodes else []
+    return tuple(view for node in nodes if (view := offer_view(node, now)) is not None)
+
+
+def offer_view(node: Node, now: float) -> OfferView | None:
+    """The valid offer of a node; None: it has none, or cannot be reached."""
+    if node.state not in (NodeState.UP, NodeState.SUSPECT) or node.offer is None or node.room is None:
+        return None
+    room, lent = node.room.left, _lent(node)
+    gpus = tuple(
+        GpuOffer(gpu.uuid, gpu.index, gpu.model, gpu.memory, gpu.memory_free, node.room.gpus[gpu.uuid])
+        for gpu in node.room.offers.values()
+        if node.room.gpus.get(gpu.uuid, 0) > 0 and gpu.uuid not in node.closed
+    )
+    idle = node.sample.at - node.offer.idle_since if node.sample is not None and node.offer.idle_since else 0.0
+    return OfferView(
+        node=node.facts.name,
+        state=node.state,
+        room=room,
+        total=room + lent,
+        cores=node.room.free_cores(),
+        virtual=node.facts.virtual,
+        gpus=gpus,
+        expires_in=max(0.0, node.offer_until - now),
+        idle_for=max(0.0, idle),
+        withheld=_withheld(node),
+    )
 
 
 def allocations(state: GridState, only: str = "") -> tuple[AllocationView, ...]:
@@ -379,7 +380,7 @@ def allocations(state: GridState, only: str = "") -> tuple[AllocationView, ...]:
 def allocation_view(state: GridState, allocation: Allocation) -> AllocationView:
     """An allocation, with the latest time of its end, if known."""
     job = state.jobs[allocation.job]
-    limit = job.spec.time_limit
+    limit = time_limit(job, allocation)
     return AllocationView(
         id=allocation.id,
         job=job.id,
@@ -392,23 +393,26 @@ def allocation_view(state: GridState, allocation: Allocation) -> AllocationView:
         ends=allocation.started + limit + time_suspended(job, state.now) if allocation.started and limit else 0.0,
         name=job.spec.name or (title(job.spec.boost) if job.spec.boost is not None else ""),
         suspended=job.active.suspended.why if job.active.suspended is not None else "",
+        awaits_reader=job.active.awaits_reader.why if job.active.awaits_reader is not None else "",
     )
 
 
 def nodes(state: GridState, now: float) -> tuple[NodeView, ...]:
     """All known nodes, in the order they first came."""
-    return tuple(
-        NodeView(
-            facts=node.facts,
-            state=node.state,
-            silent_for=max(0.0, now - node.heard),
-            sample=node.sample,
-            offered=node.room.left if node.room is not None else Resources(),
-            lent=_lent(node),
-            jobs=len(node.allocations),
-            withheld=_withheld(node),
-            orders=node.orders,
-            labels=labels(node),
-        )
-        for node in state.nodes.values()
+    return tuple(node_view(node, now) for node in state.nodes.values())
+
+
+def node_view(node: Node, now: float) -> NodeView:
+    """A node."""
+    return NodeView(
+        facts=node.facts,
+        state=node.state,
+        silent_for=max(0.0, now - node.heard),
+        sample=node.sample,
+        offered=node.room.left if node.room is not None else Resources(),
+        lent=_lent(node),
+        jobs=len(node.allocations),
+        withheld=_withheld(node),
+        orders=node.orders,
+        labels=labels(node),
     )

@@ -29,6 +29,8 @@ from distributed_grid.coordinator.core.commands import (
     RayLooked,
     Reserved,
     ReserveRefused,
+    RightsSet,
+    SetAsked,
     SignalAsked,
     Tick,
     Told,
@@ -38,6 +40,7 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.eventlog.format import NAME, BadLog, Cut, Header, Turn, files, read
 from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.messages.rights import Whose
 from distributed_grid.protocol.resources import MILLI, Grant, format_bytes, format_milli
 
 NAMED = 3
@@ -77,6 +80,11 @@ def event_words(event: Event) -> str:
             return f"{by} undrained {names(nodes)}"
         case LabelAsked(_, nodes, _, by):
             return f"{by} labelled {names(nodes)}"
+        case SetAsked(_, nodes, values, unset, by):
+            said = [f"{name} {value}" for name, value in values.given().items()] + [
+                f"{name} as configured" for name in unset
+            ]
+            return f"{by} set for {names(nodes)}: {', '.join(said)}"
         case Joined(allocation, node):
             return f"Ray showed {allocation} as node {node[:12]}"
         case Left(allocation, why):
@@ -95,6 +103,9 @@ def event_words(event: Event) -> str:
             return f"the store showed to have lost commits: {found}"
         case NodeDoubted(node, found):
             return f"{node} said what it cannot prove: {found}"
+        case RightsSet(_, whose, name, rights, by):
+            who = name if whose is Whose.USER else f"{whose} {name}".rstrip()
+            return f"{by} gave {who} {rights.words()}" if rights is not None else f"{by} took back what {who} was given"
 
 
 def event_concerns(event: Event, job: str) -> bool:
@@ -133,6 +144,8 @@ def decision_words(decision: Sequence[Any]) -> str:
             return f"refuse ({code}): {what}"
         case ["orders", node, orders]:
             return f"{node} is under these orders: {orders or 'none'}"
+        case ["rights", key, rights]:
+            return f"what operators have granted to {key} is: {rights or 'nothing'}"
         case ["audit", node, what]:
             return f"note of {node}: {what}"
         case ["loss", found]:

@@ -75,7 +75,7 @@ class Compared(msgspec.Struct):
 # --- another policy -------------------------------------------------------------------------------------------------
 
 
-NOT_PLAIN = ("weights", "preempting", "gang_ports")
+NOT_PLAIN = ("weights", "preempting", "gang_ports", "rights")
 """Fields that cannot be set by name: weights are set one by one, and the ports decide nothing."""
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 
 from distributed_grid import __version__
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.commands import Command, Decision, Event, JobsSubmitted, decisions
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.eventlog.format import FORMAT, Header, files
+from distributed_grid.runtime.logs import get_logger
 
 PARTS = 8
 """Number of files that the allowed size is divided into."""
@@ -38,7 +38,7 @@ SPARE_BYTES = 64 << 20
 PAUSE_SECONDS, PAUSE_MOST = 10.0, 600.0
 """First pause, and the maximum after doubling."""
 
-log = structlog.get_logger("eventlog")
+log = get_logger("eventlog")
 _Turn = tuple[float, list[Event | msgspec.Raw], list[Decision] | tuple[()], str]
 _encoder = msgspec.msgpack.Encoder()
 _encode, _encode_into = _encoder.encode, _encoder.encode_into

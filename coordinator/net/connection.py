@@ -9,16 +9,14 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import structlog
 from websockets.asyncio.connection import Connection as Received
 from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.exceptions import ConnectionClosedError
 from websockets.frames import CTRL_OPCODES, CloseCode, Frame
 from websockets.protocol import Event
 
-from distributed_grid.coordinator.access.ca import Presented
 from distributed_grid.coordinator.access.identities import Bearer
 from distributed_grid.coordinator.net.limits import Bucket
 from distributed_grid.protocol.codec import BULK_BYTES, CONTROL_BYTES
@@ -27,6 +25,10 @@ from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.link import Link
 from distributed_grid.protocol.messages import Hello, Refused, Welcome
 from distributed_grid.runtime.faults import fault
+from distributed_grid.runtime.logs import get_logger
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.access.ca import Presented
 
 HELLO_SECONDS = 5.0
 OUTBOX_STRANGER = 64 << 10
@@ -46,7 +48,7 @@ CLOCK_SECONDS = 60.0
 CLIENT_SILENCE = 20.0
 """Seconds of silence after which a client is pinged, and again until it counts as gone."""
 
-log = structlog.get_logger("server")
+log = get_logger("server")
 
 
 CONTROL_FRAMES_PER_SECOND = 20.0

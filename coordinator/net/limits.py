@@ -9,11 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
-
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import count
+from distributed_grid.runtime.logs import get_logger
 
 
 class Bucket:
@@ -56,7 +55,7 @@ USERS = 1024
 """Maximum number of users that are remembered without a debt."""
 
 AT_ONCE_DONE = (messages.Cancel, messages.SignalJob, messages.DrainNodes, messages.UndrainNodes, messages.Withdraw)
-SLOWED_ONLY = (messages.WantOutput, messages.WantFiles, messages.WantFile, messages.PutBlob)
+SLOWED_ONLY = (messages.WantOutput, messages.WantFiles, messages.WantFile, messages.PutInput, messages.PutBlob)
 """Parts of a transfer, which a refusal would spoil."""
 OUT_OF_TURN = (*AT_ONCE_DONE, messages.PutBlob)
 """Requests that do not wait for the user's other connections: orders, and what waits for the disk itself."""
@@ -135,7 +134,7 @@ LOG_LINES = 20
 LOGGED_ADDRESSES = 10_000
 """Addresses that are remembered; beyond that the one whose interval began first is forgotten."""
 
-log = structlog.get_logger("door")
+log = get_logger("door")
 
 
 @dataclass(slots=True)

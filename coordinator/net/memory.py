@@ -11,9 +11,8 @@ from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 
-import structlog
-
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.runtime.logs import get_logger
 
 SHED_AT, SHED_UNTIL = 0.80, 0.75
 REFUSE_AT, REFUSE_UNTIL = 1.00, 0.95
@@ -23,7 +22,7 @@ PART = 0.80
 SECONDS = 1.0
 CGROUPS = Path("/sys/fs/cgroup")
 
-log = structlog.get_logger("memory")
+log = get_logger("memory")
 
 
 class Busy(GridError):

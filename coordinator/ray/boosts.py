@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
-import structlog
 
 from distributed_grid.coordinator.core.commands import Event, Joined, Left
 from distributed_grid.coordinator.core.model import Job
@@ -18,15 +17,14 @@ from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay
 from distributed_grid.coordinator.ray.compare import compared, differs, in_ray, marked, ray_node
-from distributed_grid.protocol.boosts import LABEL, Boost, RayAuth, group_name, needs, parse_amount
+from distributed_grid.protocol.boosts import JOIN_WITHIN, LABEL, Boost, RayAuth, group_name, needs, parse_amount
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import JobSpec, JobView, Request, State
 from distributed_grid.protocol.messages import Boosts, Demand, ListBoosts, RayNode, RequestBoost, Submission, Submit
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, Walls
 from distributed_grid.protocol.text import CHARS, unknown_node
+from distributed_grid.runtime.logs import get_logger
 
-GROUP_SECONDS = 60.0
-"""How long Ray may take to have the group, from the start of the raylet on: no longer than the raylet itself."""
 ASK_SECONDS = 15.0
 GROUPS_AT_LEAST = 0.005
 """Seconds between two looks at what is to go."""
@@ -51,7 +49,7 @@ FIRST_SECONDS = 30.0
 LOOK_SECONDS = 12.0
 """Time-out for Ray's answer to somebody who asks for the status."""
 
-log = structlog.get_logger("boosts")
+log = get_logger("boosts")
 
 
 class Groups:
@@ -89,9 +87,10 @@ class Groups:
         if boost is None or grant is None or bridge is None:
             return
         bundle = {what: amount for what, amount in in_ray(boost, grant).items() if amount}
-        asked = {"bundle": bundle, "selector": {LABEL: job.id}, "within": GROUP_SECONDS}
+        within = boost.join_within
+        asked = {"bundle": bundle, "selector": {LABEL: job.id}, "within": within}
         try:
-            await bridge.ask("reserve", seconds=GROUP_SECONDS + ASK_SECONDS, name=group_name(job.id), **asked)
+            await bridge.ask("reserve", seconds=within + ASK_SECONDS, name=group_name(job.id), **asked)
         except NoRay as error:  # it is asked for again, until the boost is there or ends for want of it
             if job.state is State.STARTING:
                 log.warning("a boost has no placement group yet", boost=job.id, what=error.what, why=error.why)
@@ -130,27 +129,28 @@ def _ends(job: Job, now: float) -> bool:
 
 
 def _end(job: Job) -> float:
-    """When it ends by its time limit."""
+    """When it ends by its time limit, which counts from when it is lent."""
     limit = job.spec.time_limit
-    return job.started + limit if job.started and limit else math.inf
+    return job.started + limit if job.begun and job.started and limit else math.inf
 
 
 class BoostService:
-    """All boosts of this coordinator. `bridge` None: there is no Ray. `lends`: resource sharing is enabled."""
+    """All boosts of this coordinator. `bridge` None: there is no Ray. Ray has to show a raylet within `join_within`
+    seconds."""
 
     def __init__(
         self,
         state: GridState,
         bridge: Bridge | None,
         auth: RayAuth,
-        lends: bool,
         put: Callable[[Event], None],
         clock: Callable[[], float] = time.time,
+        join_within: float = JOIN_WITHIN,
     ) -> None:
         self._state = state
+        self._join_within = join_within
         self._bridge = bridge
         self._auth = auth
-        self._lends = lends
         self._put = put
         self._looking: asyncio.Task[None] | None = None
         self._joining: asyncio.Task[None] | None = None
@@ -167,8 +167,6 @@ class BoostService:
 
     async def submission(self, asked: RequestBoost) -> Submission:
         """The job to submit for a boost. Raises GridError, BadValue."""
-        if not self._lends:
-            raise GridError("Resource sharing not enabled", hint="set resource_sharing.enabled: true, and start again")
         amount = parse_amount(asked.kind, asked.amount)
         if not asked.duration > 0:  # as a job's time limit it would be none
             raise BadValue(f"a boost cannot last {asked.duration:g} s", hint="give seconds above 0")
@@ -186,14 +184,20 @@ class BoostService:
             ray=cluster["ray"],
             python=cluster["python"],
             exclusive=asked.exclusive,
+            join_within=self._join_within,
         )
         if asked.exclusive:
             await bridge.ask("reserved", seconds=FIRST_SECONDS)  # whether Ray can be asked for groups at all
-        constraints = Constraints(only=(asked.source,)) if asked.source else self._with_ray(boost)
+        constraints = Constraints(only=(asked.only_source,)) if asked.only_source else self._with_ray(boost)
         if asked.walls is not Walls.NONE:
             constraints = msgspec.structs.replace(constraints or NO_CONSTRAINTS, walls=asked.walls)
         request = Request(
-            needs(asked.kind, amount), asked.priority, immediate=not asked.wait, requeue=False, constraints=constraints
+            needs(asked.kind, amount),
+            asked.priority,
+            nodes=(asked.source,) if asked.source else (),
+            immediate=not asked.wait,
+            requeue=False,
+            constraints=constraints,
         )
         spec = JobSpec(("ray", "start", "--block"), name="", time_limit=asked.duration, grace=GRACE, boost=boost)
         return Submission(asked.key, spec, request)

@@ -10,10 +10,10 @@ import sys
 from typing import Any
 
 import msgspec
-import structlog
 
 from distributed_grid.protocol.boosts import GROUP
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.runtime.logs import get_logger
 
 NAMESPACE = "grid"
 """The Ray namespace of the grid's placement groups."""
@@ -31,7 +31,7 @@ AGAIN = (0.5, 30.0)
 LINE = 64 << 20
 """Bytes of one answer: a cluster of 10,000 nodes is told in some 10 MB."""
 
-log = structlog.get_logger("ray")
+log = get_logger("ray")
 
 
 class NoRay(GridError):

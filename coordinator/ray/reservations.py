@@ -7,14 +7,13 @@ import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-import structlog
-
 from distributed_grid.coordinator.core.commands import Event, RayLooked, Reserve, Reserved, ReserveRefused, Unreserve
 from distributed_grid.coordinator.core.model import Allocation, Node, OnRay
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.ray.bridge_client import BOOSTS, JOBS, Bridge, NoRay
 from distributed_grid.protocol.boosts import LABEL
 from distributed_grid.protocol.resources import MILLI, Resources
+from distributed_grid.runtime.logs import get_logger
 
 NODE = "grid-node"
 """The label with which a node of Ray names the node of the grid that it is on."""
@@ -33,7 +32,7 @@ COMPARED = 10.0
 """Interval between comparisons of what Ray has reserved with what jobs hold (s)."""
 LOOPBACK = ("127.", "::1")
 
-log = structlog.get_logger("placing")
+log = get_logger("placing")
 
 
 class RayReservations:
@@ -256,7 +255,7 @@ SWEEP_FIRST, SWEEP_LONGEST = 10.0, 600.0
 """Seconds until Ray is asked again after a failure, doubled from the first to the second."""
 SWEEP_SECONDS = 60.0
 
-sweep_log = structlog.get_logger("ray")
+sweep_log = get_logger("ray")
 
 
 async def sweep_until_done(state: GridState, bridge: Bridge) -> None:

@@ -17,8 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from distributed_grid.coordinator.core.commands import RecordJob
 from distributed_grid.coordinator.core.model import Attempt, Ended, Job
 from distributed_grid.coordinator.store.errors import DiskTrouble
@@ -27,6 +25,7 @@ from distributed_grid.protocol.boosts import DURATION, Boost, needs
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Priority, Request, State, Step, parse_priority
 from distributed_grid.protocol.resources import GIB, MILLI, MOST_CPU, MOST_GPU, MOST_MEMORY, ResourceType
+from distributed_grid.runtime.logs import get_logger
 
 NAME = "resource_boosts.json"
 MOST_BYTES = 16 << 20
@@ -37,7 +36,7 @@ NAMED = 10
 _MOST = {ResourceType.CPU: MOST_CPU, ResourceType.GPU: MOST_GPU, ResourceType.MEMORY: MOST_MEMORY}
 _HINT = "request again what is still needed: grid boost request"
 
-log = structlog.get_logger("boosts")
+log = get_logger("boosts")
 
 
 def places(state_dir: Path) -> tuple[Path, ...]:
@@ -85,7 +84,7 @@ class ResourceBoostPersistence:
             except BadValue as error:
                 wrong.append((name, error.what))
         try:
-            store.commit(store.snapshot(map(RecordJob, jobs), now))
+            store.commit(store.snapshot([RecordJob(job, new=True) for job in jobs], now))
         except DiskTrouble as error:
             self._warn("old boosts could not be imported", error.why or error.what, "the next start tries again")
             store.reopen()

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import structlog
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import LossFound, NodeDoubted
@@ -22,12 +21,13 @@ from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages import Exited, Hello, Inventory, Launch
 from distributed_grid.protocol.nodes import Known, Stamp
+from distributed_grid.runtime.logs import get_logger
 
 MOST = 1000
 """Maximum number of allocations of a connection's first inventory looked up in the store."""
 SEAL_BYTES = 16
 
-log = structlog.get_logger("server")
+log = get_logger("server")
 _encode = msgspec.msgpack.Encoder().encode
 
 

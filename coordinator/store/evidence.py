@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import structlog
 
-from distributed_grid.coordinator.access.ca import PKI, Pki
+from distributed_grid.coordinator.access.identities import PKI, has_authority
 from distributed_grid.coordinator.core.rollback import Marked, Point, Traces
 from distributed_grid.coordinator.eventlog.format import BadLog, Header, files, read
+from distributed_grid.runtime.logs import get_logger
 
 _MARK_MAGIC = b"GRIDMK01"
 _FORM = struct.Struct("<8s16sQQd36s32s")
 _SUM = struct.Struct("<I")
 KEY_BYTES = 32
 
-log = structlog.get_logger("store")
+log = get_logger("store")
 
 
 class Mark(NamedTuple):
@@ -224,7 +224,7 @@ def find_traces(state_dir: Path) -> Traces:
     if count:
         found.append(f"the event log ({count} files" + (f", epoch {epoch})" if epoch else ")"))
     found += [words for name, words in NAMED.items() if _has_content(state_dir / name)]
-    if Pki.exists(state_dir / PKI):
+    if has_authority(state_dir / PKI):
         found.append("the grid's authority")
         grid = grid or _grid_of(state_dir / PKI)
     return Traces(tuple(found), grid, epoch, tuple(_accepted(state_dir / "audit.log")))

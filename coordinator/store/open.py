@@ -10,13 +10,11 @@ import sqlite3
 import time
 import zlib
 from contextlib import suppress
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
-import structlog
 
 from distributed_grid.coordinator.core.rollback import (
     Loss,
@@ -32,6 +30,7 @@ from distributed_grid.coordinator.store import evidence, rows
 from distributed_grid.coordinator.store.errors import StoreFailed, StoreRefused, as_sqlite
 from distributed_grid.coordinator.store.rows import Damaged
 from distributed_grid.runtime.faults import fault
+from distributed_grid.runtime.logs import get_logger
 
 SET_HEAD = "UPDATE meta SET value = ? WHERE name = 'head'"
 """Part of every commit."""
@@ -113,19 +112,28 @@ def put_key(db: sqlite3.Connection, key: bytes) -> None:
 
 APPLICATION_ID = 0x47524944  # "GRID", as `file` shows it
 SCHEMA = 1
+PAGE = 1024
+"""Bytes of a page of a new store. A commit writes whole pages, and of most it changes a row: small ones are less to
+write; but too small for a job's row they would be more of them."""
 MIGRATIONS: dict[int, str] = {}
 """SQL that migrates a store from this schema to the next; schema.sql is the result."""
 SPARE = 64 << 20
 """Bytes that must stay free beside a copy of an older store, for one to be kept."""
 
-log = structlog.get_logger("store")
+log = get_logger("store")
 
 
 def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
     """A connection for durable writes, for one thread at a time. `mode` "rwc" creates a missing file."""
     name = f"file:{quote(str(path))}?mode={mode}"
     db = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False, timeout=5)
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = 1", "cache_size = -16384"):
+    for pragma in (
+        f"page_size = {PAGE}",
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "foreign_keys = 1",
+        "cache_size = -16384",
+    ):
         try:
             db.execute(f"PRAGMA {pragma}")
         except UnicodeDecodeError as error:  # what SQLite says of a damaged file quotes it
@@ -179,7 +187,7 @@ def refuse_strangers(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _create(db: sqlite3.Connection, grid: str) -> None:
-    schema = files("distributed_grid.coordinator.store").joinpath("schema.sql").read_text()
+    schema = Path(__file__).with_name("schema.sql").read_text()
     rows = f"('head', '{encode_head(Point(grid, 0, 0, 0.0))}'), ('clean', 1)"
     db.executescript(  # at once: a store that is killed here is there with all of it, or not at all
         f"BEGIN; {schema} INSERT INTO meta (name, value) VALUES {rows}; "  # noqa: S608

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
-
 from distributed_grid.coordinator.store.open import MIN_RETENTION, connect
+from distributed_grid.runtime.logs import get_logger
 
 DAY = 86400.0
 CHECK_INTERVAL = 60.0
@@ -29,14 +28,13 @@ SHARE = 10
 SPARE = 64 << 20
 """Bytes that must stay free on the disk: removal needs some at first."""
 
-_BOUNDARY = "SELECT ended FROM jobs INDEXED BY jobs_ended WHERE state = 'ended' ORDER BY ended {} LIMIT 1 OFFSET ?"
+_BOUNDARY = "SELECT ended FROM ended INDEXED BY ended_at ORDER BY ended {} LIMIT 1 OFFSET ?"
 _REMOVE = (
-    "DELETE FROM jobs WHERE rowid IN "
-    "(SELECT rowid FROM jobs INDEXED BY jobs_ended WHERE state = 'ended' AND ended <= ? ORDER BY ended LIMIT ?)"
+    "DELETE FROM ended WHERE n IN (SELECT n FROM ended INDEXED BY ended_at WHERE ended <= ? ORDER BY ended LIMIT ?)"
 )
 _SEEN = "UPDATE nodes SET seen = ? WHERE name IN (SELECT value FROM json_each(?))"
 
-log = structlog.get_logger("retention")
+log = get_logger("retention")
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ class Retention:
         )
         used = (pages - free) * page
         if used > self._keep.size:
-            ended = db.execute("SELECT count(*) FROM jobs INDEXED BY jobs_ended WHERE state = 'ended'").fetchone()[0]
+            ended = db.execute("SELECT count(*) FROM ended INDEXED BY ended_at").fetchone()[0]
             share = math.ceil(ended * (1 - self._keep.size / used))
             if share and (last := db.execute(_BOUNDARY.format("ASC"), (share - 1,)).fetchone()) is not None:
                 boundary = max(boundary, last[0])

@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from distributed_grid.coordinator.core.model import Job, Phase
 from distributed_grid.protocol.groups import member_id, split_member
+from distributed_grid.protocol.jobs import JobSpec, Request, Step, Used
 from distributed_grid.protocol.messages.operator import Receipt
+from distributed_grid.protocol.resources import Count
 
 CHUNKS = (64, 16, 4, 1)
 """Rows per statement. Batches release the interpreter once instead of once per row, so that the writer thread and the
@@ -24,6 +27,8 @@ class Snapshot:
 
     clock: float
     jobs: list[Sequence[Any]] = field(default_factory=list)
+    changes: list[Sequence[Any]] = field(default_factory=list)
+    ended: list[Sequence[Any]] = field(default_factory=list)
     past_allocations: list[Sequence[Any]] = field(default_factory=list)
     groups: list[Sequence[Any]] = field(default_factory=list)
     gone_nodes: list[Sequence[Any]] = field(default_factory=list)
@@ -31,6 +36,9 @@ class Snapshot:
     node_orders: list[Sequence[Any]] = field(default_factory=list)
     receipts: list[Sequence[Any]] = field(default_factory=list)
     shares: list[Sequence[Any]] = field(default_factory=list)
+    gone_rights: list[Sequence[Any]] = field(default_factory=list)
+    rights: list[Sequence[Any]] = field(default_factory=list)
+    spent: list[Sequence[Any]] = field(default_factory=list)
     audit: list[Sequence[Any]] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
     """Evidence that earlier commits are lost."""
@@ -43,12 +51,27 @@ class Snapshot:
 
 _WRITES = {
     "jobs": (
-        "INSERT INTO jobs (id, key, user, name, state, submitted, ended, node, body, allocation, boost, sum, "
-        "allocation_sum) VALUES {} "
-        "ON CONFLICT (id) DO UPDATE SET state = excluded.state, ended = excluded.ended, node = excluded.node, "
-        "body = excluded.body, allocation = coalesce(excluded.allocation, allocation), sum = excluded.sum, "
+        "INSERT INTO jobs (id, key, user, name, submitted, body, sum) VALUES {} "
+        "ON CONFLICT (id) DO UPDATE SET body = excluded.body, sum = excluded.sum",  # a commit that failed had succeeded
+        7,
+    ),
+    # Before the changes: what ended makes room on the page that they share.
+    "ended": (
+        "INSERT INTO ended (n, user, ended, boost, failed, body, sum) "
+        "SELECT jobs.n, column2, column3, column4, column5, column6, column7 "
+        "FROM (VALUES {}) CROSS JOIN jobs ON jobs.id = column1 WHERE true "
+        "ON CONFLICT (n) DO UPDATE SET ended = excluded.ended, boost = excluded.boost, failed = excluded.failed, "
+        "body = excluded.body, sum = excluded.sum",
+        7,
+    ),
+    "changes": (
+        "INSERT INTO changes (n, state, node, body, allocation, sum, allocation_sum) "
+        "SELECT jobs.n, column2, column3, column4, column5, column6, column7 "
+        "FROM (VALUES {}) CROSS JOIN jobs ON jobs.id = column1 WHERE true "
+        "ON CONFLICT (n) DO UPDATE SET state = excluded.state, node = excluded.node, body = excluded.body, "
+        "allocation = coalesce(excluded.allocation, allocation), sum = excluded.sum, "
         "allocation_sum = coalesce(excluded.allocation_sum, allocation_sum)",
-        13,
+        7,
     ),
     "past_allocations": ("INSERT OR REPLACE INTO past_allocations (id, node, body, sum) VALUES {}", 4),
     "groups": (
@@ -65,6 +88,9 @@ _WRITES = {
     "node_orders": ("INSERT OR REPLACE INTO node_orders (name, body, sum) VALUES {}", 3),
     "receipts": ("INSERT OR REPLACE INTO receipts (id, at, node, jobs, body) VALUES {}", 5),
     "shares": ("INSERT OR REPLACE INTO shares (user, past, at) VALUES {}", 3),
+    "gone_rights": ("DELETE FROM rights WHERE name IN ({})", 1),
+    "rights": ("INSERT OR REPLACE INTO rights (name, body, sum) VALUES {}", 3),
+    "spent": ("INSERT OR REPLACE INTO spent (pool, day, cpu, gpu) VALUES {}", 4),
     "audit": ("INSERT INTO audit (at, node, what) VALUES {}", 3),
 }
 STATEMENTS = {
@@ -72,22 +98,103 @@ STATEMENTS = {
     for table, (text, width) in _WRITES.items()
     for count in CHUNKS
 }
+OF_KNOWN = frozenset({"changes", "ended"})
+"""Statements whose rows are of jobs that are stored: of others nothing is written."""
 
 
-JOB_COLUMNS = ("id", "key", "user", "name", "state", "submitted", "ended", "node", "boost")
-COLUMNS: dict[str, tuple[str, ...]] = {
-    "jobs": JOB_COLUMNS,
-    "past_allocations": ("id", "node"),
-    "groups": ("id", "key", "user", "submitted", "ended"),
-    "nodes": ("name",),
-    "node_orders": ("name",),
+class Change(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """What changes of a job after its submission. `spec` and `request`: None where they are as submitted."""
+
+    phase: Phase
+    story: list[Step] = []
+    tries: Count = 0
+    allocation: str = ""
+    begun: bool = False
+    retried: Count = 0
+    taken_back: Count = 0
+    plans: Count = 0
+    taken_by: str = ""
+    used: Used | None = None
+    unused: str = ""
+    walls: str = ""
+    spec: JobSpec | None = None
+    request: Request | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_job = msgspec.msgpack.Decoder(Job).decode
+_change = msgspec.msgpack.Decoder(Change).decode
+_FIELDS = tuple(name for name in Change.__struct_fields__ if name not in ("spec", "request"))
+
+
+def encode_change(job: Job) -> bytes:
+    """What has changed of a job."""
+    changed = Change(
+        phase=job.phase,
+        story=job.story,
+        tries=job.tries,
+        allocation=job.allocation,
+        begun=job.begun,
+        retried=job.retried,
+        taken_back=job.taken_back,
+        plans=job.plans,
+        taken_by=job.taken_by,
+        used=job.used,
+        unused=job.unused,
+        walls=job.walls,
+        spec=job.spec if job.amended else None,
+        request=job.request if job.amended else None,
+    )
+    return _encode(changed)
+
+
+def decode_job(body: bytes, change: bytes | None) -> Job:
+    """A job of its rows. Raises msgspec.DecodeError, and ValueError."""
+    job = _job(body)
+    if change is not None:
+        changed = _change(change)
+        for name in _FIELDS:
+            setattr(job, name, getattr(changed, name))
+        if changed.spec is not None and changed.request is not None:
+            job.spec, job.request, job.amended = changed.spec, changed.request, True
+    return job
+
+
+class _Checked(NamedTuple):
+    """What is read of a table for its checksums: the key, the checksum, the body, what else is in the checksum (the
+    first is the name), and where."""
+
+    key: str
+    columns: str
+    among: str
+    live: str = ""
+
+
+_OF_JOB = "CROSS JOIN jobs ON jobs.n = {0}.n"
+_CHECKED = {
+    "jobs": _Checked("jobs.n", "id, key, user, name, submitted", "jobs", "live CROSS JOIN jobs ON jobs.n = live.n"),
+    "changes": _Checked("changes.n", "id, state, node", f"changes {_OF_JOB.format('changes')}"),
+    "ended": _Checked("ended.n", "id, ended.user, ended, boost, failed", f"ended {_OF_JOB.format('ended')}", "-"),
+    "past_allocations": _Checked("id", "id, node", "past_allocations", "-"),
+    "groups": _Checked("rowid", "id, key, user, submitted, ended", "groups"),
+    "nodes": _Checked("name", "name", "nodes"),
+    "node_orders": _Checked("name", "name", "node_orders"),
+    "rights": _Checked("name", "name", "rights"),
 }
-"""Columns in a row's checksum beside the body; the first is the key."""
-_LIVE_ROWS = {"jobs": " INDEXED BY jobs_live WHERE state <> 'ended'", "past_allocations": " WHERE 0"}
+"""The tables with checksums; `live`: where to read only what is loaded at a start (`-`: nothing)."""
+_STRAYS = {
+    "live": ("live", "n NOT IN (SELECT n FROM jobs)", "a live job is missing"),
+    "changes": ("changes", "n NOT IN (SELECT n FROM live)", "what has changed of a live job is of none"),
+    "ended": ("ended", "n NOT IN (SELECT n FROM jobs)", "an ended job is missing"),
+    "both": ("live", "n IN (SELECT n FROM ended)", "a job that has ended is live"),
+    "neither": ("jobs", "n NOT IN (SELECT n FROM live) AND n NOT IN (SELECT n FROM ended)", "a job has no state"),
+}
+"""Rows that contradict those of other tables: the table, which, and a description."""
+_QUICK = ("live", "changes")
 
 
 class Damaged(NamedTuple):
-    """A row whose checksum does not match: its table, key, and a description."""
+    """A row whose checksum does not match, or that contradicts another: its table, key, and a description."""
 
     table: str
     key: Any
@@ -110,29 +217,44 @@ def damaged_rows(db: sqlite3.Connection, live: bool = False) -> Iterator[Damaged
 
 
 def _damaged_rows(db: sqlite3.Connection, live: bool) -> Iterator[Damaged]:
-    for table, names in COLUMNS.items():
-        more = ", allocation, allocation_sum" if table == "jobs" else ", NULL, NULL"
-        key = "rowid" if table in ("jobs", "groups") else names[0]
-        query = f"SELECT {key}, sum, body{more}, {', '.join(names)} FROM {table}"  # noqa: S608
+    for table, (key, columns, among, if_live) in _CHECKED.items():
+        if live and if_live == "-":
+            continue
+        more = "allocation, allocation_sum" if table == "changes" else "NULL, NULL"
+        query = f"SELECT {key}, {table}.sum, {table}.body, {more}, {columns} "  # noqa: S608
         for found, kept, body, held, held_sum, *values in db.execute(
-            query + (_LIVE_ROWS.get(table, "") if live else "")
+            f"{query} FROM {if_live if live and if_live else among}"
         ):
             if kept != checksum(body, *values) or (held is not None and held_sum != checksum(held)):
                 yield Damaged(table, found, f"{table}: the row of {values[0]!s:.64} is not what was written")
+    yield from stray_rows(db, live)
+
+
+def stray_rows(db: sqlite3.Connection, live: bool = False) -> Iterator[Damaged]:
+    """Rows of jobs that contradict those of other tables."""
+    for table, which, what in (_STRAYS[name] for name in (_QUICK if live else _STRAYS)):
+        for (found,) in db.execute(f"SELECT n FROM {table} WHERE {which}"):  # noqa: S608
+            yield Damaged(table, found, f"{table}: {what}, number {found}")
 
 
 def remove_damaged(db: sqlite3.Connection, rows: list[Damaged]) -> None:
-    """Remove them in the open transaction, with the live jobs that depend on them: those that held resources of such a
-    node, and members of such a group."""
+    """Remove them in the open transaction, with what depends on them: the job of a change, the live jobs that held
+    resources of such a node, and the members of such a group."""
     for row in rows:
-        key = "rowid" if row.table in ("jobs", "groups") else COLUMNS[row.table][0]
-        db.execute(f"DELETE FROM {row.table} WHERE {key} = ?", (row.key,))  # noqa: S608
+        table = "jobs" if row.table in ("changes", "ended") else row.table
+        key = "n" if table in ("jobs", "live") else "rowid" if table == "groups" else _CHECKED[table].key
+        db.execute(f"DELETE FROM {table} WHERE {key} = ?", (row.key,))  # noqa: S608
+        if table != row.table:
+            db.execute(f"DELETE FROM {row.table} WHERE n = ?", (row.key,))  # noqa: S608
     tables = {row.table for row in rows}
     if "nodes" in tables:
-        db.execute("DELETE FROM jobs WHERE state NOT IN ('ended', 'waiting') AND node NOT IN (SELECT name FROM nodes)")
+        db.execute(
+            "DELETE FROM jobs WHERE n IN "
+            "(SELECT n FROM changes WHERE state <> 'waiting' AND node NOT IN (SELECT name FROM nodes))"
+        )
     if "groups" in tables:
         db.execute(
-            "DELETE FROM jobs WHERE state <> 'ended' AND instr(id, '_') > 0 "
+            "DELETE FROM jobs WHERE n IN (SELECT n FROM live) AND instr(id, '_') > 0 "
             "AND substr(id, 1, instr(id, '_') - 1) NOT IN (SELECT id FROM groups)"
         )
 
@@ -141,7 +263,6 @@ RECEIPTS_KEPT = 10_000
 """Minimum number kept; trimmed at a tenth more."""
 TRIM_RECEIPTS = "DELETE FROM receipts WHERE at < (SELECT at FROM receipts ORDER BY at DESC LIMIT 1 OFFSET ?)"
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Receipt).decode
 
 
@@ -184,7 +305,7 @@ def find_jobs(read: Read, ref: str, user: str, only: str = "", by_name: bool = T
     with or without `j-`. A name or prefix that matches members of a group means the group, with the suffix `_7` its
     member 7."""
     if ref == "last":
-        rows = read("SELECT id FROM jobs WHERE user = ? ORDER BY submitted DESC, rowid DESC LIMIT 1", (user,))
+        rows = read("SELECT id FROM jobs WHERE user = ? ORDER BY submitted DESC, n DESC LIMIT 1", (user,))
         return [_whole(read, row[0]) for row in rows]
     for table in ("jobs", "groups"):
         if exact := read(f"SELECT id FROM {table} WHERE id = ? AND ? IN ('', user)", (ref, only)).fetchone():  # noqa: S608

@@ -1,5 +1,5 @@
--- The coordinator's store. `body` is the whole record (msgpack of coordinator/core/model.py); the other columns are only
--- what is searched by. Times are grid time: seconds since the epoch that never jump.
+-- The coordinator's store. `body` is the whole record (msgpack of coordinator/core/model.py; of a job's change: rows.py);
+-- the other columns are only what is searched by. Times are grid time: seconds since the epoch that never jump.
 -- Who changes this file raises SCHEMA in open.py and says there how an older store gets here.
 
 CREATE TABLE meta (
@@ -7,30 +7,78 @@ CREATE TABLE meta (
     value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Jobs as they were submitted. A row is written once and stays as it is: what becomes of the job is in `changes` while it
+-- lives, and in `ended` after that.
 CREATE TABLE jobs (
+    n INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
     key TEXT NOT NULL,
     user TEXT NOT NULL,
     name TEXT NOT NULL,
-    state TEXT NOT NULL,
     submitted REAL NOT NULL,
-    ended REAL NOT NULL,
-    node TEXT NOT NULL,
     body BLOB NOT NULL,
-    allocation BLOB, -- the job's newest one: both change together, so one row holds both
-    boost INTEGER NOT NULL, -- whether it is one
-    sum INTEGER NOT NULL, -- of the row without its allocation (sums.py)
-    allocation_sum INTEGER,
-    UNIQUE (user, key)
+    sum INTEGER NOT NULL
 ) STRICT;
 
--- By the time of submission, so that what is near in time is on the same few pages of it.
-CREATE INDEX jobs_live ON jobs (submitted) WHERE state <> 'ended';
-CREATE INDEX jobs_ended ON jobs (ended) WHERE state = 'ended';
-CREATE INDEX jobs_ended_of ON jobs (user, ended) WHERE state = 'ended';
-CREATE INDEX jobs_boosts ON jobs (ended, id) WHERE boost = 1 AND state = 'ended';
+-- Members of a group have their id for a key, and are known by that of their group.
+CREATE UNIQUE INDEX jobs_keys ON jobs (user, key) WHERE key <> id;
 CREATE INDEX jobs_named ON jobs (name) WHERE name <> '';
 CREATE INDEX jobs_mine ON jobs (user, submitted);
+
+-- The jobs that have not ended.
+CREATE TABLE live (
+    n INTEGER PRIMARY KEY
+) STRICT;
+
+-- What has changed of live jobs since their submission, with their newest allocation: few rows on few pages.
+CREATE TABLE changes (
+    n INTEGER PRIMARY KEY,
+    state TEXT NOT NULL,
+    node TEXT NOT NULL,
+    body BLOB NOT NULL,
+    allocation BLOB,
+    sum INTEGER NOT NULL,
+    allocation_sum INTEGER
+) STRICT;
+
+-- What has changed of ended jobs since their submission: written once.
+CREATE TABLE ended (
+    n INTEGER PRIMARY KEY,
+    user TEXT NOT NULL,
+    ended REAL NOT NULL,
+    boost INTEGER NOT NULL, -- whether it is one
+    failed INTEGER NOT NULL, -- whether it has ended, not with exit code 0, and was not cancelled
+    body BLOB NOT NULL,
+    sum INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX ended_at ON ended (ended);
+CREATE INDEX ended_of ON ended (user, ended);
+CREATE INDEX ended_boosts ON ended (ended) WHERE boost = 1;
+CREATE INDEX ended_failed ON ended (ended) WHERE failed = 1;
+
+CREATE TRIGGER jobs_begin AFTER INSERT ON jobs BEGIN
+    INSERT INTO live (n) VALUES (new.n);
+END;
+
+CREATE TRIGGER jobs_end AFTER INSERT ON ended BEGIN
+    DELETE FROM live WHERE n = new.n;
+    DELETE FROM changes WHERE n = new.n;
+END;
+
+CREATE TRIGGER ended_removed AFTER DELETE ON ended BEGIN
+    DELETE FROM jobs WHERE n = old.n;
+END;
+
+-- For people, and for checks: each job with what has become of it.
+CREATE VIEW whole AS
+    SELECT jobs.n, id, key, jobs.user, name, submitted, jobs.body,
+        CASE WHEN ended.n IS NOT NULL THEN 'ended' ELSE coalesce(changes.state, 'waiting') END AS state,
+        coalesce(ended.body, changes.body) AS change,
+        coalesce(changes.node, '') AS node,
+        coalesce(ended.ended, 0.0) AS ended,
+        changes.allocation
+    FROM jobs LEFT JOIN changes ON changes.n = jobs.n LEFT JOIN ended ON ended.n = jobs.n;
 
 -- Allocations that came to nothing, while their jobs went on.
 CREATE TABLE past_allocations (
@@ -57,6 +105,9 @@ CREATE INDEX groups_ended ON groups (ended) WHERE ended > 0;
 
 -- What a removed job leaves goes with it.
 CREATE TRIGGER jobs_removed AFTER DELETE ON jobs BEGIN
+    DELETE FROM live WHERE n = old.n;
+    DELETE FROM changes WHERE n = old.n;
+    DELETE FROM ended WHERE n = old.n;
     DELETE FROM past_allocations WHERE id >= old.id || '.' AND id < old.id || '/';
 END;
 
@@ -86,6 +137,21 @@ CREATE TABLE shares (
     user TEXT PRIMARY KEY,
     past REAL NOT NULL,
     at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The rights that operators have granted, by whom they are for (`user/ann`, `group/lab`, `default/`).
+CREATE TABLE rights (
+    name TEXT PRIMARY KEY,
+    body BLOB NOT NULL,
+    sum INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What pools with quotas of hours have spent of a day, by ended attempts: thousandths times milliseconds.
+CREATE TABLE spent (
+    pool TEXT PRIMARY KEY,
+    day INTEGER NOT NULL,
+    cpu INTEGER NOT NULL,
+    gpu INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- Messages that came too late or from nowhere: nothing was changed by them. The oldest go.

@@ -26,9 +26,12 @@ from distributed_grid.coordinator.core.commands import (
     RecordNode,
     RecordOrders,
     RecordReceipt,
+    RecordRights,
     RecordShare,
+    RecordSpent,
 )
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
+from distributed_grid.coordinator.core.queue.quotas import Spent
 from distributed_grid.coordinator.core.rollback import Point, Traces, joined
 from distributed_grid.coordinator.store import open
 from distributed_grid.coordinator.store import rows as store_receipts
@@ -36,9 +39,18 @@ from distributed_grid.coordinator.store import rows as store_sums
 from distributed_grid.coordinator.store.errors import DiskTrouble, Reserve, StoreFailed, as_sqlite, failure
 from distributed_grid.coordinator.store.evidence import MarkFile
 from distributed_grid.coordinator.store.open import AUDIT_ROWS, NO_TRACES, TRIM_AUDIT, begin, connect
-from distributed_grid.coordinator.store.rows import CHUNKS, STATEMENTS, Snapshot, find_jobs
-from distributed_grid.protocol.jobs import State
+from distributed_grid.coordinator.store.rows import (
+    CHUNKS,
+    OF_KNOWN,
+    STATEMENTS,
+    Snapshot,
+    decode_job,
+    encode_change,
+    find_jobs,
+)
+from distributed_grid.protocol.jobs import State, has_failed
 from distributed_grid.protocol.messages.operator import Receipt
+from distributed_grid.protocol.messages.rights import Rights
 from distributed_grid.protocol.nodes import NO_ORDERS, NodeFacts, NodeOrders
 from distributed_grid.runtime.faults import fault
 
@@ -50,7 +62,8 @@ AUDIT_TEXT = 500
 @dataclass(slots=True)
 class Living:
     """State loaded at a restart: jobs not ended (oldest first, members of a group by index), allocations not ended, all
-    nodes ever seen, their orders, groups not ended, and past usage by user (amount, time)."""
+    nodes ever seen, their orders, groups not ended, past usage by user (amount, time), granted rights, and what was
+    spent of a day by pool."""
 
     jobs: list[Job]
     allocations: list[Allocation]
@@ -60,14 +73,17 @@ class Living:
     receipts: list[Receipt] = field(default_factory=list)
     """Preemptions of the last hour."""
     shares: dict[str, tuple[float, float]] = field(default_factory=dict)
+    rights: dict[str, Rights] = field(default_factory=dict)
+    spent: dict[str, Spent] = field(default_factory=dict)
 
 
+ENDED_JOBS = "SELECT jobs.body, ended.body FROM ended CROSS JOIN jobs ON jobs.n = ended.n"
 _encode = msgspec.msgpack.Encoder().encode
-_job = msgspec.msgpack.Decoder(Job).decode
 _allocation = msgspec.msgpack.Decoder(Allocation).decode
 _facts = msgspec.msgpack.Decoder(NodeFacts).decode
 _orders = msgspec.msgpack.Decoder(NodeOrders).decode
 _group = msgspec.msgpack.Decoder(Group).decode
+_rights = msgspec.msgpack.Decoder(Rights).decode
 
 
 def _in_order(job: Job) -> tuple[float, str, int]:
@@ -132,6 +148,7 @@ class Store:
         """Encode records as they are now; of several records of one object only the newest is kept."""
         out = Snapshot(clock)
         jobs: dict[str, Job] = {}
+        first: dict[str, None] = {}
         allocations: dict[str, Allocation] = {}
         groups: dict[str, Group] = {}
         nodes: dict[str, NodeFacts] = {}
@@ -139,10 +156,14 @@ class Store:
         gone: dict[str, None] = {}
         receipts: dict[str, Receipt] = {}
         shares: dict[str, tuple[str, float, float]] = {}
+        rights: dict[str, Rights | None] = {}
+        spent: dict[str, Spent] = {}
         for record in records:
             match record:
-                case RecordJob(job):
+                case RecordJob(job, new):
                     jobs[job.id] = job
+                    if new:
+                        first[job.id] = None
                 case RecordAllocation(allocation):
                     allocations[allocation.id] = allocation
                 case RecordGroup(group):
@@ -159,6 +180,10 @@ class Store:
                     receipts[receipt.id] = receipt
                 case RecordShare(user, past, at):
                     shares[user] = (user, past, at)
+                case RecordRights(name, granted):
+                    rights[name] = granted
+                case RecordSpent(pool, some):
+                    spent[pool] = some
                 case RecordLoss(found):
                     out.found.append(found)
                 case Audit(node, what):
@@ -174,10 +199,18 @@ class Store:
                 body = _encode(a)
                 out.past_allocations.append((a.id, a.node, body, store_sums.checksum(body, a.id, a.node)))
         for id_, j in jobs.items():
-            searched = (id_, j.key, j.user, j.spec.name, j.state.value, j.submitted, j.ended, j.node)
-            body, held, boost = _encode(j), newest.get(id_), int(j.spec.boost is not None)
-            sums = store_sums.checksum(body, *searched, boost), store_sums.checksum(held) if held is not None else None
-            out.jobs.append((*searched, body, held, boost, *sums))
+            state, is_new = j.state, id_ in first
+            if is_new:
+                body, searched = _encode(j), (id_, j.key, j.user, j.spec.name, j.submitted)
+                out.jobs.append((*searched, body, store_sums.checksum(body, *searched)))
+            if state is State.ENDED:
+                marks = int(j.spec.boost is not None), int(j.outcome is not None and has_failed(j.outcome))
+                of_end, body = (id_, j.user, j.ended, *marks), encode_change(j)
+                out.ended.append((*of_end, body, store_sums.checksum(body, *of_end)))
+            elif not is_new or state is not State.WAITING:
+                of_change, body, held = (id_, state.value, j.node), encode_change(j), newest.get(id_)
+                held_sum = store_sums.checksum(held) if held is not None else None
+                out.changes.append((*of_change, body, held, store_sums.checksum(body, *of_change), held_sum))
         for g in groups.values():
             of_group, body = (g.id, g.key, g.user, g.submitted, g.ended), _encode(g)
             out.groups.append((*of_group, body, store_sums.checksum(body, *of_group)))
@@ -190,6 +223,13 @@ class Store:
         for name, ordered in orders.items():
             body = _encode(ordered)
             out.node_orders.append((name, body, store_sums.checksum(body, name)))
+        out.spent = [(pool, some.day, some.cpu, some.gpu) for pool, some in spent.items()]
+        for name, granted in rights.items():
+            if granted is None:
+                out.gone_rights.append((name,))
+            else:
+                body = _encode(granted)
+                out.rights.append((name, body, store_sums.checksum(body, name)))
         return out
 
     def commit(self, snapshot: Snapshot) -> None:
@@ -203,7 +243,9 @@ class Store:
                 at = 0
                 for count in CHUNKS:
                     while len(rows) - at >= count:
-                        execute(STATEMENTS[table, count], [value for row in rows[at : at + count] for value in row])
+                        values = [value for row in rows[at : at + count] for value in row]
+                        if execute(STATEMENTS[table, count], values).rowcount != count and table in OF_KNOWN:
+                            raise sqlite3.IntegrityError(f"{table}: a job is not there")
                         at += count
             self._receipts += len(snapshot.receipts)
             if self._receipts >= store_receipts.RECEIPTS_KEPT // 10:
@@ -275,7 +317,7 @@ class Store:
     def forget_nodes(self, before: float) -> None:
         """Forget the nodes last seen before then, unless they have a live job or orders. Only before `load`: a ledger
         remembers those it knows. Raises StoreFailed."""
-        idle = "name NOT IN (SELECT node FROM jobs INDEXED BY jobs_live WHERE state <> 'ended')"
+        idle = "name NOT IN (SELECT node FROM changes)"
         free = "name NOT IN (SELECT name FROM node_orders WHERE body <> ?)"
         try:
             query = f"DELETE FROM nodes WHERE seen < ? AND {idle} AND {free}"  # noqa: S608
@@ -292,15 +334,20 @@ class Store:
 
     def _load(self) -> Living:
         read = self._reader.execute
-        live = read("SELECT body, allocation, state FROM jobs INDEXED BY jobs_live WHERE state <> 'ended'").fetchall()
+        live = read(
+            "SELECT jobs.body, changes.body, allocation, state FROM live CROSS JOIN jobs ON jobs.n = live.n "
+            "LEFT JOIN changes ON changes.n = live.n"
+        ).fetchall()
         return Living(
-            sorted((_job(body) for body, _, _ in live), key=_in_order),
-            [_allocation(held) for _, held, state in live if state != State.WAITING],
+            sorted((decode_job(body, change) for body, change, _, _ in live), key=_in_order),
+            [_allocation(held) for _, _, held, state in live if state not in (None, State.WAITING)],
             [_facts(row[0]) for row in read("SELECT body FROM nodes ORDER BY name")],
             {name: _orders(body) for name, body in read("SELECT name, body FROM node_orders")},
             [_group(row[0]) for row in read("SELECT body FROM groups INDEXED BY groups_live WHERE ended = 0")],
             store_receipts.find_receipts(self._reader, store_receipts.RECEIPTS_KEPT, since=self.clock - HOUR),
             {user: (past, at) for user, past, at in read("SELECT user, past, at FROM shares WHERE past > 0")},
+            {name: _rights(body) for name, body in read("SELECT name, body FROM rights")},
+            {pool: Spent(*spent) for pool, *spent in read("SELECT pool, day, cpu, gpu FROM spent")},
         )
 
     def receipts(self, limit: int, job: str = "", node: str = "", only: str = "") -> list[Receipt]:
@@ -313,9 +360,9 @@ class Store:
         for at in range(0, len(keys), 500):
             part = keys[at : at + 500]
             marks = ", ".join("?" * len(part))
-            for table in ("jobs", "groups"):
+            for table, more in (("jobs", "AND key <> id"), ("groups", "")):  # members are known by their group's
                 rows = self._reader.execute(
-                    f"SELECT key, id FROM {table} WHERE user = ? AND key IN ({marks})",  # noqa: S608
+                    f"SELECT key, id FROM {table} WHERE user = ? AND key IN ({marks}) {more}",  # noqa: S608
                     (user, *part),
                 )
                 found.update(rows.fetchall())
@@ -323,8 +370,8 @@ class Store:
 
     def job(self, job: str) -> Job | None:
         """A job as last stored."""
-        row = self._reader.execute("SELECT body FROM jobs WHERE id = ?", (job,)).fetchone()
-        return _job(row[0]) if row else None
+        row = self._reader.execute("SELECT body, change FROM whole WHERE id = ?", (job,)).fetchone()
+        return decode_job(*row) if row else None
 
     def group(self, group: str) -> Group | None:
         """A group as last stored."""
@@ -358,22 +405,23 @@ class Store:
         past: tuple[float, str] | None = None,
         alone: bool = False,
         boosts: bool = False,
+        failed: bool = False,
     ) -> list[Job]:
         """Ended jobs, latest end first; of one user if given; `past`: after the one with this end and id; `alone`:
-        without members of groups; `boosts`: those only."""
-        which: list[tuple[str, tuple[Any, ...]]] = [("state = 'ended'", ())]
-        which += [("user = ?", (user,))] if user else []
-        which += [("(ended, id) < (?, ?)", past)] if past else []
+        without members of groups; `boosts` and `failed`: those only."""
+        which: list[tuple[str, tuple[Any, ...]]] = [("true", ())]
+        which += [("ended.user = ?", (user,))] if user else []
+        which += [("ended <= ? AND (ended, id) < (?, ?)", (past[0], *past))] if past else []
         which += [("instr(id, '_') = 0", ())] if alone else []
         which += [("boost = 1", ())] if boosts else []
+        which += [("failed = 1", ())] if failed else []
         rows = self._reader.execute(
-            f"SELECT body FROM jobs WHERE {' AND '.join(text for text, _ in which)} "  # noqa: S608
-            "ORDER BY ended DESC, id DESC LIMIT ?",
+            f"{ENDED_JOBS} WHERE {' AND '.join(text for text, _ in which)} ORDER BY ended DESC, id DESC LIMIT ?",
             (*(value for _, values in which for value in values), limit),
         )
-        return [_job(row[0]) for row in rows]
+        return [decode_job(*row) for row in rows]
 
-    def node_of(self, allocation: str) -> str:
-        """The node of a failed allocation; empty if there is no such allocation."""
-        row = self._reader.execute("SELECT node FROM past_allocations WHERE id = ?", (allocation,)).fetchone()
-        return row[0] if row else ""
+    def past(self, allocation: str) -> Allocation | None:
+        """An allocation that came to nothing, while its job went on; None: there is no such one."""
+        row = self._reader.execute("SELECT body FROM past_allocations WHERE id = ?", (allocation,)).fetchone()
+        return _allocation(row[0]) if row else None

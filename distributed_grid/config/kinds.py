@@ -4,15 +4,20 @@ All values come in as text, from a YAML scalar, an environment variable or a fla
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from distributed_grid.config.section import section
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import parse_ports
-from distributed_grid.protocol.resources import parse_memory
+from distributed_grid.protocol.jobs import Priority, parse_priority
+from distributed_grid.protocol.messages.rights import UNLIMITED, parse_limit
+from distributed_grid.protocol.resources import GIB, MILLI, parse_memory
 from distributed_grid.protocol.text import counted, parse_duration
+
+LEAST_OUTPUT, MOST_OUTPUT = 4 << 20, 1 << 40
 
 
 class Problem(NamedTuple):
@@ -57,7 +62,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"known here: {', '.join(sorted(names))}" if 0 < len(names) <= 24 else ""
 
 
-@dataclass(frozen=True)
+@section(frozen=True)
 class Kind:
     """How a setting is read. `parse` gets the parts of a list or map (`k=v`), or the one text of a scalar."""
 
@@ -134,6 +139,13 @@ def _size(parts: list[str]) -> int:
     return 0 if parts[0].strip() == "0" else parse_memory(parts[0])
 
 
+def _output_size(parts: list[str]) -> int:
+    size = parse_memory(parts[0])
+    if not LEAST_OUTPUT <= size <= MOST_OUTPUT:
+        raise ValueError
+    return size
+
+
 def _cores(parts: list[str]) -> tuple[int, ...]:
     cores: set[int] = set()
     for part in parts:
@@ -178,6 +190,23 @@ def _weights(parts: list[str]) -> dict[str, float]:
     return weights
 
 
+def _priority(parts: list[str]) -> str:
+    return parse_priority(parts[0]).word
+
+
+def _limit(name: str, scale: int) -> Callable[[list[str]], float]:
+    def parse(parts: list[str]) -> float:
+        value = parse_limit(name, parts[0])
+        return float(UNLIMITED) if value == UNLIMITED else value / scale
+
+    return parse
+
+
+def _most_jobs(parts: list[str]) -> int:
+    return parse_limit("jobs_waiting", parts[0])
+
+
+_LIMIT = {"anyOf": [{"type": "number", "minimum": -1}, {"type": "string"}]}
 _DURATION = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
 _DURATION_OR_NONE = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
 
@@ -187,6 +216,14 @@ FLAG = Kind("true or false", _flag, {"type": "boolean"})
 SECONDS = Kind("a duration", _seconds, _DURATION)
 SECONDS_OR_NONE = Kind("a duration or 0", _seconds_or_none, _DURATION_OR_NONE)
 SIZE = Kind("a size such as 4G", _size, {"type": ["string", "integer"]})
+PRIORITY = Kind(
+    "one of low, medium, high, urgent", _priority,
+    {"enum": [name.lower() for name in Priority.__members__]},
+)  # fmt: skip
+LIMIT = Kind("a number from 0 up, or unlimited", _limit("cores", MILLI), _LIMIT)
+LIMIT_GB = Kind("a number of GB from 0 up, or unlimited", _limit("memory", GIB), _LIMIT)
+LIMIT_JOBS = Kind("a whole number from 0 up, or unlimited", _most_jobs, _LIMIT)
+OUTPUT_SIZE = Kind("a size from 4M to 1T", _output_size, {"type": ["string", "integer"]})
 PERCENT = number(0, 100, "a percentage from 0 to 100")
 FRACTION = number(0, 1, "a fraction from 0 to 1")
 AMOUNT = number(0, 1e9, "a number from 0 up")

@@ -16,6 +16,8 @@ HERE = ("grid.yaml", "config/my-cluster-enhanced.yaml", "config/my-cluster.yaml"
 """Where a file is looked for below the current directory, first come first served."""
 SYSTEM = Path("/var/lib/grid")
 """Below it the services keep their state that run as root."""
+NO_HOST = "none"
+"""As `coordinator.host`: the coordinator listens on no port."""
 DEFAULT_URL = "ws://127.0.0.1:7433"
 """Where a coordinator listens if nobody said otherwise."""
 
@@ -78,7 +80,7 @@ def _not_trusted(here: Path, relative: Path, environment: Mapping[str, str]) -> 
         seen = whole.stat()
         if seen.st_mode & stat.S_IWOTH:
             return "all users can write to it"
-        if seen.st_mode & stat.S_IWGRP and not _private(seen.st_gid, seen.st_uid):
+        if seen.st_mode & stat.S_IWGRP and not is_private_group(seen):
             return "its group can write to it"
     except OSError as error:
         return f"it cannot be looked at: {error.strerror}"
@@ -92,13 +94,14 @@ def _user(uid: int) -> str:
         return f"the user id {uid}"
 
 
-def _private(gid: int, uid: int) -> bool:
-    """Whether a group is that user's own, with nobody else in it, as many systems make one for each user."""
+def is_private_group(seen: os.stat_result) -> bool:
+    """Whether the group of a file is its owner's own, with nobody else in it, as many systems make one for each
+    user."""
     try:
-        owner, group = pwd.getpwuid(uid), grp.getgrgid(gid)
+        owner, group = pwd.getpwuid(seen.st_uid), grp.getgrgid(seen.st_gid)
     except KeyError:
         return False
-    return owner.pw_gid == gid and group.gr_name == owner.pw_name and set(group.gr_mem) <= {owner.pw_name}
+    return owner.pw_gid == seen.st_gid and group.gr_name == owner.pw_name and set(group.gr_mem) <= {owner.pw_name}
 
 
 def state_dir(name: str, environment: Mapping[str, str] | None = None) -> Path:
@@ -111,8 +114,19 @@ def state_dir(name: str, environment: Mapping[str, str] | None = None) -> Path:
 
 def near_address() -> str:
     """Where the coordinator is if nobody has said it: that of the grid whose member we are, else the one on this
-    machine, by its socket or where it listens by default."""
-    return _joined() or local_address(state_dir("coordinator"), SYSTEM / "coordinator") or DEFAULT_URL
+    machine, by its socket (our own, the machine's, that of our dev grid) or where it listens by default."""
+    here = state_dir("coordinator"), SYSTEM / "coordinator", dev_dir() / "coordinator"
+    return _joined() or local_address(*here) or DEFAULT_URL
+
+
+def usual_address() -> str:
+    """Where programs find the coordinator that are told none: as the environment says, or the near one."""
+    return os.environ.get("GRID_COORDINATOR") or near_address()
+
+
+def dev_dir() -> Path:
+    """The directory of our dev grid, where none is named: one for each user."""
+    return state_dir("dev")
 
 
 def local_address(*state_dirs: Path) -> str:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from distributed_grid.config.kinds import Problem, did_you_mean
-from distributed_grid.config.schema import ALIASES, MOVED, NODE_SETTINGS, SETTINGS, Path, Setting
+from distributed_grid.config.schema import ALIASES, MOVED, NAMED, NODE_SETTINGS, SETTINGS, Path, Setting, walk
 from distributed_grid.protocol.errors import BadValue
 
 FILE_BYTES = 4 << 20
@@ -57,8 +57,9 @@ class Table:
         return found[0] if len(found) == 1 else ()
 
 
-ROOT = Table(SETTINGS, ALIASES, MOVED, (("nodes",),))
+ROOT = Table(SETTINGS, ALIASES, MOVED, (("nodes",), *NAMED))
 NODE = Table(NODE_SETTINGS)
+BY_NAME = {path: Table(dict(walk(section))) for path, section in NAMED.items()}
 
 
 class Reader:
@@ -67,6 +68,7 @@ class Reader:
     def __init__(self) -> None:
         self.values: Values = {}
         self.nodes: list[Values] = []
+        self.named: dict[Path, dict[str, Values]] = {path: {} for path in BY_NAME}
         self.problems: list[Problem] = []
         self.warnings: list[str] = []
         self._file = ""
@@ -129,6 +131,9 @@ class Reader:
                 self._entry(key, value, (*at, name), (*written, name), table, into)
 
     def _entry(self, key: Any, value: Any, path: Path, written: Path, table: Table, into: Values) -> None:
+        if table is ROOT and path in BY_NAME:
+            self._named(value, path)
+            return
         target = table.canonical(path)
         section = path if target in table.settings else target
         one = table.settings.get(target)
@@ -190,6 +195,22 @@ class Reader:
             if item.id == "mapping" and ("name",) not in values:
                 self._problem(item, f"nodes[{number}] has no name", "add `name: NODE`")
             self.nodes.append(values)
+
+    def _named(self, node: Any, path: Path) -> None:
+        """Read a map from names to sections."""
+        if _empty(node):
+            return
+        if node.id != "mapping":
+            self._problem(node, f"{_dotted(path)} must hold names, each with settings")
+            return
+        for key, item in node.value[:LIST_ITEMS]:
+            name = key.value if key.id == "scalar" else ""
+            if not name or name in self.named[path]:
+                self._problem(key, f"{_dotted(path)} has {f'{name} twice' if name else 'something without a name'}")
+                continue
+            values = self.named[path][name] = {}
+            if not _empty(item):
+                self._mapping(item, (), (*path, name), BY_NAME[path], values)
 
     # --- environment and flags ----------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The one schema of the configuration: every setting with its default, what it may hold, and what it means."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import Enum, StrEnum
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,10 +11,15 @@ from distributed_grid.config.kinds import (
     CORES,
     FLAG,
     FRACTION,
+    LIMIT,
+    LIMIT_GB,
+    LIMIT_JOBS,
+    OUTPUT_SIZE,
     PAIRS,
     PERCENT,
     PORT,
     PORTS,
+    PRIORITY,
     SECONDS,
     SECONDS_OR_NONE,
     SIZE,
@@ -26,7 +31,9 @@ from distributed_grid.config.kinds import (
     count,
     number,
 )
-from distributed_grid.protocol.boosts import RayAuth
+from distributed_grid.config.section import section
+from distributed_grid.protocol.boosts import JOIN_WITHIN, RayAuth
+from distributed_grid.protocol.bundle import BUNDLE_BYTES
 from distributed_grid.protocol.jobs import NODE_PIDS, PASSED_ON
 from distributed_grid.protocol.nodes import OwnerPolicy
 from distributed_grid.protocol.placement import Strategy, Trust
@@ -81,13 +88,14 @@ class WallsSetting(StrEnum):
     NONE = "none"
 
 
-@dataclass(frozen=True)
+@section(frozen=True)
 class Coordinator:
     """The service on the master, and where to find it."""
 
-    host: str = setting("127.0.0.1", TEXT, "address it listens on")
+    host: str = setting("127.0.0.1", TEXT, "address it listens on; none: its Unix socket only")
     port: int = setting(7433, PORT, "port it listens on, for agents and clients; 0 takes a free one")
     url: str = setting("", TEXT, "where agents and clients find it, as ws://HOST:PORT; empty: from host and port")
+    user: str = setting("", TEXT, "another user of this machine whose coordinator may be used by ws://, without TLS")
     state_dir: str = setting("", TEXT, "where it keeps its state; empty: under the user's state directory")
     heartbeat: float = setting(2.0, SECONDS, "interval of agents' heartbeats, at most 3 s")
     lost_after: float = setting(
@@ -108,7 +116,7 @@ class Coordinator:
     gang_ports: str = setting("29500-29999", PORTS, "ports for the rendezvous of gangs, on the node of rank 0")
 
 
-@dataclass(frozen=True)
+@section(frozen=True)
 class Agent:
     """The service on this machine. Empty lists of cores and GPUs and a memory of 0 mean all there is."""
 
@@ -129,6 +137,11 @@ class Agent:
         "maximum number of ended jobs whose output and files are kept",
     )
     keep_size: int = setting(10 << 30, SIZE, "maximum disk space of these; the oldest are removed first")
+    keep_output: int = setting(
+        256 << 20,
+        OUTPUT_SIZE,
+        "maximum disk space of each output stream of a job; a job waits whose attached reader is further behind",
+    )
     pids_limit: int = setting(
         NODE_PIDS,
         count(0, 1 << 22, "a whole number from 0 up"),
@@ -168,7 +181,7 @@ class Agent:
     kin: str = setting("", TEXT, "directory of sibling agents on this machine, whose jobs are not foreign")
 
 
-@dataclass(frozen=True)
+@section(frozen=True)
 class Thresholds:
     """When a node lends (judged on what others than the grid use), and when it counts as under pressure."""
 
@@ -187,7 +200,7 @@ class Thresholds:
     excess_threshold: float = setting(0.2, FRACTION, "share of a node that must be spare before it lends by itself")
 
 
-@dataclass(frozen=True)
+@section(frozen=True)
 class ResourceSharing:
     """Lending and borrowing."""
 
@@ -232,7 +245,7 @@ class UnusedPolicy(StrEnum):
     RELEASE_AFTER = "release-after"
 
 
-@dataclass(frozen=True)
+@section(frozen=True)
 class Unused:
     """Cores and GPUs that jobs hold and do not use."""
 
@@ -242,7 +255,14 @@ class Unused:
     time: float = setting(1800.0, SECONDS, "release-after: time between that notice and the end of the job")
 
 
-@dataclass(frozen=True)
+@section(frozen=True)
+class Shipping:
+    """What a client sends along with a job."""
+
+    ceiling: int = setting(BUNDLE_BYTES, SIZE, "maximum size of a directory that is shipped; read by who submits")
+
+
+@section(frozen=True)
 class FairShare:
     """Who is served next among users of one class of priority (docs/shares.md)."""
 
@@ -250,7 +270,7 @@ class FairShare:
     weights: dict[str, float] = setting({}, WEIGHTS, "weights of users, such as ann: 2; default 1")
 
 
-@dataclass(frozen=True)
+@section(frozen=True)
 class NodeSharing:
     """What one node lends at most, and its own owner's policy. Unset: all that is spare, and as in resource_sharing."""
 
@@ -270,7 +290,7 @@ class NodeSharing:
     owner_input: bool | None = setting(None, FLAG, "use of its keyboard and terminals counts as activity of its owner")
 
 
-@dataclass(frozen=True)
+@section(frozen=True)
 class Node:
     """Settings of one node, by its name."""
 
@@ -278,16 +298,19 @@ class Node:
     resource_sharing: NodeSharing = field(default_factory=NodeSharing)
 
 
-@dataclass(frozen=True)
+@section(frozen=True)
 class Ray:
     """The Ray cluster, where there is one."""
 
     address: str = setting("", TEXT, "address of its head, HOST:PORT; empty: there is none")
     auth: RayAuth = setting(RayAuth.DISABLED, choice(RayAuth), "how Ray's processes know each other (RAY_AUTH_MODE)")
     token: str = setting("", TEXT, "file with the cluster's token, where auth is token; empty: Ray's own place")
+    join_within: float = setting(
+        JOIN_WITHIN, SECONDS, "time that a boost's raylet may take from its start until Ray shows it"
+    )
 
 
-@dataclass(frozen=True)
+@section(frozen=True)
 class Preemption:
     """When an urgent job may take the place of others (docs/preemption.md)."""
 
@@ -303,7 +326,7 @@ class Preemption:
     )
 
 
-@dataclass(frozen=True)
+@section(frozen=True)
 class Certificates:
     """How long what the grid's authority signs holds (docs/security.md)."""
 
@@ -319,7 +342,54 @@ class Certificates:
     )
 
 
-@dataclass(frozen=True)
+@section(frozen=True)
+class RightsOf:
+    """What somebody may ask for, hold and use (docs/rights.md). Unset, for a user: as in rights.default; for a group:
+    unlimited, beside the rights of its members."""
+
+    highest_priority: str | None = setting(None, PRIORITY, "highest priority of jobs")
+    cores: float | None = setting(None, LIMIT, "cores held at once")
+    memory_gb: float | None = setting(None, LIMIT_GB, "memory held at once, in GB")
+    gpus: float | None = setting(None, LIMIT, "GPUs held at once")
+    core_hours_per_day: float | None = setting(None, LIMIT, "core-hours used in a day of UTC")
+    gpu_hours_per_day: float | None = setting(None, LIMIT, "GPU-hours used in a day of UTC")
+    jobs_waiting: int | None = setting(None, LIMIT_JOBS, "jobs that wait, with the members of arrays and gangs")
+    exclusive_boosts: bool | None = setting(None, FLAG, "may ask for exclusive boosts")
+    reservations: bool | None = setting(None, FLAG, "a node is reserved for the first job that cannot start yet")
+
+
+@section(frozen=True)
+class DefaultRights(RightsOf):
+    """The rights of all users but operators; unset: unlimited."""
+
+    highest_priority: str | None = setting("high", PRIORITY, "highest priority of jobs")
+
+
+@section(frozen=True)
+class UserRights(RightsOf):
+    """The rights of one user, by name. Unset: as in rights.default."""
+
+    name: str = ""
+
+
+@section(frozen=True)
+class GroupOfUsers(RightsOf):
+    """The rights of a group, by name: quotas that its members share, and what each member may ask for."""
+
+    name: str = ""
+    members: tuple[str, ...] = setting((), WORDS, "users of the grid")
+
+
+@section(frozen=True)
+class RightsSection:
+    """What users and groups may ask for, hold and use (docs/rights.md)."""
+
+    default: DefaultRights = field(default_factory=DefaultRights)
+    users: tuple[UserRights, ...] = ()
+    groups: tuple[GroupOfUsers, ...] = ()
+
+
+@section(frozen=True)
 class Root:
     """The whole file."""
 
@@ -337,7 +407,9 @@ class Root:
     unused: Unused = field(default_factory=Unused)
     preemption: Preemption = field(default_factory=Preemption)
     fair_share: FairShare = field(default_factory=FairShare)
+    shipping: Shipping = field(default_factory=Shipping)
     certificates: Certificates = field(default_factory=Certificates)
+    rights: RightsSection = field(default_factory=RightsSection)
 
 
 class Setting(NamedTuple):
@@ -360,12 +432,12 @@ def settings_of(section: type[Any]) -> list[Setting]:
 
 
 def sections_of(section: type[Any]) -> dict[str, type[Any]]:
-    """The subsections of a section by name; the list of nodes is not one."""
+    """The subsections of a section by name; the list of nodes, and the name of a section, are none."""
     blank = section()
     return {
         f.name: type(value)
         for f in fields(section)
-        if "kind" not in f.metadata and not isinstance(value := getattr(blank, f.name), tuple)
+        if "kind" not in f.metadata and not isinstance(value := getattr(blank, f.name), tuple | str)
     }
 
 
@@ -379,8 +451,18 @@ def walk(section: type[Any], at: Path = ()) -> Iterator[tuple[Path, Setting]]:
 
 SETTINGS: dict[Path, Setting] = dict(walk(Root))
 NODE_SETTINGS: dict[Path, Setting] = dict(walk(Node))
+NAMED: dict[Path, type[Any]] = {("rights", "users"): UserRights, ("rights", "groups"): GroupOfUsers}
+"""Maps from names that people choose to sections."""
 
 _SHARING = ("resource_sharing",)
+UNUSED: frozenset[Path] = frozenset(
+    (*_SHARING, name) for name in ("mode", "policy", "rebalance_interval_seconds")
+) | frozenset(
+    (*_SHARING, "thresholds", name)
+    for name in Thresholds.__dataclass_fields__
+    if name == "excess_threshold" or "_pressure_" in name
+)
+"""Settings that are accepted and used by nothing yet."""
 MOVED: dict[Path, Path] = {("execution", "resource_sharing"): _SHARING}
 """Sections that may also stand elsewhere."""
 ALIASES: dict[Path, Path] = {
@@ -434,19 +516,24 @@ def template() -> str:
     return "\n".join(lines) + "\n"
 
 
-_PLAIN = {"name", "enabled", "mode", "policy", "host", "port", "check_interval", "offer_expiry", "max_offers_per_node"}
+_PLAIN = {"name", "enabled", "host", "port", "check_interval", "offer_expiry", "max_offers_per_node"}
 
 
 def _section(section: type[Any], depth: int, above: str) -> Iterator[str]:
     indent = "  " * depth
     for one in settings_of(section):
         plain = above in ("", "coordinator", "resource_sharing") and one.name in _PLAIN or above == "thresholds"
-        yield f"{indent}{'' if plain else '# '}{one.name}: {format_value(one.default)}  # {one.doc}"
+        unused = ((*_SHARING, above, one.name) if above == "thresholds" else (above, one.name)) in UNUSED
+        about = one.doc + "; used by nothing yet" * unused
+        yield f"{indent}{'' if plain and not unused else '# '}{one.name}: {format_value(one.default)}  # {about}"
     for name, below in sections_of(section).items():
         if depth == 0:
             yield ""
         yield f"{indent}{name}:  # {_first_line(below)}"
         yield from _section(below, depth + 1, name)
+    if section is RightsSection:
+        yield f"{indent}# users: {{ann: {{highest_priority: urgent, cores: 64}}}}  # single users, by name"
+        yield f"{indent}# groups: {{lab: {{members: [ann, bob], gpus: 8}}}}  # groups, by name"
 
 
 def _first_line(section: type[Any]) -> str:
@@ -460,6 +547,8 @@ def json_schema() -> dict[str, Any]:
     node = _schema_of(Node)
     node["required"] = ["name"]
     root["properties"]["nodes"] = {"type": "array", "items": node}
+    for path, below in NAMED.items():
+        _put(root, path, {"type": ["object", "null"], "additionalProperties": _schema_of(below)})
     for alias, target in sorted(ALIASES.items(), key=lambda item: len(item[0])):
         _put(root, alias, _property(SETTINGS[target]) | {"description": f"the same as {'.'.join(target)}"})
     for there, here in MOVED.items():

@@ -6,15 +6,16 @@ What is set later wins: defaults, then the file, then `GRID_…` variables, then
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from distributed_grid.config.kinds import ConfigError, Problem
-from distributed_grid.config.places import find, local_address, near_address, places, state_dir
+from distributed_grid.config.places import NO_HOST, find, local_address, near_address, places, state_dir
 from distributed_grid.config.read import Found, Reader, Values
 from distributed_grid.config.schema import (
+    NAMED,
     SETTINGS,
     GpuBackend,
     Node,
@@ -26,8 +27,9 @@ from distributed_grid.config.schema import (
     sections_of,
     settings_of,
 )
+from distributed_grid.config.section import section
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.runtime.local import socket_path
+from distributed_grid.runtime.local import SCHEME, SOCKET, socket_path
 
 __all__ = [
     "ClusterConfig",
@@ -67,7 +69,7 @@ class Row(NamedTuple):
     origin: str
 
 
-@dataclass(frozen=True)
+@section(frozen=True)
 class ClusterConfig(Root):
     """The whole configuration, checked. `path` is its file (None: there is none)."""
 
@@ -84,6 +86,8 @@ class ClusterConfig(Root):
         """Where agents and clients find the coordinator."""
         if self.coordinator.url:
             return self.coordinator.url
+        if self.coordinator.host == NO_HOST:
+            return f"{SCHEME}{self.coordinator_state_dir() / SOCKET}"
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.coordinator.host, self.coordinator.host)  # noqa: S104
         return f"ws://[{host}]:{self.coordinator.port}" if ":" in host else f"ws://{host}:{self.coordinator.port}"
 
@@ -131,6 +135,12 @@ class ClusterConfig(Root):
             for key, value in vars(node.resource_sharing).items():
                 name = f"nodes.{node.name}.resource_sharing.{key}"
                 rows.append(Row(name, value, self.origins.get(name, "default")))
+        for path in NAMED:
+            for one in _at(self, path):
+                for setting in settings_of(type(one)):
+                    name = ".".join((*path, one.name, setting.name))
+                    if (origin := self.origins.get(name)) is not None:
+                        rows.append(Row(name, getattr(one, setting.name), origin))
         return rows
 
 
@@ -168,12 +178,22 @@ def _checked(reader: Reader, file: Path | None) -> ClusterConfig:
             origins[f"nodes.{name.value if name else '?'}.{'.'.join(path)}"] = found.origin
     root = _build(Root, (), reader.values)
     nodes = tuple(_build(Node, (), values) for values in reader.nodes)
-    root = replace(root, nodes=nodes)
+    named = {path[-1]: _build_named(path, reader, origins) for path in NAMED}
+    root = replace(root, nodes=nodes, rights=replace(root.rights, **named))
     _check(root, origins, reader)
     if reader.problems:
         raise ConfigError(reader.problems)
     kept = {name: getattr(root, name) for name in Root.__dataclass_fields__}
     return ClusterConfig(**kept, path=file, warnings=tuple(reader.warnings), origins=MappingProxyType(origins))
+
+
+def _build_named(path: tuple[str, ...], reader: Reader, origins: dict[str, str]) -> tuple[Any, ...]:
+    """The sections of a map from names, each with its name."""
+    sections = []
+    for name, values in reader.named[path].items():
+        origins |= {".".join((*path, name, *at)): found.origin for at, found in values.items()}
+        sections.append(replace(_build(NAMED[path], (), values), name=name))
+    return tuple(sections)
 
 
 def _build(section: type[Any], at: tuple[str, ...], values: Values) -> Any:

@@ -15,12 +15,13 @@ from distributed_grid.protocol.messages import (
     ListAccess,
     MakeToken,
     MemberView,
+    SetNodes,
     Status,
     TokenMade,
     UndrainNodes,
     Withdraw,
 )
-from distributed_grid.protocol.nodes import NodeState, NodeView
+from distributed_grid.protocol.nodes import Lending, NodeState, NodeView
 from distributed_grid.push.plan import Known
 
 Ask = Callable[[Callable[[int], Any]], Any]
@@ -103,6 +104,10 @@ class Coordinator:
     async def undrain(self, name: str) -> None:
         """Jobs there again."""
         await self._ask(lambda number: UndrainNodes(id=number, nodes=(name,)))
+
+    async def lend(self, name: str, values: Lending) -> None:
+        """Set what a node lends at most."""
+        await self._ask(lambda number: SetNodes(id=number, nodes=(name,), values=values))
 
     async def forget(self, name: str) -> None:
         """Forget a node that is not connected, with all that was ordered for it."""

@@ -137,6 +137,15 @@ class Plan(NamedTuple):
         return "added" if self.fresh else "upgraded" if SWITCH in self.steps else "started"
 
 
+def warning(found: Found) -> GridError:
+    """What becomes of the node of a user whose services do not run without a session."""
+    return GridError(
+        f"{found.name} will be disconnected as soon as the last session of {found.user} on {found.hostname} ends",
+        why=f"its agent is a service of {found.user}, whose services run during a session only, and not after a reboot",
+        hint=f"on {found.hostname}: sudo loginctl enable-linger {found.user}",
+    )
+
+
 def judge(found: Found, address: str) -> None:
     """Raise GridError where a host cannot be a node as it is; `address`: where it would reach the coordinator."""
     host = found.hostname
@@ -202,9 +211,4 @@ def _notes(found: Found) -> tuple[str, ...]:
         notes.append(f"jobs on {found.name} will run as root, since that is who you are there")
     if found.service == "none":
         notes.append(f"{found.hostname} runs no systemd that we may use: after a reboot, say `grid node add` again")
-    elif found.service == "user" and not found.linger:
-        notes.append(
-            f"services of {found.user} on {found.hostname} end with the last session, and do not start at boot, until"
-            f" an administrator says there: loginctl enable-linger {found.user}"
-        )
     return tuple(notes)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.nodes import NodeState, NodeView
+from distributed_grid.protocol.nodes import Lending, NodeState, NodeView
 from distributed_grid.protocol.text import counted
 from distributed_grid.push import plan
 from distributed_grid.push.coordinator import Coordinator
@@ -78,12 +78,13 @@ class Payload(NamedTuple):
 
 
 class Added(NamedTuple):
-    """What came of it: the node, what was done in a word (`added`, `upgraded`, `started`, `unchanged`), and how
-    it is."""
+    """What came of it: the node, what was done in a word (`added`, `upgraded`, `started`, `unchanged`), how it is, and
+    why it will not stay (None: it will)."""
 
     name: str
     verb: str
     view: NodeView
+    warning: GridError | None = None
 
 
 async def add(
@@ -92,12 +93,13 @@ async def add(
     payload: Payload,
     name: str,
     labels: Mapping[str, str],
+    lending: Lending,
     address: tuple[str, int],
     say: Say,
 ) -> Added:
-    """Make a host a node called `name` (empty: as the host is called), or see that it is one and runs this version.
-    `address`: where it reaches the coordinator. Raises GridError; then all is as it was, or the error says what
-    is not."""
+    """Make a host a node called `name` (empty: as the host is called), or see that it is one and runs this version. It
+    lends what is in `lending` at most. `address`: where it reaches the coordinator. Raises GridError; then all is as it
+    was, or the error says what is not."""
     host, port = address
     found = msgspec.convert(await remote.call("survey", name=name, host=host, port=port), plan.Found)
     plan.judge(found, f"{host}:{port}")
@@ -105,8 +107,19 @@ async def add(
     steps = plan.decide(found, known, payload.build)
     for note in steps.notes:
         say(f"note: {note}")
-    adding = _Adding(remote, coordinator, payload, found, known, steps, dict(labels), say)
-    return Added(found.name, steps.verb, await adding.run())
+    adding = _Adding(remote, coordinator, payload, found, known, steps, dict(labels), lending, say)
+    view = await adding.run()
+    return Added(found.name, steps.verb, view, None if await _stays(remote, found) else plan.warning(found))
+
+
+async def _stays(remote: Remote, found: plan.Found) -> bool:
+    """Whether the agent goes on without a session of its user; where it would not, that is asked for."""
+    if found.service != "user" or found.linger:
+        return True
+    try:
+        return bool(await remote.call("linger"))
+    except GridError:  # the node is there, and what becomes of it is not known
+        return False
 
 
 @dataclass
@@ -120,6 +133,7 @@ class _Adding:
     known: plan.Known
     todo: plan.Plan
     labels: dict[str, str]
+    lending: Lending
     say: Say
     begun: list[plan.Step] = field(default_factory=list)
     staged: str = ""
@@ -141,6 +155,8 @@ class _Adding:
             for left in await self._undo():
                 self.say(left)
             raise
+        if plan.AWAIT not in self.begun:
+            await self._limit()
         await self._tidy()
         view = self.view or await self.coordinator.seen(name)
         if view is None:
@@ -181,11 +197,17 @@ class _Adding:
                     f"{name} is {state} {HEARTBEAT_SECONDS:g} s after its agent was started", why=f"it said: {said}"
                 )
             await asyncio.sleep(POLL_SECONDS)
+        await self._limit()
         until = loop.time() + OFFER_SECONDS
         while view is not None and not view.offered and loop.time() < until:
             await asyncio.sleep(POLL_SECONDS)
             view = await self.coordinator.seen(name)
         self.view = view
+
+    async def _limit(self) -> None:
+        """Set what it lends at most, if that was asked for."""
+        if self.lending.given():
+            await self.coordinator.lend(self.found.name, self.lending)
 
     async def _tidy(self) -> None:
         """What was needed on the way only is removed; that this fails, or is interrupted, is no reason to go back."""

@@ -28,6 +28,7 @@ from typing import Any
 ROOT = Path.home() / ".local/share/grid"
 BUILDS = ROOT / "builds"
 UNIT = "grid-agent.service"
+LINGER = Path("/var/lib/systemd/linger")
 LINK = ROOT / "venv"
 WHOLE = ".whole"
 """A file in an environment that was made to its end."""
@@ -36,6 +37,7 @@ KEPT = 2
 CONNECT_SECONDS = 5.0
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
+LINGER_SECONDS = 30.0
 
 
 class Failed(Exception):
@@ -62,7 +64,7 @@ def survey(name: str, host: str, port: int) -> dict[str, Any]:
         "disk_free": shutil.disk_usage(home).free,
         "service": service,
         "foreign": foreign(service, name),
-        "linger": Path("/var/lib/systemd/linger", user).exists(),
+        "linger": (LINGER / user).exists(),
         "builds": sorted(path.parent.name for path in BUILDS.glob(f"*/{WHOLE}")),
         "current": _current(),
         "grid": str(member.get("grid", "")) if (state / "identity" / "own.crt").is_file() else "",
@@ -361,6 +363,17 @@ def unit(service: str) -> Path:
     return (own if service == "user" else Path("/etc/systemd/system")) / UNIT
 
 
+def linger() -> bool:
+    """See that our user's services run without a session; whether they do. systemd may allow that to oneself only where
+    one sits at the machine."""
+    mark = LINGER / _user()
+    if not mark.exists():
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            asked = ["loginctl", "enable-linger"]
+            subprocess.run(asked, capture_output=True, stdin=subprocess.DEVNULL, timeout=LINGER_SECONDS)
+    return mark.exists()
+
+
 def foreign(service: str, name: str) -> str:
     """The unit of an agent that is not ours: of another environment, or of another node of this host."""
     with contextlib.suppress(OSError):
@@ -404,7 +417,7 @@ def _end_when_left() -> None:
 CALLS: dict[str, Callable[..., Any]] = {
     one.__name__: one
     for one in (
-        survey, stage, install, discard, unstage, join, unjoin, switch, start, stop, log, settle, remove,
+        survey, stage, install, discard, unstage, join, unjoin, switch, start, linger, stop, log, settle, remove,
     )
 }  # fmt: skip
 

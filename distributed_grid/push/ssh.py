@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from distributed_grid import pip
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.push.plan import PYTHON, Target
 
@@ -51,7 +52,7 @@ def library() -> Any:
         raise GridError(
             "this needs asyncssh, which is not installed",
             why="it comes with the extra [ssh]",
-            hint="pip install 'distributed-grid[ssh]'",
+            hint=pip.install(*pip.EXTRAS["ssh"]),
         ) from None
     return asyncssh
 

@@ -13,7 +13,7 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from distributed_grid import __version__
+from distributed_grid import __version__, pip
 from distributed_grid.protocol.errors import GridError
 
 NAME = "distributed-grid"
@@ -35,7 +35,7 @@ def own_wheel(folder: Path, wheels: Path | None) -> Path:
     own = next((one for one in distributions(name=NAME) if one.read_text("RECORD")), None)
     if own is None:
         what = "the grid that runs here is not installed, so there is nothing to copy"
-        raise GridError(what, hint="pip install it first")
+        raise GridError(what, hint="make wheel in its tree, then install dist/distributed_grid-*.whl with pip or pipx")
     source = _source(own)
     return repack(own, folder) if source is None else _build(source, folder)
 
@@ -102,6 +102,6 @@ def _build(source: Path, folder: Path) -> Path:
         raise GridError(
             f"the grid runs from {source}, and no wheel can be built there",
             why=(done.stderr.strip().splitlines() or ["pip says nothing"])[-1],
-            hint="pip install 'setuptools>=80' wheel; or give a folder with its wheel: --wheels DIR",
+            hint=f"{pip.install('setuptools>=80', 'wheel')}; or give a folder with its wheel: --wheels DIR",
         )
     return found[0]

@@ -34,7 +34,7 @@ POINTS: dict[str, str] = {
     "coordinator.reply": "a frame is written to a client",
     "coordinator.blob": "a shipped blob is synced",
     "agent.epoch": "the newest epoch seen is written",
-    "agent.spec": "an allocation's spec is written",
+    "agent.folder": "an allocation's folder is made",
     "agent.launch": "an order is written to the supervisor",
     "agent.send": "a frame is written to the coordinator",
     "supervisor.write": "records are written to the journal",

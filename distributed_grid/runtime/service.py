@@ -15,11 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-import structlog
-
 from distributed_grid.protocol.errors import GridError, printable
+from distributed_grid.runtime.logs import get_logger, structlog
 
-log = structlog.get_logger("service")
+log = get_logger("service")
 _PR_SET_DUMPABLE = 4
 
 

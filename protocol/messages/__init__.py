@@ -8,14 +8,40 @@ from distributed_grid.protocol.messages.agent import *
 from distributed_grid.protocol.messages.client import *
 from distributed_grid.protocol.messages.handshake import *
 from distributed_grid.protocol.messages.operator import *
+from distributed_grid.protocol.messages.rights import *
 from distributed_grid.protocol.nodes import Offer as Offer
 
 FromAgent = (
-    Heartbeat | Offer | Inventory | Started | Stale | Exited | Suspended | Recalled | Noted | InUse | WantCertificate
+    Heartbeat
+    | Offer
+    | Inventory
+    | Started
+    | Stale
+    | Exited
+    | Suspended
+    | AwaitsReader
+    | Recalled
+    | Noted
+    | InUse
+    | InEffect
+    | WantCertificate
 )
-ToAgent = Welcome | Refused | Launch | Stop | Signal | Extend | Ack | OpenData | Renewed | NewCertificate
-FromAgentData = Output | Files | FileData | WantBlob
-ToAgentData = Welcome | Refused | WantOutput | WantFiles | WantFile | BlobData
+ToAgent = (
+    Welcome
+    | Refused
+    | Launch
+    | Stop
+    | Signal
+    | Extend
+    | Renice
+    | Ack
+    | OpenData
+    | Renewed
+    | NewCertificate
+    | NewSettings
+)
+FromAgentData = Output | Files | FileData | InputTaken | WantBlob
+ToAgentData = Welcome | Refused | WantOutput | WantFiles | WantFile | PutInput | BlobData
 FromClient = (
     Submit
     | Watch
@@ -30,11 +56,15 @@ FromClient = (
     | WantOutput
     | WantFiles
     | WantFile
+    | PutInput
     | WantBlobs
     | PutBlob
     | DrainNodes
     | UndrainNodes
     | LabelNodes
+    | SetNodes
+    | GetSettings
+    | ReloadSettings
     | RequestBoost
     | ExtendBoost
     | ListBoosts
@@ -44,6 +74,8 @@ FromClient = (
     | Withdraw
     | WantCertificate
     | ForgetNodes
+    | GetQuota
+    | SetRights
 )
 ToClient = (
     Welcome
@@ -57,12 +89,15 @@ ToClient = (
     | Status
     | Shared
     | Shares
+    | Quotas
     | Why
     | Receipts
+    | NodeSettings
     | Boosts
     | Output
     | Files
     | FileData
+    | InputTaken
     | MissingBlobs
     | TokenMade
     | Access

@@ -1,14 +1,14 @@
 """Messages between an agent and the coordinator: control on one connection, bulk data on the other. Clients ask for
-bulk data with the same messages; the coordinator passes them on."""
+bulk data, and send the standard input of jobs, with the same messages; the coordinator passes them on."""
 
 import msgspec
 
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import JobSpec, Outcome, Use
 from distributed_grid.protocol.messages.handshake import Message
-from distributed_grid.protocol.nodes import Known, Sample, Stamp
+from distributed_grid.protocol.nodes import Known, Layer, Sample, Stamp
 from distributed_grid.protocol.placement import Walls
-from distributed_grid.protocol.resources import Code, Count, Finite, Grant, Number, Pid, Span, Text, Word
+from distributed_grid.protocol.resources import Code, Count, Finite, Grant, Number, Pid, Resources, Span, Text, Word
 
 # --- agent to coordinator ---------------------------------------------------------------------------------------
 
@@ -68,6 +68,15 @@ class Suspended(Message, frozen=True, tag="suspended"):
     in_all: Span = 0.0
 
 
+class AwaitsReader(Message, frozen=True, tag="awaits-reader"):
+    """The allocation has been frozen for `lasted` seconds, since an attached reader is so far behind its output
+    (`why`); or, where `why` is empty, it goes on after so many. Its time limit goes on meanwhile."""
+
+    allocation: Word
+    why: Text = ""
+    lasted: Span = 0.0
+
+
 class Recalled(Message, frozen=True, tag="recalled"):
     """The node's owner takes back what the allocation holds, for that `why`: it has `grace` seconds to end. Told again
     after every reconnect until it has. `closing`: not for the owner's own use; the node lends nothing any more."""
@@ -91,6 +100,14 @@ class InUse(Message, frozen=True, tag="in-use"):
     measured."""
 
     uses: tuple[Use, ...]
+
+
+class InEffect(Message, frozen=True, tag="in-effect"):
+    """The settings in effect on the node, with their origins: the grid's, and its own where they lend less. `lendable`
+    is what its facts have of that name from now on. Told after every hello and when they change."""
+
+    settings: Layer
+    lendable: Resources
 
 
 # --- coordinator to agent ---------------------------------------------------------------------------------------
@@ -147,6 +164,13 @@ class Extend(Message, frozen=True, tag="extend"):
     limit: Finite
 
 
+class Renice(Message, frozen=True, tag="renice"):
+    """Ray shows the raylet of this allocation: it gives way to others' programs from now on, as jobs do. It was started
+    with a normal weight, to get there on a busy node. Sent again after a reconnect."""
+
+    allocation: Word
+
+
 class Ack(Message, frozen=True, tag="ack"):
     """The outcome of these allocations is on the coordinator's disk: the agent may forget them."""
 
@@ -157,6 +181,12 @@ class Renewed(Message, frozen=True, tag="renewed"):
     """The heartbeat sent at `at` (the node's own clock) was heard: all leases there run anew from that moment."""
 
     at: Finite
+
+
+class NewSettings(Message, frozen=True, tag="new-settings"):
+    """The grid's settings for this node are these from now on, in place of those of the welcome."""
+
+    settings: Layer
 
 
 class OpenData(Message, frozen=True, tag="open-data"):
@@ -170,7 +200,10 @@ class OpenData(Message, frozen=True, tag="open-data"):
 
 class WantOutput(Message, frozen=True, tag="want-output"):
     """Up to `size` bytes of a stream (stdout or stderr) from `offset`; held back up to `wait` seconds until there are
-    any or the stream has ended. This is the credit: nothing is sent that was not asked for."""
+    any or the stream has ended. This is the credit: nothing is sent that was not asked for.
+
+    `reader`: the id that an attached reader chose for itself. It has read all before `offset`; what is behind is kept
+    for it, and the job waits where it is too far behind, for a minute from its last question on."""
 
     id: Number
     allocation: Word
@@ -178,6 +211,7 @@ class WantOutput(Message, frozen=True, tag="want-output"):
     offset: Count
     size: Count
     wait: Finite = 0.0
+    reader: Word = ""
 
 
 class Output(Message, frozen=True, tag="output"):
@@ -235,6 +269,34 @@ class FileData(Message, frozen=True, tag="file-data"):
     id: Number
     data: bytes = b""
     end: bool = False
+    error: Text = ""
+
+
+class PutInput(Message, frozen=True, tag="put-input"):
+    """Bytes of the allocation's standard input at `offset`; `end`: the input ends behind them. `cut`: it cannot go on,
+    for that reason, and the job is ended. Answered by InputTaken: up to `wait` seconds later while the node takes
+    nothing beyond `until`, or, with `end`, until all of it is in the job's pipe."""
+
+    id: Number
+    allocation: Word
+    offset: Count
+    data: bytes = b""
+    end: bool = False
+    cut: Text = ""
+    until: Count = 0
+    wait: Finite = 0.0
+
+
+class InputTaken(Message, frozen=True, tag="input-taken"):
+    """The allocation's standard input is in its pipe up to `offset`; the node has it up to `next`, and takes bytes
+    before `until`, the credit. `over`: it takes no more, since all is in the pipe, or nobody reads that. `error`: it
+    was not taken now."""
+
+    id: Number
+    offset: Count = 0
+    next: Count = 0
+    until: Count = 0
+    over: bool = False
     error: Text = ""
 
 

@@ -15,10 +15,10 @@ from distributed_grid.protocol.resources import Code, Count, Finite, Grant, Numb
 
 
 class RequestBoost(Message, frozen=True, tag="request-boost"):
-    """Lend so much (cores, GPUs, GB) to this node through its Ray cluster, for `duration` seconds. From `source` if one
-    is named, else from the best; `wait`: also if there is no room now. `exclusive`: for programs that use its placement
-    group alone. `walls`: from a node with walls of this level or a stronger one. Answered by Submitted, and then as a
-    Submit."""
+    """Lend so much (cores, GPUs, GB) to this node through its Ray cluster, for `duration` seconds. From `source` if it
+    has room, else from the best node; from `only_source` alone if one is named. `wait`: also if there is no room now.
+    `exclusive`: for programs that use its placement group alone. `walls`: from a node with walls of this level or a
+    stronger one. Answered by Submitted, and then as a Submit."""
 
     id: Number
     key: Word
@@ -32,6 +32,7 @@ class RequestBoost(Message, frozen=True, tag="request-boost"):
     watch: bool = False
     exclusive: bool = False
     walls: Walls = Walls.NONE
+    only_source: Word = ""
 
 
 class ExtendBoost(Message, frozen=True, tag="extend-boost"):
@@ -202,7 +203,8 @@ class SignalJob(Message, frozen=True, tag="signal-job"):
 class ListJobs(Message, frozen=True, tag="list-jobs"):
     """Jobs, at most `limit`: those not ended, the newest first, and with `ended` then the others, the newest end first.
     `past`: the list goes on behind the job that had ended then (0: not yet), was submitted then, and has this id.
-    `fold`: groups as wholes, without their members. `boosts`: those alone."""
+    `fold`: groups as wholes, without their members. `boosts`: those alone. `failed`: of those that have ended, only
+    those that failed (see `has_failed`), and of groups those that have some."""
 
     id: Number
     ended: bool = False
@@ -212,6 +214,7 @@ class ListJobs(Message, frozen=True, tag="list-jobs"):
     past: tuple[Finite, Finite, str] | None = None
     fold: bool = False
     boosts: bool = False
+    failed: bool = False
 
 
 class Jobs(Message, frozen=True, tag="jobs"):

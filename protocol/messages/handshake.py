@@ -5,7 +5,7 @@ on a connection of its own at `/v1/join`; renewal over the session, and of what 
 import msgspec
 
 from distributed_grid.protocol.identity import Role
-from distributed_grid.protocol.nodes import NodeFacts, Stamp
+from distributed_grid.protocol.nodes import NO_SETTINGS, Layer, NodeFacts, Stamp
 from distributed_grid.protocol.resources import Code, Number, Span, Text, Word
 
 
@@ -35,7 +35,8 @@ class Welcome(Message, frozen=True, tag="welcome"):
     `instance` is this coordinator process's own: two that claim the same epoch of a grid are told apart by it. `renew`:
     the certificate that a client came with is old enough to be renewed (WantCertificate), and `renew_in`: it will be in
     so many seconds (0: not known). `user`: who the peer is to the grid, which its connection has told, and `role` as
-    what. `stamp`: an agent keeps it, for its next hello."""
+    what. `stamp`: an agent keeps it, for its next hello. `settings`: those of the grid for this node; an agent follows
+    them, and lends no more than its own configuration says either."""
 
     protocol: tuple[Code, Code]
     software: str
@@ -49,6 +50,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     role: str = ""
     renew_in: Span = 0.0
     stamp: Stamp | None = None
+    settings: Layer = NO_SETTINGS
 
 
 class Refused(Message, frozen=True, tag="refused"):

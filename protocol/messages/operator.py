@@ -4,7 +4,8 @@ import msgspec
 
 from distributed_grid.protocol.jobs import Priority
 from distributed_grid.protocol.messages.handshake import Message
-from distributed_grid.protocol.resources import Code, Count, Finite, Grant, Number, Resources
+from distributed_grid.protocol.nodes import Layer, Lending
+from distributed_grid.protocol.resources import Code, Count, Finite, Grant, Number, Resources, Word
 
 
 class Victim(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,6 +104,41 @@ class LabelNodes(Message, frozen=True, tag="label-nodes"):
     id: Number
     nodes: tuple[str, ...]
     labels: dict[str, str | None]
+
+
+class SetNodes(Message, frozen=True, tag="set-nodes"):
+    """These nodes lend what is in `values` at most, over what the grid's configuration says, and what is named in
+    `unset` is as the configuration says again. Only what is in ORDERED may be named. Answered as DrainNodes."""
+
+    id: Number
+    nodes: tuple[str, ...]
+    values: Lending = Lending()
+    unset: tuple[Word, ...] = ()
+
+
+class ReloadSettings(Message, frozen=True, tag="reload-settings"):
+    """Read the grid's configuration again and hand it to the nodes. Answered by Done, which says what has changed and
+    what will only at the next start; by Failed, and nothing has changed, where there is a mistake in it."""
+
+    id: Number
+
+
+class GetSettings(Message, frozen=True, tag="get-settings"):
+    """Which settings are in effect on this node, and where does each come from? Answered by NodeSettings."""
+
+    id: Number
+    node: Word
+
+
+class NodeSettings(Message, frozen=True, tag="node-settings"):
+    """The settings in effect on the node with their origins, as its agent tells them; `told` False: it is not
+    connected, and these are the grid's alone. `closed`: why it offers nothing now; empty: it does."""
+
+    id: Number
+    node: str
+    settings: Layer
+    told: bool = True
+    closed: str = ""
 
 
 class ForgetNodes(Message, frozen=True, tag="forget-nodes"):

@@ -16,6 +16,7 @@ class Reach(StrEnum):
     """It has to do with no job in particular; what others' jobs hold is told without what they are."""
     SELF = "own certificate"
     NODE = "own node"
+    RIGHTS = "own rights"
     OWN = "own jobs"
     """A job of another's is as one that does not exist."""
     OUTLINES = "all jobs, in outline"
@@ -31,7 +32,9 @@ USERS: Row = {Role.CLIENT: Reach.GRID, Role.OPERATOR: Reach.GRID}
 OPERATORS: Row = {Role.OPERATOR: Reach.GRID}
 MEMBERS: Row = {role: Reach.SELF for role in (Role.AGENT, Role.CLIENT, Role.OPERATOR, Role.VIEWER)}
 SEE: Row = {Role.CLIENT: Reach.OWN, Role.OPERATOR: Reach.ALL, Role.VIEWER: Reach.OUTLINES}
+RIGHTS: Row = {Role.CLIENT: Reach.RIGHTS, Role.OPERATOR: Reach.GRID}
 HAVE: Row = {Role.CLIENT: Reach.OWN, Role.OPERATOR: Reach.ALL}
+SUBMITTER: Row = {Role.CLIENT: Reach.OWN, Role.OPERATOR: Reach.OWN}
 
 TABLE: dict[type, Row] = {
     # agents, on their control connection
@@ -42,13 +45,16 @@ TABLE: dict[type, Row] = {
     messages.Stale: AGENTS,
     messages.Exited: AGENTS,
     messages.InUse: AGENTS,
+    messages.InEffect: AGENTS,
     messages.Suspended: AGENTS,
+    messages.AwaitsReader: AGENTS,
     messages.Recalled: AGENTS,
     messages.Noted: AGENTS,
     # agents, on their data connection, and clients
     messages.Output: AGENTS,
     messages.Files: AGENTS,
     messages.FileData: AGENTS,
+    messages.InputTaken: AGENTS,
     messages.WantBlob: AGENTS,
     # agents and people
     messages.WantCertificate: MEMBERS,
@@ -56,6 +62,7 @@ TABLE: dict[type, Row] = {
     messages.GetStatus: EVERYBODY,
     messages.GetShared: SEE,
     messages.GetShares: EVERYBODY,
+    messages.GetSettings: EVERYBODY,
     messages.ListJobs: SEE,
     messages.ShowJobs: SEE,
     messages.Watch: SEE,
@@ -70,12 +77,17 @@ TABLE: dict[type, Row] = {
     messages.WantOutput: HAVE,
     messages.WantFiles: HAVE,
     messages.WantFile: HAVE,
+    messages.PutInput: SUBMITTER,
     messages.WantBlobs: USERS,
     messages.PutBlob: USERS,
     messages.DrainNodes: OPERATORS,
     messages.UndrainNodes: OPERATORS,
     messages.LabelNodes: OPERATORS,
+    messages.SetNodes: OPERATORS,
+    messages.ReloadSettings: OPERATORS,
     messages.ForgetNodes: OPERATORS,
+    messages.GetQuota: RIGHTS,
+    messages.SetRights: OPERATORS,
     messages.MakeToken: OPERATORS,
     messages.ListAccess: OPERATORS,
     messages.Withdraw: OPERATORS,

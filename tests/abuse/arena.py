@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -73,11 +72,7 @@ class Arena:
 
     def start(self) -> None:
         """Found the grid, and wait until its node offers cores and the neighbour is at work."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        self.grid.url = f"wss://localhost:{port}"
-        founded = self.grid.run("init", "--port", str(port), "--state-dir", str(self.coordinator_state))
-        assert founded.returncode == 0, founded.stderr
+        self.grid.found()
         self.grid.start_coordinator()
         self.grid.join(NODE, "--node", NODE)
         if self.level != "user":

@@ -46,7 +46,7 @@ ATTACKS = (
     Attack(
         "fetch-state",
         "bring the state directory back as a working directory (`--workdir STATE --get`)",
-        options=("--workdir", "{state}", "--get", "identity/own.key", "--get", "allocs/*/spec"),
+        options=("--workdir", "{state}", "--get", "identity/own.key", "--get", "allocs/*/stdout"),
         tells=("files of a job are not given", LEVELS),
     ),
     Attack("rewrite-record", "rewrite the agent's record of the job", ("rewrite_record",)),
@@ -181,7 +181,7 @@ ATTACKS = (
         "swap-workdir",
         "put a link to the agent's state in the place of the working directory",
         ("leave_files", "swap"),
-        ("--get", "identity/own.key", "--get", "spec", "--get", "**"),
+        ("--get", "identity/own.key", "--get", "journal", "--get", "**"),
         tells=("files of a job are not given", ("user", "namespace")),
     ),
     Attack(

@@ -352,7 +352,7 @@ def _seen(arena: Arena) -> dict[str, tuple[int, int, float, str]]:
     """Mode, owner, time and content of what an attack must not change."""
     assert arena.neighbour is not None
     found = {}
-    record = arena.state / "allocs" / arena.neighbour.allocation / "spec"
+    record = arena.state / "allocs" / arena.neighbour.allocation / "stderr"
     identity = [path for path in (arena.state / "identity").rglob("*") if path.is_file()]
     for path in [arena.state, arena.state / "identity", arena.state / "instance", record, *identity]:
         with contextlib.suppress(OSError):

@@ -43,6 +43,7 @@ class Bench:
         self._nice = nice
         self._walls = walls
         self._changed = asyncio.Event()
+        self._folders = workdir.Folders(state_dir)
         self._count = 0
         self._ours = secrets.token_hex(4)  # supervisors find their jobs by id: no other run on this machine has these
         self._supervisors: set[int] = set()
@@ -95,7 +96,7 @@ class Bench:
             spec=JobSpec(argv=argv, **spec),
             lease=lease,
         )
-        workdir.write_launch(self.dir, launch)  # its output is beside it
+        self._folders.make(id)
         env = workdir.build_env(launch, "node1", directory, workdir.passed_on(os.environ, PASSED_ON))
         self.launcher.launch(launch, directory, env, since or procs.now())
         return id
@@ -140,10 +141,16 @@ class Bench:
         return (workdir.folder(self.dir, id) / stream).read_bytes()
 
     async def wrote(self, id: str, lines: int = 1) -> list[str]:
-        """The first lines of its output, when they are there."""
+        """The first lines of its output, when they are there. The supervisor knows of its start by then, too: what it
+        is told of a job before that has another meaning."""
         path = workdir.folder(self.dir, id) / "stdout"
         await self.until(lambda: path.exists() and path.read_bytes().count(b"\n") >= lines)
+        await self.until(lambda: self.launcher.pids.get(id) or self._is_over(id))
         return path.read_text().splitlines()
+
+    def _is_over(self, id: str) -> bool:
+        known = any(one.allocation == id and one.outcome is not None for one in self.known)
+        return known or bool(self.outcomes(id))
 
     def alive(self, *ids: str) -> list[int]:
         """All processes that these allocations have in the process table."""

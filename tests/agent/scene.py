@@ -19,6 +19,7 @@ from distributed_grid.agent.gpus.base import NoGpus
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.runtime import Runtime, RuntimeSettings
 from distributed_grid.agent.sampling.probe import Probe
+from distributed_grid.agent.settings import NodeSettings
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.protocol.bundle import Entry, Manifest, blob_hash, encode_manifest
 from distributed_grid.protocol.jobs import JobSpec
@@ -33,13 +34,21 @@ from distributed_grid.protocol.messages import (
     WantBlob,
     Welcome,
 )
-from distributed_grid.protocol.nodes import Stamp
+from distributed_grid.protocol.nodes import Layer, Lending, Stamp
 from distributed_grid.protocol.resources import Grant
 
 M = TypeVar("M")
 
 
-LENIENT = Limits(offer_after=0.0, cpu_percent_max=100.0, memory_percent_max=100.0, memory_min=0, reserve_memory=0)
+LENIENT = Limits(
+    offer_after=0.0,
+    cpu_percent_max=100.0,
+    memory_percent_max=100.0,
+    memory_min=0,
+    reserve_memory=0,
+    owner_pressure=100.0,
+)
+"""However much the machine of these tests is used."""
 
 
 CORES = tuple(range(8))
@@ -58,6 +67,7 @@ class Coordinator:
         self.blobs: dict[str, bytes] = {}
         self.asked: list[WantBlob] = []
         self.answer: Refused | None = None
+        self.settings = Layer()
         self.epoch = 1
         self.instance = "first"
         self.sessions = 0
@@ -101,6 +111,7 @@ class Coordinator:
             self.sessions += hello.role == "agent"
             session = f"s{self.sessions}"
             known: dict[str, Any] = {"instance": self.instance, "stamp": Stamp(self.epoch, 3, "seal")}
+            known["settings"] = self.settings
             link.accept(Welcome(PROTOCOL, "test", self.epoch, "grid", session, heartbeat=0.1, **known))
             await self._write(socket, link)
             self._ends[hello.role] = (socket, link)
@@ -184,16 +195,23 @@ def launch(key: str, *argv: str, grant: Grant | None = None, epoch: int = 1, **s
     )
 
 
+def settings(state_dir: Path, limits: Limits, interval: float) -> NodeSettings:
+    """Those of an agent whose own configuration says nothing."""
+    return NodeSettings(state_dir, Layer(), Lending(monitoring_interval_seconds=interval), limits)
+
+
 class Node:
     """An agent in this process."""
 
-    def __init__(self, state_dir: Path, url: str) -> None:
+    def __init__(self, state_dir: Path, url: str, trusts: str = "") -> None:
         self.dir = state_dir
         self.probe = Probe(CORES, 0, NoGpus(), virtual=True, own_roots=lambda: (os.getpid(),))
         self.launcher = Launcher(state_dir, lambda told: self.runtime.feed(told))
         facts = self.probe.facts("node1", 1, LENIENT)
-        place = RuntimeSettings(url, state_dir, interval=0.2)
-        self.runtime = Runtime(place, facts, LENIENT, self.probe, self.launcher)
+        place = RuntimeSettings(url, state_dir, trusts=trusts)
+        self.settings = settings(state_dir, LENIENT, 0.2)
+        self.settings.load()
+        self.runtime = Runtime(place, facts, self.settings, self.probe, self.launcher)
         self.task = asyncio.create_task(self.runtime.run())
 
     async def stop(self) -> None:

@@ -4,16 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from distributed_grid.agent.diagnostics import check_state
 from distributed_grid.agent.supervisor.journal import Journal, line
 from distributed_grid.agent.supervisor.procs import boot_id
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import JobSpec
-from distributed_grid.protocol.messages import Launch
-from distributed_grid.protocol.resources import Grant
 
 
 def ran(state: Path, *names: str) -> None:
@@ -21,8 +17,6 @@ def ran(state: Path, *names: str) -> None:
     for name in names:
         folder = state / "allocs" / name
         folder.mkdir(parents=True)
-        launch = Launch(allocation=name, job="j", user="ann", epoch=1, grant=Grant((0,)), spec=JobSpec(("true",)))
-        (folder / "spec").write_bytes(msgspec.json.encode(launch))
         (folder / "stdout").touch()
 
 
@@ -31,7 +25,7 @@ def state(tmp_path: Path) -> Path:
     """A node on which `a` was forgotten, `b` ended and `c` runs."""
     ran(tmp_path, "a", "b", "c")
     records: list[list[Any]] = [["boot", "x"], ["intent", "b", 1.0, 0.0, 5.0, []], ["exit", "b", {}], ["forget", "a"]]
-    records += [["intent", "c", 1.0, 0.0, 5.0, []], ["start", "c", 11, 1, 2]]
+    records += [["intent", "c", 1.0, 0.0, 5.0, [], 0.0, 0.0, {}, {"user": "ann"}], ["start", "c", 11, 1, 2]]
     Journal(str(tmp_path / "journal"), print).rewrite(records)
     (tmp_path / "epoch").write_text('["grid", 3, ""]')
     return tmp_path
@@ -59,10 +53,11 @@ def test_a_damaged_line_is_found_with_its_number(state: Path) -> None:
     assert found(state) == ["journal, line 2 is damaged"]
 
 
-def test_a_live_job_whose_spec_is_gone_is_found(state: Path) -> None:
-    (state / "allocs" / "c" / "spec").write_text("{")
-    (state / "allocs" / "b" / "spec").unlink()  # over: nobody needs it
-    assert found(state) == ["allocation c has not ended, and its spec cannot be read"]
+def test_a_live_job_of_which_it_is_not_known_what_it_holds_is_found(state: Path) -> None:
+    journal = journal_of(state)
+    journal.append("intent", "c", 1.0, 0.0, 5.0, [])
+    journal.commit(sync=True)
+    assert found(state) == ["allocation c has not ended, and it is not known what it holds"]
 
 
 def test_a_job_that_the_journal_does_not_know_is_found(state: Path) -> None:

@@ -74,6 +74,20 @@ async def test_an_agent_without_walls_refuses_what_is_not_its_owners(coordinator
     assert (await ended(agent))[0] == 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize(("how", "said"), [('trust="everyone", walls="none"', True), ('walls="none"', False)])
+async def test_an_agent_of_root_says_at_its_start_that_everyones_jobs_run_as_root(
+    coordinator: Coordinator, home: Path, how: str, said: bool
+) -> None:
+    url = f"ws://127.0.0.1:{coordinator.port}"
+    program = PROGRAM.replace('trust="everyone"', how)
+    agent = subprocess.Popen([sys.executable, "-c", program, str(home), url], stderr=subprocess.PIPE, text=True)
+    await coordinator.connected()
+    agent.send_signal(signal.SIGTERM)
+    _, errors = await ended(agent)
+    assert ("jobs of everyone run as root on this machine" in errors) is said
+
+
 async def test_an_agent_that_is_told_to_go_leaves_its_jobs_running(coordinator: Coordinator, home: Path) -> None:
     agent = start(home, f"ws://127.0.0.1:{coordinator.port}")
     await coordinator.connected()

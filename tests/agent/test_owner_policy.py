@@ -19,7 +19,7 @@ from distributed_grid.agent.supervisor import procs
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Ack, Exited, Inventory, Offer, Recalled, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import OwnerPolicy, Sample
-from tests.agent.scene import CORES, LONG, Coordinator, clean, coordinator, launch
+from tests.agent.scene import CORES, LONG, Coordinator, clean, coordinator, launch, settings
 
 __all__ = ["coordinator"]
 
@@ -66,7 +66,7 @@ class Node:
         self.launcher = Launcher(self.dir, lambda told: self.runtime.feed(told))
         facts = self.probe.facts("node1", 1, limits)
         self.runtime = Runtime(
-            RuntimeSettings(self.url, self.dir, interval=0.1), facts, limits, self.probe, self.launcher
+            RuntimeSettings(self.url, self.dir), facts, settings(self.dir, limits, 0.1), self.probe, self.launcher
         )
         self.task = asyncio.create_task(self.runtime.run())
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,7 +16,9 @@ from distributed_grid.protocol.messages import (
     Ack,
     Exited,
     Heartbeat,
+    InEffect,
     Inventory,
+    NewSettings,
     Output,
     Renewed,
     Signal,
@@ -24,14 +27,15 @@ from distributed_grid.protocol.messages import (
     Stop,
     WantOutput,
 )
-from distributed_grid.protocol.nodes import GpuSample, Offer, Sample
-from distributed_grid.protocol.resources import Grant
+from distributed_grid.protocol.nodes import GpuSample, Layer, Lending, Offer, OwnerPolicy, Sample
+from distributed_grid.protocol.resources import Grant, Resources
 from tests.agent.scene import (
     CORES,
     LONG,
     Coordinator,
     Node,
     _kill,
+    clean,
     launch,
     let_through,
 )
@@ -276,3 +280,69 @@ async def test_the_data_connection_is_opened_again_after_it_broke(coordinator: C
     assert (await coordinator.answers(1)).data == b"x"
     hellos = [hello for hello in coordinator.hellos if hello.role == "agent-data"]
     assert [(hello.session, hello.facts) for hello in hellos] == [("s1", None)] * 2
+
+
+# --- the grid's settings ----------------------------------------------------------------------------------------------
+
+
+def layer(**values: Any) -> Layer:
+    return Layer(Lending(**values), dict.fromkeys(values, "grid"))
+
+
+async def test_an_agent_follows_the_settings_it_is_welcomed_with_before_it_offers_anything(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    coordinator.settings = layer(max_share_cpu=2.0, priority=0.5)
+    node = Node(tmp_path / "agent", f"ws://127.0.0.1:{coordinator.port}")
+    node.dir.mkdir()
+    await coordinator.connected()
+    offers, told = coordinator.all(Offer), await coordinator.hears(InEffect)
+    assert {len(one.cores) for one in offers} == {2}
+    assert (told.lendable.cpu, told.settings.values.priority) == (2000, 0.5)
+    assert told.settings.origins["max_share_cpu"] == "grid"
+    await coordinator.cut("agent")
+    await coordinator.connected(2)
+    facts = coordinator.hellos[-1].facts
+    assert facts is not None and (facts.lendable.cpu, facts.priority) == (2000, 0.5)
+    await node.stop()
+    await clean(node.dir)
+
+
+async def test_new_settings_count_at_once_and_running_jobs_go_on(coordinator: Coordinator, node: Node) -> None:
+    await coordinator.say(launch("j0.1", *LONG))
+    await coordinator.hears(Started, "j0.1")
+    node.runtime._meter.follow(600.0)
+    await coordinator.say(NewSettings(settings=layer(enabled=False, monitoring_interval_seconds=0.1)))
+    await coordinator.until(lambda: not coordinator.all(Offer)[-1].resources)
+    (withheld,) = coordinator.all(Offer)[-1].withheld
+    assert withheld.why == "shares nothing (resource_sharing.enabled is false: grid)"
+    assert coordinator.all(InEffect)[-1].lendable == Resources()
+    measured = {sample.at for sample in (node.runtime._meter.newest,) if sample is not None}
+
+    def went_on() -> bool:
+        if (sample := node.runtime._meter.newest) is not None:
+            measured.add(sample.at)
+        return len(measured) > 3
+
+    await coordinator.until(went_on)
+    await coordinator.say(launch("j1.1"))
+    assert "shares nothing" in (await coordinator.hears(Stale, "j1.1")).reason
+    await coordinator.say(NewSettings(settings=layer(owner_policy=OwnerPolicy.RECALL, owner_input=True)))
+    await coordinator.until(lambda: len(coordinator.all(Offer)[-1].cores) == len(CORES) - 1)
+    assert node.runtime._owner._owner.limits.owner_policy is OwnerPolicy.RECALL
+    assert node.probe._input is not None
+    assert not coordinator.all(Exited), "what runs goes on"
+
+
+async def test_settings_out_of_bounds_end_neither_the_agent_nor_what_was_in_effect(
+    coordinator: Coordinator, node: Node
+) -> None:
+    coordinator.settings = layer(max_share_cpu=3.0)
+    await coordinator.say(NewSettings(settings=coordinator.settings))
+    await coordinator.until(lambda: len(coordinator.all(Offer)[-1].cores) == 3)
+    for wild in (-1.0, 1e300, float("nan")):
+        sessions = coordinator.sessions
+        await coordinator.say(NewSettings(settings=layer(max_share_cpu=wild)))
+        await coordinator.connected(sessions + 1)
+    assert not node.task.done()
+    assert {len(one.cores) for one in coordinator.all(Offer)[-3:]} == {3}

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from distributed_grid.cli.lazy import LazyGroup
-from distributed_grid.cli.main import COMMANDS, main
+from distributed_grid.cli.main import COMMANDS, SECTIONS, main
 
 SLOW = {"asyncio", "structlog", "rich", "yaml", "websockets", "ray", "psutil", "msgspec"}
 
@@ -31,12 +32,39 @@ def test_help_imports_nothing_slow_and_no_command() -> None:
     assert "Usage: " in shown
     assert not SLOW & set(loaded.split())
     ours = {name for name in loaded.split() if name.startswith("distributed_grid.")}
-    assert ours <= {f"distributed_grid.cli{name}" for name in ("", ".main", ".lazy", ".context")}
+    assert ours <= {f"distributed_grid.cli{name}" for name in ("", ".main", ".lazy", ".context", ".examples")}
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--typ", "'--type'"),
+        ("--typ=cpu", "'--type'"),
+        ("--tiem", "'--time'"),
+        ("--resuorce-type", "--resource-type"),
+    ],
+)
+def test_a_mistyped_option_is_told_the_one_that_is_meant(typed: str, meant: str) -> None:
+    done = CliRunner().invoke(main, ["run-shared", typed, "cpu", "-a", "1", "true"])
+    assert done.exit_code == 2 and meant in done.stderr.splitlines()[-1] and "--get" not in done.stderr
+
+
+def test_an_option_like_no_other_is_told_no_other() -> None:
+    done = CliRunner().invoke(main, ["run-shared", "--xyzzy", "true"])
+    assert done.stderr.splitlines()[-1].rstrip(".").endswith(("No such option: --xyzzy", "No such option '--xyzzy'"))
 
 
 def test_commands_say_of_themselves_what_the_table_says() -> None:
     said = {name: lazy.load().get_short_help_str(limit=200) for name, lazy in COMMANDS.items()}
     assert said == {name: lazy.summary for name, lazy in COMMANDS.items()}
+
+
+def test_the_help_has_every_command_in_one_section() -> None:
+    shown = run("from distributed_grid.cli.main import main; main(['--help'], standalone_mode=False)")
+    titles = [line.removesuffix(":") for line in shown.splitlines() if line[:1].isalpha() and line.endswith(":")]
+    assert titles == ["Options", *SECTIONS, "Examples"]
+    names = [name for names in SECTIONS.values() for name in names]
+    assert sorted(names) == sorted(COMMANDS)
 
 
 def test_the_entry_point_is_a_lazy_group() -> None:
@@ -59,6 +87,48 @@ def test_a_command_imports_no_event_loop_and_nothing_else_that_is_slow() -> None
 )
 def test_nothing_but_the_bridge_ever_imports_ray(module: str) -> None:
     assert "ray" not in run(f"import sys, distributed_grid.{module}; print(*sys.modules)").split()
+
+
+HEAVY = {"rich", "attr", "pygments", "cryptography", "yaml", "ray", "pynvml", "http.client", "email.message", "zipfile"}
+PROGRAMS = {
+    "grid run-shared": (
+        "cli.main cli.jobs.run_shared cli.attach.attached coordinator.client.blocking",
+        {"asyncio", "structlog", "psutil", "ssl", "sqlite3", "tempfile", "pathspec", "subprocess", "multiprocessing"},
+    ),
+    "grid shared-status": (
+        "cli.main cli.grid.status coordinator.client.blocking",
+        {"asyncio", "structlog", "psutil", "ssl", "sqlite3", "tempfile", "pathspec", "subprocess", "multiprocessing"},
+    ),
+    "grid agent run": (
+        "cli.main cli.services.agent agent.main",
+        {"distributed_grid.coordinator", "sqlite3", "pathspec", "multiprocessing", "websockets.server"},
+    ),
+    "grid coordinator run": (
+        "cli.main cli.services.coordinator coordinator.main",
+        {"distributed_grid.agent", "psutil", "multiprocessing", "websockets.asyncio.client"},
+    ),
+}
+"""What each program imports when it starts, and what beside HEAVY it must not load for that."""
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_loads_nothing_heavy_that_it_may_never_need(program: str) -> None:
+    modules, unwanted = PROGRAMS[program]
+    ours = ", ".join(f"distributed_grid.{name}" for name in modules.split())
+    # A module that is deferred is in sys.modules, but none that it imports.
+    assert not (HEAVY | unwanted) & set(run(f"import sys, {ours}; print(*sys.modules)").split())
+
+
+def test_the_supervisor_and_its_fork_server_load_a_small_part_of_the_standard_library() -> None:
+    main = Path(__file__).parents[2] / "agent" / "supervisor" / "main.py"
+    code = (
+        f"import runpy, sys; runpy.run_path({str(main)!r})['_name_our_files']();"
+        "from distributed_grid.agent.supervisor import loop; from distributed_grid.agent.walls import forkserver;"
+        "print(*sys.modules)"
+    )
+    isolated = [sys.executable, "-I", "-S", "-X", "utf8", "-c", code]
+    loaded = set(subprocess.run(isolated, capture_output=True, text=True, check=True).stdout.split())
+    assert not {"asyncio", "ssl", "logging", "subprocess", "tempfile", "shutil", "msgspec"} & loaded
 
 
 @pytest.mark.parametrize("path", [["job"], ["agent"], ["coordinator"], ["dev"], ["config"], ["cluster"]])

@@ -1,7 +1,11 @@
-"""A job's limits in words."""
+"""A job's limits in words, and what options say a node is to lend."""
 
-from distributed_grid.cli.options import limits_words
+import pytest
+
+from distributed_grid.cli.options import lending, limits_words
+from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import JobLimits
+from distributed_grid.protocol.nodes import Lending
 
 
 def test_limits_are_told_in_words_and_none_by_none() -> None:
@@ -9,3 +13,13 @@ def test_limits_are_told_in_words_and_none_by_none() -> None:
     whole = JobLimits(warn_signal=10, warn_before=300.0, pids=50, cpu=True)
     said = "SIGUSR1 5m00s before the time limit · 50 processes and threads · no more CPU time than granted"
     assert limits_words(whole) == said
+
+
+def test_only_the_options_that_are_given_say_what_a_node_lends() -> None:
+    none = dict.fromkeys(("cores", "memory", "gpus", "share"))
+    assert lending(none) == Lending()
+    all_of_it = lending({"cores": 0.0, "memory": "512M", "gpus": 0, "share": False})
+    assert all_of_it == Lending(max_share_cpu=0.0, max_share_memory_gb=0.5, max_share_gpu=0, can_share=False)
+    assert lending(none | {"memory": "0"}) == Lending(max_share_memory_gb=0.0)
+    with pytest.raises(BadValue, match="is not a size"):
+        lending(none | {"memory": "lots"})

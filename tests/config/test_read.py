@@ -85,3 +85,58 @@ def test_a_key_in_the_wrong_section_is_told_where_it_stands(written: Write) -> N
         "F:2: unknown key 'cpu_percent_max' in resource_sharing (it is resource_sharing.thresholds.cpu_percent_max)",
         "F:3: unknown key 'offer_after' in resource_sharing (it is agent.offer_after)",
     ]
+
+
+RIGHTS = """
+rights:
+  default: {highest_priority: normal, cores: 64}
+  users:
+    ann: {highest_priority: critical, memory_gb: 0.5, core_hours_per_day: 10}
+    bob: {cores: unlimited, exclusive_boosts: no}
+    eve:
+  groups:
+    lab: {members: [ann, bob], gpus: 8, jobs_waiting: -1}
+"""
+
+
+def test_rights_are_read_by_the_names_of_users_and_groups(written: Write) -> None:
+    rights = read(written(RIGHTS)).rights
+    assert (rights.default.highest_priority, rights.default.cores, rights.default.gpus) == ("medium", 64.0, None)
+    ann, bob, eve = rights.users
+    assert (ann.name, ann.highest_priority, ann.memory_gb, ann.core_hours_per_day) == ("ann", "urgent", 0.5, 10.0)
+    assert (bob.cores, bob.exclusive_boosts, bob.highest_priority) == (-1.0, False, None) and eve.name == "eve"
+    (lab,) = rights.groups
+    assert (lab.name, lab.members, lab.gpus, lab.jobs_waiting) == ("lab", ("ann", "bob"), 8.0, -1)
+
+
+def test_rights_that_are_set_are_shown_with_their_places(written: Write) -> None:
+    path = written(RIGHTS)
+    rows = {
+        row.name: (row.value, row.origin) for row in read(path, environment={"GRID_RIGHTS__DEFAULT__GPUS": "2"}).rows()
+    }
+    assert rows["rights.users.ann.memory_gb"] == (0.5, f"{path}:5")
+    assert rows["rights.default.gpus"] == (2.0, "env GRID_RIGHTS__DEFAULT__GPUS")
+    assert "rights.users.ann.cores" not in rows
+
+
+def test_without_a_setting_clients_go_up_to_high(written: Write) -> None:
+    assert read(None, here=Path("/none")).rights.default.highest_priority == "high"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rights: {users: {ann: {core: 1}}}", "F:1: unknown key 'core' in rights.users.ann (did you mean 'cores'?)"),
+        ("rights: {users: [ann]}", "F:1: rights.users must hold names, each with settings"),
+        ("rights:\n  groups:\n    lab: {}\n    lab: {}", "F:4: rights.groups has lab twice"),
+        (
+            "rights: {default: {cores: many}}",
+            "F:1: rights.default.cores: 'many' is not a number from 0 up, or unlimited",
+        ),
+        ("rights: {default: {highest_priority: top}}", "F:1: rights.default.highest_priority: unknown priority 'top'"),
+        ("rights: {users: {ann: {name: bob}}}", "F:1: unknown key 'name' in rights.users.ann"),
+    ],
+)
+def test_a_mistake_in_rights_has_its_place(written: Write, text: str, said: str) -> None:
+    (found,) = problems(written(text))
+    assert found.startswith(said.removesuffix(")")), found

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.agent.core.spare.thresholds import Limits
-from distributed_grid.agent.main import limits_for
+from distributed_grid.agent.main import settings_for
 from distributed_grid.config.settings import (
     ClusterConfig,
     ConfigError,
@@ -18,6 +18,12 @@ from distributed_grid.config.settings import (
 )
 from distributed_grid.protocol.resources import GIB, MIB
 from tests.config.conftest import Write
+
+
+def limits_for(config: ClusterConfig, node: str) -> Limits:
+    """Those of this node's agent."""
+    return settings_for(config, node, Path("/nowhere")).limits
+
 
 SEED_000 = """
 resource_sharing:
@@ -122,6 +128,11 @@ def test_without_a_file_the_defaults_are_those_of_the_seeds_and_the_issue() -> N
     assert config.resource_sharing.offer_expiry == 300.0
     assert config.coordinator_url() == "ws://127.0.0.1:7433"
     assert limits_for(config, "any").cpu_percent_max == 30.0
+
+
+def test_a_coordinator_without_a_port_is_found_by_its_socket(written: Write) -> None:
+    config = read(written("coordinator: {host: none, state_dir: /var/lib/grid/x}"))
+    assert config.coordinator_url() == config.client_url() == "unix:///var/lib/grid/x/coordinator.sock"
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------

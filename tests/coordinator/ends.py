@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from distributed_grid.coordinator.access.ca import PKI, Pki
+from distributed_grid.coordinator.access.ca import Pki
+from distributed_grid.coordinator.access.identities import PKI, has_authority
 from distributed_grid.coordinator.api.blobs import Blobs
 from distributed_grid.coordinator.api.server import Server
+from distributed_grid.coordinator.api.settings import Configured
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
@@ -48,7 +50,7 @@ from distributed_grid.protocol.messages import (
     WantOutput,
     Welcome,
 )
-from distributed_grid.protocol.nodes import Known, NodeFacts, Offer
+from distributed_grid.protocol.nodes import Known, Layer, Lending, NodeFacts, Offer
 from distributed_grid.protocol.resources import GIB, Resources
 
 PATIENCE = 60.0
@@ -69,7 +71,7 @@ class Coordinator:
         self.state_dir = state_dir
         self.store = Store(state_dir / "grid.db")
         self.pki = Pki.create(state_dir / PKI, self.store.grid, ["localhost"]) if founded else None
-        if self.pki is None and Pki.exists(state_dir / PKI):
+        if self.pki is None and has_authority(state_dir / PKI):
             self.pki = Pki(state_dir / PKI, self.store.grid)
         self.clock = Clock(self.store.clock)
         living = self.store.load()
@@ -87,12 +89,26 @@ class Coordinator:
         self.audit = RequestLog(state_dir / "audit.log")
         bundles = lambda: (job.spec.bundle for job in self.ledger.state.jobs.values() if job.spec.bundle)  # noqa: E731
         self.blobs = Blobs(state_dir / "blobs", bundles)
-        self.boosts = BoostService(self.ledger.state, ray, RayAuth.DISABLED, lends, self.driver.put)
+        self.boosts = BoostService(self.ledger.state, ray, RayAuth.DISABLED, self.driver.put)
+        self.configured = Configured(Layer(Lending(enabled=lends), {"enabled": "grid: grid.yaml:2"}))
+        """What its configuration says, also when it is read again."""
         self.server = Server(
-            self.ledger.state, self.store, self.driver, self.blobs, self.audit, self.clock, self.pki, boosts=self.boosts
+            self.ledger.state,
+            self.store,
+            self.driver,
+            self.blobs,
+            self.audit,
+            self.clock,
+            self.pki,
+            boosts=self.boosts,
+            configured=self.configured,
+            read=self._read,
         )
         self.driver.begin(self.server.perform, restored)
         self.url = ""
+
+    async def _read(self) -> Configured:
+        return self.configured
 
     async def stop(self) -> None:
         await self.boosts.close()

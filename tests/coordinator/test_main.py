@@ -16,11 +16,15 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.config.schema import Coordinator, Placement
-from distributed_grid.config.settings import ClusterConfig
-from distributed_grid.coordinator.main import CoordinatorSettings, main
-from distributed_grid.protocol.jobs import State
+from distributed_grid.config.lending import GENERAL
+from distributed_grid.config.schema import SETTINGS, Coordinator, GroupOfUsers, Placement, RightsSection, UserRights
+from distributed_grid.config.settings import ClusterConfig, load
+from distributed_grid.coordinator.main import CoordinatorSettings, _policy, configured, main
+from distributed_grid.protocol.jobs import Priority, State
 from distributed_grid.protocol.messages import JobUpdate, Launch, ShowJobs, Welcome
+from distributed_grid.protocol.messages.rights import UNLIMITED, GroupRights, Rights, Rules
+from distributed_grid.protocol.nodes import Lending
+from distributed_grid.protocol.resources import GIB
 from tests.coordinator.ends import agent, client, job, node, runs_on
 
 PROGRAM = (
@@ -216,3 +220,26 @@ def test_systemd_is_told(tmp_path: Path) -> None:
             assert told.recv(4096) == b"STOPPING=1"
         finally:
             process.end(signal.SIGKILL)
+
+
+def test_the_rights_of_the_configuration_are_those_of_the_ledger() -> None:
+    section = RightsSection(
+        users=(UserRights(name="ann", cores=1.5, memory_gb=2.0, core_hours_per_day=-1.0),),
+        groups=(GroupOfUsers(name="lab", members=("ann",), gpus=0.5, jobs_waiting=9, reservations=False),),
+    )
+    assert _policy(ClusterConfig()).rights == Rules(default=Rights(highest_priority=Priority.HIGH))
+    assert _policy(ClusterConfig(rights=section)).rights == Rules(
+        default=Rights(highest_priority=Priority.HIGH),
+        users={"ann": Rights(cores=1500, memory=2 * GIB, core_hours=UNLIMITED)},
+        groups={"lab": GroupRights(("ann",), Rights(gpus=500, jobs_waiting=9, reservations=False))},
+    )
+
+
+def test_each_setting_is_handed_to_the_nodes_or_named_when_it_changes(tmp_path: Path) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text("resource_sharing: {offer_expiry: 90}\nrights: {users: {bob: {cores: 4}}}\nnodes: [{name: n1}]\n")
+    found = configured(load(file, environment={}))
+    assert found.of("n1").values == Lending(offer_expiry=90.0)
+    handed_out = {".".join(path) for path in GENERAL.values()}
+    assert {".".join(path) for path in SETTINGS} - handed_out == found.rest.keys() - {"rights.users.bob.cores"}
+    assert found.rest["rights.users.bob.cores"] == "4" and found.rest["coordinator.port"] == "7433"

@@ -2,9 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ import pytest
 
 from distributed_grid.cli.dev import processes as dev_processes
 from tests.agent.conftest import runs
-from tests.grid_fixture import GRID, until
+from tests.grid_fixture import GRID, reserved_port, until
+from tests.people import as_user, lacking
 
 
 class Dev:
@@ -30,12 +34,14 @@ class Dev:
 
     def up(self, *flags: str) -> subprocess.CompletedProcess[str]:
         # A loaded test machine must not look busy to it.
-        words = ("dev", "up", "--dir", str(self.home), "--port", "0", "--cpu-percent-max", "100", *flags)
-        done = self.grid(*words)
+        done = self.grid("dev", "up", "--dir", str(self.home), "--cpu-percent-max", "100", *flags)
         if done.returncode == 0:
-            told = json.loads((self.home / "coordinator/coordinator.json").read_text())
-            self.environment["GRID_COORDINATOR"] = told["url"]
+            self.environment["GRID_COORDINATOR"] = self.url
         return done
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.home}/coordinator/coordinator.sock"
 
     def down(self) -> subprocess.CompletedProcess[str]:
         return self.grid("dev", "down", "--dir", str(self.home))
@@ -63,7 +69,7 @@ def test_up_gives_nodes_that_offer_and_down_leaves_nothing(dev: Dev) -> None:
     done = dev.up("--nodes", "3", "--fake-gpus", "2")
     assert done.returncode == 0, done.stderr
     assert "stand-in GPU (no real device)" in done.stdout and "cpu_percent_max 100" in done.stdout
-    assert "GRID_COORDINATOR=" in done.stdout  # not the default port, so the way there is said
+    assert f"GRID_COORDINATOR={dev.url}" in done.stdout  # not in the default directory, so the way there is said
     assert len(dev.processes()) == 7
     nodes = {node["name"]: node for node in dev.json("nodes")["nodes"]}
     assert {name: len(node["gpus"]) for name, node in nodes.items()} == {"node1": 1, "node2": 1, "node3": 0}
@@ -76,6 +82,117 @@ def test_up_gives_nodes_that_offer_and_down_leaves_nothing(dev: Dev) -> None:
     before = dev.processes()
     assert dev.down().returncode == 0
     assert not any(process.alive for process in before.values())
+
+
+def listens(processes: dict[str, dev_processes.Process]) -> list[str]:
+    """The ports that these processes listen on, as `lsof` finds them."""
+    sockets = set()
+    for process in processes.values():
+        for fd in Path(f"/proc/{process.pid}/fd").iterdir():
+            with suppress(OSError):
+                sockets.add(os.readlink(fd))
+    rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
+
+
+def test_it_listens_on_no_port_unless_one_is_asked_for(dev: Dev) -> None:
+    assert dev.up("--nodes", "1").returncode == 0
+    assert listens(dev.processes()) == []
+    assert dev.down().returncode == 0
+    done = dev.up("--nodes", "1", "--port", "0")
+    assert done.returncode == 0, done.stderr
+    (row,) = listens(dev.processes())
+    port = int(row.rpartition(":")[2], 16)
+    assert f"ws://127.0.0.1:{port}" in done.stdout
+    assert dev.json("nodes", "--coordinator", f"ws://127.0.0.1:{port}")["nodes"][0]["name"] == "node1"
+    coordinator = dev.processes()["coordinator/coordinator.pid"]
+    coordinator.send(signal.SIGKILL)
+    assert coordinator.wait(60)
+    with reserved_port(port):  # nobody else gets it meanwhile
+        assert dev.up("--nodes", "1", "--port", "0").returncode == 0
+    assert listens(dev.processes()) == [row], "it comes back where it was"
+
+
+def test_a_directory_that_others_can_write_to_is_refused(dev: Dev) -> None:
+    dev.home.mkdir()
+    dev.home.chmod(0o777)
+    done = dev.up("--nodes", "1")
+    assert done.returncode == 1 and "other users can write to it" in done.stderr
+    assert not any(dev.home.iterdir())
+
+
+ANN, BOB = 1001, 1002
+
+
+class Person(Dev):
+    """Somebody else of this machine, with a home of their own."""
+
+    def __init__(self, home: Path, uid: int) -> None:
+        super().__init__(home)
+        self.uid = uid
+        self.become = as_user(uid, home.parent)
+        home.mkdir(mode=0o700)
+        os.chown(home, uid, uid)
+        self.home = home / "state/grid/dev"
+        self.environment |= {"HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
+
+    def grid(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [*self.become, *GRID, *words]
+        return subprocess.run(
+            command, env=self.environment, cwd=self.environment["HOME"], capture_output=True, text=True, timeout=100
+        )
+
+    def up(self, *flags: str) -> subprocess.CompletedProcess[str]:
+        return self.grid("dev", "up", "--nodes", "1", "--cpu-percent-max", "100", *flags)
+
+    def down(self) -> subprocess.CompletedProcess[str]:
+        return self.grid("dev", "down")
+
+
+@pytest.fixture
+def people() -> Iterator[list[Person]]:
+    if why := lacking():
+        pytest.skip(why)
+    place = Path(tempfile.mkdtemp())
+    place.chmod(0o755)
+    two = [Person(place / name, uid) for name, uid in (("ann", ANN), ("bob", BOB))]
+    try:
+        yield two
+    finally:
+        for person in two:
+            person.down()
+        shutil.rmtree(place)
+
+
+def test_the_dev_grids_of_two_users_live_side_by_side_and_each_is_its_users_alone(people: list[Person]) -> None:
+    ann, bob = people
+    for person in people:
+        done = person.up()
+        assert done.returncode == 0, done.stderr
+        assert "export" not in done.stdout, "it is found without a word"
+    for person in people:
+        ran = person.grid("run-shared", "-t", "cpu", "-a", "1", "--no-ship", "sh", "-c", "id -u")
+        assert ran.returncode == 0, ran.stderr
+        assert [job["user"] for job in person.json("jobs", "--all")["jobs"]] == [f"uid-{person.uid}"]
+    other = bob.grid("status", "--coordinator", ann.url)
+    assert other.returncode == 1 and "you may not open it" in other.stderr
+
+
+def test_a_coordinator_that_another_user_runs_on_the_port_gets_nothing_unless_it_is_trusted(
+    people: list[Person],
+) -> None:
+    ann, bob = people
+    done = ann.up("--port", "0")
+    assert done.returncode == 0, done.stderr
+    url = f"ws://127.0.0.1:{json.loads((ann.home / 'dev.json').read_text())['port']}"
+    words = ("run-shared", "--coordinator", url, "-t", "cpu", "-a", "1", "true")
+    refused = bob.grid(*words)
+    assert refused.returncode == 125
+    assert f"the coordinator at {url} is another user's" in refused.stderr
+    assert ann.json("jobs", "--all")["jobs"] == []
+    bob.environment["GRID_COORDINATOR__USER"] = str(ANN)
+    drained = bob.grid("node", "drain", "node1", "--coordinator", url)
+    assert drained.returncode == 1 and "operator" in drained.stderr, "who is let in is no operator"
 
 
 def test_cores_are_dealt_out_where_there_are_enough(dev: Dev) -> None:

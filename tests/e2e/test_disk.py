@@ -288,7 +288,7 @@ async def says(client: GridClient, words: str) -> bool:
     return words in await trouble(client)
 
 
-@pytest.mark.alone  # jobs of other tests would keep the disk mounted in namespaces of theirs, where mounts are private
+# Alone: jobs of other tests would keep the disk mounted in namespaces of theirs, where mounts are private.
 @pytest.mark.root
 async def test_a_disk_that_its_errors_made_read_only_loses_nothing_until_it_is_mended(place: Path) -> None:
     image = place / "image"

@@ -16,7 +16,7 @@ from distributed_grid.cli.services import doctor
 from distributed_grid.coordinator import diagnostics as coordinator_doctoring
 from distributed_grid.runtime import health
 from distributed_grid.runtime.health import Finding, Level
-from tests.grid_fixture import Grid, founded_grid
+from tests.grid_fixture import Grid, founded_grid, reserved_port
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +80,9 @@ def test_a_node_whose_access_was_taken_back_is_told_so(grid: Grid) -> None:
 
 
 def test_with_no_coordinator_that_is_a_finding_and_all_else_is_looked_at(grid: Grid) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"ws://127.0.0.1:{free.getsockname()[1]}"
-    code, found = examined(grid, "--coordinator", url)
+    with reserved_port() as nobody:
+        url = f"ws://127.0.0.1:{nobody.getsockname()[1]}"
+        code, found = examined(grid, "--coordinator", url)
     assert (code, found["control connection"]["level"]) == (1, "error")
     assert url in found["control connection"]["what"] and found["control connection"]["remedy"]
     assert found["agent"]["level"] == "ok" and found["coordinator"]["level"] == "ok" and "nodes" not in found

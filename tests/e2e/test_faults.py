@@ -35,7 +35,7 @@ DISKS = (
     "coordinator.commit",
     "coordinator.blob",
     "agent.epoch",
-    "agent.spec",
+    "agent.folder",
     "supervisor.write",
     "supervisor.sync",
     "supervisor.rewrite",
@@ -95,7 +95,7 @@ LEFT_OUT = {
     ("coordinator.blob", "eio"),
     ("agent.epoch", "kill"),
     ("agent.epoch", "enospc"),
-    ("agent.spec", "eio"),
+    ("agent.folder", "eio"),
     ("agent.launch", "kill"),
     ("agent.send", "kill"),
     ("supervisor.write", "enospc"),
@@ -226,7 +226,7 @@ async def end(grid: Scene, job: str) -> JobView:
 # --- the judge --------------------------------------------------------------------------------------------------------
 
 
-NEVER_BEGUN = {"supervisor.spawn": Cause.SPAWN_FAILED, "agent.spec": Cause.WORKDIR_FAILED}
+NEVER_BEGUN = {"supervisor.spawn": Cause.SPAWN_FAILED, "agent.folder": Cause.WORKDIR_FAILED}
 """What a node may say of a job that it could not begin: its owner is told so, and nothing of it has run."""
 
 

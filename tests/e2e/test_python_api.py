@@ -12,16 +12,14 @@ from distributed_grid.core import GridClient
 from tests.grid_fixture import running_grid
 
 PAGE = Path(__file__).parents[2] / "docs/python.md"
-EXAMPLES = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-URL = "ws://127.0.0.1:7433"
+EXAMPLES = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def test_the_programs_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
     assert len(EXAMPLES) == 2
     with running_grid(tmp_path) as grid:
         for program, shown in EXAMPLES:
-            assert URL in program
-            command = [sys.executable, "-c", program.replace(URL, grid.url)]
+            command = [sys.executable, "-c", program]
             done = subprocess.run(
                 command, env=grid.environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
             )

@@ -5,7 +5,6 @@ import json
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -32,14 +31,9 @@ def grid() -> Iterator[Grid]:
     above = Path(tempfile.mkdtemp(prefix="grid-run-as-"))
     above.chmod(0o755)
     grid = Grid(above / "grid")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    grid.url = f"wss://localhost:{port}"
     try:
-        founded = grid.run("init", "--port", str(port), "--state-dir", str(grid.home / "coordinator"))
-        assert founded.returncode == 0, founded.stderr
+        grid.found()
         grid.start_coordinator()
-        grid.environment["GRID_COORDINATOR"] = f"wss://localhost:{port}"
         for name, whom in (("lab1", isolation.SUBMITTER), ("lab2", OTHER)):
             token = grid.run("token", "create", "--node", name).stdout.strip()
             joined = grid.run("agent", "join", token, "--name", name, "--state-dir", str(grid.home / name))

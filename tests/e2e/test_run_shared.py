@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -244,6 +245,63 @@ def test_logs_shows_what_a_running_job_has_written_and_follows_it(grid: Grid) ->
     gate.touch()
     assert follower.communicate(timeout=60)[0] == b"done\n"
     assert follower.returncode == 0
+
+
+# --- what is shipped --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shipped(grid: Grid) -> Iterator[Path]:
+    """A directory with a link that leads out of it, a secret and a file."""
+    folder = grid.here / "shipped"
+    folder.mkdir()
+    (folder / "code").write_text("x" * 2000)
+    (folder / ".env").write_text("TOKEN=1")
+    outside = grid.here / "outside"
+    outside.write_text("of elsewhere\n")
+    (folder / "out").symlink_to(outside)
+    yield folder
+    outside.unlink()
+    shutil.rmtree(folder)
+
+
+def test_a_link_that_leads_out_is_refused_by_name_and_kept_followed_or_left_out_on_request(
+    grid: Grid, shipped: Path
+) -> None:
+    words, outside = ("run-shared", "--cpus", "1"), grid.here / "outside"
+    done = grid.run(*words, "true", cwd=shipped)
+    assert done.returncode == 125
+    assert f"out -> {outside}" in done.stderr and "--links follow" in done.stderr
+    said = {
+        "follow": "test -f out && ! test -L out && cat out",
+        "keep": "readlink out",
+        "skip": "test -e out || echo none",
+    }
+    found = {"follow": "of elsewhere\n", "keep": f"{outside}\n", "skip": "none\n"}
+    for way, script in said.items():
+        done = grid.run(*words, "--links", way, "sh", "-c", script, cwd=shipped)
+        assert (done.returncode, done.stdout) == (0, found[way]), done.stderr
+        assert (f"out -> {outside}" in done.stderr) == (way == "skip")
+
+
+def test_secrets_are_left_out_and_named_unless_they_are_asked_for(grid: Grid, shipped: Path) -> None:
+    words = ("run-shared", "--cpus", "1", "--links", "skip")
+    done = grid.run(*words, "ls", "-A", cwd=shipped)
+    assert done.stdout == "code\n"
+    assert "grid: not shipped, since they may hold secrets: .env (--ship-secrets ships them)" in done.stderr
+    done = grid.run(*words, "--ship-secrets", "ls", "-A", cwd=shipped)
+    assert done.stdout == ".env\ncode\n" and "secrets" not in done.stderr
+
+
+def test_the_ceiling_of_what_is_shipped_is_a_setting(
+    grid: Grid, shipped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("run-shared", "--cpus", "1", "--links", "skip", "true")
+    monkeypatch.setitem(grid.environment, "GRID_SHIPPING__CEILING", "1K")
+    done = grid.run(*words, cwd=shipped)
+    assert done.returncode == 125 and "1K is the most" in done.stderr and "shipping.ceiling" in done.stderr
+    monkeypatch.setitem(grid.environment, "GRID_SHIPPING__CEILING", "4K")
+    assert grid.run(*words, cwd=shipped).returncode == 0
 
 
 def test_json_is_one_value_with_a_schema_number(grid: Grid) -> None:

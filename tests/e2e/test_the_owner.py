@@ -15,8 +15,6 @@ from distributed_grid.protocol.messages import Shared
 from distributed_grid.protocol.nodes import NodeState
 from tests.e2e.scenes import Scene, scene
 
-pytestmark = pytest.mark.alone
-
 BURN = "import os\nos.sched_setaffinity(0, {%d})\nwhile True: pass"
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import socket
 import struct
 import typing
 from pathlib import Path
@@ -28,6 +29,16 @@ FROM = {
 TURNS = 50
 
 
+class FarSocket(socket.socket):
+    """As if somebody on another machine were connected to it."""
+
+    def getsockname(self) -> tuple[str, int]:
+        return ("192.0.2.2", 7433)
+
+    def getpeername(self) -> tuple[str, int]:
+        return ("192.0.2.1", 1)
+
+
 class Nowhere(asyncio.Transport):
     """Takes what is written and forgets it."""
 
@@ -35,6 +46,7 @@ class Nowhere(asyncio.Transport):
         super().__init__()
         self.protocol: Wire | None = None
         self.closing = False
+        self.socket = FarSocket()
 
     def write(self, data: Any) -> None:
         pass
@@ -45,6 +57,7 @@ class Nowhere(asyncio.Transport):
     def abort(self) -> None:
         if not self.closing:
             self.closing = True
+            self.socket.close()
             assert self.protocol is not None
             asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
 
@@ -54,6 +67,8 @@ class Nowhere(asyncio.Transport):
         return False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "socket":
+            return self.socket
         return ("192.0.2.1", 1) if name in ("peername", "sockname") else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -101,11 +116,15 @@ class Served:
         frames = self._frames[role]
         said += [frames.gentle(number + at, first + at) for at in range(length - 1)]
         said.append(frames.make(number + length, first + length - 1))
+        let_in = asyncio.get_running_loop().create_future()
+        wire.let_in = lambda: let_in.set_result(None)
         took = 0
         for frame in said:
             if wire.transport.is_closing() or wire.protocol.state is not State.OPEN:
                 break
             wire.data_received(masked(frame))
+            if not took:  # who says hello is found out in a thread, which may take any number of turns
+                await asyncio.wait((let_in, serving), timeout=60, return_when=asyncio.FIRST_COMPLETED)
             for _ in range(3):
                 await asyncio.sleep(0)
             took += 1

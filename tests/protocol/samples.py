@@ -4,13 +4,39 @@ from typing import Any
 
 from distributed_grid.protocol import groups, jobs, messages, nodes
 from distributed_grid.protocol.identity import Role
-from distributed_grid.protocol.messages import operator
+from distributed_grid.protocol.messages import operator, rights
 from distributed_grid.protocol.messages.operator import Alternative, Receipt, Victim
 from distributed_grid.protocol.resources import GpuShare, Grant, Resources, ResourceType
 
 GRANT = Grant(
     cores=(2, 3), shared_core=5, shared_milli=500, memory=1 << 30, gpus=(GpuShare("GPU-1", 250),), virtual=True
 )
+LENDING = nodes.Lending(
+    enabled=True,
+    can_share=False,
+    max_share_cpu=2.5,
+    max_share_memory_gb=1.5,
+    max_share_gpu=1,
+    priority=2.0,
+    gpu_utilization_max=20.0,
+    gpu_memory_min_mb=1024.0,
+    memory_percent_max=50.0,
+    memory_min_gb=2.0,
+    cpu_percent_max=30.0,
+    cpu_min_cores=1.0,
+    monitoring_interval_seconds=2.0,
+    check_interval=60.0,
+    offer_expiry=300.0,
+    max_offers_per_node=5,
+    owner_policy=nodes.OwnerPolicy.RECALL,
+    owner_after=1.0,
+    owner_quiet=30.0,
+    owner_most=600.0,
+    owner_hold=60.0,
+    owner_pressure=40.0,
+    owner_input=True,
+)
+LAYER = nodes.Layer(LENDING, {"can_share": "grid, nodes[lab1]: grid.yaml:12"})
 SPEC = jobs.JobSpec(
     argv=("python", "train.py"),
     env={"A": "1"},
@@ -22,6 +48,17 @@ SPEC = jobs.JobSpec(
 )
 REQUEST = jobs.Request(
     resources=Resources(2500, 1 << 30, 250), priority=jobs.Priority.HIGH, nodes=("lab1", "lab2"), immediate=True
+)
+RIGHTS = rights.Rights(
+    highest_priority=jobs.Priority.HIGH,
+    cores=8000,
+    memory=64 << 30,
+    gpus=1500,
+    core_hours=96_000,
+    gpu_hours=24_000,
+    jobs_waiting=1000,
+    exclusive_boosts=False,
+    reservations=True,
 )
 OUTCOME = jobs.Outcome(
     cause=jobs.Cause.SIGNALLED,
@@ -147,6 +184,7 @@ MESSAGES: dict[str, Any] = {
     "Stale": messages.Stale(allocation="j-a.1", reason="busy", device="GPU-1", pid=7, user="bob", memory=4096),
     "Exited": messages.Exited(allocation="j-a.1", outcome=OUTCOME, returned=True),
     "Suspended": messages.Suspended(allocation="j-a.1", why="foreign CPU 87 %", lasted=2.5, in_all=4.5),
+    "AwaitsReader": messages.AwaitsReader(allocation="j-a.1", why="257M of stdout unread", lasted=2.5),
     "Recalled": messages.Recalled(allocation="j-a.1", why="memory pressure 40 %", grace=5.0),
     "Noted": messages.Noted(allocation="j-a.1", text="something of it lives 5 s after SIGKILL"),
     "InUse": messages.InUse(
@@ -165,12 +203,18 @@ MESSAGES: dict[str, Any] = {
     "Stop": messages.Stop(allocation="j-a.1", grace=2.5, cause="time-limit", text="too long"),
     "Signal": messages.Signal(allocation="j-a.1", signal=2),
     "Ack": messages.Ack(allocations=("j-a.1",)),
+    "InEffect": messages.InEffect(settings=LAYER, lendable=Resources(2500, 1 << 30, 1000)),
+    "NewSettings": messages.NewSettings(settings=LAYER),
     "Renewed": messages.Renewed(at=12.5),
     "OpenData": messages.OpenData(session="s-1"),
     "WantOutput": messages.WantOutput(id=1, allocation="j-a.1", stream="stdout", offset=5, size=100, wait=2.5),
     "Output": messages.Output(id=1, offset=5, data=b"\x00\xff", end=True, gap=3, error="gone"),
     "WantFiles": messages.WantFiles(id=2, allocation="j-a.1", globs=("*.txt",)),
     "Files": messages.Files(id=2, files=(messages.FileEntry("a.txt", 3, 0o755),), error="no"),
+    "PutInput": messages.PutInput(
+        id=3, allocation="j-a.1", offset=1, data=b"\x00\xff", end=True, cut="its client left", until=2, wait=1.5
+    ),
+    "InputTaken": messages.InputTaken(id=3, offset=1, next=2, until=3, over=True, error="not now"),
     "WantFile": messages.WantFile(id=3, allocation="j-a.1", path="a.txt", offset=1, size=2),
     "FileData": messages.FileData(id=3, data=b"ab", end=True, error="no"),
     "WantBlob": messages.WantBlob(id=4, blob="ab" * 32, offset=1, size=2),
@@ -209,6 +253,7 @@ MESSAGES: dict[str, Any] = {
         boosts=(messages.BoostView(VIEW, messages.RayNode("f00d", status="idle", total={"CPU": 2.0}), "no GPU"),),
         address="192.0.2.1:6379",
     ),
+    "Renice": messages.Renice(allocation="j-a.1"),
     "Extend": messages.Extend(allocation="j-a.1", limit=7200.0),
     "SignalJob": messages.SignalJob(id=8, job="j-a", signal=2),
     "ListJobs": messages.ListJobs(id=9, ended=True, states=(jobs.State.RUNNING,), user="ada", limit=5),
@@ -260,9 +305,32 @@ MESSAGES: dict[str, Any] = {
         job=VIEW,
     ),
     "DrainNodes": messages.DrainNodes(id=16, nodes=("lab1", "lab2"), reason="a new kernel", deadline=60.0),
+    "GetQuota": messages.GetQuota(id=51, user="ada"),
+    "Quotas": messages.Quotas(
+        id=51,
+        quotas=(
+            rights.Quota(
+                whose=rights.Whose.GROUP,
+                name="lab",
+                rights=RIGHTS,
+                holds=Resources(2000, 1 << 30, 500),
+                core_hours=1500,
+                gpu_hours=250,
+                waiting=3,
+                operator=True,
+                members=("ada", "bob"),
+            ),
+        ),
+        turns=86400.0,
+    ),
+    "SetRights": messages.SetRights(id=52, whose=rights.Whose.USER, name="ada", rights=RIGHTS),
     "UndrainNodes": messages.UndrainNodes(id=17, nodes=("lab1",)),
     "ForgetNodes": messages.ForgetNodes(id=19, nodes=("lab1", "lab2")),
     "LabelNodes": messages.LabelNodes(id=18, nodes=("lab1",), labels={"room": "b", "ssd": None}),
+    "SetNodes": messages.SetNodes(id=51, nodes=("lab1",), values=LENDING, unset=("max_share_gpu",)),
+    "ReloadSettings": messages.ReloadSettings(id=52),
+    "GetSettings": messages.GetSettings(id=53, node="lab1"),
+    "NodeSettings": messages.NodeSettings(id=53, node="lab1", settings=LAYER, told=False, closed="drained"),
     "GetReceipts": messages.GetReceipts(id=50, job="j-a", node="lab1", limit=3),
     "Receipts": messages.Receipts(
         id=50,

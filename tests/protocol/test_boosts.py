@@ -9,6 +9,7 @@ from distributed_grid.protocol.boosts import (
     last_words,
     needs,
     parse_amount,
+    rounding,
     title,
 )
 from distributed_grid.protocol.errors import BadValue
@@ -23,8 +24,17 @@ def test_amounts_are_whole_cores_whole_gpus_and_gigabytes() -> None:
     assert parse_amount(MEMORY, 1.5) == 3 * GIB // 2
 
 
+def test_of_a_fraction_the_next_whole_core_or_gpu_is_lent_and_that_is_said() -> None:
+    assert [parse_amount(CPU, amount) for amount in (0.0001, 0.5, 1.5, 2.00000001)] == [1000, 1000, 2000, 2000]
+    assert parse_amount(GPU, 0.25) == 1000
+    assert rounding(CPU, 1.5) == "a raylet has whole cores: 2 cpu for 1.5"
+    assert rounding(GPU, 0.25) == "a raylet has whole GPUs: 1 gpu for 0.25"
+    assert [rounding(CPU, 2.0), rounding(MEMORY, 1.5)] == ["", ""]
+
+
 @pytest.mark.parametrize(
-    ("kind", "amount"), [(CPU, 0.5), (GPU, 1.5), (CPU, 0), (CPU, -1), (MEMORY, float("nan")), (MEMORY, float("inf"))]
+    ("kind", "amount"),
+    [(CPU, 0), (CPU, -1), (CPU, 1e308), (GPU, float("inf")), (MEMORY, float("nan")), (MEMORY, float("inf"))],
 )
 def test_what_no_raylet_can_have_is_refused(kind: ResourceType, amount: float) -> None:
     with pytest.raises(BadValue):

@@ -77,6 +77,28 @@ def test_a_link_at_the_top_that_leads_out_or_is_not_plain_is_refused(target: str
         decode_manifest(raw(link("link", target)))
 
 
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../beside", "/etc/./x"])
+def test_a_link_that_is_kept_may_lead_anywhere_and_nothing_lies_below_it(target: str) -> None:
+    kept = Entry("link", Kind.LINK, target=target, outside=True)
+    assert decode_manifest(encode_manifest(Manifest((kept,)))).entries == (kept,)
+    with pytest.raises(BadValue):
+        encode_manifest(Manifest((kept, Entry("link/below", blob=blob_hash(b"")))))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Entry("link", Kind.LINK, outside=True),
+        Entry("link", Kind.LINK, target="/a\0b", outside=True),
+        Entry("link", Kind.LINK, target="/" + 5000 * "x", outside=True),
+        Entry("file", blob=blob_hash(b""), outside=True),
+    ],
+)
+def test_what_is_no_link_to_be_kept_is_refused(entry: Entry) -> None:
+    with pytest.raises(BadValue):
+        encode_manifest(Manifest((entry,)))
+
+
 def test_links_that_stay_inside_pass() -> None:
     manifest = Manifest((link("a/b/l", "../../x"), link("top", "."), link("y", "a/b"), link("a/up", "..")))
     assert len(decode_manifest(encode_manifest(manifest)).entries) == 4

@@ -1,5 +1,7 @@
 """Errors for people have a cause and a hint, and nothing in them acts on a terminal."""
 
+import traceback
+
 from distributed_grid.protocol.errors import BadFrame, BadValue, GridError, OutOfBounds, printable
 
 
@@ -13,3 +15,9 @@ def test_control_characters_and_invisible_ones_are_shown_by_number() -> None:
     assert printable("plain ä") == "plain ä"
     assert printable("a\x1b[31mb\u202e") == "a\\x1b[31mb\\u202e"
     assert GridError("a\x07").lines() == ["error: a\\x07"]
+
+
+def test_a_traceback_shows_why_and_what_to_try() -> None:
+    shown = traceback.format_exception(GridError("it is gone", "the disk is full", "make room"))
+    assert "".join(shown).splitlines()[-2:] == ["  why: the disk is full", "  try: make room"]
+    assert str(GridError("it is gone", "the disk is full", "make room")) == "it is gone"

@@ -3,7 +3,7 @@
 import pytest
 
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.text import format_duration, parse_duration
+from distributed_grid.protocol.text import by_number, format_duration, parse_duration, unknown_node
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,13 @@ def test_a_duration_that_makes_no_sense_is_refused(text: str) -> None:
 )
 def test_durations_are_written_for_people(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+def test_names_are_in_the_order_of_their_numbers() -> None:
+    names = ["lab2", "Lab", "lab10", "lab", "lab2b", "7", "lab02", "a" + 40 * "9", "10"]
+    expected = ["7", "10", "Lab", "a" + 40 * "9", "lab", "lab02", "lab2", "lab2b", "lab10"]
+    assert sorted(names, key=by_number) == expected
+
+
+def test_who_mistypes_a_node_is_told_the_nodes_in_that_order() -> None:
+    assert unknown_node("nobody", ["lab10", "lab2", "lab1"]).why == "the nodes of this grid are lab1, lab2, lab10"

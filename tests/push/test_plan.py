@@ -111,7 +111,6 @@ def test_a_host_that_cannot_be_a_node_is_refused_with_the_reason(change: dict[st
     [
         ({"root": True, "service": "system"}, "will run as root"),
         ({"service": "none"}, "runs no systemd"),
-        ({"linger": False}, "loginctl enable-linger ann"),
     ],
 )
 def test_what_one_should_know_of_a_host_is_said(change: dict[str, object], said: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.nodes import NodeState, NodeView
+from distributed_grid.protocol.nodes import Lending, NodeState, NodeView
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.push.coordinator import Invited
 from distributed_grid.push.plan import DISK, Known
@@ -43,15 +43,19 @@ class World:
     node: bool = False
     incarnation: int = 0
     owner: str = ""
+    service: str = "none"
+    allows: bool = False
+    """Whether its systemd lets a user's services run without a session."""
     calls: int = 0
     break_at: int = -1
     late: bool = False
     breaks: Callable[[], BaseException] = lambda: GridError("it broke")
     made: Any = field(default_factory=itertools.count)
+    lent: list[Lending] = field(default_factory=list)
 
     def holds(self) -> dict[str, Any]:
         """What of it has to be as it was."""
-        passing = ("calls", "break_at", "late", "breaks", "made", "incarnation", "owner")
+        passing = ("calls", "break_at", "late", "breaks", "made", "incarnation", "owner", "service", "allows")
         return {one.name: deepcopy(getattr(self, one.name)) for one in fields(self) if one.name not in passing}
 
     def ask(self, what: Callable[..., T], *args: Any, **told: Any) -> T:
@@ -75,7 +79,7 @@ class World:
     def _survey(self, name: str, host: str, port: int) -> dict[str, Any]:
         return {
             "hostname": "lab1", "name": name or "lab1", "user": "ann", "root": False, "python": "3.11.7",
-            "machine": "x86_64", "system": "Linux", "disk_free": DISK, "service": "none", "linger": False,
+            "machine": "x86_64", "system": "Linux", "disk_free": DISK, "service": self.service, "linger": False,
             "builds": sorted(self.builds), "current": self.current, "grid": "g" if self.identity else "",
             "agent": 7 if self.running else 0, "running": self.running, "state_dir": "/s",
             "state_there": bool(self.identity),
@@ -115,6 +119,9 @@ class World:
         self.incarnation += 1
         if self.certificate == self.identity:
             self.node = True
+
+    def _linger(self) -> bool:
+        return self.allows
 
     def _stop(self, name: str, service: str) -> None:
         self.running = ""
@@ -160,6 +167,10 @@ class World:
 
         self.ask(take)
 
+    async def lend(self, name: str, values: Lending) -> None:
+        assert self.node and self.running, "only of a node that is known something can be ordered"
+        self.ask(self.lent.append, values)
+
     async def forget(self, name: str) -> None:
         def drop() -> None:
             assert not self.running, "a node that is connected is not forgotten"
@@ -179,10 +190,18 @@ STARTS: dict[str, Callable[[], World]] = {
 }
 
 
-async def go(world: World) -> str:
+async def go(world: World, lending: Lending = Lending()) -> str:  # noqa: B008
     said: list[str] = []
     far, coordinator = cast(Remote, world), cast(Any, world)
-    return (await add(far, coordinator, GOODS, "", {}, ("m", 1), said.append)).verb
+    return (await add(far, coordinator, GOODS, "", {}, lending, ("m", 1), said.append)).verb
+
+
+async def test_what_a_node_lends_at_most_is_set_as_soon_as_it_is_heard_of_and_when_it_is_there_already() -> None:
+    world, two = World(), Lending(max_share_cpu=2.0)
+    assert await go(world) == "added" and not world.lent
+    assert await go(world, two) == "unchanged" and world.lent == [two]
+    fresh = World()
+    assert await go(fresh, two) == "added" and fresh.lent == [two]
 
 
 async def test_a_host_becomes_a_node_and_the_second_time_nothing_is_done() -> None:
@@ -229,6 +248,21 @@ async def test_wherever_it_fails_all_is_as_it_was(start: str, cancelled: bool, l
         else:
             assert (world.identity, world.running) == (world.certificate, "2-b"), "what only tidies up may fail"
     assert failures >= whole.calls - 4
+
+
+@pytest.mark.parametrize("start", ["bare", "older", "whole"])
+async def test_a_node_that_ends_with_a_session_is_added_with_a_warning(start: str) -> None:
+    world = World() if start == "whole" else STARTS[start]()
+    if start == "whole":
+        await go(world)
+    world.service = "user"
+    far, coordinator = cast(Remote, world), cast(Any, world)
+    added = await add(far, coordinator, GOODS, "", {}, Lending(), ("m", 1), lambda _: None)
+    assert added.warning is not None and world.node and world.running
+    assert added.warning.what == "lab1 will be disconnected as soon as the last session of ann on lab1 ends"
+    assert added.warning.hint == "on lab1: sudo loginctl enable-linger ann"
+    world.allows = True
+    assert (await add(far, coordinator, GOODS, "", {}, Lending(), ("m", 1), lambda _: None)).warning is None
 
 
 async def test_what_cannot_be_undone_is_said() -> None:

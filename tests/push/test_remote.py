@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -49,6 +50,32 @@ def test_an_identity_from_before_comes_back_when_joining_is_undone() -> None:
     assert (identity / "own.crt").exists() and not aside.exists()
     remote.remove("n1")
     assert not remote.state_dir("n1").exists()
+
+
+LOGINCTL = """#!/bin/sh
+test "$*" = enable-linger || exit 2
+$ALLOWED || { echo "Interactive authentication required." >&2; exit 1; }
+touch "$LINGER/$(id -un)"
+"""
+
+
+def test_lingering_is_asked_for_and_it_is_told_whether_it_is_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "LINGER", tmp_path / "linger")
+    monkeypatch.setenv("LINGER", str(tmp_path / "linger"))
+    (tmp_path / "linger").mkdir()
+    usual = os.environ["PATH"]
+    monkeypatch.setenv("PATH", str(tmp_path))  # not this machine's own
+    assert remote.linger() is False, "there may be no loginctl"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{usual}")
+    (tmp_path / "loginctl").write_text(LOGINCTL)
+    (tmp_path / "loginctl").chmod(0o755)
+    for allowed in (False, True):
+        monkeypatch.setenv("ALLOWED", str(allowed).lower())
+        assert remote.linger() is allowed
+    monkeypatch.setenv("ALLOWED", "false")
+    assert remote.linger() is True, "it is asked for once"
 
 
 def test_what_came_of_a_call_is_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:

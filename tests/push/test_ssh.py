@@ -11,6 +11,7 @@ import pytest
 
 from distributed_grid.identity.enrollment import pin_in
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.nodes import Lending
 from distributed_grid.push.plan import Target
 from distributed_grid.push.provisioning import Added, add
 from distributed_grid.push.ssh import Host, Remote, SshOptions
@@ -187,7 +188,7 @@ class Breaking(Remote):
 async def adding(scene: Scene, breaks: str, cut: bool = False) -> Added:
     async with Host(TARGET, PLAIN) as there:
         far = Breaking(there, breaks, scene if cut else None)
-        return await add(far, scene.coordinator, scene.payload, "", {}, scene.address, print)
+        return await add(far, scene.coordinator, scene.payload, "", {}, Lending(), scene.address, print)
 
 
 @pytest.mark.parametrize(("breaks", "cut"), [("join", False), ("switch", True), ("start", False)])

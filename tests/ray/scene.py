@@ -217,9 +217,12 @@ def of_allocation(allocation: str) -> dict[int, str]:
 
 
 @contextmanager
-def a_cluster(place: Path, keeps: bool = False) -> Iterator[Cluster]:
-    """One of your own, for what would spoil it for others. `keeps`: its head has a memory that outlives it."""
-    with two_hosts(place, CONFIG + f"ray: {{address: '{HEAD}'}}\nname: gpu-master\n", NODE_CONFIG) as (master, node):
+def a_cluster(place: Path, keeps: bool = False, nice: int = 0) -> Iterator[Cluster]:
+    """One of your own, for what would spoil it for others. `keeps`: its head has a memory that outlives it; `nice`: the
+    niceness of what its source runs for the grid."""
+    environment = {"GRID_AGENT__NICE": str(nice)}
+    config = CONFIG + f"ray: {{address: '{HEAD}'}}\nname: gpu-master\n"
+    with two_hosts(place, config, NODE_CONFIG, environment) as (master, node):
         made = Cluster(master, node, place, keeps=keeps)
         try:
             yield made

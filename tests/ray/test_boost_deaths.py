@@ -143,7 +143,7 @@ def test_it_expires_on_time_while_the_coordinator_is_away_and_history_knows(mort
     until(lambda: not of_allocation(held["allocation"]), "its node has ended it by itself", 60.0)
     mortal.master.start_coordinator()
     until(lambda: not one(mortal, boost), "it is over")
-    assert "time limit of 20 s" in is_over(mortal, boost, offered)
+    assert "it was lent for 20s" in is_over(mortal, boost, offered)
     past = mortal.master.json("boost", "history")["boosts"][0]
     assert past["id"] == boost and 20.0 <= past["outcome"]["seconds"] < 100.0
     until(lambda: mortal.resources()["CPU"] <= 2, "Ray has seen it end", 60.0)

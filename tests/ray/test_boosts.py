@@ -113,7 +113,6 @@ def test_another_program_has_a_port_of_each_row_but_the_last_and_it_gets_these(c
     [
         (("gpu-master", "gpu", "1"), "No nodes have sufficient available resources"),
         (("nobody", "cpu", "1"), "Target node not found in cluster"),
-        (("gpu-master", "cpu", "0.5"), "a raylet has whole cores"),
         (("gpu-master", "disk", "1"), "unknown resource type 'disk'"),
     ],
 )

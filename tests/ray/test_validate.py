@@ -61,22 +61,3 @@ def test_what_is_left_over_fails_and_says_what_to_do(cluster: Cluster) -> None:
         assert done.returncode == 1 and not done.stderr
         assert f"FAIL  placement groups: {LEFT} is left over (CREATED) → start the coordinator again" in done.stdout
         assert done.stdout.splitlines()[-1].endswith(", 1 failed")
-
-
-def test_without_a_configuration_or_a_coordinator_it_says_so_and_has_no_traceback(tmp_path: Path) -> None:
-    def told(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, str(SCRIPT), *words],
-            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "GRID_COORDINATOR": "ws://127.0.0.1:9"},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert (done.returncode, done.stderr) == (1, ""), done.stderr
-        return done.stdout
-
-    assert "FAIL  configuration: /nowhere.yaml: cannot be read" in told("-c", "/nowhere.yaml")
-    nothing = told()
-    assert "FAIL  coordinator: cannot reach the coordinator at ws://127.0.0.1:9" in nothing
-    assert "FAIL  configuration: no Ray cluster is configured → set ray.address" in nothing

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from distributed_grid.coordinator.core.commands import (
     Command,
     RecordAllocation,
@@ -35,7 +37,7 @@ def committed(*records: Command, disk: Disk | None = None, clock: float = 1.0) -
 
 
 def new(made: Job, **other: Any) -> RecordJob:
-    return RecordJob(made, **other)
+    return RecordJob(made, new=True, **other)
 
 
 def test_what_is_committed_survives_and_what_is_not_does_not() -> None:
@@ -73,6 +75,11 @@ def test_a_job_that_has_ended_is_kept_and_not_restored() -> None:
     assert not [*disk.jobs()] and not [*disk.allocations()] and not disk.past
     last = disk.last_of("j1")
     assert last is not None and last.state is State.ENDED and disk.rows["j1"].outcome == Outcome(Cause.EXITED)
+
+
+def test_a_job_that_is_not_stored_cannot_be_changed() -> None:
+    with pytest.raises(AssertionError, match="j1 is not stored"):
+        committed(RecordJob(waiting("j1", ONE_CORE)))
 
 
 def test_a_job_recorded_without_its_allocation_keeps_the_one_that_is_there() -> None:

@@ -47,7 +47,7 @@ class Court:
             made.phase = Ended(outcome=outcome, at=2.0)
         elif state is not State.WAITING:
             made.phase = Active(state=state, attempt=Attempt("n0", None))
-        taken = snapshot([RecordJob(made)], 1.0)
+        taken = snapshot([RecordJob(made, new=True)], 1.0)
         self.disk.apply(taken)
         for row in taken.rows:
             self.judge.stored(row)

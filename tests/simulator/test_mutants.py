@@ -26,7 +26,14 @@ from distributed_grid.coordinator.core.pipeline import Pipeline
 from distributed_grid.coordinator.core.placement import constraints, matching
 from distributed_grid.coordinator.core.placement.catalogue import Catalogue
 from distributed_grid.coordinator.core.preemption import candidates, earmarks
-from distributed_grid.coordinator.core.queue import admission, dependencies, groups, reservations, scheduler
+from distributed_grid.coordinator.core.queue import (
+    admission,
+    dependencies,
+    groups,
+    reservations,
+    rights,
+    scheduler,
+)
 from distributed_grid.coordinator.core.queue.queue import Members
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.errors import GridError
@@ -285,7 +292,7 @@ def do_not_wake_who_is_to_end(patch: Patch) -> None:
 
     def deaf(self: Endings, job: Any, grace: float) -> None:
         thaw = Freezer.thaw
-        Freezer.thaw = lambda self, job: False  # type: ignore[method-assign]
+        Freezer.thaw = lambda self, job, *causes: False  # type: ignore[method-assign]
         try:
             end(self, job, grace)
         finally:
@@ -295,7 +302,7 @@ def do_not_wake_who_is_to_end(patch: Patch) -> None:
 
 
 def serve_whoever_came_first_whatever_he_holds(patch: Patch) -> None:
-    patch(scheduler, "_rank_of", lambda state, standing, now: 0.0)
+    patch(scheduler, "_rank_of", lambda state, standing, now, first_left: 0.0)
 
 
 def let_anybody_start_where_a_node_is_kept(patch: Patch) -> None:
@@ -334,6 +341,38 @@ def start_an_urgent_gang_with_one_member_less(patch: Patch) -> None:
     patch(Ledger, "check", lambda self: None)
 
 
+def let_everybody_pass_quotas(patch: Patch) -> None:
+    patch(rights, "admits", lambda state, job: True)
+
+
+def look_at_one_member_of_a_gang_alone(patch: Patch) -> None:
+    over_held = rights._over_held
+
+    def alone(state: GridState, pool: Any, ask: Any, own: Any) -> Any:
+        one = msgspec.structs.replace(ask, request=msgspec.structs.replace(ask.request, gang=0))
+        return over_held(state, pool, one, own)
+
+    patch(rights, "_over_held", alone)
+
+
+def forget_who_waits_for_a_quota(patch: Patch) -> None:
+    patch(rights, "has_changed", lambda state: False)
+
+
+def let_who_can_never_start_keep_others_of_the_pool_waiting(patch: Patch) -> None:
+    patch(rights, "_never", lambda pool, ask: iter(()))
+
+
+def lose_what_operators_have_granted(patch: Patch) -> None:
+    apply = Disk.apply
+
+    def forgetful(self: Disk, snapshot: Any) -> None:
+        snapshot.rights.clear()
+        apply(self, snapshot)
+
+    patch(Disk, "apply", forgetful)
+
+
 BREACHES: dict[Callable[[Patch], None], int] = {
     launch_before_commit: 75,
     acknowledge_before_commit: 0,
@@ -346,20 +385,20 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     let_strangers_run: 26,
     forget_keys: 76,
     take_a_result_for_another: 1,
-    count_offers_twice: 56,
+    count_offers_twice: 280,
     start_what_was_declined: 678,
     start_in_spite_of_an_intent: 442,
     obey_two_coordinators: 4,
     drop_all_ends_at_one_acknowledgement: 1130,
     begin_without_what_is_held: 3,
     decide_about_a_gang_before_all_of_it_is_over: 72,
-    let_the_others_of_a_gang_go_on: 87,
+    let_the_others_of_a_gang_go_on: 20,
     end_the_members_of_a_gang_one_by_one: 6,
     let_go_who_waits_for_others: 1,
     take_every_end_for_a_good_one: 6,
     end_who_waits_for_others_at_any_end: 1,
     let_all_of_an_array_go_at_once: 3,
-    do_not_ask_for_labels: 19,
+    do_not_ask_for_labels: 26,
     run_jobs_of_everyone_everywhere: 13,
     do_not_ask_for_walls: 13,
     forget_who_is_to_be_excluded: 7,
@@ -368,14 +407,24 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     let_anybody_start_where_a_node_is_kept: 6,
     start_the_members_of_a_gang_elsewhere_than_others_gave_way_for_them: 14,
     start_an_urgent_gang_with_one_member_less: 14,
+    let_everybody_pass_quotas: 11,
+    look_at_one_member_of_a_gang_alone: 125,
+    forget_who_waits_for_a_quota: 16,
+    let_who_can_never_start_keep_others_of_the_pool_waiting: 495,
+    lose_what_operators_have_granted: 7,
 }
 
 
 @pytest.mark.parametrize("breach", BREACHES, ids=[one.__name__ for one in BREACHES])
 def test_it_shows(breach: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     breach(monkeypatch.setattr)
-    for seed in (BREACHES[breach], *range(MOST)):
-        if (found := run(seed)).what:
+    # Some seeds are of a time when no world had rights.
+    for seed, without in (
+        (BREACHES[breach], ()),
+        (BREACHES[breach], ("rights",)),
+        *((seed, ()) for seed in range(MOST)),
+    ):
+        if (found := run(seed, without=without)).what:
             print(f"{breach.__name__}: {seed}: {found.about}: {found.what}")
             return
     pytest.fail(f"{MOST} seeds show nothing")

@@ -1,17 +1,21 @@
 #!/bin/sh
-# Boots systemd over a copy of this machine that vanishes: boot.sh PLACE [FROM:TO...]
+# Boots systemd over a copy of a machine that vanishes: boot.sh PLACE LOWER [FROM:TO...]
 #
 # To be run as root by `unshare --pid --mount --cgroup --uts --ipc --net --fork --kill-child`, in a control group of its
-# own. PLACE is an empty directory. The root is an overlay of `/` whose changes are in memory; each FROM is seen
-# at TO, read-only. Nothing of the machine can be changed from within: /proc/sys
-# is read-only, /dev has the harmless devices only, and all ends with this process.
+# own. PLACE is a directory. The root is an overlay of LOWER (`/` is this machine; several are A:B, the upper first), whose
+# changes are in memory, or in PLACE/changes if that is there; each FROM is seen at TO, read-only. Nothing of the machine
+# can be changed from within: /proc/sys is read-only, /dev has the harmless devices only, and all ends with this process.
 set -eu
 place=$1
-shift
+lower=$2
+shift 2
 mount --make-rprivate /
-mount -t tmpfs -o mode=755 none "$place"
-mkdir "$place/upper" "$place/work" "$place/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$place/upper,workdir=$place/work" "$place/root"
+if [ ! -d "$place/changes" ]; then
+    mount -t tmpfs -o mode=755 none "$place"
+    mkdir "$place/changes"
+fi
+mkdir "$place/work" "$place/root"
+mount -t overlay overlay -o "lowerdir=$lower,upperdir=$place/changes,workdir=$place/work" "$place/root"
 root=$place/root
 mount -t tmpfs -o mode=755 run "$root/run"
 mount -t tmpfs -o mode=1777 tmp "$root/tmp"

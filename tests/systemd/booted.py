@@ -33,12 +33,16 @@ class Machine:
     def __init__(self, pid: int) -> None:
         self.pid = pid
 
+    @property
+    def enter(self) -> list[str]:
+        """The words before a command, with which it runs there, as root."""
+        return ["nsenter", "--target", str(self.pid), "--all", "--wdns=/"]
+
     def begin(self, *argv: str) -> "subprocess.Popen[str]":
         """A command there, as root, whose output and errors are read line by line as they come."""
-        enter = ["nsenter", "--target", str(self.pid), "--all", "--wdns=/"]
         pipe = subprocess.PIPE
         return subprocess.Popen(
-            [*enter, *argv],
+            [*self.enter, *argv],
             env=ENVIRON,
             stdin=subprocess.DEVNULL,
             stdout=pipe,
@@ -48,10 +52,9 @@ class Machine:
 
     def run(self, *argv: str, timeout: float = PATIENCE, user: str = "") -> subprocess.CompletedProcess[str]:
         """A command there, as root or this user, to its end."""
-        enter = ["nsenter", "--target", str(self.pid), "--all", "--wdns=/"]
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
         return subprocess.run(
-            [*enter, *become, *argv],
+            [*self.enter, *become, *argv],
             env=ENVIRON,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -88,9 +91,8 @@ class Machine:
 
     def put(self, path: str, content: bytes) -> None:
         """A file there."""
-        enter = ["nsenter", "--target", str(self.pid), "--all", "--wdns=/"]
         self.told("mkdir", "-p", str(Path(path).parent))
-        subprocess.run([*enter, "tee", path], input=content, stdout=subprocess.DEVNULL, check=True)
+        subprocess.run([*self.enter, "tee", path], input=content, stdout=subprocess.DEVNULL, check=True)
 
     def install(self, wheel: Path) -> None:
         """Put this wheel into the environment there, in the place of what it has of ours."""
@@ -154,21 +156,37 @@ def _unified() -> Path | None:
 
 @contextlib.contextmanager
 def booted() -> Iterator[Machine]:
-    """A machine with systemd, and with an environment that borrows its dependencies from ours, but has no grid yet.
-    Nothing is left of it."""
-    place = Path(tempfile.mkdtemp(prefix="grid-boot-"))
+    """A machine like this one with systemd, and with an environment that borrows its dependencies from ours, but has no
+    grid yet. Nothing is left of it."""
+    lent = [f"{sysconfig.get_path('purelib')}:{LENT}"]
+    if not sys.base_prefix.startswith("/usr"):
+        lent.append(f"{sys.base_prefix}:{sys.base_prefix}")
+    with booted_over("/", *lent) as machine:
+        machine.told(str(Path(sys.executable).resolve()), "-m", "venv", "--symlinks", "--without-pip", ENVIRONMENT)
+        borrow = (
+            "import pathlib, sys, sysconfig;"
+            "(pathlib.Path(sysconfig.get_path('purelib')) / 'lent.pth').write_text(sys.argv[1])"
+        )
+        machine.told(f"{ENVIRONMENT}/bin/python", "-c", borrow, LENT + "\n")
+        yield machine
+
+
+@contextlib.contextmanager
+def booted_over(lower: str, *lent: str, changes: Path | None = None) -> Iterator[Machine]:
+    """A machine whose root is an overlay of these directories, with systemd, and others of this machine lent to it
+    (boot.sh). Nothing is left of it but what it changed, in the new directory `changes`, where one is given."""
+    place = Path(tempfile.mkdtemp(prefix="grid-boot-", dir=changes.parent if changes else None))
+    if changes is not None:
+        (place / "changes").mkdir(mode=0o755)
     unified = _unified()
     assert unified is not None
     group = unified / place.name
     group.mkdir()
-    lent = [f"{sysconfig.get_path('purelib')}:{LENT}"]
-    if not sys.base_prefix.startswith("/usr"):
-        lent.append(f"{sys.base_prefix}:{sys.base_prefix}")
     space = ["unshare", "--pid", "--mount", "--cgroup", "--uts", "--ipc", "--net", "--fork", "--kill-child"]
     enter = f'echo $$ > "{group}/cgroup.procs"; exec "$@"'
     with (place.with_suffix(".log")).open("wb") as log:
         outer = subprocess.Popen(
-            ["sh", "-c", enter, "sh", *space, str(HERE / "boot.sh"), str(place), *lent],
+            ["sh", "-c", enter, "sh", *space, str(HERE / "boot.sh"), str(place), lower, *lent],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -180,12 +198,6 @@ def booted() -> Iterator[Machine]:
         (unified / "cgroup.procs").write_text(str(outer.pid))
         machine = Machine(first)
         machine.until(lambda: machine.run("systemctl", "is-system-running").stdout.strip() == "running", "it runs")
-        machine.told(str(Path(sys.executable).resolve()), "-m", "venv", "--symlinks", "--without-pip", ENVIRONMENT)
-        borrow = (
-            "import pathlib, sys, sysconfig;"
-            "(pathlib.Path(sysconfig.get_path('purelib')) / 'lent.pth').write_text(sys.argv[1])"
-        )
-        machine.told(f"{ENVIRONMENT}/bin/python", "-c", borrow, LENT + "\n")
         yield machine
     finally:
         if first:
@@ -195,6 +207,8 @@ def booted() -> Iterator[Machine]:
             outer.kill()
         outer.wait(PATIENCE)
         _remove(group)
+        if changes is not None:
+            (place / "changes").rename(changes)
         shutil.rmtree(place, ignore_errors=True)
         place.with_suffix(".log").unlink(missing_ok=True)
 

@@ -262,8 +262,10 @@ def test_uninstalling_leaves_nothing_but_what_was_to_be_kept(machine: Machine) -
     machine.until(lambda: machine.run("kill", "-0", str(process)).returncode == 1, "the job is ended, and buried")
     show = ("-o", "json", "job", "show", job)
     machine.until(lambda: json.loads(machine.grid(*show))["jobs"][0]["state"] == "waiting", "it is to run again")
+    assert machine.run("getent", "passwd", "grid-agent").returncode == 2
     machine.grid("coordinator", "uninstall")
     assert machine.told("ls", "/var/lib/grid").split() == ["coordinator"]
+    assert machine.run("getent", "passwd", "grid-coordinator").returncode == 0
     for kind in ("agent", "coordinator"):
         assert machine.run(GRID, kind, "status").returncode == 1
     assert machine.run("test", "-e", "/run/grid-agent.accounts").returncode == 1
@@ -271,3 +273,17 @@ def test_uninstalling_leaves_nothing_but_what_was_to_be_kept(machine: Machine) -
     ours = "distributed_grid|bin/grid "
     machine.until(lambda: machine.run("pgrep", "-f", ours).returncode == 1, "no process is left")
     assert machine.run("systemctl", "--failed", "--quiet").stdout == ""
+
+
+def test_a_purge_asks_first_and_leaves_no_state_and_no_user_that_was_made(machine: Machine) -> None:
+    machine.told("useradd", "--system", "somebody")
+    machine.grid("coordinator", "install")
+    machine.grid("agent", "install", *NODE, "--as", "somebody")
+    refused = machine.run(GRID, "coordinator", "uninstall", "--purge")
+    assert refused.returncode == 1 and "try: grid coordinator uninstall --purge --yes" in refused.stderr
+    machine.grid("agent", "uninstall", "--jobs", "kill", "--purge")
+    machine.grid("coordinator", "uninstall", "--purge", "--yes")
+    users = [line.split(":")[0] for line in machine.told("getent", "passwd").splitlines()]
+    assert "somebody" in users and not [one for one in users if one.startswith("grid-")]
+    assert machine.run("test", "-e", "/var/lib/grid").returncode == 1
+    assert json.loads(machine.grid("-o", "json", "context", "list"))["contexts"] == []  # root founded that grid

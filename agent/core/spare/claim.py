@@ -1,12 +1,11 @@
 """The claim: whether the resources of a launch are available now, as the offer that the coordinator saw is older. The
 table checks the `conflict` with other holdings when a launch comes; the lender checks the rest by a new sample."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container
 
+from distributed_grid.agent.core.spare.holdings import Holdings, Others
 from distributed_grid.agent.core.spare.plan import memory_left
 from distributed_grid.agent.core.spare.thresholds import (
-    Held,
-    Holding,
     Limits,
     clearly_busy,
     foreign_on,
@@ -20,53 +19,51 @@ from distributed_grid.protocol.nodes import GpuSample, NodeFacts, Sample
 from distributed_grid.protocol.resources import MILLI, GpuShare, Grant, format_bytes, format_milli
 
 
-def conflict(holdings: Sequence[Holding], grant: Grant) -> tuple[str, str]:
+def conflict(held: Holdings, grant: Grant) -> tuple[str, str]:
     """Why this grant conflicts with the holdings, and the core or GPU concerned; empty: it does not."""
     cores = {*grant.cores, grant.shared_core} - {-1}
     if len(cores) < len(grant.cores) + (grant.shared_core >= 0):
         return "a core is named twice", ""
     if len({share.uuid for share in grant.gpus}) < len(grant.gpus):
         return "a GPU is named twice", ""
-    sharers: dict[int, list[Holding]] = {}
-    on_gpus: dict[str, dict[str, int]] = {}
-    for one in holdings:
-        if taken := cores.intersection(one.grant.cores):
-            core = min(taken)
-            return f"core {core} is held by {one.allocation}", str(core)
-        sharers.setdefault(one.grant.shared_core, []).append(one)
-        for share in one.grant.gpus:
-            on_gpus.setdefault(share.uuid, {})[one.allocation] = share.milli
-    for core in cores.intersection(sharers).difference((grant.shared_core,)):
-        return f"core {core} is shared by {', '.join(one.allocation for one in sharers[core])}", str(core)
-    left = MILLI - sum(one.grant.shared_milli for one in sharers.get(grant.shared_core, ()))
+    core, holder = held.first(cores)
+    if holder:
+        return f"core {core} is held by {holder}", str(core)
+    shared = [core for core in cores if core in held.sharers and core != grant.shared_core]
+    if shared:
+        return f"core {min(shared)} is shared by {', '.join(held.sharers[min(shared)])}", str(min(shared))
+    left = MILLI - held.parts.get(grant.shared_core, 0)
     if grant.shared_core >= 0 and grant.shared_milli > left:
         return f"core {grant.shared_core} has only {format_milli(left)} left", str(grant.shared_core)
     for share in grant.gpus:
-        holders = on_gpus.get(share.uuid, {})
-        if sum(holders.values()) + share.milli > MILLI:
-            return f"GPU {share.uuid} is held by {', '.join(holders) or 'nobody, and has less'}", share.uuid
+        if held.gpu_milli(share.uuid) + share.milli > MILLI:
+            holders = ", ".join(held.on_gpu.get(share.uuid, ()))
+            return f"GPU {share.uuid} is held by {holders or 'nobody, and has less'}", share.uuid
     return "", ""
 
 
 def check(
-    limits: Limits, facts: NodeFacts, sample: Sample, held: Held, grant: Grant, allocation: str,
-    ours: Callable[[str], bool],
+    limits: Limits, facts: NodeFacts, cores: Container[int], sample: Sample, held: Others, grant: Grant,
+    allocation: str, ours: Callable[[str], bool],
 ) -> Stale | None:  # fmt: skip
-    """None if the grant can be given; else why not. `held` is all but this allocation, without conflict."""
+    """None if the grant can be given; else why not. `cores` are the managed ones, `held` is all but this allocation,
+    without conflict."""
     if not limits.can_share:
-        return Stale(allocation, "this node shares nothing (can_share is false)")
+        return Stale(allocation, f"this node shares nothing ({limits.closed_by})")
     if grant.virtual != facts.virtual:
         return Stale(allocation, f"the cores of this node are {'virtual' if facts.virtual else 'real'}")
     return (
-        _cores(limits, facts, sample, held, grant, allocation)
+        _cores(limits, cores, sample, held, grant, allocation)
         or _memory(limits, sample, held, grant, allocation)
         or _gpus(limits, facts, sample, held, grant, allocation, ours)
     )
 
 
-def _cores(limits: Limits, facts: NodeFacts, sample: Sample, held: Held, grant: Grant, allocation: str) -> Stale | None:
+def _cores(
+    limits: Limits, cores: Container[int], sample: Sample, held: Others, grant: Grant, allocation: str
+) -> Stale | None:
     for core in grant.cores if grant.shared_core < 0 else (*grant.cores, grant.shared_core):
-        if core not in facts.cores:
+        if core not in cores:
             return Stale(allocation, f"core {core} is not managed by this agent", device=str(core))
         if why := clearly_busy(limits, sample, core):
             return Stale(allocation, why, device=str(core))
@@ -77,7 +74,7 @@ def _cores(limits: Limits, facts: NodeFacts, sample: Sample, held: Held, grant: 
     return None
 
 
-def _memory(limits: Limits, sample: Sample, held: Held, grant: Grant, allocation: str) -> Stale | None:
+def _memory(limits: Limits, sample: Sample, held: Others, grant: Grant, allocation: str) -> Stale | None:
     if not grant.memory:
         return None
     if limits.max_share_memory is not None and held.memory + grant.memory > limits.max_share_memory:
@@ -85,7 +82,7 @@ def _memory(limits: Limits, sample: Sample, held: Held, grant: Grant, allocation
         return Stale(allocation, f"{lent} memory is lent of {most} at most (max_share_memory_gb)", device="memory")
     if why := memory_trouble(limits, sample):
         return Stale(allocation, f"{why} now", device="memory")
-    left = memory_left(limits, sample, held)
+    left = memory_left(limits, sample, held.memory + held.excess)
     if grant.memory > left + slack(left):
         why = f"{format_bytes(left)} memory is spare now, {format_bytes(grant.memory)} was to be had"
         return Stale(allocation, why, device="memory", memory=left)
@@ -93,7 +90,7 @@ def _memory(limits: Limits, sample: Sample, held: Held, grant: Grant, allocation
 
 
 def _gpus(
-    limits: Limits, facts: NodeFacts, sample: Sample, held: Held, grant: Grant, allocation: str,
+    limits: Limits, facts: NodeFacts, sample: Sample, held: Others, grant: Grant, allocation: str,
     ours: Callable[[str], bool],
 ) -> Stale | None:  # fmt: skip
     most = limits.max_share_gpu
@@ -106,7 +103,7 @@ def _gpus(
 
 
 def _gpu(
-    limits: Limits, facts: NodeFacts, sample: Sample, held: Held, share: GpuShare, allocation: str, ours: bool
+    limits: Limits, facts: NodeFacts, sample: Sample, held: Others, share: GpuShare, allocation: str, ours: bool
 ) -> Stale | None:
     uuid = share.uuid
     if all(uuid != gpu.uuid for gpu in facts.gpus):
@@ -121,7 +118,7 @@ def _gpu(
     return Stale(allocation, why, device=uuid)
 
 
-def _gpu_memory(held: Held, share: GpuShare, allocation: str, gpu: GpuSample, ours: bool) -> Stale | None:
+def _gpu_memory(held: Others, share: GpuShare, allocation: str, gpu: GpuSample, ours: bool) -> Stale | None:
     """Whether the memory asked for is unused. Others may have taken some since the offer, up to what makes no new
     offer."""
     left = gpu_room(gpu, ours) - held.gpu_memory(share.uuid, gpu.memory_total)

@@ -3,14 +3,16 @@ hold. All times are of the samples' clock."""
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from distributed_grid.agent.core.spare import claim, thresholds
 from distributed_grid.agent.core.spare import plan as spare_plan
+from distributed_grid.agent.core.spare.holdings import Holdings
 from distributed_grid.agent.core.spare.plan import Idle, Plan, Standing
-from distributed_grid.agent.core.spare.thresholds import Held, Holding, Limits, slack, tally
+from distributed_grid.agent.core.spare.returning import Node, mask
+from distributed_grid.agent.core.spare.thresholds import Held, Holding, Limits, tally
 from distributed_grid.protocol.messages import Stale
 from distributed_grid.protocol.nodes import NodeFacts, Offer, Sample, Withheld
 from distributed_grid.protocol.resources import Grant
@@ -57,6 +59,9 @@ class Lender:
         self._told: Standing | None = None
         self._told_at = 0.0
         self._number = 0
+        self._managed = mask(facts.cores)
+        self._node: Node | None = None
+        """Of the last sample; None until it is asked for."""
 
     def observe(self, sample: Sample, holdings: Sequence[Holding], now: float) -> Offer | None:
         """Take in a sample; returns a new offer if it differs or the last one has to be renewed."""
@@ -66,6 +71,7 @@ class Lender:
         self._judge(sample, now)
         self._idle = self._let_through(sample)
         self._plan = self._make(self._held)
+        self._node = None
         standing = spare_plan.standing(self._plan, self._held, sample, self._ours)
         again = min(self.limits.check_interval, self.limits.offer_expiry / 2)
         if self._told is not None and not standing.differs(self._told) and now - self._told_at < again:
@@ -79,31 +85,27 @@ class Lender:
             self._told = spare_plan.standing(self._plan, self._held, self._sample, self._ours)
         return self._offer(now)
 
-    def verify(self, grant: Grant, sample: Sample, holdings: Sequence[Holding], allocation: str) -> Stale | None:
+    def verify(self, grant: Grant, sample: Sample, holdings: Holdings, allocation: str) -> Stale | None:
         """Why a grant cannot be given now, by a new sample and the agent's holdings; None if it can. No hysteresis:
         what is idle now and not held is available."""
-        held = tally([one for one in holdings if one.allocation != allocation])
+        held = holdings.without(allocation)
         self._touch(held.gpus, sample.at)
-        stale = claim.check(self.limits, self.facts, sample, held, grant, allocation, self._ours_at(sample.at))
+        about = self._cores, sample, held, grant, allocation
+        stale = claim.check(self.limits, self.facts, *about, self._ours_at(sample.at))
         if stale is None:
-            self._touch({share.uuid: share.milli for share in grant.gpus}, sample.at)
+            self._touch([share.uuid for share in grant.gpus], sample.at)
         return stale
 
-    def would_return(self, grant: Grant, holdings: Sequence[Holding]) -> bool:
+    def would_return(self, grant: Grant, holdings: Holdings) -> bool:
         """Whether all of this grant would be offered again now that its job is over, beside `holdings`. If so the
         coordinator may add it to the offer it has; else a new offer is needed."""
         if self._sample is None:
             return False
-        plan = self._make(tally(holdings))
-        shares, gpus = dict(plan.shares), {gpu.uuid: gpu.milli for gpu in plan.gpus}
-        return (
-            set(grant.cores) <= set(plan.cores)
-            and (grant.shared_core in plan.cores or shares.get(grant.shared_core, 0) >= grant.shared_milli)
-            and grant.memory <= plan.memory + (slack(plan.memory) if plan.memory else 0)
-            and all(gpus.get(share.uuid, 0) >= share.milli for share in grant.gpus)
-        )
+        if self._node is None:
+            self._node = Node(self._managed, self.facts.gpus, self._sample, self._idle, self._plan.cores, self._ours)
+        return self._node.offers(self.limits, grant, holdings)
 
-    def _touch(self, uuids: dict[str, int], now: float) -> None:
+    def _touch(self, uuids: Iterable[str], now: float) -> None:
         self._on_gpu.update(dict.fromkeys(uuids, now))
 
     def _ours(self, uuid: str) -> bool:
@@ -141,7 +143,7 @@ class Lender:
             cores=frozenset(core for core, latch in self._cores.items() if not latch.why),
             most=min((most for _, most in self._left), default=0),
             gpus=frozenset(uuid for uuid, latch in self._gpus.items() if not latch.why),
-            node=self.closed if self.limits.can_share else "shares nothing (can_share is false)",
+            node=self.closed if self.limits.can_share else f"shares nothing ({self.limits.closed_by})",
             cpu=self._cpu.why,
             busy_cores="; ".join(busy[:4]) + (f" and {len(busy) - 4} more cores" if len(busy) > 4 else ""),
             memory=self._memory.why,

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from distributed_grid.agent.core.spare.thresholds import Held, Limits, at_most, gpu_room, slack
+from distributed_grid.agent.core.spare.thresholds import Held, Limits, Sums, at_most, gpu_room, slack
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, Sample, Withheld
 from distributed_grid.protocol.resources import MIB, MILLI, format_bytes, format_milli
 
@@ -71,17 +71,27 @@ def make(
         return Plan(withheld=(Withheld("node", idle.node),))
     withheld: list[Withheld] = []
     whole, shares = _cpu(limits, cores, sample, idle, held, stick, withheld)
-    memory = _memory(limits, sample, idle, held, withheld)
+    memory = spare_memory(limits, sample, idle, held, withheld)
     too_many = _too_many(limits)
-    lots = max(0, limits.max_offers_per_node - bool(whole or shares or held.cpu) - bool(memory or held.memory))
+    lots = gpu_lots(limits, bool(whole or shares or held.cpu), bool(memory or held.memory))
     if limits.max_offers_per_node < 2 and memory:
         memory = 0 if (whole or shares or limits.max_offers_per_node < 1) else memory
         withheld.append(Withheld("memory", too_many))
     if limits.max_offers_per_node < 1:
         whole, shares = (), ()
         withheld.append(Withheld("cpu", too_many))
-    devices = _gpus(limits, gpus, sample, idle, held, lots, ours, withheld)
+    devices = spare_gpus(limits, gpus, sample, idle, held, lots, ours, withheld)
     return Plan(whole, shares, memory, devices, tuple(withheld))
+
+
+def rank(sample: Sample, stick: frozenset[int], core: int) -> tuple[int, bool]:
+    """Where a free core stands among those that are offered first; among equals by number."""
+    return sample.cores.get(core, 0) // 10, core not in stick
+
+
+def gpu_lots(limits: Limits, cpu: bool, memory: bool) -> int:
+    """How many GPUs may be offered beside `cpu` and `memory`, where there are any, offered or held."""
+    return max(0, limits.max_offers_per_node - cpu - memory)
 
 
 def _too_many(limits: Limits) -> str:
@@ -112,7 +122,7 @@ def _cpu(
             left -= share
     free = [core for core in cores if core in idle.cores and core not in held.cores and core not in held.shared]
     room = max(0, idle.most - len(held.cores) - len(held.shared))
-    free.sort(key=lambda core: (sample.cores.get(core, 0) // 10, core not in stick, core))
+    free.sort(key=lambda core: (*rank(sample, stick, core), core))
     if room < len(free):
         use = f"others use {sample.foreign_cpu:.1f} cores' worth"
         if limits.reserve_cpu:
@@ -129,12 +139,12 @@ def _cpu(
     return tuple(sorted(free, key=lambda core: (sample.cores.get(core, 0), core))), tuple(shares)
 
 
-def _memory(limits: Limits, sample: Sample, idle: Idle, held: Held, withheld: list[Withheld]) -> int:
+def spare_memory(limits: Limits, sample: Sample, idle: Idle, held: Sums, withheld: list[Withheld]) -> int:
     """Spare bytes: what others leave, less the owner's reserve, less what is granted or used above that."""
     if idle.memory:
         withheld.append(Withheld("memory", idle.memory))
         return 0
-    spare = memory_left(limits, sample, held)
+    spare = memory_left(limits, sample, held.memory + held.excess)
     capped = at_most(spare, None if limits.max_share_memory is None else limits.max_share_memory - held.memory)
     if capped < spare:
         withheld.append(
@@ -143,14 +153,14 @@ def _memory(limits: Limits, sample: Sample, idle: Idle, held: Held, withheld: li
     return capped // STEP * STEP
 
 
-def memory_left(limits: Limits, sample: Sample, held: Held) -> int:
-    """Bytes that are not used, reserved or granted."""
+def memory_left(limits: Limits, sample: Sample, lent: int) -> int:
+    """Bytes that are not used, reserved or `lent`: granted, or used by jobs above that."""
     free = sample.memory_total - sample.memory_foreign - limits.reserve_memory
-    return max(0, free - held.memory - held.excess)
+    return max(0, free - lent)
 
 
-def _gpus(
-    limits: Limits, gpus: Sequence[GpuFacts], sample: Sample, idle: Idle, held: Held, lots: int,
+def spare_gpus(
+    limits: Limits, gpus: Sequence[GpuFacts], sample: Sample, idle: Idle, held: Sums, lots: int,
     ours: Callable[[str], bool], withheld: list[Withheld],
 ) -> tuple[GpuOffer, ...]:  # fmt: skip
     """Spare GPUs, those with most free memory first, `lots` at most."""
@@ -161,7 +171,7 @@ def _gpus(
     seen = {gpu.uuid: gpu for gpu in sample.gpus}
     found = []
     for facts in gpus:
-        milli = MILLI - held.gpus.get(facts.uuid, 0)
+        milli = MILLI - held.gpu_milli(facts.uuid)
         if facts.uuid not in idle.gpus or milli <= 0:
             continue
         gpu = seen[facts.uuid]

@@ -4,6 +4,7 @@ text why something is not lent, with the numbers and the setting concerned, or n
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -19,12 +20,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     use, 0 to 100; 100 switches a check off.
 
     `max_share_cpu` and `cpu_min_cores` in milli-cores, `max_share_gpu` in devices, memory in bytes, times in seconds;
-    `max_share_*` None: no limit. `reserve_*` is always left to the owner. `owner_after`: seconds of activity before
-    jobs are affected; `owner_quiet`: seconds of inactivity before the owner counts as away. `owner_most`: a job frozen
-    for so long is recalled (0: never); `owner_hold`: a younger job never is. `owner_pressure`: percent of time that the
-    owner's programs may wait; `owner_input`: keyboard input counts as well."""
+    `max_share_*` None: no limit. `closed_by`: by which setting `can_share` is false. `reserve_*` is always left to the
+    owner. `owner_after`: seconds of activity before jobs are affected; `owner_quiet`: seconds of inactivity before the
+    owner counts as away. `owner_most`: a job frozen for so long is recalled (0: never); `owner_hold`: a younger job
+    never is. `owner_pressure`: percent of time that the owner's programs may wait; `owner_input`: keyboard input counts
+    as well."""
 
     can_share: bool = True
+    closed_by: str = "can_share is false"
     max_share_cpu: int | None = None
     max_share_memory: int | None = None
     max_share_gpu: int | None = None
@@ -57,6 +60,19 @@ class Holding(msgspec.Struct, frozen=True):
     rss: int = 0
 
 
+class Sums(Protocol):
+    """Sums of holdings, however they are kept: in Held, or in Holdings as they come and go."""
+
+    @property
+    def memory(self) -> int: ...
+    @property
+    def excess(self) -> int: ...
+    @property
+    def gpu(self) -> int: ...
+    def gpu_milli(self, uuid: str) -> int: ...
+    def gpu_memory(self, uuid: str, total: int) -> int: ...
+
+
 class Held(msgspec.Struct, frozen=True):
     """All holdings added up. `cores` are held exclusively, `shared` maps a core to the milli-cores granted of it,
     `gpus` a UUID to milli-GPUs, `shares` one to its grants; `excess` is memory used by jobs above their grants."""
@@ -73,6 +89,10 @@ class Held(msgspec.Struct, frozen=True):
     def cpu(self) -> int:
         """Milli-cores granted."""
         return len(self.cores) * MILLI + sum(self.shared.values())
+
+    def gpu_milli(self, uuid: str) -> int:
+        """Milli-GPUs granted of a GPU."""
+        return self.gpus.get(uuid, 0)
 
     def gpu_memory(self, uuid: str, total: int) -> int:
         """Bytes granted of a GPU with this total."""

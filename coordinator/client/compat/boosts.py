@@ -14,7 +14,7 @@ from typing import Any
 from distributed_grid.config.settings import ClusterConfig, load
 from distributed_grid.coordinator.client.aio import GridClient
 from distributed_grid.coordinator.client.session import RequestRefused
-from distributed_grid.protocol.boosts import DURATION, LABEL, group_name, is_boost_id
+from distributed_grid.protocol.boosts import DURATION, LABEL, group_name, is_boost_id, rounding
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Cause, JobView, Priority, State, parse_priority
 from distributed_grid.protocol.messages import BoostView
@@ -29,8 +29,9 @@ log = logging.getLogger("distributed_grid.boosts")
 @dataclass
 class ResourceBoostRequest:
     """Cores, GPUs or GB for the node `target_node`, through its Ray cluster. `duration_seconds` None: an hour.
-    `preferred_source` None: the best node; a named one is the only one asked. `exclusive`: a placement group reserves
-    all of it, for programs that use that alone (`boost_scheduling_options`)."""
+    `preferred_source`: from this node if it has room, else (and for None) from the best one; `only_source`: from this
+    node or from none. `exclusive`: a placement group reserves all of it, for programs that use that alone
+    (`boost_scheduling_options`)."""
 
     target_node: str
     resource_type: ResourceType
@@ -39,6 +40,7 @@ class ResourceBoostRequest:
     duration_seconds: float | None = None
     preferred_source: str | None = None
     exclusive: bool = False
+    only_source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class ResourceBoostManager:
 
     def __init__(self, config: ClusterConfig | None = None, client: GridClient | None = None) -> None:
         self.config = config or load()
-        self.client = client or GridClient(self.config.client_url())
+        self.client = client or GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
         self._own = client is None
 
     async def initialize(self) -> None:
@@ -102,11 +104,15 @@ class ResourceBoostManager:
         cluster, or the raylet did not join it. If the caller is cancelled, nothing stays lent."""
         self.config.require_sharing()
         asked = _asked(request)
+        if more := rounding(asked["kind"], asked["amount"]):
+            log.warning("%s", more)
         await self.initialize()
         asking = asyncio.ensure_future(self.client.request_boost(**asked))
         try:
             view = await self._settled(await asyncio.shield(asking))
         except RequestRefused as refused:
+            if refused.code == "bad-value":
+                raise BadValue(refused.what, refused.why, refused.hint) from None
             if refused.code != "never-fits":
                 raise
             log.warning("%s: %s", _NO_NODE, refused.what)
@@ -155,14 +161,15 @@ class ResourceBoostManager:
         return True
 
     async def get_active_boosts(self, target_node: str | None = None) -> list[ResourceBoost]:
-        """The boosts lent now, for this node or for all, oldest first."""
-        return [one for one in (await self._all(target_node or ""))[0] if one.is_active]
+        """The boosts lent now, for this node or for all, oldest first; none for a node that nobody knows."""
+        lent = (await self._all())[0]
+        return [one for one in lent if one.is_active and target_node in (None, "", one.target_node)]
 
     async def get_boost_status(self) -> dict[str, Any]:
         """A summary in plain values: how many are `active`, and how many are not (`other`, by state); `resources` lent,
         by type, in cores, GPUs and GB; `differences` from what Ray shows, by boost; `ray_address`, and `ray_trouble`,
         why Ray cannot be asked; `boosts`, one by one."""
-        boosts, address, trouble = await self._all("")
+        boosts, address, trouble = await self._all()
         active = [one for one in boosts if one.is_active]
         other = [one.state.value for one in boosts if not one.is_active]
         kinds = dict.fromkeys(one.resource_type for one in active)
@@ -178,9 +185,9 @@ class ResourceBoostManager:
             "boosts": [_plain(one) for one in boosts],
         }
 
-    async def _all(self, target: str) -> tuple[list[ResourceBoost], str, str]:
+    async def _all(self) -> tuple[list[ResourceBoost], str, str]:
         await self.initialize()
-        answer = await self.client.boosts(target)
+        answer = await self.client.boosts()
         return [made for one in answer.boosts if (made := _boost(one)) is not None], answer.address, answer.trouble
 
 
@@ -203,6 +210,7 @@ def _asked(request: ResourceBoostRequest) -> dict[str, Any]:
         "priority": priority if isinstance(priority, Priority) else parse_priority(priority),
         "duration": float(duration),
         "source": request.preferred_source or "",
+        "only_source": request.only_source or "",
         "exclusive": request.exclusive,
     }
 
@@ -211,7 +219,7 @@ def _boost(one: BoostView) -> ResourceBoost | None:
     job, lent, node = one.job, one.job.spec.boost, one.node
     if lent is None:
         return None
-    limit = job.spec.time_limit
+    limit = job.spec.time_limit if job.state is not State.STARTING else 0.0
     return ResourceBoost(
         boost_id=job.id,
         source_node=job.node,

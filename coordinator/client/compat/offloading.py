@@ -51,7 +51,7 @@ class EnhancedOffloadingExecutor:
             self.mode = OffloadingMode(mode)
         except ValueError:
             raise BadValue(f"unknown mode {mode!r}", hint=f"use one of {', '.join(OffloadingMode)}") from None
-        self.client = GridClient(self.config.client_url())
+        self.client = GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
 
     async def __aenter__(self) -> "EnhancedOffloadingExecutor":
         await self.client.connect()
@@ -75,7 +75,7 @@ class EnhancedOffloadingExecutor:
         where = await self._where(recommendation)
         bundle = ""
         if recommendation.directory is not None:
-            bundle = await self.client.ship(recommendation.directory)
+            bundle = await self.client.ship(recommendation.directory, ceiling=self.config.shipping.ceiling)
         return await self.client.submit(
             recommendation.command,
             cpus=recommendation.cpu or None,

@@ -20,6 +20,7 @@ from distributed_grid.protocol.jobs import Priority, State, parse_priority
 from distributed_grid.protocol.messages import Submission
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
 from distributed_grid.protocol.resources import GIB, MILLI, Resources, ResourceType, parse_amount, parse_kind
+from distributed_grid.protocol.text import parse_duration
 
 _CANCEL_SECONDS = 5.0  # seconds to cancel the job of a caller who was cancelled
 
@@ -33,7 +34,7 @@ class GridOrchestrator:
 
     def __init__(self, config: ClusterConfig | None = None) -> None:
         self.config = config or load()
-        self.client = GridClient(self.config.client_url())
+        self.client = GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
         self.boosts = ResourceBoostManager(self.config, self.client)
         self._shipping: asyncio.Task[str] | None = None
         self._shipping_next: dict[Path, asyncio.Task[str]] = {}
@@ -156,7 +157,7 @@ class GridOrchestrator:
         if before is not None:
             await asyncio.wait([before])
         del self._shipping_next[directory]  # later callers need a newer scan
-        return await self.client.ship(directory)
+        return await self.client.ship(directory, ceiling=self.config.shipping.ceiling)
 
 
 def _amount(kind: ResourceType | str, amount: float | int | str) -> Resources:
@@ -223,7 +224,7 @@ class ResourceSharingOrchestrator:
 
     def __init__(self, cluster_config: ClusterConfig | None = None, ssh_manager: object = None) -> None:
         self.config = cluster_config or load()
-        self.client = GridClient(self.config.client_url())
+        self.client = GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
         self.boosts = ResourceBoostManager(self.config, self.client)
         self._snapshots: dict[str, dict[str, Any]] = {}
         self._polling: asyncio.Task[None] | None = None
@@ -277,14 +278,15 @@ class ResourceSharingOrchestrator:
         resource_type: ResourceType | str,
         amount: float,
         priority: Priority | str = Priority.NORMAL,
-        duration_minutes: float = 60.0,
+        duration_minutes: float | None = None,
+        duration: float | str | None = None,
     ) -> str | None:
-        """Borrow cores, GPUs or GB for this node: a boost (docs/boosts.md). Its id once Ray shows it; None if no node
-        has it now: the log says why. Errors are those of `ResourceBoostManager`."""
-        if isinstance(duration_minutes, bool) or not isinstance(duration_minutes, int | float):
-            raise BadValue(f"{duration_minutes!r} is no duration", hint="give minutes")
+        """Borrow cores, GPUs or GB for this node: a boost (docs/boosts.md), for an hour, `duration_minutes`, or a
+        `duration` in seconds or as `30m`. Its id once Ray shows it; None if no node has it now: the log says why.
+        Errors are those of `ResourceBoostManager`."""
         level = priority if isinstance(priority, Priority) else parse_priority(priority)
-        request = ResourceBoostRequest(node_id, parse_kind(resource_type), amount, level, duration_minutes * 60)
+        seconds = _seconds(duration_minutes, duration)
+        request = ResourceBoostRequest(node_id, parse_kind(resource_type), amount, level, seconds)
         return await self.boosts.request_boost(request)
 
     async def release_resources(self, allocation_id: str) -> bool:
@@ -309,6 +311,20 @@ class ResourceSharingOrchestrator:
                 log.warning("the nodes cannot be looked at: %s", error.what)
                 with contextlib.suppress(GridError):
                     await self.client.connect()
+
+
+def _seconds(minutes: float | None, duration: float | str | None) -> float | None:
+    """What was given as minutes, or as a duration; None: neither. Raises BadValue."""
+    if minutes is not None and duration is not None:
+        raise BadValue("duration_minutes and duration are two durations", hint="give one of them")
+    if isinstance(duration, str):
+        return parse_duration(duration)
+    given = minutes if duration is None else duration
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise BadValue(f"{given!r} is no duration", hint="give minutes, or duration= with seconds or text such as 30m")
+    return given * 60 if duration is None else given
 
 
 def _snapshot(node: NodeView) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def unknown_name(state: GridState, request: Request) -> str:
     """An unknown node that the request names; empty: there is none."""
     asked = request.constraints
     names = request.nodes if asked is None else (*request.nodes, *asked.only, *asked.exclude)
-    return next((name for name in names if name not in state.nodes), "")
+    return next((name for name in names if name not in state.nodes), "") if names else ""
 
 
 def never_fits(state: GridState, request: Request) -> tuple[str, str, str]:
@@ -110,10 +110,15 @@ def _too_much(among: list[Node], wanted: Resources, of: str) -> tuple[str, str, 
         single = Resources(**{kind: getattr(wanted, kind)})
         if single and not any(could_ever(facts, single) for facts in nodes):
             largest = max(nodes, key=lambda facts: int(getattr(facts.lendable, kind)))
+            if not getattr(largest.lendable, kind):
+                verb = "has" if kind == "gpu" and not any(facts.gpus for facts in nodes) else "lends"
+                has = f"none of {many} {verb} any" if len(nodes) > 1 else f"{many} {verb} none ({largest.name})"
+                what = f"asks {amount(kind, wanted)} on one node; {has}"
+                return what, "no node could ever run it", "see `grid nodes`"
             most = amount(kind, largest.lendable)
             has = f"the largest of {many} lends {most}" if len(nodes) > 1 else f"{many} lends {most}"
-            hint = f"ask for {most} or less" if getattr(largest.lendable, kind) else ""
-            return f"asks {amount(kind, wanted)} on one node; {has} ({largest.name})", "no node could ever run it", hint
+            what = f"asks {amount(kind, wanted)} on one node; {has} ({largest.name})"
+            return what, "no node could ever run it", f"ask for {most} or less"
     fullest = max(nodes, key=lambda facts: _share(facts.lendable, wanted))
     what = f"asks {wanted} on one node; none of {many} lends all of it"
     return what, f"the nearest is {fullest.name} with {fullest.lendable}", "ask for less of one of them"

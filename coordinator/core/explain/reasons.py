@@ -12,7 +12,7 @@ from distributed_grid.coordinator.core.placement.constraints import amount
 from distributed_grid.coordinator.core.placement.matching import blocker, gang_candidates, has_room
 from distributed_grid.coordinator.core.preemption import earmarks
 from distributed_grid.coordinator.core.preemption.plan import clock
-from distributed_grid.coordinator.core.queue import dependencies, reservations
+from distributed_grid.coordinator.core.queue import dependencies, reservations, rights
 from distributed_grid.coordinator.core.queue.queue import Line, Members
 from distributed_grid.coordinator.core.state import REASONS_EVERY, GridState
 from distributed_grid.protocol.jobs import Reason, Request, State
@@ -48,6 +48,8 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
         return Reason("NeverFits", what if request.constraints is None else f"{what}; {why}")
     if can_fit(state, request) < request.gang:
         return Reason("NeverFits", f"needs {wanted} on each of {request.gang} nodes; {can_fit(state, request)} could")
+    if job in state.queue and (quota := rights.of(state, state.jobs[job])) is not None:
+        return rights.reason(state, quota)
     bounds = state.index.affinity.bounds(request.constraints)
     if bounds.missing:
         return Reason("Affinity", f"waits for {called(bounds.missing)} to have a place, to be near to it")
@@ -174,7 +176,7 @@ def now_for(state: GridState, job: Job) -> Reason | None:
     if isinstance(job.phase, Earmarked):
         return earmarks.reason(job)
     line = state.queue.line(job.id)
-    if state.queue.head(line)[1] == job.id:
+    if line.excluded or state.queue.head(line)[1] == job.id:
         return _taken(state, job, line.reason or find(state, job.request, job.id))
     return _taken(state, job, _set_walls(state, job))
 

@@ -24,7 +24,8 @@ from distributed_grid.coordinator.core.placement.matching import (
     scores,
 )
 from distributed_grid.coordinator.core.preemption import execute
-from distributed_grid.coordinator.core.queue.reservations import Places, asked, places_for
+from distributed_grid.coordinator.core.queue import rights
+from distributed_grid.coordinator.core.queue.reservations import Ask, Places, asked, places_for
 from distributed_grid.coordinator.core.queue.scheduler import would
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Reason, Request, State
@@ -179,19 +180,22 @@ VERDICTS = 200
 """Maximum number of nodes with a verdict; the funnel counts all."""
 
 
-def why(state: GridState, job_id: str | None, request: Request | None, now: float, user: str = "") -> Why:
-    """The explanation for a live job, or for a request that this user has not made yet; its `id` is the caller's to
-    set."""
+def why(
+    state: GridState, job_id: str | None, request: Request | None, now: float, user: str = "", operator: bool = False
+) -> Why:
+    """The explanation for a live job, or for a request that this user (an `operator`) has not made yet; its `id` is the
+    caller's to set."""
     if job_id is None:
         assert request is not None, "neither a job nor a request is asked about"
         return _wanted(
-            state, marked(state.policy, constraints.marked_for_ray(state.policy, request), user), None, user, now
-        )
+            state, marked(state.policy, constraints.marked_for_ray(state.policy, request), user), None, user, now,
+            _over_as_new(state, request, user, operator),
+        )  # fmt: skip
     job = state.jobs.get(job_id)
     if job is None:
         return Why(id=0, reason=Reason("Ended", f"{job_id} has ended; see its outcome and story"))
     if job.state is State.WAITING:
-        return _wanted(state, job.request, job, user, now)
+        return _wanted(state, job.request, job, user, now, rights.of(state, job) if job.id in state.queue else None)
     return _placed(state, job)
 
 
@@ -203,7 +207,7 @@ def _placed(state: GridState, job: Job) -> Why:
     waits = ", once Ray has reserved it" if state.allocations[job.allocation].awaits_ray else ""
     return Why(
         id=0,
-        reason=Reason("Placed", f"it is {job.state.value} on {job.node}{waits}{_lost(state, job)}"),
+        reason=_lost(state, job) or Reason("Placed", f"it is {job.state.value} on {job.node}{waits}"),
         verdicts=(verdict,),
         chosen=job.node,
         grant=job.grant,
@@ -213,14 +217,16 @@ def _placed(state: GridState, job: Job) -> Why:
     )
 
 
-def _lost(state: GridState, job: Job) -> str:
-    """Why the fate of a LOST job is unknown, and when it will be known."""
+def _lost(state: GridState, job: Job) -> Reason | None:
+    """Why the fate of a LOST job is unknown, and when it will be known; None: it is not lost."""
     if job.state is not State.LOST:
-        return ""
+        return None
     node = state.nodes.get(job.node)
     if node is not None and node.facts.unknown:
-        return f", which does not know what became of it: {node.facts.unknown}"
-    return ", which has not said what became of it: that is known when it is back"
+        why = f"does not know what became of it: {node.facts.unknown}"
+    else:
+        why = "has not said what became of it: that is known when it is back"
+    return Reason("Lost", f"it is lost on {job.node}, which {why}")
 
 
 def _placing(state: GridState, job: Job | None, user: str, now: float) -> Callable[[Request], Places]:
@@ -233,24 +239,38 @@ def _placing(state: GridState, job: Job | None, user: str, now: float) -> Callab
     return lambda request: places_for(state, state.reservations, msgspec.structs.replace(ask, request=request), now)
 
 
-def _wanted(state: GridState, request: Request, job: Job | None, user: str, now: float) -> Why:
+def _over_as_new(state: GridState, request: Request, user: str, operator: bool) -> rights.Over | None:
+    """The quota that would not allow a job of this user to start, if it were submitted now."""
+    pools = state.quotas.allowed(user, operator).pools
+    return rights.over(state, pools, Ask(request, 1.0, (-request.priority, math.inf, state.next_turn)))
+
+
+def _wanted(
+    state: GridState, request: Request, job: Job | None, user: str, now: float, reached: rights.Over | None
+) -> Why:
+    """`reached`: the quota that does not allow it to start."""
     if job is not None and state.is_held(job):
         return _pending(state, job)
     place = _placing(state, job, user, now)
-    found = place(request)
+    found = place(request) if reached is None else Refusal(len(state.index))
     chosen = None if isinstance(found, Refusal) else found[0]
     ahead = _ahead(state, request, job)
     if job is not None:
         reason = reasons.now_for(state, job) or Reason("Resources")
+    elif reached is not None:
+        reason = rights.reason(state, reached)
     elif not isinstance(found, Refusal):
         reason = Reason("Fits", f"it would start now on {', '.join(one.node for one in found)}")
     else:
         reason = reasons.find(state, request)
     preempts = None
-    if job is None and chosen is None:
+    if job is None and chosen is None and reached is None:
         reason, preempts = execute.foresee(state, request, reason, now)
-    other = changes(state, request, place) if chosen is None else []
-    hint = "" if chosen is not None else other[0].text if other else _hint(state, request)
+    other = changes(state, request, place) if chosen is None and reached is None else []
+    if reached is not None:
+        hint = rights.hint(reached)
+    else:
+        hint = "" if chosen is not None else other[0].text if other else _hint(state, request)
     return Why(
         id=0,
         reason=reason,
@@ -260,7 +280,7 @@ def _wanted(state: GridState, request: Request, job: Job | None, user: str, now:
         grant=chosen.grant if chosen is not None else None,
         ahead=ahead,
         hint=hint,
-        holders=_holders(state, request) if chosen is None else (),
+        holders=_holders(state, request) if chosen is None and reached is None else (),
         snapshot=state.snapshot,
         epoch=state.epoch,
         job=job.view(reason) if job is not None else None,
@@ -390,6 +410,13 @@ def _hint(state: GridState, request: Request) -> str:
     shut = next((node.facts.name for node in closed if able(node, request)), "")
     if shut:
         return f"grid node undrain {shut}: it could lend this"
+    bounds = state.index.affinity.bounds(request.constraints)
+    used = (one.facts.name for one in state.nodes.values() if blocker(one, request, bounds)[0] == "withheld")
+    if busy := next(used, ""):
+        return (
+            f"{busy} lends it again when others use less there; to lend it meanwhile, raise cpu_percent_max or"
+            " owner_pressure in its agent's configuration (a dev grid: grid dev up --cpu-percent-max 100); or add nodes"
+        )
     if not request.user:
         return ""
     anybody = msgspec.structs.replace(request, user="")

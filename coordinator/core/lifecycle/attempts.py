@@ -6,13 +6,13 @@ import msgspec
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Audit, Reserve, Send
-from distributed_grid.coordinator.core.model import Active, Allocation, Job, Node, Placement, RayPlace
+from distributed_grid.coordinator.core.model import Active, Allocation, Job, Node, Placement, RayPlace, time_limit
 from distributed_grid.coordinator.core.placement.constraints import ray_bundle
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import Gang, GroupKind
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, RetryOn, State, Suspension
-from distributed_grid.protocol.messages import Launch, Recalled, Stop, Suspended
+from distributed_grid.protocol.messages import AwaitsReader, Launch, Recalled, Stop, Suspended
 from distributed_grid.protocol.nodes import REASON_CHARS, NodeFacts, NodeState, lost_records
 from distributed_grid.protocol.placement import Walls
 from distributed_grid.protocol.text import format_duration
@@ -133,7 +133,7 @@ def launch(state: GridState, job: Job, allocation: Allocation) -> Launch:
         user=job.user,
         epoch=state.epoch,
         grant=allocation.grant,
-        spec=_spec(state, job),
+        spec=_spec(state, job, allocation),
         gang=allocation.gang,
         lease=allocation.lease,
         walls=job.request.constraints.walls if job.request.constraints is not None else Walls.NONE,
@@ -141,10 +141,12 @@ def launch(state: GridState, job: Job, allocation: Allocation) -> Launch:
     )
 
 
-def _spec(state: GridState, job: Job) -> JobSpec:
-    """The spec to launch: members of a group get its id and their index in the environment."""
+def _spec(state: GridState, job: Job, allocation: Allocation) -> JobSpec:
+    """The spec to launch: members of a group get its id and their index in the environment; a boost has time to join
+    Ray beside its duration."""
     if not job.group:
-        return job.spec
+        limit = time_limit(job, allocation)
+        return job.spec if limit == job.spec.time_limit else replace(job.spec, time_limit=limit)
     group = state.groups[job.group].group
     if group.kind is GroupKind.GANG:
         return replace(job.spec, env={**job.spec.env, "GRID_GANG_ID": group.id})
@@ -232,6 +234,25 @@ def suspended(state: GridState, node: Node, message: Suspended) -> None:
             return
         state.tell(job, f"goes on after {format_duration(message.lasted)}")
     state.refresh(node, grown=False)  # who waits for its end may be told of another moment
+    state.changed(job, allocation, soon=True)
+
+
+def awaits_reader(state: GridState, node: Node, message: AwaitsReader) -> None:
+    """An allocation was frozen as its attached reader is far behind, or resumed. Its story says so once an attempt."""
+    allocation = node.allocations.get(message.allocation)
+    if allocation is None:
+        return
+    job = state.jobs[allocation.job]
+    active = job.active
+    if bool(message.why) == (active.awaits_reader is not None):
+        return
+    state.idle.pop(allocation.id, None)  # what it does not use while it is frozen says nothing
+    active.awaits_reader = None
+    if message.why:
+        active.awaits_reader = Suspension(state.now - message.lasted, why := message.why[:REASON_CHARS])
+        if not active.attempt.awaited:
+            active.attempt.awaited = True
+            state.tell(job, f"waits for the reader of its output ({why}), now and whenever it is so far behind")
     state.changed(job, allocation, soon=True)
 
 

@@ -15,11 +15,12 @@ from distributed_grid.coordinator.core.commands import (
     Send,
 )
 from distributed_grid.coordinator.core.lifecycle import attempts
-from distributed_grid.coordinator.core.model import Allocation, Job
+from distributed_grid.coordinator.core.model import Allocation, Job, time_limit
+from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.boosts import last_words
 from distributed_grid.protocol.jobs import Cause, Outcome, State
-from distributed_grid.protocol.messages import Extend
+from distributed_grid.protocol.messages import Extend, Renice
 from distributed_grid.protocol.text import format_duration
 
 MOST = 366 * 86400.0
@@ -53,16 +54,24 @@ def found(state: GridState, job: Job, allocation: Allocation) -> None:
 
 def arm(state: GridState, allocation: Allocation) -> None:
     """Set the deadline for joining."""
-    state.deadlines.arm("join", allocation.id, allocation.started + state.policy.join_within)
+    state.deadlines.arm("join", allocation.id, allocation.started + _join_within(state, allocation))
+
+
+def _join_within(state: GridState, allocation: Allocation) -> float:
+    boost = state.jobs[allocation.job].spec.boost
+    return boost.join_within if boost is not None else 0.0
 
 
 def joined(state: GridState, event: Joined) -> None:
-    """Ray shows the raylet with all of its resources."""
+    """Ray shows the raylet with all of its resources: the boost is lent from now on."""
     allocation = state.allocations.get(event.allocation)
     if allocation is None or allocation.state is not State.STARTING or not allocation.started:
         return
+    job = state.jobs[allocation.job]
     state.move(allocation, State.RUNNING, f"in Ray as node {event.node[:12]}")
-    state.changed(state.jobs[allocation.job], allocation)
+    job.active.attempt.started = state.now
+    state.changed(job, allocation)
+    again(state, job)
 
 
 def left(state: GridState, event: Left) -> None:
@@ -77,10 +86,11 @@ def due(state: GridState, name: str) -> None:
     allocation = state.allocations.get(name)
     if allocation is None or allocation.state is not State.STARTING:
         return
-    if state.now < allocation.started + state.policy.join_within:
+    within = _join_within(state, allocation)
+    if state.now < allocation.started + within:
         arm(state, allocation)
         return
-    text = f"Ray did not show it within {state.policy.join_within:g} s"
+    text = f"Ray did not show it within {within:g} s"
     attempts.request_stop(state, allocation, Cause.NOT_JOINED, text, 0.0)
 
 
@@ -88,6 +98,8 @@ def told(job: Job, outcome: Outcome) -> Outcome:
     """The outcome of a boost, with the last error message of its raylet instead of a meaningless exit code."""
     if job.spec.boost is None:
         return outcome
+    if outcome.cause is Cause.TIME_LIMIT and job.begun:
+        return replace(outcome, text=f"it was lent for {format_duration(job.spec.time_limit)}")
     if outcome.cause is not Cause.EXITED:
         return replace(outcome, text=outcome.text.removesuffix(DRAINED))
     printed = (tail.decode(errors="replace") for tail in (outcome.stderr_tail, outcome.stdout_tail))
@@ -109,7 +121,11 @@ def extend(state: GridState, event: ExtendAsked) -> None:
         what, why = f"it cannot be extended by {event.seconds:g} s", f"a boost lasts {format_duration(MOST)} at most"
         state.out.append(Rejected(event.token, "bad-value", what, why))
         return
-    job.spec = replace(job.spec, time_limit=limit)
+    if (refused := rights.extension_refusal(state, event.token, job, limit)) is not None:
+        state.out.append(refused)
+        return
+    job.spec, job.amended = replace(job.spec, time_limit=limit), True
+    state.quotas.forget_used()
     state.tell(job, f"extended by {format_duration(event.seconds)}")
     state.changed(job)
     again(state, job)
@@ -117,6 +133,10 @@ def extend(state: GridState, event: ExtendAsked) -> None:
 
 
 def again(state: GridState, job: Job) -> None:
-    """Send its node the time limit; again where the message may have been lost."""
-    if job.spec.boost is not None and job.allocation in state.allocations:
-        state.out.append(Send(job.node, Extend(allocation=job.allocation, limit=job.spec.time_limit)))
+    """Send its node the time limit, and that Ray shows it; again where the messages may have been lost."""
+    allocation = state.allocations.get(job.allocation)
+    if job.spec.boost is None or allocation is None or not allocation.started:
+        return
+    state.out.append(Send(job.node, Extend(allocation=allocation.id, limit=time_limit(job, allocation))))
+    if job.begun:
+        state.out.append(Send(job.node, Renice(allocation=allocation.id)))

@@ -38,6 +38,11 @@ def request_after(state: GridState, job: Job, outcome: Outcome) -> Request | Non
         return request
     had = request.resources
     wanted = msgspec.structs.replace(had, memory=had.memory * request.retry_memory // MILLI)
+    allowed = state.quotas.most_memory(job, request)
+    if allowed is not None and allowed < wanted.memory:
+        if allowed <= had.memory:
+            return None
+        wanted = msgspec.structs.replace(had, memory=allowed)
     more = msgspec.structs.replace(request, resources=wanted)
     if not can_fit(state, more):
         could = (node.facts.lendable.memory for node in state.nodes.values() if able(node, request))
@@ -55,8 +60,8 @@ def with_more(before: Request, after: Request) -> str:
 
 
 def out_of_memory_for_good(outcome: Outcome) -> Outcome:
-    """The outcome of a job that no node could give the memory for a retry."""
-    return msgspec.structs.replace(outcome, text=f"{outcome.text}; no node could ever lend it more")
+    """The outcome of a job that no node could give the memory for a retry, or no quota allows it."""
+    return msgspec.structs.replace(outcome, text=f"{outcome.text}; it could never be given more")
 
 
 def conclude(
@@ -311,7 +316,7 @@ def over(state: GridState, job: Job, outcome: Outcome, allocation: Allocation, t
         job.retried += 1
         allocation.outcome = outcome
         words = f"{text}; to be run again{with_more(job.request, request)} ({job.retried} of {request.retries})"
-        job.request = request
+        job.request, job.amended = request, job.amended or request is not job.request
         requeue(state, job, allocation, words)
     else:
         outcome = out_of_memory_for_good(outcome) if wanted else outcome

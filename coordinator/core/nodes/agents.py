@@ -25,6 +25,7 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.lifecycle import boosts, outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import (
+    awaits_reader,
     launch,
     lease_expired,
     may_be_alive_unknown,
@@ -40,7 +41,9 @@ from distributed_grid.coordinator.core.preemption import execute
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, State, bounded
 from distributed_grid.protocol.messages import (
+    AwaitsReader,
     Exited,
+    InEffect,
     InUse,
     Inventory,
     Noted,
@@ -295,6 +298,7 @@ def _reconcile(state: GridState, node: Node, allocation: Allocation, item: Known
         _set_walls(state.jobs[allocation.job], allocation, item.walls)
         allocation.instance = node.facts.instance  # it is known also where other records were lost
         _found(state, node, allocation, item.state is not State.STARTING, item.started_for)
+        awaits_reader(state, node, AwaitsReader(allocation=allocation.id, why=item.awaits_reader))
     elif state.loss:
         pass  # what it came to may be lost: nothing is said of it before an operator has chosen
     elif record_lost(node.facts, allocation):
@@ -328,8 +332,11 @@ def _found(state: GridState, node: Node, allocation: Allocation, running: bool, 
         state.out.append(Send(name, allocation.stop))
     elif running and boosts.awaited(job):
         boosts.found(state, job, allocation)
-    elif running and allocation.state is not State.RUNNING:
-        state.move(allocation, State.RUNNING, "started" if before is State.STARTING else f"{name} is back, it runs on")
+    elif running:
+        if allocation.state is not State.RUNNING:
+            said = "started" if before is State.STARTING else f"{name} is back, it runs on"
+            state.move(allocation, State.RUNNING, said)
+        boosts.again(state, job)
     elif not running and not state.loss:
         # The launch may have been lost with the connection. An agent that has it already starts nothing again.
         state.out.append(Send(name, launch(state, job, allocation)))
@@ -454,6 +461,19 @@ def _noted(state: GridState, node: Node, message: Noted) -> None:
         state.changed(job, soon=True)
 
 
+def _in_effect(state: GridState, node: Node, message: InEffect) -> None:
+    """The node's settings have changed, and with them what it can lend at most and its weight."""
+    priority = message.settings.values.priority
+    facts = replace(
+        node.facts,
+        lendable=message.lendable,
+        priority=node.facts.priority if priority is None else priority,
+    )
+    if facts != node.facts:
+        state.out.append(RecordNode(know(state, facts).facts))
+        state.refresh(node)
+
+
 _ON: dict[type, Callable[[GridState, Node, Any], None]] = {
     Offer: _offer,
     Inventory: _inventory,
@@ -461,7 +481,9 @@ _ON: dict[type, Callable[[GridState, Node, Any], None]] = {
     Stale: _stale,
     Exited: _exited,
     Suspended: suspended,
+    AwaitsReader: awaits_reader,
     Recalled: recalled,
     Noted: _noted,
     InUse: idle.told,
+    InEffect: _in_effect,
 }

@@ -32,7 +32,7 @@ def told(state: GridState, node: Node, message: InUse) -> None:
         allocation = state.allocations.get(use.allocation)
         if allocation is not None and allocation.node == node.facts.name and allocation.state is State.RUNNING:
             job = state.jobs[allocation.job]
-            if job.active.suspended is not None:
+            if job.active.frozen:
                 continue
             before = job.used if job.used is not None and job.used.allocation == allocation.id else None
             job.used = (before or Used(allocation=allocation.id)).plus(use)

@@ -1,5 +1,5 @@
-"""The operator's orders for nodes: drain, undrain, label and forget, for all of the named nodes or none. Orders are on
-disk before they are answered, and survive restarts.
+"""The operator's orders for nodes: drain, undrain, label, lend and forget, for all of the named nodes or none. Orders
+are on disk before they are answered, and survive restarts.
 
 A node that is connected, or that has allocations or earmarks, cannot be forgotten. A forgotten node that comes back is
 a new one.
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import (
     Audit,
+    Configure,
     DrainAsked,
     ForgetAsked,
     Granted,
@@ -19,6 +20,7 @@ from distributed_grid.coordinator.core.commands import (
     RecordForgotten,
     RecordOrders,
     Rejected,
+    SetAsked,
     UndrainAsked,
 )
 from distributed_grid.coordinator.core.lifecycle import attempts
@@ -28,7 +30,7 @@ from distributed_grid.coordinator.core.placement.matching import drained_words, 
 from distributed_grid.coordinator.core.queue.admission import unknown_node
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause
-from distributed_grid.protocol.nodes import NO_ORDERS, Drain, NodeOrders
+from distributed_grid.protocol.nodes import NO_ORDERS, Drain, Lending, LendingOrder, NodeOrders
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.text import counted, listed
 
@@ -128,7 +130,22 @@ def label(state: GridState, event: LabelAsked) -> None:
         state.out.append(Granted(event.token, f"{_names(nodes)} labelled"))
 
 
-def _known(state: GridState, event: DrainAsked | UndrainAsked | LabelAsked) -> list[Node]:
+def lend(state: GridState, event: SetAsked) -> None:
+    """Set what these nodes lend at most, over the configuration. What was set before stays, where this does not say."""
+    nodes = _known(state, event)
+    for node in nodes:
+        before = node.orders.lending
+        values = event.values.given()
+        kept = before.values.given() if before is not None else {}
+        both = {name: value for name, value in (kept | values).items() if name in values or name not in event.unset}
+        order = LendingOrder(values=Lending(**both), since=state.now, by=event.by) if both else None
+        _set(state, node, replace(node.orders, lending=order))
+        state.out.append(Configure(node.facts.name))
+    if nodes:
+        state.out.append(Granted(event.token, f"{_names(nodes)} to lend as ordered"))
+
+
+def _known(state: GridState, event: DrainAsked | UndrainAsked | LabelAsked | SetAsked) -> list[Node]:
     """The named nodes, each once; none if one is unknown, which is answered by a rejection."""
     for name in event.nodes:
         if name not in state.nodes:

@@ -196,9 +196,22 @@ class Room(msgspec.Struct, kw_only=True, gc=False):
             return False
         return not wanted.gpu or self._has_gpus(wanted.gpu, need)
 
-    def _has_cpu(self, milli: int) -> bool:
+    def fits_beside(self, taken: Grant, wanted: Resources, need: Constraints | None = None) -> bool:
+        """Whether this amount can be granted here once another grant, which is free here, has been made."""
+        if taken.gpus or taken.shared_core >= 0:
+            room = self.copy()
+            room.take(taken)
+            return room.fits(wanted, need)
+        memory = self.memory - taken.memory
+        if wanted.memory > (min(0, memory) if "memory" in self.closed else memory):
+            return False
+        if wanted.cpu and not self._has_cpu(wanted.cpu, len(taken.cores)):
+            return False
+        return not wanted.gpu or self._has_gpus(wanted.gpu, need)
+
+    def _has_cpu(self, milli: int, fewer: int = 0) -> bool:
         whole, part = divmod(milli, MILLI)
-        free = len(self.free)
+        free = len(self.free) - fewer
         return free > whole or (free == whole and (not part or (bool(self.parts) and max(self.parts.values()) >= part)))
 
     def _has_gpus(self, milli: int, need: Constraints | None) -> bool:

@@ -3,7 +3,8 @@ locations of jobs for affinity and anti-affinity.
 """
 
 import itertools
-from collections.abc import Container, Iterable
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Container, Iterable, Iterator
 from enum import Enum, auto
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,6 +15,7 @@ from distributed_grid.coordinator.core.queue.queue import Key, key_of
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import Constraints, Local, Sign, same_model
 from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.text import by_number
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -199,6 +201,8 @@ class Catalogue(Index):
         self._changes: list[str] = []
         self._before = 0
         """Number of changes dropped from the log."""
+        self.ordered: list[tuple[list[str | int], str]] = []
+        """The sort key and name of every node, usable or not, in the order of names (`text.by_number`)."""
         self._known: dict[str, Known] = {}
         """The properties by which the lists below index nodes."""
         self._hosts: dict[str, dict[str, None]] = {}
@@ -243,6 +247,8 @@ class Catalogue(Index):
             return
         if old is not None:
             self._list(name, old, there=False)
+        else:
+            insort(self.ordered, by_number(name))
         self._known[name] = new
         self._list(name, new, there=True)
         for trait, kind in self._kinds.items():
@@ -258,6 +264,7 @@ class Catalogue(Index):
         """Remove a node for good."""
         self.drop(name)
         self._list(name, self._known.pop(name), there=False)
+        del self.ordered[bisect_left(self.ordered, by_number(name))]
         for kind in self._kinds.values():
             if name in kind.members:
                 del kind.members[name]
@@ -281,6 +288,11 @@ class Catalogue(Index):
             self._open[name] = None
         else:
             self._open.pop(name, None)
+
+    def behind(self, past: str) -> Iterator[str]:
+        """The names of all nodes behind this one (empty: of all), in their order."""
+        start = bisect_right(self.ordered, by_number(past)) if past else 0
+        return (name for _, name in itertools.islice(self.ordered, start, None))
 
     def labels_of(self, name: str) -> dict[str, str]:
         """The labels of a node."""

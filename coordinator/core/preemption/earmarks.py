@@ -12,6 +12,7 @@ from distributed_grid.coordinator.core.commands import RecordReceipt
 from distributed_grid.coordinator.core.model import Allocation, Earmark, Earmarked, Job, Node, Placement, Queued
 from distributed_grid.coordinator.core.placement.matching import able, confidence, scores
 from distributed_grid.coordinator.core.preemption.plan import clock, ending_words
+from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Reason
 from distributed_grid.protocol.messages.operator import Place, Receipt, Victim
@@ -30,6 +31,7 @@ def take_up(state: GridState, job: Job, kept: Earmark) -> None:
     for place in kept.places:
         node = state.nodes[place.node]
         node.kept[job.id] = place.grant
+        state.quotas.earmark(job, place.grant)
         if node.room is not None:
             node.room.take(place.grant)
         state.refresh(node, grown=kept.receipt is None)
@@ -42,6 +44,7 @@ def drop(state: GridState, job: Job) -> Earmark:
     for place in kept.places:
         node = state.nodes[place.node]
         del node.kept[job.id]
+        state.quotas.unmark(job, place.grant)
         if node.room is not None:
             node.room.give(place.grant)
         state.refresh(node)
@@ -135,7 +138,7 @@ def give_back(state: GridState, job: Job, why: str) -> None:
 
 
 def _resume(state: GridState, loser: Job, name: str, victim: Victim) -> None:
-    if not loser.request.gang and state.nodes[name].usable:
+    if not loser.request.gang and state.nodes[name].usable and rights.of(state, loser) is None:
         keep(state, loser, Earmark(name, victim.grant, state.now + state.policy.preempting.hold))
         state.tell(loser, f"gave way for nothing, and is the first to have its place on {name} again")
         state.waits_for(loser, reason(loser))

@@ -12,9 +12,11 @@ from distributed_grid.coordinator.core.model import Earmark, Earmarked, Job, Nod
 from distributed_grid.coordinator.core.preemption import earmarks
 from distributed_grid.coordinator.core.preemption.candidates import end_of, views
 from distributed_grid.coordinator.core.preemption.plan import NoPlan, Plan, gang_plan, plan
+from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Priority, Reason, Request, State
 from distributed_grid.protocol.messages.operator import Place, Preemption, Receipt, Victim
+from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.text import counted
 
 EVERY = 1.0
@@ -39,12 +41,16 @@ def look(state: GridState) -> None:
         return
     refused: dict[Request, NoPlan] = {}
     later = 0.0
-    for name in list(islice(book.urgent, JOBS)):
+    served = (name for name in book.urgent if name not in state.queue or not state.queue.line(name).excluded)
+    for name in list(islice(served, JOBS)):
         job = state.jobs.get(name)
         if job is None or name not in state.queue:
             del book.urgent[name]
             continue
         at = book.urgent[name]
+        if not rights.admits(state, job):
+            reasons.renew(state, state.queue.line(name))
+            continue
         if at <= state.now:
             if len(refused) == PLANS and job.request not in refused:
                 later = min(later or math.inf, state.now + EVERY / 4)
@@ -184,21 +190,30 @@ def _each(request: Request) -> str:
 
 
 def serve(state: GridState) -> None:
-    """Before the scheduling pass: start the jobs whose earmarked resources are all free now."""
-    for name in list(state.grown) if not state.halted else ():
-        for waiting in list(state.nodes[name].kept):
-            job = state.jobs[waiting]
-            places = earmarks.whole(state, job, earmarks.of(job))
-            if places is not None:
-                _start(state, job, places)
+    """Before the scheduling pass: start the jobs whose earmarked resources are all free now. Who cannot start on them
+    gives them back, perhaps to others who start at once."""
+    returned = not state.halted
+    while returned:
+        returned = False
+        for name in list(state.grown):
+            for waiting in list(state.nodes[name].kept):
+                job = state.jobs[waiting]
+                if not isinstance(job.phase, Earmarked):
+                    continue  # it was given back with another one's
+                places = earmarks.whole(state, job, job.phase.kept)
+                returned = (places is not None and not _start(state, job, places)) or returned
 
 
-def _start(state: GridState, job: Job, places: tuple[Place, ...]) -> None:
-    """Start a job, or all members of a gang, on the earmarked resources."""
+def _start(state: GridState, job: Job, places: tuple[Place, ...]) -> bool:
+    """Start a job, or all members of a gang, on the earmarked resources. False: it waits again."""
     meeting = outcomes.gang_meeting(state, job, [place.node for place in places]) if job.request.gang else ()
     if meeting is None:
         _wait_again(state, job, "no port is left where its gang could meet")
-        return
+        return False
+    earmarked = sum((place.grant.resources for place in earmarks.of(job).places), Resources())
+    if not rights.allows_earmarked(state, job, earmarked):
+        _wait_again(state, job, "a quota does not allow it any more")
+        return False
     kept = earmarks.drop(state, job)
     if kept.receipt is not None:
         text = "" if places == kept.places else "on another part of the node, since that had changed"
@@ -207,6 +222,7 @@ def _start(state: GridState, job: Job, places: tuple[Place, ...]) -> None:
         outcomes.start_gang(state, job, [earmarks.placement(state, job, place) for place in places], meeting)
     else:
         attempts.start(state, job, earmarks.placement(state, job, places[0]))
+    return True
 
 
 # --- calling a preemption off --------------------------------------------------------------------------------------

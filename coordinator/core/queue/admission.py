@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core.model import Group, Held, Job
 from distributed_grid.coordinator.core.placement.constraints import amount, marked
 from distributed_grid.coordinator.core.placement.constraints import marked_for_ray as marked_by_ray
 from distributed_grid.coordinator.core.preemption import earmarks
-from distributed_grid.coordinator.core.queue import groups
+from distributed_grid.coordinator.core.queue import groups, rights
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol import text
 from distributed_grid.protocol.groups import indexes, member_id
@@ -75,6 +75,7 @@ def submitted_group(state: GridState, group: Group, template: Job) -> None:
             story=[],
             group=group.id,
             index=index,
+            by_operator=template.by_operator,
         )
         submitted(state, member)
     groups.let_go(state, members)
@@ -107,9 +108,11 @@ def submit(state: GridState, event: JobsSubmitted) -> None:
         refused, job.request = None, marked(state.policy, job.request, job.user)
         if job.id in state.jobs or job.id in state.groups or job.id in new:
             refused = Rejected(event.token, "bad-value", f"there is a job {job.id} already", "ids are never used twice")
-        elif job.request not in sound:
-            refused = refusal(state, event.token, job.request)
-            sound.add(job.request)
+        else:
+            if job.request not in sound:
+                refused = refusal(state, event.token, job.request)
+                sound.add(job.request)
+            refused = refused or rights.refusal(state, event.token, job)
         if refused is not None:
             what = which(number, len(event.jobs), job.spec.name) + refused.what
             state.out.append(replace(refused, what=what))
@@ -117,6 +120,10 @@ def submit(state: GridState, event: JobsSubmitted) -> None:
         ids.append(job.id)
         new[job.id] = job
         keys[key] = job.id
+    counted = ((job, groups_of[job.id].count if job.id in groups_of else 1) for job in new.values())
+    if (many := rights.too_many(state, event.token, counted)) is not None:
+        state.out.append(many)
+        return
     for job in new.values():
         if stands_for and isinstance(job.phase, Held):
             job.phase.after = tuple(replace(one, on=stands_for.get(one.on, one.on)) for one in job.after)

@@ -16,39 +16,64 @@ import msgspec
 
 from distributed_grid.coordinator.core.model import Condition, End, Group, Job
 from distributed_grid.protocol.jobs import After, Priority, Reason, Request, State
-from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.resources import MILLI, Resources
 
 BLOCK = 512
+SHELVED = 64
+"""Number of entries of lines that are gone, beyond that of lines, from which on a standing's shelves are made anew."""
+ALIKE_BITS = 4
+"""Needs are rounded down to so many significant bits."""
 NOWHERE = (math.inf, 1 << 62)
 """The place of a standing that has no entry in the order."""
 
-Key = tuple[str, Request, float]
-"""Jobs with the same key share a line: user, request and maximum duration in seconds (0: unlimited)."""
+Key = tuple[str, Request, float, bool]
+"""Jobs with the same key share a line: user, request, maximum duration in seconds (0: unlimited), and whether they were
+submitted by an operator."""
 
 
 def key_of(job: Job) -> Key:
     """The key of a job's line."""
     limit = job.spec.time_limit
-    return job.user, job.request, limit + job.spec.grace if limit else 0.0
+    return job.user, job.request, limit + job.spec.grace if limit else 0.0, job.by_operator
 
 
 class Line:
     """Equal jobs, by turn. `blocked`: the first was refused, and no suitable capacity was freed since. `lasts`: maximum
-    duration of one with its grace, in seconds; 0: unlimited."""
+    duration of one with its grace, in seconds; 0: unlimited. `operator`: an operator submitted them. `excluded`: a
+    quota is reached, so that it has no place in the order of service."""
 
-    __slots__ = ("blocked", "count", "entered", "heap", "lasts", "reason", "request", "standing")
+    __slots__ = (
+        "_blocked", "count", "entered", "excluded", "heap", "lasts", "operator", "reason", "request", "standing"
+    )  # fmt: skip
 
-    def __init__(self, request: Request, lasts: float, standing: "Standing") -> None:
+    def __init__(self, request: Request, lasts: float, operator: bool, standing: "Standing") -> None:
         self.request = request
         self.lasts = lasts
+        self.operator = operator
+        self.excluded = False
         self.standing = standing
         self.heap: list[tuple[int, str]] = []
         self.count = 0
-        self.blocked = False
+        self._blocked = False
+        standing.open[self] = None
         self.entered = -1
         """The turn of its valid entry in its standing; below zero: it has none."""
         self.reason: Reason | None = None
         """Why the first of the line waits, as last published."""
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the first was refused, and no suitable capacity was freed since."""
+        return self._blocked
+
+    @blocked.setter
+    def blocked(self, now: bool) -> None:
+        if now is not self._blocked:
+            self._blocked = now
+            if now:
+                self.standing.open.pop(self, None)
+            elif self.count:
+                self.standing.open[self] = None
 
     def __lt__(self, other: "Line") -> bool:
         """Breaks ties between entries with the same turn, of which one is stale."""
@@ -58,19 +83,30 @@ class Line:
 class Standing:
     """A user's lines in a priority class, and the user's rank in it; the smallest is served first."""
 
-    __slots__ = ("blocks", "count", "lines", "place", "priority", "rank", "user")
+    __slots__ = (
+        "blocks", "count", "included", "lines", "open", "place", "priority", "rank", "shelved", "shelves", "user"
+    )  # fmt: skip
 
     def __init__(self, user: str, priority: Priority) -> None:
         self.user = user
         self.priority = priority
         self.count = 0
+        self.included = 0
+        """Number of its lines that are not excluded."""
         self.rank = 0.0
-        self.lines: list[tuple[int, Line]] = []
+        self.lines: list[Entry] = []
         """A heap; stale entries are removed by `Queue.first_line`."""
         self.place: tuple[float, int] = NOWHERE
         """Rank and turn of its valid entry in the order."""
         self.blocks: dict[int, dict[int, None]] = {}
         """The waiting turns, in blocks of `BLOCK` turns, so that `Queue.ahead` counts blocks and not jobs."""
+        self.open: dict[Line, None] = {}
+        """Its lines that are not blocked."""
+        self.shelves: dict[Resources | None, list[Entry]] | None = None
+        """Its lines by what they need (`need_of`), as heaps; None: not made yet. Every line that is not excluded is
+        there, with a turn that is not after that of its first job; lines that are gone may be there, too."""
+        self.shelved = 0
+        """Number of entries in the shelves."""
 
     def __lt__(self, other: "Standing") -> bool:
         """Breaks ties between entries with the same rank and turn, of which one is stale."""
@@ -104,20 +140,18 @@ class Queue:
 
     def add(self, job: str, key: Key, turn: int) -> Line:
         """Enqueue a job."""
-        user, request, lasts = key
+        user, request, lasts, operator = key
         line = self.lines.get(key)
         if line is None:
             standing = self.standings.get((request.priority, user))
             if standing is None:
                 standing = self.standings[(request.priority, user)] = Standing(user, request.priority)
-            line = self.lines[key] = Line(request, lasts, standing)
+            line = self.lines[key] = Line(request, lasts, operator, standing)
+            standing.included += 1
             self._note_least(request.resources)
         standing = line.standing
-        if not 0 <= line.entered <= turn:
-            line.entered = turn
-            heappush(standing.lines, (turn, line))
-        if turn < standing.place[1]:
-            self._enter(standing, turn)
+        if not line.excluded:
+            self._place(line, turn)
         heappush(line.heap, (turn, job))
         line.count += 1
         standing.count += 1
@@ -127,6 +161,50 @@ class Queue:
             block = standing.blocks[turn // BLOCK] = {}
         block[turn] = None
         return line
+
+    def _place(self, line: Line, turn: int) -> None:
+        """Give a line, of which a job has this turn, its place in the order of service."""
+        standing = line.standing
+        if not 0 <= line.entered <= turn:
+            line.entered = turn
+            heappush(standing.lines, (turn, line))
+            if standing.shelves is not None:
+                self._shelve(standing, turn, line)
+        if turn < standing.place[1]:
+            self.enter(standing, turn)
+
+    def shelves(self, standing: Standing) -> dict[Resources | None, list["Entry"]]:
+        """The lines of a standing by what they need, in heaps by turn."""
+        if standing.shelves is None:
+            standing.shelves, standing.shelved = {}, 0
+            for turn, line in standing.lines:
+                if turn == line.entered:
+                    self._shelve(standing, turn, line)
+        return standing.shelves
+
+    def _shelve(self, standing: Standing, turn: int, line: Line) -> None:
+        shelves = standing.shelves
+        assert shelves is not None
+        heappush(shelves.setdefault(need_of(line.request), []), (turn, line))
+        standing.shelved += 1
+        if standing.shelved > 2 * standing.included + SHELVED:  # made anew when they are needed next
+            standing.shelves = None
+
+    def exclude(self, line: Line) -> None:
+        """Take a line out of the order of service; its jobs keep their turns."""
+        line.excluded, line.entered = True, -1
+        self._leave(line.standing)
+
+    def include(self, line: Line) -> None:
+        """Put an excluded line back in the order of service."""
+        line.excluded = False
+        line.standing.included += 1
+        self._place(line, self.head(line)[0])
+
+    def _leave(self, standing: Standing) -> None:
+        standing.included -= 1
+        if not standing.included:
+            standing.place = NOWHERE
 
     def remove(self, job: str) -> None:
         """Dequeue a job. Its heap entry stays until it surfaces or too many are stale."""
@@ -140,19 +218,25 @@ class Queue:
         line.count -= 1
         standing.count -= 1
         if not line.count:
-            del self.lines[(standing.user, line.request, line.lasts)]
+            del self.lines[(standing.user, line.request, line.lasts, line.operator)]
             line.entered = -1
+            standing.open.pop(line, None)
             self.departed += 1
+            if not line.excluded:
+                self._leave(standing)
             if not standing.count:
                 del self.standings[(standing.priority, standing.user)]
-                standing.place = NOWHERE
         elif len(line.heap) > 2 * line.count + 16:
-            line.heap = [entry for entry in line.heap if self._waits(entry, line)]
+            line.heap = self.waiting(line)
             heapify(line.heap)
 
     def line(self, job: str) -> Line:
         """The line of a waiting job."""
         return self._line_of[job]
+
+    def waiting(self, line: Line) -> list[tuple[int, str]]:
+        """Turn and job of all that wait in a line, in no order."""
+        return [entry for entry in line.heap if self._waits(entry, line)]
 
     def _waits(self, entry: tuple[int, str], line: Line) -> bool:
         return self.turns.get(entry[1]) == entry[0] and self._line_of[entry[1]] is line
@@ -173,13 +257,14 @@ class Queue:
         if rank != standing.rank:
             standing.rank = rank
             if standing.place is not NOWHERE:
-                self._enter(standing, standing.place[1])
+                self.enter(standing, standing.place[1])
 
     def rank_of(self, standing: Standing) -> float:
         """The rank of a standing."""
         return standing.rank
 
-    def _enter(self, standing: Standing, turn: int) -> None:
+    def enter(self, standing: Standing, turn: int) -> None:
+        """Give a standing, whose first job has this turn or a later one, its place in the order."""
         standing.place = (standing.rank, turn)
         order = self.order[standing.priority]
         heappush(order, (standing.rank, turn, standing))
@@ -208,14 +293,19 @@ class Queue:
         lines = standing.lines
         while lines:
             turn, line = lines[0]
-            if turn != line.entered:
-                heappop(lines)
-            elif (now := self.head(line)[0]) != turn:
-                line.entered = now
-                heapreplace(lines, (now, line))
-            else:
+            if turn == line.entered and self.head(line)[0] == turn:
                 return line
+            self.correct(standing)
         return None
+
+    def correct(self, standing: Standing) -> None:
+        """Correct or remove the entry at the top of a standing's `lines`."""
+        turn, line = standing.lines[0]
+        if turn != line.entered:
+            heappop(standing.lines)
+        else:
+            line.entered = self.head(line)[0]
+            heapreplace(standing.lines, (line.entered, line))
 
     @property
     def least(self) -> Resources:
@@ -266,13 +356,32 @@ class Reranked(Queue):
 
     def first(self, priority: Priority) -> Standing | None:
         """The standing that would be served first in this class; None: nobody waits there."""
-        there = [one for one in self.standings.values() if one.priority is priority]
+        there = [one for one in self.standings.values() if one.priority is priority and one.included]
         return min(there, key=self.place, default=None)
 
     @property
     def least(self) -> Resources:
         """As `Queue.least`, without updating it."""
         return self._least_of_all() if self.departed > len(self.lines) else self.lowest
+
+
+Entry = tuple[int, Line]
+"""A line, and the turn of its first job or an earlier one."""
+
+
+def need_of(request: Request) -> Resources | None:
+    """What a request needs at least, rounded down so that similar ones share it. None: whether it fits may change
+    without more capacity, by its affinity."""
+    asked, wanted = request.constraints, request.resources
+    if asked is not None and (asked.near or asked.apart):
+        return None
+    whole = wanted.cpu // MILLI
+    return Resources(_rounded(whole) * MILLI if whole else _rounded(wanted.cpu), _rounded(wanted.memory), wanted.gpu)
+
+
+def _rounded(amount: int) -> int:
+    rest = max(0, amount.bit_length() - ALIKE_BITS)
+    return amount >> rest << rest
 
 
 def lesser(one: Resources, other: Resources) -> Resources:

@@ -10,7 +10,7 @@ import math
 import msgspec
 
 from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
-from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement, Refusal
+from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement, Refusal, time_limit
 from distributed_grid.coordinator.core.placement.capacity import Room
 from distributed_grid.coordinator.core.placement.catalogue import Shown, Without
 from distributed_grid.coordinator.core.placement.constraints import Trait
@@ -96,10 +96,8 @@ def in_the_way(state: GridState, kept: Reservations, ask: Ask, placement: Placem
             continue
         if ask.lasts and now + STARTING + ask.lasts <= _begins(kept, one):
             continue  # it is over by then
-        room = _room_then(state, one)
-        room.take(placement.grant)
         first = state.jobs[one.job].request
-        if not room.fits(first.resources, first.constraints):
+        if not _room_then(state, one).fits_beside(placement.grant, first.resources, first.constraints):
             return one
     return None
 
@@ -115,13 +113,17 @@ def _order(state: GridState, job: str) -> tuple[int, float, int]:
 
 
 def _room_then(state: GridState, one: Reservation) -> Room:
-    """What is free on the node when the allocations have ended that the reservation waits for."""
+    """What is free on the node when the allocations have ended that the reservation waits for; for reading only."""
+    known = state.rooms_then.get(id(one))
+    if known is not None and known[0] is one:
+        return known[1]
     node = state.nodes[one.node]
     assert node.room is not None
     room = node.room.copy()
     for name in one.after:
         if (allocation := node.allocations.get(name)) is not None:
             room.give(allocation.grant)
+    state.rooms_then[id(one)] = one, room
     return room
 
 
@@ -181,6 +183,8 @@ def keep_for(state: GridState, kept: Reservations, line: Line, least: Resources,
     gang, one for each member. None is made if the user has one there, if `MOST` jobs that come first have one, or if no
     request is smaller (`least` is the lower bound of all), so that none could delay it."""
     request, standing = line.request, line.standing
+    if not state.quotas.allowed(standing.user, line.operator).reserves:
+        return kept
     if now < kept.look_again or (request.resources.fits(least) and not request.gang):
         return kept
     jobs = {one.job for one in kept.by_job.values()}
@@ -233,9 +237,9 @@ def _plan(state: GridState, node: Node, request: Request, now: float) -> tuple[f
     """When there is room for this on the node at the latest, and after which allocations; None: never."""
     if node.room is None or not able(node, request):
         return None
+    if has_room(node, request, state.index, node.room):
+        return now, ()
     room, at, after = node.room.copy(), now, list[str]()
-    if has_room(node, request, state.index, room):
-        return at, ()
     held = sorted((ends(state, one, now), one.granted, one.id) for one in node.allocations.values())
     for end, _, name in held:
         room.give(node.allocations[name].grant)
@@ -254,10 +258,11 @@ def ends(state: GridState, allocation: Allocation, now: float) -> float:
     if allocation.stop is not None:
         asked = next((step.at for step in reversed(job.story) if step.state is State.STOPPING), now)
         return asked + allocation.stop.grace
-    if not job.spec.time_limit:
+    limit = time_limit(job, allocation)
+    if not limit:
         return math.inf
     begins = allocation.started or max(now, allocation.granted + STARTING)
-    return begins + time_suspended(job, now) + job.spec.time_limit + job.spec.grace
+    return begins + time_suspended(job, now) + limit + job.spec.grace
 
 
 # --- explaining -------------------------------------------------------------------------------------------------------

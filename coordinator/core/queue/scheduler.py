@@ -3,14 +3,17 @@ before a node with room for it has freed capacity, and a pass ends when no reque
 """
 
 import copy
-from heapq import heapify, heappop, heappush, heapreplace
+from collections.abc import Callable
+from heapq import heapify, heappop, heapreplace
 
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import start
 from distributed_grid.coordinator.core.model import Job, Node, Placement, Refusal
 from distributed_grid.coordinator.core.placement.matching import has_room
+from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.queue.fairness import RANKED_EVERY, aged
+from distributed_grid.coordinator.core.queue.order import Order
 from distributed_grid.coordinator.core.queue.queue import Line, Reranked, Standing, lesser
 from distributed_grid.coordinator.core.queue.reservations import (
     Ask,
@@ -27,6 +30,9 @@ from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Resources
 
 CLASSES = tuple(Priority)
+CLASSES_IN_ORDER = tuple(reversed(Priority))
+FirstLeft = Callable[[Standing], Line | None]
+"""The first line of a standing that was not passed in this pass; None: all were."""
 Hopeless = tuple[Resources, Constraints | None, bool, str | None]
 """A request that fits nowhere in this pass: amount, constraints, whether it needs Ray, and whose jobs the nodes run."""
 HOPELESS_KEPT = 8
@@ -71,7 +77,7 @@ def _rank(state: GridState) -> None:
     standings = _to_rank(state, state.now)
     state.shares.ranked = _as_of(state, state.now)
     for standing in standings:
-        state.queue.rank(standing, _rank_of(state, standing, state.shares.ranked))
+        state.queue.rank(standing, _rank_of(state, standing, state.shares.ranked, state.queue.first_line))
     state.shares.stale = {}
 
 
@@ -92,8 +98,8 @@ def _standings(state: GridState, user: str) -> list[Standing]:
     return [standings[key] for priority in CLASSES if (key := (priority, user)) in standings]
 
 
-def _rank_of(state: GridState, standing: Standing, at: float) -> float:
-    line = state.queue.first_line(standing)
+def _rank_of(state: GridState, standing: Standing, at: float, first_left: FirstLeft) -> float:
+    line = first_left(standing)
     if line is None:  # all of it was passed in this pass
         return standing.rank
     waits_since = state.jobs[state.queue.head(line)[1]].submitted
@@ -105,7 +111,7 @@ def would(state: GridState, request: Request, user: str, lasts: float, now: floa
     """Where a job of this user would start if it were submitted now. Read-only. `lasts`: its maximum duration with its
     grace, in seconds; 0: unlimited."""
     at = _as_of(state, now)
-    ranks = {standing: _rank_of(state, standing, at) for standing in _to_rank(state, now)}
+    ranks = {standing: _rank_of(state, standing, at, state.queue.first_line) for standing in _to_rank(state, now)}
     seen = copy.copy(state)  # an overlay: shares everything except what is replaced here
     queue = seen.queue = Reranked(state.queue, ranks)
     there = queue.standings.get((request.priority, user))
@@ -120,7 +126,7 @@ def would(state: GridState, request: Request, user: str, lasts: float, now: floa
 
 def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
     """A pass without freed capacity: only lines with a new job are tried. Returns the refused lines."""
-    lines = {id(line): line for line in map(state.queue.line, fresh) if not line.blocked}
+    lines = {id(line): line for line in map(state.queue.line, fresh) if not line.blocked and not line.excluded}
     heads = [(*_place(state, line), line) for line in lines.values()]
     heapify(heads)
     hopeless: list[Hopeless] = []
@@ -131,10 +137,10 @@ def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
         others = len(heads) > 1
         if others and (now := _place(state, line)) != heads[0][:-1]:  # its user was granted something
             heapreplace(heads, (*now, line))
-        elif not _serve(state, line, hopeless):
+        elif not _serve(state, line, hopeless, state.queue.first_line):
             refused.append(heappop(heads)[-1])
             if state.queue.first_line(line.standing) is line:
-                _waits(state, line, set())
+                state.reservations = keep_for(state, state.reservations, line, state.queue.least, state.now)
         elif not line.count:
             heappop(heads)
         elif others:
@@ -150,35 +156,22 @@ def _place(state: GridState, line: Line) -> tuple[int, float, int]:
 def _serve_all(state: GridState, grown: list[Node]) -> list[Line]:
     """A pass after these nodes freed capacity: all lines in order, except blocked ones that fit on none of them, until
     no request fits anywhere. Returns the refused lines."""
-    queue, hopeless = state.queue, list[Hopeless]()
-    passed: list[tuple[int, Line]] = []
-    done: list[tuple[float, int, Standing]] = []
-    refused: list[Line] = []
-    heads_of = set[int]()
+    queue, hopeless, refused = state.queue, list[Hopeless](), list[Line]()
+    rooms = [node.room for node in grown if node.room is not None]
+    order = Order(queue, lambda need: any(room.fits(need) for room in rooms))
     full = False
-    for priority, order in queue.order.items():
-        while (standing := queue.first(priority)) is not None:
-            line = queue.first_line(standing)
-            if line is None:
-                done.append(heappop(order))
-            elif line.blocked and not _has_grown(state, grown, line.request):
-                passed.append(heappop(standing.lines))
-                _waits(state, line, heads_of)
-            elif not _serve(state, line, hopeless):
-                passed.append(heappop(standing.lines))
+    for priority in CLASSES_IN_ORDER:
+        while not full and (line := order.first(priority)) is not None:
+            if line.blocked and not _has_grown(state, grown, line.request):
+                starts = False
+            elif starts := _serve(state, line, hopeless, order.first_left):
+                order.served(line)
+                full = len(queue.lines) > 1 and not state.index.candidates(queue.least, 1)
+            else:
                 refused.append(line)
-                _waits(state, line, heads_of)
-            elif len(queue.lines) > 1 and not state.index.candidates(queue.least, 1):
-                full = True
-                break
-        if full:
-            break
-    for turn, line in passed:
-        if line.entered == turn:
-            heappush(line.standing.lines, (turn, line))
-    for rank, turn, standing in done:
-        if standing.place == (rank, turn):
-            heappush(queue.order[standing.priority], (rank, turn, standing))
+            if not starts and order.skip(line):
+                state.reservations = keep_for(state, state.reservations, line, queue.least, state.now)
+    order.end()
     return refused
 
 
@@ -186,31 +179,27 @@ def _has_grown(state: GridState, grown: list[Node], request: Request) -> bool:
     return any(has_room(node, request, state.index) for node in grown)
 
 
-def _waits(state: GridState, line: Line, heads: set[int]) -> None:
-    """Make a reservation for a line that cannot start, if it is the first of its user in its class."""
-    if id(line.standing) not in heads:
-        heads.add(id(line.standing))
-        state.reservations = keep_for(state, state.reservations, line, state.queue.least, state.now)
-
-
-def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:
+def _serve(state: GridState, line: Line, hopeless: list[Hopeless], first_left: FirstLeft) -> bool:
     """Start the first job of a line, if there is room; of a gang, all members or none. Within a pass capacity only
     shrinks, so a request that contains a hopeless one with the same constraints, or none, is not tried."""
     wanted, nodes, by_ray = line.request.resources, line.request.constraints, line.request.ray
+    job = state.jobs[state.queue.head(line)[1]]
+    if not rights.admits(state, job):
+        return False
     # Where it was hopeless among the nodes that run one user's jobs, it is among those that run everyone's.
     user = state.index.whose(line.request.user)
     if not hopeless or not any(
         less.fits(wanted) and (of is None or of == nodes) and (by_ray or not ray) and (whose == user or not user)
         for less, of, ray, whose in hopeless
     ):
-        job = state.jobs[state.queue.head(line)[1]]
         found = places_of(state, job)
         if not isinstance(found, Refusal):
             if _start(state, job, found):
                 line.blocked = False
                 if len(state.queue.standings) > 1:  # else it is ranked later: see `_rank`
                     for standing in _standings(state, job.user):
-                        state.queue.rank(standing, _rank_of(state, standing, state.shares.ranked))
+                        rank = _rank_of(state, standing, state.shares.ranked, first_left)
+                        state.queue.rank(standing, rank)
                 return True
         elif not found.kept_for and not line.request.gang and len(hopeless) < HOPELESS_KEPT:
             hopeless.append((wanted, nodes, by_ray, user))

@@ -84,7 +84,7 @@ def state_files() -> list[str]:
     what belongs to this allocation."""
     known = [f"{state}/{name}" for name in ("identity/own.key", "identity/own.crt", "journal", "supervisor.pid",
                                            "instance", "incarnation", "agent.sock", "supervisor.sock")]  # fmt: skip
-    known += [f"{state}/allocs/{scene['allocation']}/{name}" for name in ("spec", "stdout", "stderr")]
+    known += [f"{state}/allocs/{scene['allocation']}/{name}" for name in ("stdout", "stderr")]
     known += [f"{scene['coordinator_state']}/{name}" for name in ("grid.db", "audit.log", "pki/ca.key", "own.key")]
     for top in (state, scene["coordinator_state"]):
         for here, _, names in os.walk(top):

@@ -30,7 +30,7 @@ elif sys.argv[2] == "names":
     with open(b"\xffdeep/in", "wb") as file:
         file.write(b"content")
 else:
-    spec = f"{state}/allocs/{scene['allocation']}/spec"
+    spec = f"{state}/allocs/{scene['allocation']}/stdout"
     for link, target in {
         "key": KEY, "spec": spec, "state": state, "above": "..", "root": "/", "itself": "itself",
         "of-neighbour": f"/proc/{scene['neighbour']}/environ", "of-agent": f"/proc/{scene['agent']}/environ",

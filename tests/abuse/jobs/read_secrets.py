@@ -25,7 +25,7 @@ for path in (f"{scene['state']}/identity/own.key", f"{scene['coordinator_state']
     for pid in [*dict(targets()).values(), *others()]:
         look(f"/proc/{pid}/root{path}")
 for pid in others():
-    for name in ("../spec", "../../spec", "../stdout"):
+    for name in ("../stdout", "../../../journal"):
         if not mine(f"/proc/{pid}/cwd"):
             look(f"/proc/{pid}/cwd/{name}")
 report(read=list(seen.values())[:20])

@@ -1,13 +1,13 @@
-"""Attacks 1 and 4: change the agent's own record of this very job.
+"""Attacks 1 and 4: change the record of this very job, which is in the supervisor's journal.
 
-Writes into, replaces and enlarges `spec` wherever it may lie. With the argument `huge` the record becomes 5 GB
+Writes into, replaces and enlarges `journal` wherever it may lie. With the argument `huge` the record becomes 5 GB
 (sparse), which an agent that reads all of it pays for in memory. Succeeds if a record of the agent could be changed.
 """
 
 import os
 import sys
 
-from kit import attempt, mine, own, report, state
+from kit import attempt, mine, report, state
 
 HUGE = 5 << 30
 
@@ -23,8 +23,8 @@ def replace(path: str) -> None:
     os.rename(f"{path}.mine", path)
 
 
-for above in ("..", "../..", f"{state}/allocs/{own}"):
-    path = f"{above}/spec"
+for above in ("..", "../..", "../../..", state):
+    path = f"{above}/journal"
     if mine(path):
         continue
     if sys.argv[2:] == ["huge"]:

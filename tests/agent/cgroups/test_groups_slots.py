@@ -66,6 +66,38 @@ def inside(bench: Bench) -> set[int]:
     return {int(pid) for path in groups_of(bench) for pid in (path / "cgroup.procs").read_text().split()}
 
 
+def written(base: Path) -> dict[str, str]:
+    """The weights that were set since this was called last."""
+    found = {}
+    for one in base.rglob("cpu.weight.nice"):
+        if text := one.read_text():
+            found[str(one.parent.relative_to(base))] = text
+        one.write_text("")
+    return found
+
+
+def test_while_a_raylet_joins_the_group_of_all_jobs_weighs_as_it_and_the_others_less_within_it(tmp_path: Path) -> None:
+    (tmp_path / "cpu.weight.nice").touch()
+    group = Group(2, str(tmp_path))
+    groups = Cgroups({"cpu": group}, print, group)
+    slots = SlotGroups(groups, str(tmp_path), print)
+    jobs = []
+    for name, nice in (("j-1.1", {"nice": 15}), ("j-2.1", {"nice": 0, "nice_later": 15})):
+        job = Job(name, limits=nice)
+        job.place = Place(name[:3], "none", 0, 0, False, 1, 1, 1)
+        folder = tmp_path / slots.key(job.place.name)
+        folder.mkdir()
+        (folder / "cpu.weight.nice").touch()
+        jobs.append(job)
+    slots.weigh(jobs[:1])
+    assert written(tmp_path) == {".": "15"}
+    slots.weigh(jobs)
+    assert written(tmp_path) == {".": "0", slots.key("j-1"): "15"}
+    jobs[1].renice()
+    slots.weigh(jobs)
+    assert written(tmp_path) == {".": "15", slots.key("j-1"): "0"}
+
+
 async def test_a_job_is_in_its_slots_group_with_all_that_hides_and_so_are_the_next_ones(grouped: Bench) -> None:
     id = grouped.launch(*LEAVES)
     main, hidden = await grouped.started(id), int((await grouped.wrote(id))[0])

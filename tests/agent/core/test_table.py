@@ -24,13 +24,16 @@ from distributed_grid.agent.core.table import (
     Run,
     Running,
     SendSignal,
+    SetLimit,
+    SetNiceness,
     Stage,
     Starting,
     Stopping,
     Table,
+    keep,
 )
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, State
-from distributed_grid.protocol.messages import Ack, Exited, Launch, Signal, Stale, Started, Stop
+from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Renice, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, Stamp
 from distributed_grid.protocol.placement import Walls
 from distributed_grid.protocol.resources import GIB, GpuShare, Grant
@@ -323,6 +326,16 @@ def test_signals_go_to_what_runs_and_to_nothing_else() -> None:
 # --- who holds what ---------------------------------------------------------------------------------------------------
 
 
+def test_a_boost_gives_way_and_gets_its_time_limit_as_long_as_it_is_not_over() -> None:
+    table = running(Table())
+    for _ in range(2):  # the coordinator says it again after a reconnect
+        assert only(table.handle(Renice(allocation="j.1"), 11.0)) == SetNiceness("j.1")
+        assert only(table.handle(Extend(allocation="j.1", limit=60.0), 11.0)) == SetLimit("j.1", 60.0)
+    table.handle(Exited(allocation="j.1", outcome=DONE), 12.0)
+    for late in (Renice(allocation="j.1"), Extend(allocation="j.1", limit=60.0), Renice(allocation="j.2")):
+        assert table.handle(late, 13.0) == []
+
+
 def test_a_core_that_is_held_is_refused_by_name_of_its_holder() -> None:
     table = running(Table())
     stale = refused(table, launch("k.1", Grant(cores=(1, 0))))
@@ -404,7 +417,7 @@ def test_what_the_launcher_knew_at_the_start_holds_what_it_was_granted() -> None
     table = Table()
     table.restore(
         [
-            (Known("j.1", State.RUNNING, started_for=3.0), launch("j.1"), 7),
+            (Known("j.1", State.RUNNING, started_for=3.0), keep(launch("j.1")), 7),
             (Known("k.1", State.ENDED, DONE), None, 0),
             (Known("l.1", State.RUNNING), None, 0),
         ],
@@ -422,7 +435,7 @@ def test_a_grant_is_proven_to_a_later_coordinator_and_not_to_the_one_that_made_i
     table.welcome("a", 5)
     order = msgspec.structs.replace(launch(epoch=5), stamp=stamp)
     table.handle(order, 1.0)
-    table.restore([(Known("k.1", State.ENDED, DONE), msgspec.structs.replace(order, allocation="k.1"), 0)], now=1.0)
+    table.restore([(Known("k.1", State.ENDED, DONE), keep(order), 0)], now=1.0)
     for epoch, shown in ((5, None), (6, stamp)):
         table.welcome("a", epoch)
         assert [one.stamp for one in table.inventory(2.0)] == [shown] * 2
@@ -517,7 +530,7 @@ class AnyOrder(RuleBasedStateMachine):
             if key not in self.acked:
                 over = key in self.ended
                 one = Known(key, State.ENDED if over else State.RUNNING, DONE if over else None)
-                known.append((one, None if over else launch(key, self.grants[key]), 7))
+                known.append((one, None if over else keep(launch(key, self.grants[key])), 7))
         already_over = self.table._over
         self.table = Table()
         self.table.restore(known, self.now)

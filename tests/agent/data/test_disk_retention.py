@@ -14,7 +14,7 @@ from distributed_grid.agent.data import disk
 from distributed_grid.agent.data.disk import Bounds, Retention
 from distributed_grid.agent.data.job_files import JobFiles
 from distributed_grid.agent.launch import workdir
-from distributed_grid.agent.launch.workdir import SlotIndex
+from distributed_grid.agent.launch.workdir import Place, SlotIndex
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Stop
 from distributed_grid.runtime.unix import boot_clock
@@ -56,6 +56,14 @@ def leave(state_dir: Path, *names: str, size: int = 0, touched: float = 0.0) -> 
         (folder / "stdout").write_bytes(b"x" * size)
         for path in (folder / "stdout", folder):
             os.utime(path, (touched, touched))
+
+
+def of_users(state_dir: Path, *names: str) -> None:
+    """These are of the users that their ids begin with."""
+    index = SlotIndex(state_dir)
+    for name in names:
+        index.note(name, Place("", name.partition(".")[0]))
+    index.close()
 
 
 def left(state_dir: Path) -> list[str]:
@@ -105,10 +113,8 @@ async def test_the_oldest_beyond_the_size_go_until_the_rest_fits(tmp_path: Path,
     assert left(tmp_path) == []  # the newest alone is beyond it
 
 
-async def test_who_has_much_drives_out_nothing_of_who_has_little(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk, "_user", lambda _, name: name[0])
+async def test_who_has_much_drives_out_nothing_of_who_has_little(tmp_path: Path, clock: Clock) -> None:
+    of_users(tmp_path, "ann.1", *(f"mallory.{number}" for number in range(1, 7)))
     leave(tmp_path, "ann.1", size=100 * KIB, touched=1.0)  # the oldest
     for number in range(1, 6):
         leave(tmp_path, f"mallory.{number}", touched=1.0 + number)
@@ -120,12 +126,10 @@ async def test_who_has_much_drives_out_nothing_of_who_has_little(
 
 
 @pytest.mark.root
-async def test_what_ended_jobs_left_goes_where_the_disk_is_full(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk, "_user", lambda _, name: name[0])
+async def test_what_ended_jobs_left_goes_where_the_disk_is_full(tmp_path: Path, clock: Clock) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", tmp_path], check=True)
     try:
+        of_users(tmp_path, "small.1", "big.1")
         leave(tmp_path, "small.1", size=100 * KIB)
         leave(tmp_path, "big.1", size=60 << 20)
         kept = keeper(tmp_path, Bounds(), clock)
@@ -221,7 +225,7 @@ async def test_a_sweep_follows_no_link_and_opens_what_a_job_closed(tmp_path: Pat
 async def test_a_notice_goes_with_the_allocation_it_is_for(tmp_path: Path, clock: Clock) -> None:
     leave(tmp_path, "a.1", "b.1")
     for name in ("a.1", "b.1"):
-        workdir.write_recall(tmp_path, Stop(allocation=name, cause=Cause.RECALLED, grace=1.0))
+        workdir.write_recall(tmp_path, Stop(allocation=name, cause=Cause.RECALLED, grace=1.0), 1.0)
     assert await keeper(tmp_path, Bounds(jobs=0), clock).sweep(["b.1"]) == 1
     assert (left(tmp_path), os.listdir(tmp_path / "recalls")) == (["b.1"], ["b.1"])
 

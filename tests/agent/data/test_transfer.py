@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.agent.data.inputs import Inputs
 from distributed_grid.agent.data.job_files import JobFiles
 from distributed_grid.agent.data.transfer import AT_ONCE, DataConnection, Outputs
 from distributed_grid.agent.launch.workdir import SlotIndex
@@ -25,9 +26,8 @@ def told() -> list[str]:
 def data(tmp_path: Path, told: list[str]) -> DataConnection:
     hello = Hello(protocol=(1, 0), software="t", role="agent-data", name="n1")
     places = SlotIndex(tmp_path), JobFiles(tmp_path)
-    return DataConnection(
-        "wss://localhost:1", tmp_path, Outputs(tmp_path, lambda _: True), *places, lambda _: hello, told.append
-    )
+    outputs, inputs = Outputs(tmp_path, lambda _: True), Inputs(tmp_path, lambda _: None, lambda _: None)
+    return DataConnection("wss://localhost:1", tmp_path, outputs, inputs, *places, lambda _: hello, told.append, "")
 
 
 async def test_a_job_whose_files_take_long_keeps_nobody_else_waiting(

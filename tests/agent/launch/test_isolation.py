@@ -58,7 +58,7 @@ def test_a_node_whose_jobs_are_all_one_account_promises_nothing_to_strangers(
 ) -> None:
     """They are kept from the agent, and so the supervisor builds walls `user`; but not from each other."""
     had(monkeypatch, Walls.USER, "")
-    built, told = isolation.wall_facts(WallSettings(tmp_path, run_as="render", owners=("ann",)))
+    built, told, _ = isolation.wall_facts(WallSettings(tmp_path, run_as="render", owners=("ann",)))
     why = "the jobs of all submitters run as render (agent.run_as), not kept from each other"
     assert (built, told["walls"], told["walls_why"]) == (Walls.USER, "none", why)
     facts = told["walls"], told["owners"], told["trusts"]
@@ -110,6 +110,32 @@ def test_the_doctor_warns_of_weak_walls_with_a_remedy(monkeypatch: pytest.Monkey
     assert found.remedy.endswith("or agent.trust: everyone")
     found = diagnostics.walls(WallSettings(tmp_path, trust="everyone"))
     assert found.level is Level.WARNING and "jobs of everyone run behind walls none" in found.what
+
+
+@pytest.mark.parametrize(
+    ("walls", "asked", "as_root"),
+    [
+        (Walls.NONE, {"trust": "everyone"}, True),
+        (Walls.NAMESPACE, {}, True),
+        (Walls.USER, {}, False),
+        (Walls.NONE, {}, False),  # of its owners alone
+        (Walls.USER, {"trust": "everyone", "run_as": "root"}, True),
+        (Walls.USER, {"run_as": "submitter"}, False),
+    ],
+)
+def test_a_root_agent_that_runs_everyones_jobs_as_root_says_so_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, walls: Walls, asked: dict[str, str], as_root: bool
+) -> None:
+    had(monkeypatch, walls, "")
+    settings = WallSettings(tmp_path, owners=("ann",), **asked)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert isolation.wall_facts(settings).all_as_root is as_root
+    if tmp_path.stat().st_uid == 0:
+        found = list(diagnostics.root_jobs(settings))
+        assert [one.what for one in found] == ["jobs of everyone run as root on this machine"] * as_root
+        assert all("grid agent install" in one.remedy and one.level is Level.WARNING for one in found)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert not isolation.wall_facts(settings).all_as_root
 
 
 def test_a_node_says_why_its_jobs_have_no_name_and_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

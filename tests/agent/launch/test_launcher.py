@@ -12,14 +12,17 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from distributed_grid.agent.core.table import Kept
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.launch.supervisor import start
 from distributed_grid.agent.supervisor import loop, procs
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, State
 from distributed_grid.protocol.messages import Stop
+from distributed_grid.protocol.resources import MIB, Grant
 from distributed_grid.runtime.unix import bound
 from tests.agent.conftest import Bench, runs
+from tests.apart import apart
 
 
 async def test_the_supervisor_is_named_by_pid_and_start_time(bench: Bench) -> None:
@@ -75,6 +78,23 @@ async def test_what_runs_and_what_ended_is_known_with_its_state(bench: Bench) ->
     assert 0 < known[running].started_for <= procs.now() - begun
 
 
+async def test_what_was_launched_is_known_to_the_next_agent_whichever_process_was_killed(bench: Bench) -> None:
+    grant = Grant(cores=(0,), memory=256 * MIB)
+    lives = bench.launch("sleep", "60", grant=grant, grace=7.0)
+    over = bench.launch("true", grant=grant, workdir="/tmp")
+    await bench.started(lives)
+    await bench.ended(over)
+    await bench.kill_supervisor()
+    await bench.restart()
+    assert bench.launcher.kept[lives] == Kept(user="u", grant=grant, grace=7.0)
+    assert (bench.launcher.kept[over].grant, bench.launcher.kept[over].workdir) == (grant, "/tmp")
+    assert bench.launcher.slots.find(over).user == "u"
+    bench.stop(lives, grace=0.0)
+    await bench.ended(lives)
+    bench.launcher.forget([lives, over])
+    assert bench.launcher.kept == {}
+
+
 async def test_what_was_acknowledged_is_not_told_again(bench: Bench) -> None:
     ids = [bench.launch("true") for _ in range(3)]
     for id in ids:
@@ -113,7 +133,7 @@ def test_what_is_asked_in_any_moment_of_the_loss_is_asked_again_on_the_loop_that
         finally:
             await bench.close()
 
-    uvloop.run(scene())
+    apart(lambda: uvloop.run(scene()))
 
 
 async def test_an_end_is_reported_once_even_if_the_supervisor_dies_after_it(bench: Bench) -> None:

@@ -5,6 +5,8 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -127,8 +129,15 @@ def test_a_row_of_ports_is_taken_only_where_all_of_its_services_can_listen() -> 
             raylet.ports(first, first + 41, 1)
 
 
-def test_its_folder_is_its_own_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+@pytest.fixture
+def short_place() -> Iterator[Path]:
+    """A folder with a path that is short enough for Ray's sockets."""
+    with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as made:
+        yield Path(made)
+
+
+def test_its_folder_is_its_own_users_alone(short_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_place))
     path = raylet.make_folder("j-1.1")
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o700, 0o711)
     raylet.ended("j-1.1")
@@ -137,7 +146,7 @@ def test_its_folder_is_its_own_users_alone(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(GridError, match="somebody else's"):
         raylet.make_folder("j-2.1")
     path.parent.rmdir()
-    path.parent.symlink_to(tmp_path)
+    path.parent.symlink_to(short_place)
     with pytest.raises(GridError, match="somebody else's"):
         raylet.make_folder("j-2.1")
 
@@ -146,9 +155,15 @@ def test_rays_sockets_have_a_path_that_is_short_enough_also_for_a_service_of_one
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rays = "session_2026-11-22_09-06-03_721508_4194304/sockets/plasma_store"
-    for runtime in ("", "/run/user/1000000"):
+    for runtime in ("", "/run/user/1000000", "/run/user/10000000", "/run/" + 60 * "x"):
         monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
         assert len(str(raylet.folder("j-4l4ayiy26beo.1") / raylet.OPEN / rays)) <= 107
+
+
+def test_a_runtime_folder_is_used_where_its_path_is_short_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    for runtime, used in (("/run/user/1000000", True), ("/run/user/10000000", False)):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        assert raylet.folder("j-4l4ayiy26beo.1").is_relative_to(runtime) is used
 
 
 def test_threads_are_not_told_to_ray_which_tells_each_of_its_tasks() -> None:

@@ -1,12 +1,14 @@
 """What an allocation has on the node: its record, and the environment of its job."""
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
 
 from distributed_grid.agent.launch import workdir
+from distributed_grid.agent.launch.workdir import Place, SlotIndex
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import PASSED_ON, JobSpec
 from distributed_grid.protocol.messages import Launch
@@ -32,50 +34,136 @@ def test_what_is_no_id_becomes_no_path(tmp_path: Path, name: str) -> None:
         workdir.folder(tmp_path, name)
 
 
-def test_the_launch_is_kept_and_the_first_one_stays(tmp_path: Path, target: Path) -> None:
-    first = launch(Grant(cores=(1, 2)))
-    workdir.write_launch(tmp_path, first)
-    workdir.write_launch(tmp_path, launch(Grant(cores=(3,))))
-    assert workdir.read_launch(tmp_path, ID) == first
-    assert workdir.read_launch(tmp_path, "j-other.1") is None
+class Clock:
+    """By which making a directory takes as long as the test says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.took = 0.001
+
+    def __call__(self) -> float:
+        self.now += self.took / 2
+        return self.now
 
 
-@pytest.mark.parametrize("left", [b"", b'{"allocation":"' + b"x" * 5000])
-def test_a_launch_that_was_cut_while_it_was_written_is_written_again(tmp_path: Path, target: Path, left: bytes) -> None:
-    (target.parent / "spec").write_bytes(left)
-    whole = launch(Grant(cores=(1, 2)))
-    workdir.write_launch(tmp_path, whole)
-    assert workdir.read_launch(tmp_path, ID) == whole
+@pytest.fixture(params=["made where it stays", "made elsewhere and renamed"])
+def folders(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> workdir.Folders:
+    elsewhere = "elsewhere" in request.param
+    monkeypatch.setattr(workdir, "forgets_slowly", lambda _: elsewhere)
+    monkeypatch.setattr(workdir, "_spread", lambda _: True)
+    return workdir.Folders(tmp_path)
+
+
+def test_a_folder_is_made_once_and_for_the_agent_alone(tmp_path: Path, folders: workdir.Folders) -> None:
+    folders.make(ID)
+    (workdir.folder(tmp_path, ID) / "stdout").touch()
+    folders.make(ID)
+    folders.make("j-b.1")
+    assert os.listdir(workdir.folder(tmp_path, ID)) == ["stdout"]
+    assert stat.S_IMODE(workdir.folder(tmp_path, ID).stat().st_mode) == 0o700
+    assert {*os.listdir(tmp_path / "allocs")} == {ID, "j-b.1"}
+    assert not [*tmp_path.glob("folders/*/*")]
+
+
+def test_folders_are_made_though_somebody_removed_what_was_there(tmp_path: Path, folders: workdir.Folders) -> None:
+    folders.make(ID)
+    for path in tmp_path.iterdir():
+        shutil.rmtree(path)
+    folders.make(ID)
+    assert workdir.folder(tmp_path, ID).is_dir()
+
+
+def test_where_room_is_scarce_it_is_tried_whether_there_is_any(
+    tmp_path: Path, folders: workdir.Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workdir, "_SCARCE", 1 << 62)
+    folders.make(ID)
+    assert os.listdir(workdir.folder(tmp_path, ID)) == []
+    monkeypatch.setattr(workdir, "_ROOM", 1 << 62)
+    with pytest.raises(OSError, match="No space|too large"):
+        folders.make("j-b.1")
+    assert os.listdir(workdir.folder(tmp_path, "j-b.1")) == []
+
+
+def test_no_path_is_made_of_what_is_no_id(folders: workdir.Folders) -> None:
+    with pytest.raises(BadValue):
+        folders.make("../x")
+
+
+def test_another_place_is_taken_once_the_one_there_is_has_become_dear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workdir, "forgets_slowly", lambda _: True)
+    monkeypatch.setattr(workdir, "_spread", lambda _: True)
+    clock = Clock()
+    folders = workdir.Folders(tmp_path, clock)
+
+    def places(took: float, *numbers: int) -> list[str]:
+        clock.took = took
+        for number in range(*numbers):
+            folders.make(f"j{number}.1")
+        return os.listdir(tmp_path / "folders")
+
+    first = places(0.001, 100)
+    assert places(0.0015, 100, 200) == first, "that is within what differs anyway"
+    assert places(0.010, 200, 207) == first, "a few may be slow for any reason"
+    assert places(0.010, 207, 220) != first
+    assert len(os.listdir(tmp_path / "allocs")) == 220
+
+
+def test_what_a_killed_agent_left_half_made_is_removed_and_a_filesystem_that_cannot_spread_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folders" / "7" / ID).mkdir(parents=True)
+    monkeypatch.setattr(workdir, "forgets_slowly", lambda _: False)
+    workdir.Folders(tmp_path).make(ID)
+    assert {*os.listdir(tmp_path)} == {"allocs"} and os.listdir(tmp_path / "allocs") == [ID]
+
+
+def test_a_filesystem_is_asked_for_its_journal() -> None:
+    assert not workdir.forgets_slowly("/proc")
+
+
+# --- where files are --------------------------------------------------------------------------------------------------
+
+
+AWKWARD = Place("s2", 'a "b"\n\u2028é', "/place/with space")
+
+
+def test_where_the_files_of_a_job_are_is_known_to_the_next_agent(tmp_path: Path) -> None:
+    index = SlotIndex(tmp_path)
+    index.note(ID, Place("s1", "ann"))
+    index.note("j-b.1", AWKWARD)
+    again = SlotIndex(tmp_path)
+    assert (again.find(ID), again.find("j-b.1"), again.find("j-c.1")) == (Place("s1", "ann"), AWKWARD, Place())
+    assert again.in_use() == {"s1", "s2"} and again.slot(ID) == "s1"
+
+
+def test_a_place_that_is_noted_again_takes_no_second_line_and_another_one_counts(tmp_path: Path) -> None:
+    index = SlotIndex(tmp_path)
+    for slot in ("s1", "s1", "s2"):
+        index.note(ID, Place(slot))
+    assert len((tmp_path / "slots").read_text().splitlines()) == 2
+    assert SlotIndex(tmp_path).slot(ID) == "s2"
+
+
+def test_a_line_that_was_cut_or_that_an_earlier_release_wrote_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "slots").write_text(f'old.1 s1\n{ID} s2 ["ann", ""]\nj-c.1 s3 ["an')
+    index = SlotIndex(tmp_path)
+    assert (index.slot("old.1"), index.find(ID), index.slot("j-c.1")) == ("s1", Place("s2", "ann"), "")
+
+
+def test_what_is_forgotten_leaves_the_file_in_time_and_what_comes_then_is_noted(tmp_path: Path) -> None:
+    index = SlotIndex(tmp_path)
+    for number in range(2100):
+        index.note(f"j{number}.1", Place("s1"))
+        index.forget(f"j{number}.1")
+    index.note(ID, Place("s1"))
+    assert len((tmp_path / "slots").read_text().splitlines()) < 1100
+    assert SlotIndex(tmp_path).slot(ID) == "s1"
 
 
 # --- environment -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("what", ["fifo", "link", "directory", "5 GB", "rubbish", "nothing in it"])
-def test_a_record_that_a_job_replaced_is_not_read_and_a_new_one_takes_its_place(tmp_path: Path, what: str) -> None:
-    (tmp_path / "own.key").write_text("SECRET")
-    (folder := workdir.folder(tmp_path, ID)).mkdir(parents=True)
-    spec = folder / "spec"
-    match what:
-        case "fifo":
-            os.mkfifo(spec)
-        case "link":
-            spec.symlink_to(tmp_path / "own.key")
-        case "directory":
-            spec.mkdir()
-        case "5 GB":
-            with spec.open("wb") as file:
-                file.truncate(5 << 30)
-        case "rubbish":
-            spec.write_text("{")
-        case _:
-            spec.touch()
-    assert workdir.read_launch(tmp_path, ID) is None
-    asked = launch(Grant(cores=(0,)))
-    workdir.write_launch(tmp_path, asked)
-    assert workdir.read_launch(tmp_path, ID) == asked
-    assert stat.S_IMODE(spec.lstat().st_mode) == 0o600
-    assert (tmp_path / "own.key").read_text() == "SECRET"
 
 
 def test_the_environment_is_an_allow_list_and_the_grids_own(tmp_path: Path) -> None:

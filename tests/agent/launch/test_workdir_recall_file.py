@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_notice_says_why_and_how_long_and_everybody_can_read_it_and_list_none(tmp_path: Path, folder: Path) -> None:
-    workdir.write_recall(tmp_path, stop())
+    workdir.write_recall(tmp_path, stop(), 7.0)
     path = Path(workdir.recall_path(tmp_path, ID))
     said = json.loads(path.read_bytes())
     assert (said["cause"], said["reason"], said["seconds"]) == ("recalled", "the owner is back", 7.0)
@@ -36,18 +36,18 @@ def test_the_notice_says_why_and_how_long_and_everybody_can_read_it_and_list_non
 
 
 def test_the_first_notice_stays(tmp_path: Path, folder: Path) -> None:
-    workdir.write_recall(tmp_path, stop())
-    workdir.write_recall(tmp_path, stop(text="again"))
+    workdir.write_recall(tmp_path, stop(), 7.0)
+    workdir.write_recall(tmp_path, stop(text="again"), 7.0)
     assert json.loads(Path(workdir.recall_path(tmp_path, ID)).read_bytes())["reason"] == "the owner is back"
 
 
 def test_who_is_not_to_be_run_again_gets_none_and_neither_does_what_never_ran(tmp_path: Path, folder: Path) -> None:
-    workdir.write_recall(tmp_path, stop(Cause.CANCELLED))
-    workdir.write_recall(tmp_path, Stop(allocation="j-b.1", cause=Cause.RECALLED))
+    workdir.write_recall(tmp_path, stop(Cause.CANCELLED), 7.0)
+    workdir.write_recall(tmp_path, Stop(allocation="j-b.1", cause=Cause.RECALLED), 7.0)
     assert not (tmp_path / "recalls").exists()
     assert os.listdir(folder) == []
     with pytest.raises(BadValue):
-        workdir.write_recall(tmp_path, Stop(allocation="..", cause=Cause.RECALLED))
+        workdir.write_recall(tmp_path, Stop(allocation="..", cause=Cause.RECALLED), 7.0)
 
 
 @pytest.mark.timeout(20)
@@ -64,13 +64,13 @@ def test_what_a_job_puts_in_its_place_is_not_followed_and_not_waited_for(tmp_pat
             where.symlink_to(tmp_path / "own.crt")
         case "directory":
             where.mkdir()
-    workdir.write_recall(tmp_path, stop())
+    workdir.write_recall(tmp_path, stop(), 7.0)
     assert (tmp_path / "own.crt").read_text() == "certificate"
     assert os.listdir(tmp_path / "recalls") == [ID]
 
 
 def test_a_notice_is_forgotten_with_its_allocation(tmp_path: Path, folder: Path) -> None:
-    workdir.write_recall(tmp_path, stop())
+    workdir.write_recall(tmp_path, stop(), 7.0)
     workdir.remove_recall(tmp_path, ID)
     workdir.remove_recall(tmp_path, ID)
     assert os.listdir(tmp_path / "recalls") == []

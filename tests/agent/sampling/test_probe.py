@@ -21,9 +21,6 @@ from distributed_grid.runtime.unix import boot_clock
 from tests.agent.sampling.processes import BURN, CORE, probe, start, wait_for
 from tests.agent.sampling.processes import processes as processes
 
-pytestmark = pytest.mark.alone
-
-
 # A parent of short-lived children, each reaped before the next: their time is seen only in what they leave to it.
 BURN_IN_CHILDREN = """
 import subprocess, sys
@@ -132,14 +129,8 @@ def test_jobs_of_kin_are_neither_own_nor_foreign(processes: list[subprocess.Pope
     assert sample.cores[CORE] <= 100 - 80 * used
 
 
-def test_a_sample_costs_less_than_a_millisecond_or_two_and_says_the_basics() -> None:
-    measure = probe(own=(os.getpid(),))
-    costs = []
-    for _ in range(50):
-        began = time.thread_time()
-        sample = measure.sample()
-        costs.append(time.thread_time() - began)
-    assert sorted(costs)[25] < 0.002
+def test_a_sample_says_how_much_there_is_and_how_much_of_it_is_used() -> None:
+    sample = probe(own=(os.getpid(),)).sample()
     assert set(sample.cores) == set(host.usable_cores())
     assert 0 < sample.memory_foreign < sample.memory_total
     assert 0 < sample.disk_free < sample.disk_total
@@ -178,8 +169,8 @@ def test_cores_that_the_agent_may_not_use_are_refused() -> None:
 
 def test_samples_in_a_burst_are_rates_over_half_a_second_all_the_same(processes: list[subprocess.Popen[bytes]]) -> None:
     processes.append(start(BURN))
-    measure = probe(own=(os.getpid(),))
     burner = psutil.Process(processes[0].pid)
+    measure = probe(own=(burner.pid,))
     seen = [(boot_clock(), spent(burner))]
 
     def read() -> bool:

@@ -14,8 +14,6 @@ from distributed_grid.agent.sampling.trees import children, kin_roots
 from tests.agent.sampling.processes import BURN, probe, start, wait_for
 from tests.agent.sampling.processes import processes as processes
 
-pytestmark = pytest.mark.alone
-
 
 def test_the_usage_of_each_job_is_told_by_the_pid_of_its_top(processes: list[subprocess.Popen[bytes]]) -> None:
     up = f"print('up', flush=True)\n{BURN}"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distributed_grid.agent.supervisor.endings import DOUBT, RESTORED, Endings, Freezer
-from distributed_grid.agent.supervisor.job import NEVER, Job, JobState
+from distributed_grid.agent.supervisor.job import NEVER, OWNER, READER, Job, JobState
 from tests.agent.supervisor.test_allocations import Disk, Machine
 
 
@@ -76,13 +76,58 @@ def test_a_freeze_that_nobody_renews_is_over_and_so_is_one_of_an_earlier_supervi
     job = scene.job()
     scene.freezer.ask(job, "the owner is back", 5.0)
     scene.freezer.act()
-    assert ("go_on", "j1.1") in scene.at(105.0) and not job.frozen_at
+    assert ("go_on", "j1.1") in scene.at(105.0) and not job.freezes
     job.freeze(scene.now, "the owner is back")
     scene.freezer.restore(job)
     scene.at(105.0 + RESTORED - 0.1)
     assert job.state is JobState.FROZEN
     scene.at(105.0 + RESTORED)
-    assert not job.frozen_at and scene.endings.due == NEVER
+    assert not job.freezes and scene.endings.due == NEVER
+
+
+def test_two_causes_of_a_freeze_do_not_end_each_other() -> None:
+    scene = Scene()
+    job = scene.job()
+    scene.freezer.ask(job, "keyboard in use", 30.0)
+    scene.freezer.ask(job, "5M of stdout unread", NEVER, READER)
+    scene.freezer.act()
+    assert scene.machine.told == [("stop", "j1.1")], "it is stopped once"
+    assert [(one["cause"], one["why"]) for one in scene.said] == [
+        (OWNER, "keyboard in use"),
+        (READER, "5M of stdout unread"),
+    ]
+    scene.endings.thaw(job, OWNER)
+    assert job.state is JobState.FROZEN and ("go_on", "j1.1") not in scene.machine.told
+    scene.freezer.ask(job, "keyboard in use", 30.0)
+    scene.endings.thaw(job, READER)
+    assert job.state is JobState.FROZEN
+    assert ("go_on", "j1.1") in scene.at(130.0), "the owner's is not repeated"
+    assert job.state.value == "running" and not job.freezes
+
+
+def test_time_frozen_for_the_reader_alone_counts() -> None:
+    scene = Scene()
+    job = scene.job(limit=10.0)
+    scene.freezer.ask(job, "5M of stdout unread", NEVER, READER)
+    scene.freezer.act()
+    assert scene.endings.due == 110.0
+    told = scene.at(110.0)
+    assert told.index(("go_on", "j1.1")) < told.index(("terminate", "j1.1")), "as at a pipe, the limit ends it"
+
+
+def test_a_next_supervisor_knows_both_causes() -> None:
+    scene = Scene()
+    job = scene.job()
+    scene.freezer.ask(job, "keyboard in use", 30.0)
+    scene.freezer.ask(job, "5M of stdout unread", NEVER, READER)
+    found = Job("j1.1")
+    for kind, _, *rest in [job.begin(), *scene.journal.records]:
+        found.take(kind, rest)
+    assert found.freezes == job.freezes and set(found.freezes) == {OWNER, READER}
+    scene.endings.thaw(job, READER)
+    kind, _, *rest = scene.journal.records[-1]
+    found.take(kind, rest)
+    assert set(found.freezes) == {OWNER} and found.state is JobState.FROZEN
 
 
 def test_who_is_to_end_is_let_go_on_first() -> None:

@@ -21,8 +21,20 @@ def seen(job: Job) -> tuple[Any, ...]:
     """All that the next supervisor has to know of it."""
     if job.over:
         return job.state, job.place, job.outcome
-    frozen = job.frozen_for, job.frozen_at, job.frozen_at and job.frozen_why
+    frozen = job.frozen_for, job.freezes
     return job.state, job.place, job.limit, job.pid, job.spawned, job.cause, job.text, job.warned, *frozen
+
+
+def test_one_that_gave_way_has_done_so_for_the_next_supervisor_too() -> None:
+    job = Job("j-1.1", began=5.0, limits={"nice_later": 15, "nice_after": 60.0})
+    assert (job.nice, job.eager, job.renice_at()) == (0, True, 65.0)
+    job.renice()
+    assert (job.nice, job.reniced, job.renice_at()) == (15, True, NEVER)
+    recorded = Recorded()
+    for record in job.records():
+        recorded.take(json.loads(json.dumps(record)))
+    assert recorded.jobs["j-1.1"].reniced
+    assert not Job("j-2.1", limits={"nice": 15}).reniced
 
 
 # --- states -----------------------------------------------------------------------------------------------------------
@@ -55,7 +67,7 @@ def assigned(path: Path) -> Iterator[str]:
                 yield f"{path.name}:{node.lineno}: {of}.{node.attr}"
 
 
-FACTS = ("state", "status", "outcome", "frozen_at", "frozen_for")
+FACTS = ("state", "status", "outcome", "freezes", "frozen_for")
 
 
 def test_nobody_but_the_job_itself_says_where_it_stands() -> None:
@@ -172,3 +184,21 @@ def test_a_journal_that_is_written_anew_says_the_same() -> None:
     again.take(["proven", "l1"])
     again.take(["forget", "j-2.1"])
     assert not again.loss.open and not again.jobs and "j-2.1" in again.forgotten
+
+
+def test_what_is_kept_of_a_launch_is_kept_until_its_end_is_acknowledged_however_often_it_is_written_anew() -> None:
+    runs, over = {"user": "ann", "grant": {"cores": [1]}}, {"user": "bob"}
+    records: list[list[Any]] = [["boot", "b"]]
+    records += [Job("runs", 1.0, kept=runs).intent(), Job("over", 1.0, kept=over).intent(), ["exit", "over", {}]]
+    for _ in range(3):
+        known = Recorded()
+        for record in records:
+            known.take(record)
+        assert {key: job.kept for key, job in known.jobs.items()} == {"runs": runs, "over": over}
+        records = [*known.records()]
+
+
+def test_an_intent_of_an_earlier_release_says_nothing_of_what_it_holds() -> None:
+    known = Recorded()
+    known.take(["intent", "old", 1.0, 0.0, 5.0, [], 0.0, 0.0, {}])
+    assert known.jobs["old"].kept is None

@@ -196,7 +196,7 @@ async def main(state_dir, id, lease):
     spec = JobSpec(argv=("sleep", "1000"))
     launch = Launch(allocation=id, job="j", user="u", epoch=1, grant=Grant(), spec=spec, lease=float(lease))
     env = {"PATH": os.environ["PATH"], "GRID_ALLOCATION_ID": id}
-    workdir.write_launch(pathlib.Path(state_dir), launch); launcher.launch(launch, None, env, procs.now())
+    workdir.Folders(pathlib.Path(state_dir)).make(id); launcher.launch(launch, None, env, procs.now())
     while True:
         launcher.renew(procs.now())
         await asyncio.sleep(0.05)

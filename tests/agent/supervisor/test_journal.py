@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.agent.supervisor.journal import Journal, line, parse, read_mark
+from distributed_grid.agent.supervisor.job import Job, Leases
+from distributed_grid.agent.supervisor.journal import Book, Journal, line, parse, read_mark
 
 RECORDS: list[list[Any]] = [
     ["boot", "b"],
@@ -236,3 +237,17 @@ def test_a_supervisor_that_is_killed_between_any_two_steps_leaves_no_doubt(
                 journal.commit(sync=False)
         again = Journal(str(place / "journal"), log.append)
         assert again.load()[:3] == RECORDS and again.doubt == "", stop_at
+
+
+def test_ends_that_wait_for_others_are_neither_written_nor_told(tmp_path: Path) -> None:
+    book = Book(str(tmp_path / "journal"), Leases(), print)
+    book.read()
+    book.save(sync=True)
+    job = book.jobs["j-a.1"] = Job("j-a.1", outcome={"cause": "exited", "code": 0})
+    book.over.append(job)
+    book.journal.append("start", "j-b.1", 7, 1, 2)
+    assert book.save(sync=False, ends=False) == [] and book.over == [job]
+    written = (tmp_path / "journal").read_bytes()
+    assert b'"start"' in written and b'"exit"' not in written
+    assert book.save(sync=True) == [job] and book.over == []
+    assert b'"exit"' in (tmp_path / "journal").read_bytes()

@@ -18,7 +18,7 @@ from distributed_grid.agent.cgroups.cgroupfs import Place
 from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.endings import RESTORED, Freezer
-from distributed_grid.agent.supervisor.job import NEVER, Job
+from distributed_grid.agent.supervisor.job import NEVER, OWNER, Job
 from distributed_grid.agent.supervisor.journal import Journal
 from distributed_grid.agent.supervisor.tree import Stopper, Tree
 from distributed_grid.protocol.jobs import Cause
@@ -236,7 +236,7 @@ def test_nothing_is_stopped_before_the_journal_has_it(tmp_path: Path, monkeypatc
     journal.rewrite(job.records())
     freezer.act()
     assert asked == ["j-1.1"]
-    assert ["freeze", "j-1.1", job.frozen_at, WHY] in journal.load()
+    assert ["freeze", "j-1.1", job.frozen_since(OWNER), WHY, OWNER] in journal.load()
 
 
 # --- as a group -------------------------------------------------------------------------------------------------------

@@ -1,12 +1,15 @@
 """The fork server is a process of its own that makes spawners, is replaced when it is gone, and makes nobody a person.
 (What its spawners do: test_spawner.py.)"""
 
+import fcntl
+import gc
 import os
 import select
 import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +62,37 @@ def test_one_that_is_gone_is_replaced_by_the_next_request(server: ForkServer, tm
     os.kill(first, signal.SIGKILL)
     os.waitpid(first, 0)
     assert made_by(server, tmp_path) and server.pid != first
+
+
+def test_garbage_of_its_parent_closes_nothing_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else `ready` could come before `made`: the pipe between the two processes would be closed."""
+    send, pipe = wire.send, os.pipe
+    gc.disable()
+    garbage: list[Any] = [os.fdopen(os.open(os.devnull, os.O_RDONLY)) for _ in range(40)]
+    theirs = garbage[0].fileno()
+    garbage.append(garbage)
+    del garbage
+
+    def collect_and_send(channel: socket.socket, message: wire.Message, *fds: Any) -> None:
+        gc.collect()
+        if message["op"] == "made":
+            os.fstat(theirs)
+        send(channel, message, *fds)
+
+    def pipe_by_the_same_numbers() -> tuple[int, int]:
+        low = pipe()
+        reads, writes = (fcntl.fcntl(fd, fcntl.F_DUPFD, theirs) for fd in low)
+        for fd in low:
+            os.close(fd)
+        return reads, writes
+
+    monkeypatch.setattr(wire, "send", collect_and_send)
+    monkeypatch.setattr(os, "pipe", pipe_by_the_same_numbers)
+    server = ForkServer()
+    gc.enable()
+    assert made_by(server, tmp_path)
+    server.close()
+    os.waitpid(server.pid, 0)
 
 
 def test_where_there_can_be_no_other_one_that_is_said(server: ForkServer, tmp_path: Path) -> None:

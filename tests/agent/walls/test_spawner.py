@@ -57,6 +57,7 @@ class Node:
         os.chmod(state / "identity" / "own.key", 0o600)
         for path in [state, *state.rglob("*")]:
             os.chown(path, self.uid, self.uid)
+        self._begun: set[str] = set()
         self._over: dict[str, dict[str, Any]] = {}
         self.begin()
 
@@ -119,7 +120,15 @@ class Node:
         self.wire.write(json.dumps(message).encode() + b"\n")
         self.wire.flush()
 
-    def launch(self, script: str, who: str = "ann", pids: int = 0, limit: float = 60.0, gpus: bool = False) -> str:
+    def launch(
+        self,
+        script: str,
+        who: str = "ann",
+        pids: int = 0,
+        limit: float = 60.0,
+        gpus: bool = False,
+        stdin: bool = False,
+    ) -> str:
         """Begin it in a shell as a job of this submitter."""
         self._count += 1
         key = f"j-{os.getpid()}-{self._count}.1"
@@ -128,17 +137,27 @@ class Node:
         self.tell(
             op="launch", id=key, argv=["/bin/sh", "-c", script], cwd="", cores=[], limit=limit, grace=1.0, lease=0.0,
             env={"PATH": PATH, "GRID_ALLOCATION_ID": key}, lease_from=0.0, submitter=who, limits={"pids": pids},
-            gpus=gpus,
+            gpus=gpus, stdin=stdin,
         )  # fmt: skip
         return key
 
     def ended(self, key: str) -> tuple[int, str]:
         """Its exit code (-1: none), and what it wrote, or how it ended."""
         while key not in self._over:
-            if (said := self.hear())["op"] == "exited":
-                self._over[said["id"]] = said["outcome"]
+            self._take(self.hear())
         outcome = self._over[key]
         return outcome.get("code", -1), self.wrote(key) or outcome["text"]
+
+    def is_known(self, key: str) -> None:
+        """Wait until it is said to run: it is in the journal then."""
+        while key not in self._begun:
+            self._take(self.hear())
+
+    def _take(self, said: dict[str, Any]) -> None:
+        if said["op"] == "started":
+            self._begun.add(said["id"])
+        elif said["op"] == "exited":
+            self._over[said["id"]] = said["outcome"]
 
     def wrote(self, key: str) -> str:
         streams = [self.state / "allocs" / key / name for name in ("stdout", "stderr")]
@@ -214,6 +233,16 @@ def test_a_job_has_no_open_files_but_its_three_streams(node: Node) -> None:
     assert (code, out.split()) == (0, ["0", "1", "2", "/dev/null"])
 
 
+def test_a_job_reads_its_standard_input_behind_any_walls(node: Node) -> None:
+    key = node.launch("ls /proc/$$/fd; read -r line; echo $line; exec cat /dev/stdin", stdin=True)
+    until(lambda: node.wrote(key), "it runs")
+    with open(node.state / "allocs" / key / "stdin", "wb", buffering=0) as pipe:
+        pipe.write(b"one\ntwo\n")
+        until(lambda: node.wrote(key).count("\n") == 5, "it has read what is there")
+    node.tell(op="end-input", id=key)
+    assert node.ended(key) == (0, "0\n1\n2\none\ntwo\n")
+
+
 def test_a_job_cannot_look_into_what_started_it(node: Node) -> None:
     for what in ("environ", "mem", "fd/", "cwd/", "maps"):
         code, out = node.run(f"ls /proc/$PPID/{what} && cat /proc/$PPID/{what}")
@@ -234,7 +263,7 @@ def test_a_job_cannot_look_into_what_started_it(node: Node) -> None:
         "ln -s {state}/identity/own.key way; cat way",
         "cat /proc/self/root{state}/identity/own.key",
         "cat {state}/allocs/*/stdout",
-        "echo x >> {state}/allocs/$GRID_ALLOCATION_ID/spec",
+        "echo x >> {state}/slots",
         "kill -9 {pid}",
     ],
 )
@@ -365,9 +394,10 @@ def test_a_job_is_not_let_in_where_the_agent_gives_orders(node: Node) -> None:
 
 
 def test_the_next_supervisor_knows_the_exit_codes_of_what_ran_and_of_what_ended_meanwhile(node: Node) -> None:
-    ends = node.launch("echo up; while [ ! -e go ]; do sleep 0.05; done; exit 7")
-    stays = node.launch("echo up; sleep 2; exit 9", who="bob")
-    until(lambda: node.wrote(ends) and node.wrote(stays), "they run")
+    waits = "while [ ! -e go ]; do sleep 0.05; done"
+    ends, stays = node.launch(f"{waits}; exit 7"), node.launch(f"{waits}; exit 9", who="bob")
+    for one in (ends, stays):
+        node.is_known(one)
     (folder,) = (node.state / "jobs").glob(f"*/{ends}")
 
     def end() -> None:
@@ -375,7 +405,10 @@ def test_the_next_supervisor_knows_the_exit_codes_of_what_ran_and_of_what_ended_
         until(lambda: not [pid for pid in procs.everyone() if allocation_of(pid) == ends], "it has ended")
 
     node.replace(end)
-    assert (node.ended(ends)[0], node.ended(stays)[0]) == (7, 9)
+    assert node.ended(ends)[0] == 7
+    (other,) = (node.state / "jobs").glob(f"*/{stays}")
+    (other / "go").touch()
+    assert node.ended(stays)[0] == 9
     assert node.run("echo next") == (0, "next\n")
 
 

@@ -12,7 +12,11 @@ def test_the_error_of_a_service_is_told_before_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("before\nsome line\nerror: port 1 is taken\n  why: by another\n  try: 2\nlater\n")
     told = _not_started("the coordinator", log, len("before\n"))
-    assert (told.what, told.why) == ("the coordinator did not start", "error: port 1 is taken; why: by another; try: 2")
+    assert told.lines() == [
+        "error: the coordinator did not start: port 1 is taken", "  why: by another", "  try: 2"
+    ], "one error, not one within another"  # fmt: skip
+    log.write_text("error: port 1 is taken\nlater\n")
+    assert _not_started("n1", log, 0).lines()[1:] == [f"  try: see {log}"]
     log.write_text("one\ntwo\n")
     assert _not_started("n1", log, 0).why == "one | two" and "in time" in _not_started("n1", log, 0).what
     assert _not_started("n1", log, 8).why == "it said nothing"

@@ -4,12 +4,14 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from distributed_grid.cli.dev import processes
 from distributed_grid.cli.dev.processes import Process
+from tests.grid_fixture import until
 
 SLEEP = ["sleep", "60"]
 
@@ -23,6 +25,21 @@ def test_a_process_is_ended_and_its_end_awaited(sleeper: Process) -> None:
     assert sleeper.alive and not sleeper.wait(0.0)
     sleeper.end(10.0)
     assert not sleeper.alive and sleeper.wait(0.0)
+
+
+LEFT_TO_A_THREAD = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_its_end_is_that_of_its_last_thread(tmp_path: Path) -> None:
+    process = processes.start([sys.executable, "-c", LEFT_TO_A_THREAD], os.environ, tmp_path, tmp_path / "log")
+    until(lambda: not process.alive, "its first thread has ended")
+    assert not process.wait(0.0)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait(60.0)
 
 
 def test_a_process_of_another_start_time_is_left_alone(sleeper: Process) -> None:

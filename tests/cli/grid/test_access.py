@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from distributed_grid.cli.grid.access import _pinned, label_of
 from distributed_grid.cli.main import main
+from distributed_grid.identity.member import Member, contexts, write_member
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import TokenMade
 
 
@@ -48,3 +51,14 @@ def test_an_invitation_is_overwritten_in_the_arguments_of_the_process() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code, "grid://h/secret"], capture_output=True, text=True, check=True)
     assert "grid://h/secret" not in shown.stdout and "---------------" in shown.stdout
+
+
+def test_contexts_are_listed_by_their_names_alone_where_output_is_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert CliRunner().invoke(main, ["-o", "quiet", "context", "list"]).output == ""
+    for name in ("home", "lab"):
+        (contexts() / name).mkdir(parents=True)
+        write_member(contexts() / name, Member("wss://master.example.org:7433", "g", Role.CLIENT, "ann"))
+    assert CliRunner().invoke(main, ["-o", "quiet", "context", "list"]).output == "home\nlab\n"

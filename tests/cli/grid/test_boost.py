@@ -12,6 +12,7 @@ from distributed_grid.orchestration.resource_boost_manager import ResourceBoostM
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages import Recalled
 from tests.coordinator.client.compat.test_boosts import asked, config, scene
+from tests.coordinator.ends import agent, node
 from tests.grid_fixture import GRID
 
 
@@ -54,6 +55,14 @@ async def test_released_and_extended_are_boosts_and_never_another_job(tmp_path: 
         assert (await manager.client.show(job)).state is not State.ENDED
 
 
+async def test_what_no_boost_is_called_is_answered_with_where_the_boosts_are(tmp_path: Path) -> None:
+    async with scene(tmp_path) as (grid, _, _):
+        for words in (("release", "j-aaaaaaaaaaaa"), ("extend", "j-aaaaaaaaaaaa", "10m"), ("release", "last")):
+            code, said = await grid_command(grid.url, tmp_path, "boost", *words)
+            assert code == 1 and f"no boost '{words[1]}'" in said
+            assert "grid boost status" in said and "grid jobs" not in said
+
+
 async def test_last_is_the_newest_that_lives_and_not_one_that_was_never_lent(tmp_path: Path) -> None:
     async with scene(tmp_path) as (grid, _, _), ResourceBoostManager(config(grid.url)) as manager:
         lent = await manager.request_boost(asked(3.0))
@@ -63,6 +72,28 @@ async def test_last_is_the_newest_that_lives_and_not_one_that_was_never_lent(tmp
         assert await manager.get_active_boosts() == []
         code, said = await grid_command(grid.url, tmp_path, "boost", "release", "last")
         assert code == 0 and "ended already" in said
+
+
+async def test_a_fraction_is_lent_as_whole_cores_and_that_is_said(tmp_path: Path) -> None:
+    async with scene(tmp_path) as (grid, _, worker):
+        code, said = await grid_command(grid.url, tmp_path, "boost", "request", "gpu-master", "cpu", "1.5")
+        assert code == 0 and "a raylet has whole cores: 2 cpu for 1.5" in said and "added 2 cpu at n1" in said
+        assert len(worker.launched[0].grant.cores) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(("--source", "n1"), 0), (("--only-source", "n1"), 1), (("--only-source", "n2"), 0)]
+)
+async def test_a_preferred_source_without_room_is_no_obstacle_and_the_only_one_is(
+    tmp_path: Path, words: tuple[str, ...], code: int
+) -> None:
+    async with scene(tmp_path) as (grid, ray, _), ResourceBoostManager(config(grid.url)) as manager:
+        assert await manager.request_boost(asked(4.0))
+        other = await agent(grid.url, node("n2"), runs=ray.joins)
+        done, _ = await grid_command(grid.url, tmp_path, "boost", "request", "gpu-master", "cpu", "1", *words)
+        assert done == code
+        assert len(other.launched) == (code == 0)
+        await other.close()
 
 
 @pytest.mark.parametrize(("kind", "amount"), [("gpu", "1"), ("cpu", "9")])

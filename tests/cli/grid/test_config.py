@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from distributed_grid.cli.context import Invocation
+from distributed_grid.cli.grid.config import _show_node
 from distributed_grid.cli.main import main
+from distributed_grid.protocol.messages import NodeSettings
+from distributed_grid.protocol.nodes import LENDING, Layer, Lending
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +47,20 @@ def test_show_names_the_origin_of_each_value(tmp_path: Path) -> None:
     assert by_name["name"]["origin"] == "default"
     assert "agent.keep_jobs=3\n" in config("show", "-c", "a.yaml", "-o", "quiet").stdout
     assert "properties" in json.loads(config("schema").stdout)
+
+
+def test_what_is_in_effect_on_a_node_is_shown_with_all_settings_and_their_origins(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = Layer(Lending(can_share=False, max_share_cpu=2.0), {"can_share": "grid: a.yaml:1"})
+    answer = NodeSettings(id=1, node="lab1", settings=settings, told=False, closed="drained")
+    _show_node(Invocation(), answer)
+    shown = capsys.readouterr()
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in shown.out.splitlines()[1:]}
+    assert list(rows) == list(LENDING)
+    assert rows["can_share"] == ["false", "grid: a.yaml:1"] and rows["max_share_gpu"] == ["null", "default"]
+    assert "lab1 is not connected" in shown.err and "lab1 offers nothing now: drained" in shown.err
+    _show_node(Invocation(output="json"), answer)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["node"], told["connected"], told["closed"]) == ("lab1", False, "drained")
+    assert {"name": "max_share_cpu", "value": 2.0, "origin": "default"} in told["settings"]

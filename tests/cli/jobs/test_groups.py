@@ -39,7 +39,7 @@ def test_a_program_reads_the_same() -> None:
     assert (told["indexes"], told["at_once"], told["states"]["ended"], told["exit_code"]) == ("0-99", 8, 89, None)
 
 
-def test_the_code_of_many_is_that_of_the_first_that_failed_by_itself() -> None:
-    assert status_of_all([over(), over(3), over(4)]) == 3
+def test_the_code_of_many_is_the_highest_of_those_that_failed_by_themselves() -> None:
+    assert status_of_all([over(), over(4), over(3)]) == 4
     assert status_of_all([over(0, Cause.GANG), over(4)]) == 4
     assert status_of_all([over(), over()]) == 0

@@ -23,6 +23,8 @@ def test_a_job_is_listed_shown_explained_and_ended(tmp_path: Path, capfd: Any) -
         assert [row["name"] for row in json.loads(said("-o", "json", "jobs"))["jobs"]] == ["", "train"]
         assert said("-o", "quiet", "jobs").split() == [waits, job]
         assert "sleep 60" in said("job", "show", "train")
+        assert said("-o", "quiet", "job", "show", "train", waits).splitlines() == [job, waits]
+        assert said("-o", "quiet", "jobs", "--state", "failed") == ""
         assert "asks 1 cpu" in said("why", job)
         assert json.loads(said("-o", "json", "why", waits))["job"]["id"] == waits
         said("cancel", job, waits)

@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 import pytest
 
+from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.services import agent_control
 from distributed_grid.cli.services.agent_control import AgentSocket, NoAgent
+from distributed_grid.cli.services.systemd import Installed
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.runtime.unix import bound
 
@@ -48,3 +50,10 @@ def test_a_deadline_goes_with_draining_and_jobs_go_on_unless_somebody_says_other
     with pytest.raises(click.UsageError):
         agent_control.seconds("kill", "2m")
     assert (agent_control.chosen("kill", tmp_path), agent_control.chosen(None, tmp_path)) == ("kill", "keep")
+
+
+def test_the_jobs_of_an_agent_that_does_not_run_cannot_be_drained_and_it_is_to_be_started_first(tmp_path: Path) -> None:
+    service = Installed("agent", own=False)
+    with pytest.raises(NoAgent) as caught:
+        agent_control.stop(Invocation(), tmp_path, service, "drain", 0.0)
+    assert caught.value.hint == "systemctl start grid-agent.service first, or --jobs keep"

@@ -6,6 +6,10 @@ import pytest
 from click.testing import CliRunner
 
 from distributed_grid.cli.main import main
+from distributed_grid.cli.services.coordinator import _contexts_of
+from distributed_grid.identity.credentials import AUTHORITY
+from distributed_grid.identity.member import Member, contexts, write_member
+from distributed_grid.protocol.identity import Role
 
 
 @pytest.mark.parametrize("words", [["check"], ["backup", "there"], ["accept-loss", "--yes"]])
@@ -21,3 +25,15 @@ def test_without_a_coordinators_state_nothing_is_made(
 def test_a_restore_needs_a_backup(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["coordinator", "restore", str(tmp_path), "--state-dir", str(tmp_path / "new")])
     assert done.exit_code == 1 and "error: " in done.stderr and not (tmp_path / "new" / "grid.db").exists()
+
+
+def test_the_contexts_of_a_grid_are_those_with_its_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "state" / "pki").mkdir(parents=True)
+    (tmp_path / "state" / "pki" / AUTHORITY).write_text("this one")
+    for name, authority in (("mine", "this one"), ("another", "another"), ("none", "")):
+        (contexts() / name).mkdir(parents=True)
+        write_member(contexts() / name, Member("wss://master.example.org:7433", "g", Role.CLIENT, "ann"))
+        if authority:
+            (contexts() / name / AUTHORITY).write_text(authority)
+    assert _contexts_of(tmp_path / "state") == [contexts() / "mine"]

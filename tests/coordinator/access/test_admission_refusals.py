@@ -189,7 +189,7 @@ REFUSED: dict[str, tuple[Attempt, str, str]] = {
     "expired": (expired, "our certificate has expired", "its certificate has expired"),
     "taken back": (taken_back, "was taken back", "was taken back"),
     "another node's name": (another_node, "may not speak for node 'lab1'", "may not speak for node 'lab1'"),
-    "a person as a node": (person_as_node, "may not speak for node", "that of operator ann"),
+    "a person as a node": (person_as_node, "may not speak for node", "it comes from operator ann"),
     "a node as a person": (node_as_person, "a node may not ask what people ask", "a node may not ask"),
     "another grid's name": (of_another_grid, "is nobody who may connect", "is nobody who may connect"),
     "TLS 1.2": (old_tls, "Error", "it does not speak TLS 1.3"),

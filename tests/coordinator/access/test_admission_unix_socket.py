@@ -16,13 +16,13 @@ import pytest
 import pytest_asyncio
 from websockets.asyncio.client import connect
 
-from distributed_grid.coordinator.access import admission
 from distributed_grid.coordinator.access.admission import user_name
 from distributed_grid.coordinator.net.listener import bind_unix, closed_to_others
 from distributed_grid.protocol.codec import decode, encode
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import Failed, Hello, ListAccess, Refused, ShowJobs, Welcome
 from distributed_grid.protocol.placement import UID_RANGE
+from distributed_grid.runtime import accounts
 from distributed_grid.runtime.local import LOCAL_URI, SOCKET, NoSocket, dial, socket_path
 from tests.coordinator.ends import ClientEnd, Coordinator, client, coordinator, job, node
 
@@ -90,18 +90,40 @@ async def test_another_user_is_a_client_under_their_own_name_whatever_they_say(
     await end.close()
 
 
-async def test_a_node_does_not_come_in_by_the_socket(master: Coordinator) -> None:
+async def said_to_an_agent(folder: Path, uid: int) -> Welcome | Refused:
     hello = Hello(protocol=(1, 0), software="test", role="agent", name="n1", facts=node())
-    async with connect(LOCAL_URI, sock=dial(master.state_dir / SOCKET, 5.0)) as wire:
+    async with connect(LOCAL_URI, sock=dialled(folder, uid)) as wire:
         await wire.send(encode(0, [hello]))
-        answer = decode("ToAgent", bytes(await wire.recv()))[1][0]  # type: ignore[arg-type]
+        answer: Welcome | Refused = decode("ToAgent", bytes(await wire.recv()))[1][0]  # type: ignore[arg-type]
+        return answer
+
+
+async def test_an_agent_of_the_coordinators_own_user_comes_in(master: Coordinator) -> None:
+    assert isinstance(await said_to_an_agent(master.state_dir, os.geteuid()), Welcome)
+    async with asyncio.timeout(60):
+        while "n1" not in master.ledger.state.nodes:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert master.ledger.state.nodes["n1"].facts.address == "127.0.0.1"
+
+
+@as_root
+async def test_another_users_agent_does_not(master: Coordinator) -> None:
+    answer = await said_to_an_agent(master.state_dir, NOBODY)
     assert isinstance(answer, Refused) and answer.final and "may not speak for node 'n1'" in answer.what
-    assert not master.ledger.state.nodes
+    assert "client nobody, by its uid 65534" in answer.why and not master.ledger.state.nodes
+
+
+async def test_where_there_is_an_authority_a_node_needs_its_certificate(folder: Path) -> None:
+    async with coordinator(folder, founded=True) as founded:
+        await founded.server.listen_locally(folder)
+        answer = await said_to_an_agent(folder, os.geteuid())
+        assert isinstance(answer, Refused) and answer.final and "may not speak for node 'n1'" in answer.what
 
 
 ASK = """
 import os, socket, sys
 from websockets.sync.client import connect
+from distributed_grid.runtime import accounts
 from distributed_grid.runtime.local import LOCAL_URI
 from distributed_grid.protocol.codec import decode, encode
 from distributed_grid.protocol.messages import Hello
@@ -140,7 +162,8 @@ async def test_a_job_is_nobody_whichever_user_it_runs_as(master: Coordinator, ui
 
 
 async def test_a_connection_that_a_process_passed_on_before_it_ended_is_refused(master: Coordinator) -> None:
-    passed = ASK + "if os.fork() == 0:\n    import time; time.sleep(0.5); ask()\nos._exit(0)"
+    waits = "import time\n    while os.getppid() == parent: time.sleep(0.01)\n    ask()"
+    passed = ASK + f"parent = os.getpid()\nif os.fork() == 0:\n    {waits}\nos._exit(0)"
     said = await asked(master, "-c", passed, str(master.state_dir / SOCKET), str(os.geteuid()))
     assert said.startswith("Refused the process that connected is gone")
 
@@ -157,7 +180,7 @@ async def test_a_user_of_the_walls_is_refused(master: Coordinator, uid: int) -> 
 async def test_the_user_that_the_agents_unit_names_is_no_client(
     master: Coordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "UNITS", (tmp_path,))
+    monkeypatch.setattr(accounts, "UNITS", (tmp_path,))
     (tmp_path / "grid-agent.service").write_text("[Service]\nUser=nobody\n")
     (tmp_path / "grid-agent.service.d").mkdir()
     (tmp_path / "grid-agent.service.d" / "x.conf").write_text(f"[Service]\nUser={NAMELESS}\n")

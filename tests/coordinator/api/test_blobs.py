@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -286,11 +287,34 @@ async def test_a_job_that_was_submitted_is_answered_also_when_nobody_remembers_w
         await grid.stored()
         for one in (ann, worker):
             await one.close()
+    (senders,) = tmp_path.rglob("senders")
+    shutil.rmtree(senders)  # as after a power cut
     async with coordinator(tmp_path) as grid:
         ann = await client(grid.url)
         assert (await submitted(ann, 1, blob_hash(MANIFEST))).jobs == first.jobs
         assert (await submitted(ann, 2, blob_hash(MANIFEST), "another")).code == "unavailable", "send them again"
         await ann.close()
+
+
+async def test_the_next_coordinator_knows_who_has_sent_what(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        ann = await client(grid.url, "ann/../é")
+        await ship(ann, SECRET, MANIFEST)
+        await ann.close()
+    async with coordinator(tmp_path) as grid:
+        ann, eve = await client(grid.url, "ann/../é"), await client(grid.url, "eve")
+        assert (await submitted(eve, 1, blob_hash(MANIFEST))).code == "unavailable"
+        assert isinstance(await submitted(ann, 2, blob_hash(MANIFEST)), Submitted)
+        for one in (ann, eve):
+            await one.close()
+
+
+async def test_of_what_is_dropped_nobody_is_remembered_as_the_sender(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path / "blobs", lambda: (), most=10)
+    await send(Uploads(blobs, user="ann"), parts())
+    os.utime(blobs._path(HASH), (1_000_000, 1_000_000))
+    await send(Uploads(blobs, user="ann"), parts(b"last", blob_hash(b"last")))
+    assert blobs.sent_by("ann") == [blob_hash(b"last")] and blobs.sent_by("eve") == []
 
 
 async def test_a_node_gets_the_files_of_the_jobs_that_it_was_granted_and_of_no_other(tmp_path: Path) -> None:

@@ -9,13 +9,16 @@ import pytest
 from distributed_grid.coordinator.api import lookup
 from distributed_grid.coordinator.api.lookup import Lookup
 from distributed_grid.coordinator.core.commands import RecordJob
+from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Ended, Job
 from distributed_grid.coordinator.core.views import Visibility
+from distributed_grid.coordinator.store.store import ENDED_JOBS
 from distributed_grid.protocol.boosts import Boost, needs
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Request, State
 from distributed_grid.protocol.messages import Boosts, BoostView, ListBoosts, ListJobs, RayNode, joined, next_page
 from distributed_grid.protocol.messages.roles import Reach
 from distributed_grid.protocol.resources import ResourceType
+from tests.coordinator.core.scene import facts, join
 from tests.coordinator.ends import coordinator
 
 LENT = Boost("gpu-master", "192.0.2.1:6379", ResourceType.CPU, 1000)
@@ -68,6 +71,22 @@ def test_a_short_list_is_one_answer() -> None:
     assert told(whole) == (whole, 1)
 
 
+def test_nodes_are_listed_in_the_order_of_their_numbers_over_all_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "LIST_BYTES", 1000)
+    ledger = Ledger()
+    for number in (10, 2, 33, 1, 7, 20, 3):
+        join(ledger, facts(f"lab{number}"))
+    found: list[str] = []
+    past, pages = "", 0
+    while True:
+        page, past = lookup.node_page(ledger.state, 1.0, past)
+        found += [view.facts.name for view in page]
+        pages += 1
+        if not past:
+            break
+    assert found == ["lab1", "lab2", "lab3", "lab7", "lab10", "lab20", "lab33"] and pages > 1
+
+
 async def test_boosts_that_have_ended_are_found_among_jobs_however_many_newest_first(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as grid:
         ended = []
@@ -76,7 +95,7 @@ async def test_boosts_that_have_ended_are_found_among_jobs_however_many_newest_f
             spec = JobSpec(("ray",), boost=lent)
             made = Job(id=f"j-{number:012}", key=f"k{number}", user="ann", spec=spec, request=ASKED, submitted=1.0)
             made.phase = Ended(outcome=Outcome(Cause.EXITED), at=10.0 + number)
-            ended.append(RecordJob(made))
+            ended.append(RecordJob(made, new=True))
         grid.store.commit(grid.store.snapshot(ended, 400.0))
         found, sight = Lookup(grid.ledger.state, grid.store, grid.driver), Visibility("ann", Reach.ALL)
         asked = ListJobs(id=1, ended=True, states=(State.ENDED,), limit=2, boosts=True)
@@ -84,6 +103,6 @@ async def test_boosts_that_have_ended_are_found_among_jobs_however_many_newest_f
         assert ([view.id[-3:] for view in first.jobs], first.more) == (["250", "150"], True)
         rest = found.newest(sight, next_page(msgspec.structs.replace(asked, limit=200), first, 2))
         assert ([view.id[-3:] for view in rest.jobs], rest.more) == (["050"], False)
-        wanted = "SELECT body FROM jobs WHERE state = 'ended' AND boost = 1 ORDER BY ended DESC, id DESC"
+        wanted = f"{ENDED_JOBS} WHERE boost = 1 ORDER BY ended DESC, id DESC"
         plan = sqlite3.connect(tmp_path / "grid.db").execute(f"EXPLAIN QUERY PLAN {wanted}").fetchall()
-        assert "jobs_boosts" in str(plan), "by their own index"
+        assert "ended_boosts" in str(plan), "by their own index"

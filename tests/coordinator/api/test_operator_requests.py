@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from distributed_grid.coordinator.api.operator_requests import NODES_MOST, AccessRequests, NoAuthority, order
-from distributed_grid.coordinator.core.commands import DrainAsked, ForgetAsked, LabelAsked, UndrainAsked
+from distributed_grid.coordinator.core.commands import DrainAsked, ForgetAsked, LabelAsked, SetAsked, UndrainAsked
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.messages import DrainNodes, ForgetNodes, LabelNodes, ListAccess, UndrainNodes
-from distributed_grid.protocol.nodes import REASON_CHARS
+from distributed_grid.protocol.messages import DrainNodes, ForgetNodes, LabelNodes, ListAccess, SetNodes, UndrainNodes
+from distributed_grid.protocol.nodes import REASON_CHARS, Lending, OwnerPolicy
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,10 @@ from distributed_grid.protocol.nodes import REASON_CHARS
         (DrainNodes(1, ("a", "b"), "x" * 9_999, 60.0), DrainAsked(7, ("a", "b"), "ada", "x" * REASON_CHARS, 60.0)),
         (UndrainNodes(1, ("a",)), UndrainAsked(7, ("a",), "ada")),
         (LabelNodes(1, ("a",), {"room": "b"}), LabelAsked(7, ("a",), {"room": "b"}, "ada")),
+        (
+            SetNodes(1, ("a",), Lending(max_share_cpu=2.0), ("can_share",)),
+            SetAsked(7, ("a",), Lending(max_share_cpu=2.0), ("can_share",), "ada"),
+        ),
         (ForgetNodes(1, ("a",)), ForgetAsked(7, ("a",), "ada")),
     ],
     ids=lambda value: type(value).__name__,
@@ -33,8 +37,11 @@ def test_an_order_is_an_event_with_the_name_of_the_operator(message: Any, event:
         UndrainNodes(1, ("a",) * (NODES_MOST + 1)),
         DrainNodes(1, ("a",), "", math.inf),
         LabelNodes(1, ("a",), {"not a label": "x"}),
+        SetNodes(1, ("a",)),
+        SetNodes(1, ("a",), Lending(owner_policy=OwnerPolicy.CONTINUE)),
+        SetNodes(1, ("a",), unset=("priority",)),
     ],
-    ids=["no node", "too many", "no deadline", "no label"],
+    ids=["no node", "too many", "no deadline", "no label", "nothing set", "not by orders", "not unset by orders"],
 )
 def test_an_order_that_cannot_be_draws_no_token(message: Any) -> None:
     drawn: list[int] = []

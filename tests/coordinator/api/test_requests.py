@@ -7,21 +7,24 @@ from typing import Any
 import pytest
 
 from distributed_grid.coordinator.client import GridClient
-from distributed_grid.protocol.jobs import Cause, Request, State
+from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import (
     AskWhy,
     Cancel,
     Done,
+    Exited,
     Failed,
     GetShared,
     GetStatus,
     Heartbeat,
     Jobs,
     JobUpdate,
+    Launch,
     ListJobs,
     Shared,
     ShowJobs,
     SignalJob,
+    Started,
     Status,
     Stop,
     Why,
@@ -35,6 +38,7 @@ from tests.coordinator.ends import (
     coordinator,
     job,
     runs_on,
+    until_away,
 )
 
 
@@ -93,6 +97,35 @@ async def test_lists_are_bounded_newest_first_and_keep_secrets(tmp_path: Path) -
         assert (await ann.ask(ListJobs(205, ended=True, user="bob"))).jobs == ()
         await ann.close()
         await worker.close()
+
+
+async def test_a_list_of_what_failed_has_neither_what_exited_with_0_nor_what_was_cancelled(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        ends = {
+            "true": Outcome(Cause.EXITED),
+            "false": Outcome(Cause.EXITED, code=3),
+            "gone": Outcome(Cause.SIGNALLED, signal=9),
+        }
+
+        def runs(launch: Launch) -> list[Any]:
+            return [
+                Started(allocation=launch.allocation),
+                Exited(allocation=launch.allocation, outcome=ends[launch.spec.argv[0]]),
+            ]
+
+        worker, ann = await agent(grid.url, runs=runs), await client(grid.url)
+        names = await ann.submit(*(job(word) for word in ("true", "false", "gone")))
+        for name in names:
+            await ann.ended(name)
+        await worker.close()
+        await until_away(grid)  # else it may be given the next job
+        (waiting,) = await ann.submit(job("true"), watch=False)
+        await grid.stored()
+        failed = await ann.ask(ListJobs(201, ended=True, states=(State.ENDED,), failed=True))
+        assert {view.id for view in failed.jobs} == set(names[1:])
+        both = await ann.ask(ListJobs(202, ended=True, states=(State.WAITING, State.ENDED), failed=True))
+        assert {view.id for view in both.jobs} == {*names[1:], waiting}
+        await ann.close()
 
 
 async def test_a_list_goes_on_behind_what_one_answer_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

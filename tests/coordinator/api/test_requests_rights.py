@@ -14,8 +14,10 @@ import pytest_asyncio
 from distributed_grid.protocol import messages as m
 from distributed_grid.protocol.groups import Array
 from distributed_grid.protocol.identity import PEOPLE, Role
-from distributed_grid.protocol.jobs import After, Cause, Dependency, JobSpec, Outcome, Request, State
+from distributed_grid.protocol.jobs import After, Cause, Dependency, JobSpec, Outcome, Priority, Request, State
+from distributed_grid.protocol.messages.rights import Rights, Whose
 from distributed_grid.protocol.messages.roles import Reach, reach
+from distributed_grid.protocol.nodes import Lending
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Resources, ResourceType
 from tests.coordinator.ends import AgentEnd, ClientEnd, Coordinator, agent, client, coordinator, job, node
@@ -47,6 +49,7 @@ NAMING: dict[str, tuple[type, Callable[[int, str], Any]]] = {
     "output": (m.WantOutput, lambda n, job: m.WantOutput(n, f"{job}.1", "stdout", 0, 10)),
     "files": (m.WantFiles, lambda n, job: m.WantFiles(n, f"{job}.9", ("*",))),
     "file": (m.WantFile, lambda n, job: m.WantFile(n, f"{job}.9", "x", 0, 10)),
+    "input": (m.PutInput, lambda n, job: m.PutInput(n, f"{job}.9", 0, b"x")),
     "after": (m.Submit, lambda n, job: m.Submit(n, (_after(job),))),
     "near": (m.Submit, lambda n, job: m.Submit(n, (of_request(constraints=Constraints(near=(job,))),))),
     "dry run": (m.AskWhy, lambda n, job: m.AskWhy(n, request=of_request(constraints=Constraints(near=(job,))).request)),
@@ -65,7 +68,12 @@ OTHERS: dict[type, Callable[[int], Any]] = {
     m.DrainNodes: lambda n: m.DrainNodes(n, ("none",)),
     m.UndrainNodes: lambda n: m.UndrainNodes(n, ("none",)),
     m.LabelNodes: lambda n: m.LabelNodes(n, ("none",), {"a": "b"}),
+    m.SetNodes: lambda n: m.SetNodes(n, ("none",), Lending(can_share=False)),
+    m.GetSettings: lambda n: m.GetSettings(n, "n1"),
+    m.ReloadSettings: m.ReloadSettings,
     m.ForgetNodes: lambda n: m.ForgetNodes(n, ("none",)),
+    m.GetQuota: m.GetQuota,
+    m.SetRights: lambda n: m.SetRights(n, Whose.USER, "ann", Rights(cores=8000)),
     m.RequestBoost: lambda n: m.RequestBoost(n, "k", "n1", ResourceType.CPU, 1.0),
     m.ListBoosts: m.ListBoosts,
     m.MakeToken: lambda n: m.MakeToken(n, Role.VIEWER),
@@ -163,7 +171,7 @@ async def test_a_job_can_be_named_by_who_reaches_it_and_to_others_it_does_not_ex
             elif reached is Reach.OWN and who != "ann":
                 assert here == nowhere, cell
                 assert "no job" in here or "no allocation" in here, cell
-            elif what in ("show some members", "near", "dry run", "files", "file"):
+            elif what in ("show some members", "near", "dry run", "files", "file", "input"):
                 continue  # there is not one of each
             elif what != "output" or named in scene.granted:
                 assert here != nowhere and "no job" not in here and "no allocation" not in here, cell
@@ -258,3 +266,28 @@ async def test_the_key_of_anothers_submission_and_the_beginning_of_its_id_lead_n
         assert isinstance(answer, m.Failed) and theirs not in str(answer)
     (last,) = (await scene.bob.ask(m.ShowJobs(next(numbers), ("last",)))).jobs
     assert last.id == mine
+
+
+async def test_a_client_sees_its_own_rights_and_an_operator_those_of_all(scene: Scene) -> None:
+    given = await scene.op.ask(m.SetRights(1, Whose.USER, "ann", Rights(cores=8000, jobs_waiting=5)))
+    assert isinstance(given, m.Done) and given.text == "ann has: --cores 8 --jobs-waiting 5"
+    (mine,) = (await scene.ann.ask(m.GetQuota(2))).quotas
+    assert (mine.name, mine.rights.cores, mine.holds.cpu, mine.waiting) == ("ann", 8000, 2000, 4)
+    theirs = await scene.bob.ask(m.GetQuota(3, "ann"))
+    assert isinstance(theirs, m.Failed) and theirs.code == "not-allowed" and "ann" not in theirs.what
+    assert [one.name for one in (await scene.bob.ask(m.GetQuota(4))).quotas] == ["bob"]
+    assert [one.name for one in (await scene.op.ask(m.GetQuota(5))).quotas] == ["", "ann", "op"]
+    assert [one.name for one in (await scene.op.ask(m.GetQuota(6, "bob"))).quotas] == ["bob"]
+    raw = (scene.grid.state_dir / "audit.log").read_text()
+    assert '"rights":"--cores 8 --jobs-waiting 5"' in raw.replace('": "', '":"')
+
+
+async def test_a_client_is_refused_what_its_rights_do_not_allow_and_told_whom_to_ask(scene: Scene) -> None:
+    await scene.op.ask(m.SetRights(1, Whose.DEFAULT, "", Rights(highest_priority=Priority.HIGH)))
+    urgent = of_request(priority=Priority.URGENT)
+    for asked in (m.Submit(2, (urgent,)), m.AskWhy(3, request=urgent.request)):
+        told = await scene.ann.ask(asked)
+        assert isinstance(told, m.Failed) and told.code == "not-allowed", told
+        assert told.why == "the highest priority of ann is high"
+        assert told.hint.endswith("have an operator run: grid quota set ann --highest-priority urgent")
+    assert isinstance(await scene.op.ask(m.Submit(4, (of_request(priority=Priority.URGENT),))), m.Submitted)

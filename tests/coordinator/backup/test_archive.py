@@ -39,7 +39,7 @@ async def test_a_backup_of_a_running_coordinator_shows_one_moment_with_what_its_
     assert check(lost.backup).findings == []
     with open_read_only(lost.backup) as db:
         what = content(db)
-        states = dict(db.execute("SELECT id, state FROM jobs").fetchall())
+        states = dict(db.execute("SELECT id, state FROM whole").fetchall())
     assert (what.live, what.ended, what.backup, what.epoch) == (2, 1, True, lost.epoch)
     assert states == {lost.jobs["over"]: "ended", lost.jobs["runs"]: "running", lost.jobs["waits"]: "waiting"}
     assert blob_path(lost.backup, BUNDLE).read_bytes() == MANIFEST
@@ -111,6 +111,12 @@ def test_what_is_no_backup_is_never_replaced(tmp_path: Path, make: Callable[[Pat
         backup(state, target, force=True)
     assert inode == target.stat().st_ino
     assert inside <= stores(target) if target.is_dir() else text == target.read_text()
+
+
+def test_a_backup_into_a_directory_that_is_not_there_says_how_to_make_it(tmp_path: Path) -> None:
+    with pytest.raises(GridError, match="cannot be written") as caught:
+        backup(a_store(tmp_path / "state"), tmp_path / "no such" / "backup", force=False)
+    assert caught.value.hint == f"mkdir -p '{tmp_path}/no such', then the same again"
 
 
 def test_an_empty_directory_is_filled(tmp_path: Path) -> None:

@@ -20,10 +20,17 @@ async def test_a_store_that_is_being_written_is_found_sound(lost: Lost) -> None:
 
 
 HARM = {
-    "UPDATE jobs SET state = 'ended' WHERE state = 'waiting'": "its state is 'ended' in the table and",
-    "UPDATE jobs SET node = 'n9' WHERE state = 'running'": "its node is 'n9' in the table and 'n1' inside",
-    "UPDATE jobs SET body = x'93' WHERE state = 'waiting'": "its record cannot be read",
-    "UPDATE jobs SET allocation = NULL WHERE state = 'running'": "what it holds is not kept",
+    "UPDATE changes SET state = 'lost' WHERE state = 'running'": "its state is 'lost' in the table and",
+    "UPDATE ended SET ended = 7 WHERE n = (SELECT min(n) FROM ended)": "its ended is 7.0 in the table and",
+    "UPDATE changes SET node = 'n9' WHERE state = 'running'": "its node is 'n9' in the table and 'n1' inside",
+    "UPDATE jobs SET body = x'93' WHERE n = (SELECT min(n) FROM live)": "its record cannot be read",
+    "UPDATE changes SET body = x'93' WHERE state = 'running'": "its record cannot be read",
+    "UPDATE changes SET allocation = NULL WHERE state = 'running'": "what it holds is not kept",
+    "DELETE FROM live WHERE n = (SELECT min(n) FROM live)": "a job has no state",
+    "INSERT INTO live SELECT min(n) FROM ended": "a job that has ended is live",
+    "INSERT INTO live VALUES (1000)": "a live job is missing",
+    "INSERT INTO changes VALUES (9, 'lost', 'n1', x'00', NULL, 0, NULL)": "what has changed of a live job is of none",
+    "INSERT INTO ended VALUES (1000, 'ann', 7.0, 0, 0, x'00', 0)": "an ended job is missing",
     "DELETE FROM nodes": "is on n1, which is not a node that is known",
     "UPDATE nodes SET name = 'n2'": "its name is 'n2' in the table and 'n1' inside",
     "INSERT INTO past_allocations (id, node, body, sum) VALUES ('j-1.1', 'n1', x'00', 0)": "its record cannot be read",
@@ -43,10 +50,10 @@ async def test_each_way_in_which_a_store_can_be_wrong_is_found(lost: Lost, harm:
 
 async def test_what_is_held_beyond_what_a_node_has_is_found(lost: Lost) -> None:
     with sqlite3.connect(lost.backup / STORE) as db:
-        (held,) = db.execute("SELECT allocation FROM jobs WHERE state = 'running'").fetchone()
+        (held,) = db.execute("SELECT allocation FROM changes WHERE state = 'running'").fetchone()
         changed = msgspec.msgpack.decode(held)
         changed["grant"]["cores"] = [0, 77]
-        db.execute("UPDATE jobs SET allocation = ? WHERE state = 'running'", (msgspec.msgpack.encode(changed),))
+        db.execute("UPDATE changes SET allocation = ? WHERE state = 'running'", (msgspec.msgpack.encode(changed),))
     (found,) = check(lost.backup).findings
     assert "core 77 of n1 is held and does not exist" in found.what
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from distributed_grid.coordinator.client import (
@@ -20,7 +21,7 @@ from distributed_grid.coordinator.client import (
     describe_job,
     shipping,
 )
-from distributed_grid.coordinator.client.shipping import ShippingError, scan
+from distributed_grid.coordinator.client.shipping import ShippingError, ShippingWarning, scan
 from distributed_grid.protocol.bundle import decode_manifest
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Cause, JobView, Outcome, Priority, State
@@ -29,8 +30,10 @@ from distributed_grid.protocol.messages import (
     FileData,
     FileEntry,
     Files,
+    InputTaken,
     Launch,
     Output,
+    PutInput,
     Signal,
     Started,
     WantFile,
@@ -241,6 +244,29 @@ def test_amounts_are_read_in_the_seeds_units_and_a_job_has_a_core() -> None:
     assert describe_job("x", gpus="0.25", cpus=2).request.resources == Resources(cpu=2000, gpu=250)
     assert describe_job(["a b", "c"], time_limit="1h30m").spec.time_limit == 5400
     assert describe_job("x").key != describe_job("x").key
+    assert (
+        describe_job("x", only=iter(["n1"])).request.constraints == describe_job("x", only=["n1"]).request.constraints
+    )
+
+
+def test_jobs_that_ask_for_the_same_share_what_was_made_of_it_and_nothing_else() -> None:
+    options: dict[str, Any] = {
+        "cpus": 2,
+        "labels": ["a=b"],
+        "retry_on": ["lost"],
+        "warn_signal": "USR1@5",
+        "time_limit": 60,
+    }
+    one, other = describe_job("x", **options), describe_job("y", **options)
+    assert one.request is other.request and one.spec.limits is other.spec.limits
+    assert describe_job("x", **options | {"cpus": 3}).request == msgspec.structs.replace(
+        one.request, resources=Resources(cpu=3000)
+    )
+    for _ in range(2):
+        with pytest.raises(BadValue):
+            describe_job("x", time_limit=[1])  # type: ignore[arg-type]
+        with pytest.raises(BadValue):
+            describe_job("x", memory=["4G"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -476,6 +502,59 @@ async def test_a_file_that_changes_on_the_way_is_shipped_as_it_is_then(tmp_path:
             await client.ship(here)
 
 
+async def test_a_program_is_warned_of_what_is_not_shipped(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/.env").write_text("TOKEN=1")
+    (tmp_path / "here/out").symlink_to("/etc/passwd")
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        with pytest.raises(BadValue, match="'both'"):
+            await client.ship(tmp_path / "here", links="both")
+        with pytest.raises(ShippingError, match="too large"):
+            await client.ship(tmp_path / "here", links="skip", secrets=True, ceiling=1)
+        with pytest.warns(ShippingWarning) as warned:
+            bundle = await client.ship(tmp_path / "here", links="skip")
+        said = [str(one.message) for one in warned if one.category is ShippingWarning]
+        assert [(".env" in one, "out ->" in one) for one in said] == [
+            (True, False),
+            (False, True),
+        ]
+        assert not decode_manifest((tmp_path / "blobs" / bundle[:2] / bundle).read_bytes()).entries
+
+
+# --- standard input ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_cannot_be_standard_input_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        with pytest.raises(BadValue, match="standard input cannot be str"):
+            await client.run("cat", stdin="text")  # type: ignore[arg-type]
+        assert await client.jobs() == []
+
+
+async def test_a_piece_that_is_no_bytes_ends_the_job_and_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuts: list[str] = []
+
+    class TakesInput(DataEnd):
+        async def react(self, message: Any) -> None:
+            await super().react(message)
+            if isinstance(message, PutInput):
+                await self.say(InputTaken(message.id, until=100, over=bool(message.cut)))
+                if message.cut:
+                    cuts.append(message.cut)
+                    await finish_known(worker, message.allocation.rpartition(".")[0])
+
+    monkeypatch.setattr(ends, "DataEnd", TakesInput)
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        worker = await agent(grid.url, runs=runs_on)
+        async with asyncio.timeout(60):
+            with pytest.raises(TypeError, match="bytearray"):
+                await client.run("cat", stdin=["text"])  # type: ignore[list-item]
+        assert len(cuts) == 1 and "TypeError" in cuts[0]
+        await worker.close()
+
+
 class FilesData(DataEnd):
     """A node with two files in a job's working directory, and with what a node must not be able to do."""
 
@@ -574,3 +653,89 @@ def test_every_job_has_a_key_of_its_own_in_forked_processes_too() -> None:
     os.close(writer)
     assert before < ours and theirs[:24] != ours[:24]
     assert len({describe_job("true").key for _ in range(1000)}) == 1000
+
+
+# --- event loops ------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_is_used_in_another_event_loop_says_so(tmp_path: Path) -> None:
+    """A loop that is closed, and one that runs in a thread of its own: nobody would serve the connection in either."""
+    with asyncio.Runner() as first:
+        made = coordinator(tmp_path)
+        grid = first.run(made.__aenter__())
+        client = GridClient(grid.url)
+        first.run(client.connect())
+        for call in (client.status, client.connect, lambda: client.wait("last"), client.close):
+            with pytest.raises(GridError, match="belongs to another event loop") as caught:
+                asyncio.run(asyncio.wait_for(call(), 60))
+            assert "still exists" in caught.value.why and "distributed_grid.sync" in caught.value.hint
+        assert first.run(client.jobs()) == []  # where it belongs, it is as it was
+        first.run(client.close())
+        first.run(made.__aexit__(None, None, None))
+
+
+def test_a_client_whose_event_loop_is_closed_is_closed_and_used_in_another(tmp_path: Path) -> None:
+    with asyncio.Runner() as serving:
+        made = coordinator(tmp_path)
+        grid = serving.run(made.__aenter__())
+
+        async def here(work: Any) -> Any:
+            """In a loop of its own, while the coordinator's goes on."""
+            return await asyncio.to_thread(asyncio.run, work)
+
+        async def both() -> None:
+            client = GridClient(grid.url)
+            await here(client.connect())
+            with pytest.raises(GridError, match="belongs to another event loop") as caught:
+                await here(client.jobs())
+            assert "is closed" in caught.value.why and caught.value.hint.startswith("close it first")
+
+            async def again() -> Any:
+                await client.close()
+                async with client:
+                    return await client.jobs()
+
+            for _ in range(2):
+                assert await here(again()) == []
+
+        serving.run(both())
+        serving.run(made.__aexit__(None, None, None))
+
+
+# --- commands as text -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("echo a | cat", "|"),
+        ("make && make test", "&&"),
+        ("a || b", "||"),
+        ("python x.py > out", ">"),
+        ("python x.py >out", ">out"),
+        ("python x.py 2>&1", "2>&1"),
+        ("cat < in", "<"),
+        ("cd x; ls", "x;"),
+        ("sleep 1 &", "&"),
+    ],
+)
+def test_a_command_for_a_shell_is_refused_with_what_to_write(command: str, word: str) -> None:
+    with pytest.raises(BadValue, match="no shell runs the command") as caught:
+        describe_job(command)
+    assert caught.value.what.startswith(repr(word))
+    assert f'["sh", "-c", "{command}"]' in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("command", "argv"),
+    [
+        ("grep 'a|b' file", ("grep", "a|b", "file")),
+        ("echo '|' \"&&\" \\; \\|", ("echo", "|", "&&", ";", "|")),
+        ("curl http://x/?a=1&b=2", ("curl", "http://x/?a=1&b=2")),
+        ("find . -exec ls {} ';'", ("find", ".", "-exec", "ls", "{}", ";")),
+        ("sh -c 'echo a | cat'", ("sh", "-c", "echo a | cat")),
+        ("awk '$1 > 3' f", ("awk", "$1 > 3", "f")),
+    ],
+)
+def test_a_command_that_a_shell_would_pass_on_is_taken(command: str, argv: tuple[str, ...]) -> None:
+    assert describe_job(command).spec.argv == argv

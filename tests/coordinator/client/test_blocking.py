@@ -48,6 +48,16 @@ async def test_a_job_is_run_and_its_result_has_its_output(tmp_path: Path) -> Non
         await worker.close()
 
 
+async def test_what_cannot_be_standard_input_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
+    def run(client: GridClient) -> list[Any]:
+        with pytest.raises(BadValue, match="standard input cannot be str"):
+            client.run("cat", stdin="text")  # type: ignore[arg-type]
+        return client.jobs()
+
+    async with coordinator(tmp_path) as grid:
+        assert await aside(run, grid.url) == []
+
+
 async def test_a_job_is_followed_from_running_to_its_end(tmp_path: Path) -> None:
     def follow(client: GridClient) -> list[State]:
         states = []

@@ -6,7 +6,10 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.client.output import (
+    ALL_READ,
     EMPTY_SECONDS,
+    HOLD_AGAIN,
+    HOLD_SECONDS,
     KEPT_BYTES,
     RETRY_SECONDS,
     TRIES,
@@ -40,8 +43,14 @@ def ended(**outcome: Any) -> JobView:
 class Reading:
     """A reader of one stream, and what it has read."""
 
-    def __init__(self, streams: tuple[str, ...] = ("stdout",), until_now: bool = False) -> None:
-        self.output = JobOutput(streams, until_now)
+    def __init__(
+        self,
+        streams: tuple[str, ...] = ("stdout",),
+        until_now: bool = False,
+        reader: str = "",
+        attempt: int | None = None,
+    ) -> None:
+        self.output = JobOutput(streams, until_now, reader, attempt)
         self.read = b""
         self.gaps: list[int] = []
         self._number = 0
@@ -100,8 +109,8 @@ def test_a_node_that_has_nothing_is_asked_again_after_a_pause() -> None:
 
 def test_nothing_is_asked_of_a_job_that_has_not_begun() -> None:
     reading = Reading()
-    for state in (State.WAITING, State.STARTING):
-        reading.told(view(state=state))
+    for state, allocation in ((State.WAITING, ""), (State.STARTING, "j.1")):
+        reading.told(view(state=state, allocation=allocation))
         assert reading.asks() == []
     reading.told(RUNNING)
     assert [(one.allocation, one.stream, one.offset) for one in reading.asks()] == [("j.1", "stdout", 0)]
@@ -178,10 +187,10 @@ def test_the_node_of_a_running_job_is_asked_on_and_that_of_an_ended_one_not_for_
     for _ in range(2 * TRIES):
         reading.answered(reading.asks(now)[0], now, error="unavailable: n1 is not connected")
         now += RETRY_SECONDS
-    assert reading.output.missing() is None
+    assert reading.output.incomplete() is None
     reading.told(ended(stdout_size=6, stdout_tail=b"f"))
     reading.answered(reading.asks(now)[0], now, error="unavailable: n1 is not connected")
-    missing = reading.output.missing()
+    missing = reading.output.incomplete()
     assert missing is not None and "n1 is not connected" in missing.missing and reading.output.over
 
 
@@ -189,7 +198,7 @@ def test_what_is_gone_for_good_is_not_asked_for_twice() -> None:
     reading = Reading()
     reading.told(ended(stdout_size=6, stdout_tail=b"f"))
     reading.answered(reading.asks()[0], error="it was removed")
-    assert reading.output.missing() is not None
+    assert reading.output.incomplete() is not None
 
 
 def test_an_answer_to_another_question_is_nothing() -> None:
@@ -217,3 +226,109 @@ def test_a_result_carries_the_last_bytes_of_each_stream() -> None:
     result = reader.result()
     assert reader.output.over and (result.exit_code, result.success, result.stderr) == (3, False, "err")
     assert len(result.stdout_bytes) == KEPT_BYTES and result.truncated and result.output_error == ""
+
+
+def test_bytes_that_are_gone_make_the_output_incomplete() -> None:
+    reading = Reading()
+    reading.told(RUNNING)
+    reading.answered(reading.asks()[0], data=b"abc")
+    assert reading.output.incomplete() is None
+    reading.answered(reading.asks()[0], now=0.1, offset=10, data=b"xyz")
+    reading.told(ended(stdout_size=13, stdout_tail=b"z"))
+    stream = reading.output.incomplete()
+    assert reading.output.over and stream is not None
+    assert stream.incomplete().startswith("7 bytes of stdout are gone: ")
+
+
+def test_a_result_says_that_bytes_in_it_are_gone() -> None:
+    reader = ResultReader(ended(stdout_size=13, stdout_tail=b"z"))
+    reader.output.update(ended(stdout_size=13, stdout_tail=b"z"))
+    (question,) = [one for one in reader.output.questions(iter(range(1, 9)).__next__, 0.0) if one.stream == "stdout"]
+    for piece in reader.output.take(Output(id=question.id, offset=10, data=b"xyz", gap=10), 0.0):
+        reader.add(piece)
+    assert "10 bytes of stdout are gone" in reader.result().output_error
+
+
+def test_an_attached_reader_says_so_with_each_question_and_also_when_it_takes_no_more() -> None:
+    reading = Reading(reader="me")
+    reading.told(RUNNING)
+    (question,) = reading.asks()
+    assert (question.reader, question.offset, question.wait) == ("me", 0, HOLD_SECONDS)
+    reading.answered(question, data=b"abc")
+
+    def full(now: float) -> list[WantOutput]:
+        return reading.output.questions(reading._next, now, lambda name: False)
+
+    assert full(HOLD_AGAIN - 0.1) == []
+    (held,) = full(HOLD_AGAIN)
+    assert (held.reader, held.offset, held.size, held.wait) == ("me", 3, 0, 0.0)
+    assert full(HOLD_AGAIN + 1) == []
+    reading.answered(held)
+    (question,) = reading.asks(HOLD_AGAIN + 1)
+    assert question.offset == 3, "the answer to that is nothing"
+
+
+def test_a_reader_who_only_looks_holds_nothing() -> None:
+    reading = Reading()
+    reading.told(RUNNING)
+    reading.answered(reading.asks()[0], data=b"abc")
+    assert reading.output.questions(reading._next, 100 * HOLD_AGAIN, lambda name: False) == []
+    assert reading.output.leave(reading._next) == []
+
+
+def test_an_attached_reader_that_leaves_has_read_all() -> None:
+    reading = Reading(("stdout", "stderr"), reader="me")
+    reading.told(RUNNING)
+    reading.asks()
+    reading.output.drop("stderr")
+    (dropped,) = reading.asks()
+    assert (dropped.stream, dropped.offset, dropped.size) == ("stderr", ALL_READ, 0)
+    (left,) = reading.output.leave(reading._next)
+    assert (left.stream, left.offset) == ("stdout", ALL_READ)
+
+
+def test_the_next_attempt_is_held_while_the_one_before_is_read() -> None:
+    again = msgspec.structs.replace(RUNNING.request, requeue=True)
+    reading = Reading(reader="me")
+    reading.told(view(request=again))
+    reading.answered(reading.asks()[0], data=b"abc")
+    reading.told(view(request=again, allocation="j.2", taken_back=1))
+    held, question = reading.asks()
+    assert (held.allocation, held.offset, held.size) == ("j.2", 0, 0)
+    assert (question.allocation, question.offset) == ("j.1", 3)
+    left = [(one.allocation, one.offset) for one in reading.output.leave(reading._next)]
+    assert left == [("j.1", ALL_READ), ("j.2", ALL_READ)], "neither waits for who has left"
+
+
+def test_one_attempt_is_read_by_its_number() -> None:
+    reading = Reading(until_now=True, attempt=1)
+    reading.told(view(state=State.ENDED, allocation="j.3", outcome=Outcome(Cause.EXITED, stdout_size=1)))
+    (question,) = reading.asks()
+    assert question.allocation == "j.1"
+    reading.answered(question, data=b"abc", end=True)
+    assert reading.read == b"abc" and reading.output.done and reading.asks() == []
+
+
+def test_all_attempts_are_read_one_after_another() -> None:
+    reading = Reading(until_now=True, attempt=0)
+    reading.told(view(allocation="j.2"))
+    for data in (b"one ", b"two"):
+        (question,) = reading.asks()
+        reading.answered(question, data=data, end=True)
+    assert reading.read == b"one two" and reading.output.done
+
+
+def test_an_attempt_that_cannot_be_read_is_missing() -> None:
+    reading = Reading(until_now=True, attempt=1)
+    reading.told(view(allocation="j.2"))
+    reading.answered(reading.asks()[0], error="the output is not kept on the node any more")
+    stream = reading.output.incomplete()
+    assert reading.output.done and stream is not None and "not kept" in stream.missing
+
+
+def test_what_a_job_wrote_before_it_waits_again_is_there() -> None:
+    reading = Reading(until_now=True)
+    reading.told(view(state=State.WAITING, taken_back=1))
+    reading.answered(reading.asks()[0], data=b"abc")
+    reading.answered(reading.asks()[0], end=True)
+    assert reading.read == b"abc" and reading.output.done

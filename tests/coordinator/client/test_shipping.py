@@ -2,13 +2,23 @@
 
 import os
 import subprocess
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distributed_grid.coordinator.client import shipping
-from distributed_grid.coordinator.client.shipping import HashCache, ShippingError, asked_for, scan
+from distributed_grid.coordinator.client.shipping import (
+    Changed,
+    HashCache,
+    Links,
+    ShippingError,
+    ShippingRules,
+    asked_for,
+    scan,
+)
 from distributed_grid.protocol.bundle import Kind, blob_hash, decode_manifest, hasher
 
 
@@ -123,11 +133,12 @@ def test_a_directory_above_the_ceiling_is_refused_with_its_largest_entries_and_t
     put(tmp_path, "models/b", "x" * 3000)
     put(tmp_path, "small")
     with pytest.raises(ShippingError) as caught:
-        scan(tmp_path, ceiling=5000)
+        scan(tmp_path, ShippingRules(ceiling=5000))
     assert "5.9K" in caught.value.what and "4.9K" in caught.value.what
     assert caught.value.why.startswith("largest: models/ (5.9K)")
     assert "--no-ship" in caught.value.hint and "--workdir PATH" in caught.value.hint
-    assert len(scan(tmp_path, ceiling=6001).blobs) == 2
+    assert "shipping.ceiling" in caught.value.hint
+    assert len(scan(tmp_path, ShippingRules(ceiling=6001)).blobs) == 2
 
 
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +163,7 @@ def test_links_that_lead_inside_travel_and_those_that_lead_out_are_named(tmp_pat
     with pytest.raises(ShippingError, match="2 links") as caught:
         scan(root)
     assert "a/out -> ../../elsewhere" in caught.value.why and "passwd -> /etc/passwd" in caught.value.why
+    assert "--links follow" in caught.value.hint and "keep" in caught.value.hint and "skip" in caught.value.hint
     put(root, ".gridignore", "out\npasswd\n")
     assert "a/file" in shipped(root)
 
@@ -202,30 +214,158 @@ def test_an_unchanged_file_is_not_read_again_and_a_changed_one_is(tmp_path: Path
     assert first.hash != scan(tmp_path, cache=cache).hash
 
 
-def test_a_file_that_is_written_while_it_is_read_is_read_once_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Meddling:
+    """A hash at whose updates somebody else writes the file: each of `writes` at one of them."""
+
+    writes: list[Callable[[], object]]
+
+    def __init__(self) -> None:
+        self.inner = hasher()
+
+    def update(self, data: bytes) -> None:
+        self.inner.update(data)
+        if data and self.writes:
+            self.writes.pop(0)()
+
+    def hexdigest(self) -> str:
+        return str(self.inner.hexdigest())
+
+
+@pytest.fixture
+def meddling(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What is done to files while they are read."""
+    writes: list[Callable[[], object]] = []
+    monkeypatch.setattr(Meddling, "writes", writes, raising=False)
+    monkeypatch.setattr(shipping, "hasher", Meddling)
+    return writes
+
+
+def test_a_file_that_grows_while_it_is_read_is_taken_with_the_size_that_it_had(
+    tmp_path: Path, meddling: list[Callable[[], object]]
+) -> None:
+    file = put(tmp_path, "log", "one\n")
+
+    def grow() -> None:
+        with file.open("a") as log:
+            log.write("two\n")
+
+    meddling += [grow] * 20
+    bundle = scan(tmp_path)
+    assert set(bundle.blobs) == {blob_hash(b"one\n")}
+    assert bundle.size == 4
+    assert b"".join(bundle.read(blob_hash(b"one\n"))) == b"one\n"  # and is sent so, though it has grown on
+
+
+def test_a_file_that_is_rewritten_while_it_is_read_is_read_once_more(
+    tmp_path: Path, meddling: list[Callable[[], object]]
 ) -> None:
     file = put(tmp_path, "a", "old")
-    real, writes = hasher, ["new and longer"]
+    os.utime(file, (1, 1))
+    meddling.append(lambda: file.write_text("new"))
+    assert set(scan(tmp_path).blobs) == {blob_hash(b"new")}
 
-    class Meddling:
-        """A hash whose first update is when somebody else writes the file."""
 
-        def __init__(self) -> None:
-            self.inner = real()
+def test_a_file_that_is_rewritten_all_the_time_is_named(tmp_path: Path, meddling: list[Callable[[], object]]) -> None:
+    put(tmp_path, "other")
+    file = put(tmp_path, "sub/base.db", "0")
 
-        def update(self, data: bytes) -> None:
-            self.inner.update(data)
-            if writes:
-                file.write_text(writes.pop())
+    def rewrite(number: int) -> None:
+        file.write_text(str(number % 10))
+        os.utime(file, (number, number))
 
-        def hexdigest(self) -> str:
-            return str(self.inner.hexdigest())
+    meddling += [partial(rewrite, number) for number in range(1, 50)]
+    with pytest.raises(ShippingError, match=r"sub/base\.db cannot be shipped") as caught:
+        scan(tmp_path)
+    assert "changed each of 3 times" in caught.value.why
 
-    monkeypatch.setattr(shipping, "hasher", Meddling)
+
+def test_a_file_that_was_changed_before_it_is_sent_is_not_sent_under_the_old_hash(tmp_path: Path) -> None:
+    file = put(tmp_path, "a", "before")
     bundle = scan(tmp_path)
-    assert set(bundle.blobs) == {blob_hash(b"new and longer")}
-    assert bundle.size == len("new and longer")
+    for now in ("after!", "gone"):
+        file.write_text(now)
+        with pytest.raises(Changed):
+            list(bundle.read(blob_hash(b"before")))
+
+
+# --- links that lead outside ------------------------------------------------------------------------------------------
+
+
+def linked(tmp_path: Path) -> Path:
+    """A directory with links to a file and to a directory beside it, and to nothing."""
+    root = tmp_path / "root"
+    put(root, "code")
+    put(tmp_path, "data/one", "1")
+    put(tmp_path, "data/deep/two", "2")
+    (tmp_path / "data/deep/more").symlink_to(tmp_path / "data/one")
+    (root / "file").symlink_to("../data/one")
+    (root / "tree").symlink_to(tmp_path / "data")
+    (root / "nothing").symlink_to("/no/such/file")
+    return root
+
+
+def test_links_that_lead_outside_are_followed_if_asked_for(tmp_path: Path) -> None:
+    bundle = scan(linked(tmp_path), ShippingRules(links=Links.FOLLOW))
+    entries = {entry.path: entry for entry in decode_manifest(bundle.manifest).entries}
+    assert set(entries) == {"code", "file", "tree/one", "tree/deep/two", "tree/deep/more"}
+    assert {entry.kind for entry in entries.values()} == {Kind.FILE}
+    assert b"".join(bundle.read(entries["file"].blob)) == b"1"
+    assert b"".join(bundle.read(entries["tree/deep/two"].blob)) == b"2"
+    assert "nothing -> /no/such/file" in bundle.notes[0]
+
+
+def test_links_that_lead_outside_are_kept_as_they_are_if_asked_for(tmp_path: Path) -> None:
+    bundle = scan(linked(tmp_path), ShippingRules(links=Links.KEEP))
+    links = {entry.path: entry for entry in decode_manifest(bundle.manifest).entries if entry.kind is Kind.LINK}
+    assert {path: entry.target for path, entry in links.items()} == {
+        "file": "../data/one",
+        "tree": str(tmp_path / "data"),
+        "nothing": "/no/such/file",
+    }
+    assert all(entry.outside for entry in links.values())
+
+
+def test_links_that_lead_outside_are_left_out_and_said_if_asked_for(tmp_path: Path) -> None:
+    bundle = scan(linked(tmp_path), ShippingRules(links=Links.SKIP))
+    assert {entry.path for entry in decode_manifest(bundle.manifest).entries} == {"code"}
+    assert len(bundle.notes) == 1 and "file -> ../data/one" in bundle.notes[0]
+
+
+def test_a_link_to_a_directory_above_is_not_followed_for_ever(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    put(root, "code")
+    (root / "up").symlink_to("..")
+    with pytest.raises(ShippingError, match="the link up cannot be followed"):
+        scan(root, ShippingRules(links=Links.FOLLOW))
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEA\n"
+
+
+def test_files_that_commonly_hold_secrets_are_left_out_and_said(tmp_path: Path) -> None:
+    secret = {".env", "sub/.env.production", "tls/server.pem", "a.key", "id_ed25519", ".netrc", ".aws/credentials"}
+    plain = {".env.example", "env.py", "id_map.csv", "id_ed25519.pub", "credentials", "key.txt", ".aws/config"}
+    for path in secret | plain:
+        put(tmp_path, path, KEY if "id_" in path and path in secret else "x")
+    bundle = scan(tmp_path)
+    assert {entry.path for entry in decode_manifest(bundle.manifest).entries} == plain
+    (note,) = bundle.notes
+    assert ".env" in note and "--ship-secrets" in note and "and 2 more" in note
+    whole = scan(tmp_path, ShippingRules(secrets=True))
+    assert {entry.path for entry in decode_manifest(whole.manifest).entries} == plain | secret
+    assert not whole.notes
+
+
+def test_a_link_does_not_lead_to_a_secret_under_another_name(tmp_path: Path) -> None:
+    put(tmp_path, "home/.ssh/id_rsa", KEY)
+    root = tmp_path / "root"
+    put(root, "code")
+    (root / "harmless").symlink_to(tmp_path / "home/.ssh/id_rsa")
+    bundle = scan(root, ShippingRules(links=Links.FOLLOW))
+    assert {entry.path for entry in decode_manifest(bundle.manifest).entries} == {"code"}
+    assert "harmless" in bundle.notes[0]
 
 
 # --- what must not be shipped -----------------------------------------------------------------------------------------

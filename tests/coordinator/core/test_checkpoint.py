@@ -14,8 +14,10 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.fairness import Shares
 from distributed_grid.coordinator.core.queue.queue import Line, Queue, Standing
+from distributed_grid.coordinator.core.queue.quotas import Quotas
 from distributed_grid.coordinator.core.state import Deadlines, GridState
 from distributed_grid.protocol.jobs import Request, RetryOn
+from distributed_grid.protocol.messages.rights import Rules
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import decoded, facts, job, join, offer, resumed
@@ -118,6 +120,7 @@ REBUILT = {
     "out": "empty between two events",
     "placements": "explain what was decided, and decide nothing",
     "reservations": "as kept",
+    "rooms_then": "a memory of what follows from rooms, allocations and reservations",
     "watched": "decides who is told, and nothing else",
 }
 INSTEAD = {"allocations", "due", "armed", "number", "kept"}
@@ -131,11 +134,14 @@ def test_every_field_of_the_state_is_kept_or_said_to_be_rebuilt() -> None:
 def test_every_field_of_what_it_is_made_of_is_kept() -> None:
     assert set(vars(Deadlines())) == {"heap", "armed", "number"}
     # A line by its jobs; of the queue everything follows from the lines and the ranks but for two.
-    derived = {"request", "lasts", "standing", "heap", "count", "entered", "jobs"}
-    assert set(Line.__slots__) == derived ^ {*checkpoint.LineAt.__struct_fields__}
-    assert set(Standing.__slots__) == {"user", "priority", "rank", "lines", "place", "count", "blocks"}
+    derived = {"request", "lasts", "operator", "standing", "heap", "count", "entered", "jobs"}
+    assert {name.strip("_") for name in Line.__slots__} == derived ^ {*checkpoint.LineAt.__struct_fields__}
+    derived = {"user", "priority", "lines", "place", "count", "included", "blocks", "open", "shelves", "shelved"}
+    assert set(Standing.__slots__) == derived | {"rank"}
     derived = {"turns", "_line_of", "order", "standings", "ranks"}
     assert set(vars(Queue())) == derived ^ {*checkpoint.QueueAt.__struct_fields__}
+    derived = {"rules", "limited", "with_first", "counted", "_pools", "_allowed", "_groups"}
+    assert set(vars(Quotas(Rules()))) == (derived | {*checkpoint.QuotasAt.__struct_fields__}) - {"first"}
     assert set(vars(Shares())) == {"capacity"} | set(checkpoint.SharesAt.__struct_fields__)
 
 

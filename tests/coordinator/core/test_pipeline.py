@@ -205,3 +205,9 @@ def test_what_waits_for_the_disk_does_not_grow_with_the_time() -> None:
     lines = [Audit("n1", str(number)) for number in range(3 * LINES_KEPT)]
     records: list[Record] = [record(1), *lines, record(2), record(1)]
     assert newest_records(records) == [record(1), record(2), *lines[-LINES_KEPT:]]
+
+
+def test_a_job_that_is_new_on_disk_stays_so_when_it_changes_before_it_is_written() -> None:
+    made, changed = record(1), record(2)
+    new = RecordJob(made.job, new=True)
+    assert newest_records([new, changed, made, made]) == [new, changed]

@@ -147,8 +147,9 @@ def test_what_others_hold_is_told_without_what_it_is() -> None:
         since=1.0,
         name=SECRET,
         suspended=SECRET,
+        awaits_reader=SECRET,
     )
-    bare = msgspec.structs.replace(held, name="", suspended="")
+    bare = msgspec.structs.replace(held, name="", suspended="", awaits_reader="")
     assert sight("bob", Reach.OWN).allocation(held) == sight("op", Reach.ALL).allocation(held) == held
     assert sight("eve", Reach.OUTLINES).allocation(held) == bare
     assert sight("bob", Reach.OUTLINES).allocation(held) == bare, "a viewer has nothing of its own"

@@ -96,10 +96,19 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
+CORRECTED = 13
+"""Of two users with the same rank it served the one first whose first job was submitted later: a pass had left a user's
+place where it had looked last, and no checkpoint had that."""
+
+
 @pytest.mark.parametrize("number", range(LOGS))
 def test_what_was_recorded_before_is_decided_the_same(logs: list[Path], number: int) -> None:
     report = replay(logs[number])
-    assert report.difference is None and not report.broken and not report.skipped
+    assert not report.broken and not report.skipped
+    if number == CORRECTED:
+        assert report.difference is not None and report.difference.events[0].startswith("n0 told inventor")
+        return
+    assert report.difference is None
     assert report.events > 100 and report.decisions > 10
 
 

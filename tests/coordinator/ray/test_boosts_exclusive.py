@@ -38,6 +38,7 @@ def boost(name: str = "j-a", exclusive: bool = True, state: State = State.STARTI
     spec = JobSpec(("ray",), boost=lent, time_limit=60.0)
     made = Job(id=name, key=name, user="ann", spec=spec, request=Request(Resources(cpu=2000)), submitted=1.0)
     made.phase = Active(state=state, attempt=Attempt("", Grant(cores=(0, 1)), started))
+    made.begun = state is State.RUNNING
     return made
 
 
@@ -84,7 +85,9 @@ async def test_one_that_is_still_asked_for_goes_again_until_that_is_over() -> No
 
 
 async def test_it_is_known_when_the_next_one_goes_by_its_time() -> None:
-    groups = Groups(Played(), [boost(), boost("j-b", started=25.0)])
-    assert groups.rest([boost(), boost("j-b", started=25.0)], 60.0) == 5.0
-    assert groups.rest([boost(), boost("j-b", started=25.0)], 70.0) == 15.0
+    lent = boost(state=State.RUNNING), boost("j-b", state=State.RUNNING, started=25.0)
+    groups = Groups(Played(), lent)
+    assert groups.rest(lent, 60.0) == 5.0
+    assert groups.rest(lent, 70.0) == 15.0
+    assert groups.rest([boost()], 0.0) == math.inf, "its time has not begun"
     assert groups.rest([boost("j-c")], 0.0) == math.inf, "of those that have no group"

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from distributed_grid.coordinator.ray.boosts import BoostService
+from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.messages import ExtendBoost, Failed, RequestBoost, Submitted
 from distributed_grid.protocol.resources import ResourceType
 from tests.coordinator.client.compat.test_boosts import scene
@@ -24,6 +26,15 @@ async def test_a_request_said_again_is_the_same_boost_also_while_ray_is_away(tmp
         assert isinstance(again, Submitted) and again.jobs == (boost,)
         assert list(grid.ledger.state.jobs) == [boost]
         await ann.close()
+
+
+async def test_how_long_a_raylet_may_take_to_join_is_as_it_is_set(tmp_path: Path) -> None:
+    async with scene(tmp_path) as (grid, _, _):
+        grid.boosts = BoostService(
+            grid.ledger.state, grid.boosts._bridge, RayAuth.DISABLED, grid.driver.put, join_within=7.0
+        )
+        boost = (await grid.boosts.submission(ASKED)).spec.boost
+        assert boost is not None and boost.join_within == 7.0
 
 
 async def test_it_is_so_after_a_restart_as_well(tmp_path: Path) -> None:

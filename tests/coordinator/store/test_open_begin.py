@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, Ended
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.eventlog.format import FORMAT, Header
-from distributed_grid.coordinator.store import evidence
+from distributed_grid.coordinator.store import evidence, rows
 from distributed_grid.coordinator.store.errors import StoreFailed
 from distributed_grid.coordinator.store.evidence import Mark
 from distributed_grid.coordinator.store.store import Store
@@ -61,7 +61,7 @@ def results(folder: Path) -> dict[str, object]:
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder, copy)
     with contextlib.closing(sqlite3.connect(copy / STORE)) as db:
-        return dict(db.execute("SELECT id, state || hex(body) FROM jobs").fetchall())
+        return dict(db.execute("SELECT id, state || hex(body) || hex(coalesce(change, '')) FROM whole").fetchall())
 
 
 def flip(path: Path, at: int, bit: int) -> None:
@@ -279,6 +279,30 @@ def test_a_flipped_bit_of_the_file_changes_nothing_or_is_found(stopped: Path, tm
     except (sqlite3.DatabaseError, UnicodeDecodeError):
         same = False
     assert noticed(state) or same
+
+
+@pytest.mark.parametrize(
+    ("harm", "lives"),
+    [
+        ("DELETE FROM live WHERE n = (SELECT max(n) FROM live)", 4),
+        ("UPDATE live SET n = 1 WHERE n = (SELECT max(n) FROM live)", 4),
+        ("INSERT INTO live VALUES (1000)", 5),
+        ("INSERT INTO ended VALUES (1000, 'ann', 7.0, 0, 0, x'00', 0)", 5),
+        ("INSERT INTO changes VALUES (1, 'running', 'n1', x'00', NULL, 0, NULL)", 5),
+    ],
+)
+def test_rows_of_a_job_that_contradict_each_other_are_found_and_taken_out(
+    stopped: Path, tmp_path: Path, harm: str, lives: int
+) -> None:
+    state = tmp_path / "state"
+    shutil.copytree(stopped, state)
+    with contextlib.closing(sqlite3.connect(state / STORE, isolation_level=None)) as db:
+        db.execute(harm)
+    assert noticed(state)
+    store = begun(state)
+    assert len(store.load().jobs) == lives
+    assert list(rows.damaged_rows(store._reader)) == []
+    store.close()
 
 
 def test_a_row_that_is_not_what_was_written_is_taken_out_and_kept_aside(stopped: Path, tmp_path: Path) -> None:

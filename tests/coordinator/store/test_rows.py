@@ -1,4 +1,5 @@
-"""Receipts of preemptions in the store: found by who had a part in them, over restarts, and bounded."""
+"""Rows of jobs: what changes is kept apart from what was submitted. Receipts of preemptions: found by who had a part in
+them, over restarts, and bounded."""
 
 from pathlib import Path
 
@@ -6,11 +7,14 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.core.commands import RecordReceipt
+from distributed_grid.coordinator.core.model import Active, Attempt, Job
 from distributed_grid.coordinator.store import rows as store_receipts
+from distributed_grid.coordinator.store import rows as store_rows
 from distributed_grid.coordinator.store.store import Store
-from distributed_grid.protocol.jobs import Priority
+from distributed_grid.protocol.jobs import Priority, Request, State, Step, Used
 from distributed_grid.protocol.messages.operator import Place, Receipt, Victim
 from distributed_grid.protocol.resources import Grant, Resources
+from tests.coordinator.store.test_store import a_job
 
 
 def receipt(number: int, at: float, node: str = "n1", result: str = "", lost: float = 1.0) -> Receipt:
@@ -102,3 +106,29 @@ def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = store.receipts(100)
     assert 20 <= len(left) <= 22 and left[0].at == 49.0
     store.close()
+
+
+AS_SUBMITTED = {"id", "key", "user", "submitted", "begin", "group", "index", "by_operator"}
+
+
+def test_each_field_of_a_job_either_never_changes_or_is_among_its_changes() -> None:
+    changing = {*store_rows.Change.__struct_fields__}
+    assert {*Job.__struct_fields__} == AS_SUBMITTED | changing | {"amended"} and not AS_SUBMITTED & changing
+
+
+def test_a_job_is_read_from_its_two_rows_as_it_was_recorded() -> None:
+    job = a_job(1, name="train")
+    body = msgspec.msgpack.encode(job)
+    assert store_rows.decode_job(body, None) == job
+    job.phase = Active(state=State.RUNNING, attempt=Attempt("n1", Grant((1,)), 5.0))
+    job.story, job.tries, job.allocation, job.begun = [Step(5.0, State.RUNNING, "runs")], 2, f"{job.id}.2", True
+    job.retried, job.taken_back, job.plans, job.taken_by = 1, 2, 3, "j-other"
+    job.used, job.unused, job.walls = Used(allocation=job.allocation), "holds a GPU", "user"
+    assert store_rows.decode_job(body, store_rows.encode_change(job)) == job
+    job.request, job.amended = Request(Resources(cpu=2000)), True
+    assert store_rows.decode_job(body, store_rows.encode_change(job)) == job
+
+
+def test_what_a_job_was_submitted_with_is_not_written_again() -> None:
+    job = a_job(1, name="a-name-in-its-command")
+    assert b"a-name-in-its-command" not in store_rows.encode_change(job)

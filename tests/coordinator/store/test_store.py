@@ -10,7 +10,7 @@ import pytest
 from distributed_grid.coordinator.core.commands import Audit, RecordAllocation, RecordForgotten, RecordJob, RecordNode
 from distributed_grid.coordinator.core.model import Active, Allocation, Attempt, Ended, Job
 from distributed_grid.coordinator.core.rollback import Point
-from distributed_grid.coordinator.store import open
+from distributed_grid.coordinator.store import open, rows
 from distributed_grid.coordinator.store.errors import RESERVE_BYTES, DiskTrouble, Reserve, StoreFailed
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State, Step
@@ -105,14 +105,54 @@ def test_a_job_is_stored_with_its_newest_allocation_and_earlier_ones_are_still_f
     store = Store(path)
     job = a_job(2, State.WAITING, allocation="j-000000000002.1")
     first = Allocation(id="j-000000000002.1", job=job.id, node="n1", grant=Grant(), state=State.ENDED, granted=5.0)
-    keep(store, RecordJob(job), RecordAllocation(first))
+    keep(store, RecordJob(job, new=True), RecordAllocation(first))
     assert store.load().allocations == []
     job.allocation = "j-000000000002.2"
     job.phase = Active(state=State.STARTING, attempt=Attempt("n2", Grant((1,))))
     second = Allocation(id=job.allocation, job=job.id, node="n2", grant=Grant((1,)), state=job.state, granted=6.0)
     keep(store, RecordAllocation(second), RecordJob(job))
     assert store.load().allocations == [second]
-    assert store.node_of(first.id) == "n1"
+    past = store.past(first.id)
+    assert past is not None and past.node == "n1"
+
+
+def test_what_becomes_of_a_job_is_written_beside_what_was_submitted(path: Path) -> None:
+    store, job = Store(path), a_job(1)
+    keep(store, RecordJob(job, new=True))
+    before = store._reader.execute("SELECT * FROM jobs").fetchall()
+    for state in (State.STARTING, State.RUNNING):
+        job.phase, job.allocation = Active(state=state, attempt=Attempt("n1", Grant((1,)))), f"{job.id}.1"
+        held = Allocation(id=job.allocation, job=job.id, node="n1", grant=Grant((1,)), state=state, granted=5.0)
+        keep(store, RecordJob(job), RecordAllocation(held))
+        assert store.job(job.id) == job and store.load().allocations == [held]
+    job.phase = Ended(outcome=Outcome(Cause.EXITED), at=2000.0, attempt=Attempt("n1", Grant((1,))))
+    keep(store, RecordJob(job))
+    assert store.job(job.id) == job and store.load().jobs == []
+    assert store._reader.execute("SELECT * FROM jobs").fetchall() == before
+    of_live = store._reader.execute("SELECT (SELECT count(*) FROM live), (SELECT count(*) FROM changes)")
+    assert of_live.fetchone() == (0, 0)
+
+
+def test_a_commit_that_is_repeated_because_its_result_was_not_known_changes_nothing(path: Path) -> None:
+    store = Store(path)
+    waits, runs, over = a_job(1), a_job(2, State.RUNNING, node="n1"), a_job(3, State.ENDED)
+    runs.allocation = f"{runs.id}.1"
+    held = Allocation(id=runs.allocation, job=runs.id, node="n1", grant=Grant(), state=State.RUNNING, granted=5.0)
+    records = [*(RecordJob(one, new=True) for one in (waits, runs, over)), RecordAllocation(held)]
+    for _ in range(2):
+        keep(store, *records)
+        assert (store.load().jobs, store.load().allocations) == ([waits, runs], [held])
+        assert store.list_ended(10) == [over]
+    assert list(rows.damaged_rows(store._reader)) == []
+
+
+def test_a_change_of_a_job_that_is_not_there_is_refused_and_nothing_of_it_is_kept(path: Path) -> None:
+    store = Store(path)
+    with pytest.raises(StoreFailed, match="cannot be used") as caught:
+        keep(store, RecordJob(a_job(1), new=True), RecordJob(a_job(2, State.ENDED)))
+    assert "not there" in caught.value.why
+    store.abandon()
+    assert Store(path).load().jobs == []
 
 
 def test_many_rows_are_one_transaction_in_statements_of_any_size(path: Path) -> None:

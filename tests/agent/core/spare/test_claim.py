@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.agent.core.spare.claim import conflict
+from distributed_grid.agent.core.spare.holdings import Holdings
 from distributed_grid.agent.core.spare.lender import Lender
 from distributed_grid.agent.core.spare.thresholds import Holding, Limits
 from distributed_grid.protocol.nodes import GpuProcess
@@ -16,9 +17,9 @@ WANTED = Grant(cores=(1,), memory=GIB, gpus=(GpuShare("GPU-0"),))
 
 def claim(grant: Grant = WANTED, held: tuple[Holding, ...] = (), limits: Limits = AT_ONCE, **said: Any) -> str:
     """What stands in the way of the grant; "" for nothing."""
-    if (found := conflict([one for one in held if one.allocation != "j-me.1"], grant)) != ("", ""):
+    if (found := conflict(Holdings(one for one in held if one.allocation != "j-me.1"), grant)) != ("", ""):
         return f"{found[1]}|{found[0]}"
-    stale = Lender(limits, FACTS).verify(grant, sample(**said), held, "j-me.1")
+    stale = Lender(limits, FACTS).verify(grant, sample(**said), Holdings(held), "j-me.1")
     return f"{stale.device}|{stale.reason}" if stale else ""
 
 
@@ -29,7 +30,7 @@ def test_what_is_still_there_is_given() -> None:
 
 def test_a_process_that_came_to_the_gpu_since_is_named() -> None:
     foreign = gpus(gpu("GPU-0", GIB, 0, "", GpuProcess(77, GIB, "ada")))
-    stale = Lender(AT_ONCE, FACTS).verify(WANTED, sample(gpus=foreign), (), "j-me.1")
+    stale = Lender(AT_ONCE, FACTS).verify(WANTED, sample(gpus=foreign), Holdings(), "j-me.1")
     assert stale is not None
     assert (stale.device, stale.pid, stale.user, stale.memory) == ("GPU-0", 77, "ada", GIB)
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributed_grid.agent.core.spare.claim import conflict
+from distributed_grid.agent.core.spare.holdings import Holdings
 from distributed_grid.agent.core.spare.lender import Lender, describe
 from distributed_grid.agent.core.spare.thresholds import Holding, Limits
 from distributed_grid.protocol.nodes import GpuProcess, Sample
@@ -82,7 +83,7 @@ def test_the_use_of_a_gpu_by_our_job_is_ours_also_for_the_moment_after_it() -> N
     job = holding(gpus=(GpuShare("GPU-0"),))
     hot = gpus(gpu("GPU-0", 4 * GIB, 99, "", GpuProcess(5, 4 * GIB, "", True)))
     assert seen(lender, 102, (job,), gpus=hot) is None
-    assert lender.would_return(job.grant, ())
+    assert lender.would_return(job.grant, Holdings())
     assert seen(lender, 103, gpus=gpus(gpu("GPU-0", 0, 60))) is None, "the driver still averages over the job"
     foreign = seen(lender, 106, gpus=gpus(gpu("GPU-0", 0, 60)))
     assert foreign is not None and why(foreign, "GPU-0").startswith("gpu 60 %")
@@ -216,12 +217,12 @@ def test_what_is_offered_can_be_claimed_in_the_same_moment(
         gpus=tuple(GpuShare(gpu.uuid, gpu.milli) for gpu in offer.gpus),
     )
     if offer.resources:
-        assert conflict(held, all_of_it) == ("", "")
-        assert lender.verify(all_of_it, one, held, "j-me.1") is None
+        assert conflict(Holdings(held), all_of_it) == ("", "")
+        assert lender.verify(all_of_it, one, Holdings(held), "j-me.1") is None
     for core, milli in offer.shares.items():
         share = Grant(shared_core=core, shared_milli=milli)
-        assert conflict(held, share) == ("", "")
-        assert lender.verify(share, one, held, "j-me.1") is None
+        assert conflict(Holdings(held), share) == ("", "")
+        assert lender.verify(share, one, Holdings(held), "j-me.1") is None
 
 
 @settings(max_examples=tries(30), deadline=None)
@@ -233,7 +234,7 @@ def test_what_returns_was_offered_again_by_the_lender_itself(
     lender.observe(one, held, one.at)
     for gone in held:
         rest = tuple(other for other in held if other is not gone)
-        if not lender.would_return(gone.grant, rest):
+        if not lender.would_return(gone.grant, Holdings(rest)):
             continue
         lender.observe(one, rest, one.at)
         offer = lender.current(one.at)

@@ -70,9 +70,9 @@ async def test_many_at_once_share_one_look_at_the_directory(tmp_path: Path, monk
         looks: list[Any] = []
         real = orchestrator.client.ship
 
-        def ship(directory: Any) -> Any:
+        def ship(directory: Any, **rules: Any) -> Any:
             looks.append(directory)
-            return real(directory)
+            return real(directory, **rules)
 
         monkeypatch.setattr(orchestrator.client, "ship", ship)
         tasks = [

@@ -9,6 +9,7 @@ import pytest
 
 from distributed_grid.core import BadValue, GridError, GridUnavailable
 from distributed_grid.orchestration.resource_sharing_orchestrator import ResourceSharingOrchestrator
+from distributed_grid.protocol.boosts import JOIN_WITHIN
 from tests.coordinator.client.compat.test_boosts import config, scene
 from tests.coordinator.ends import agent, coordinator
 
@@ -29,12 +30,21 @@ async def test_the_guides_program_borrows_and_gives_back(tmp_path: Path) -> None
         snapshots = orchestrator.get_node_resource_snapshots()
         assert snapshots == status["nodes"] and snapshots["n1"]["cpu"]["lent"] == 2.0
         launch = worker.launched[0]
-        assert launch.spec.time_limit == 1800.0 and launch.spec.boost is not None
+        assert launch.spec.time_limit == 1800.0 + JOIN_WITHIN and launch.spec.boost is not None
 
         assert await orchestrator.release_resources(request_id) is True
         await orchestrator.client.wait(request_id)
         assert await orchestrator.release_resources(request_id) is False
         await orchestrator.stop()
+
+
+async def test_a_duration_is_given_in_minutes_in_seconds_or_as_text_and_else_it_is_an_hour(tmp_path: Path) -> None:
+    async with scene(tmp_path) as (grid, _, worker), ResourceSharingOrchestrator(config(grid.url)) as orchestrator:
+        given: list[dict[str, Any]] = [{}, {"duration_minutes": 2}, {"duration": 90}, {"duration": "30m"}]
+        for one in given:
+            assert await orchestrator.request_resources("gpu-master", "cpu", 1.0, **one)
+        lasts = [launch.spec.time_limit - JOIN_WITHIN for launch in worker.launched]
+        assert lasts == [3600.0, 120.0, 90.0, 1800.0]
 
 
 async def test_the_nodes_are_looked_at_again_and_again_until_it_is_stopped(tmp_path: Path) -> None:
@@ -59,6 +69,7 @@ async def test_where_nothing_can_be_borrowed_it_says_so(tmp_path: Path) -> None:
     async with scene(tmp_path) as (grid, _, worker), ResourceSharingOrchestrator(config(grid.url)) as orchestrator:
         assert await orchestrator.request_resources("gpu-master", "cpu", 5.0) is None
         wrong: list[dict[str, Any]] = [{"resource_type": "disk"}, {"priority": "soon"}, {"duration_minutes": "30"}]
+        wrong += [{"duration": "soon"}, {"duration": True}, {"duration": 60, "duration_minutes": 1}]
         for one in wrong:
             with pytest.raises(BadValue):
                 asked: dict[str, Any] = {"node_id": "n1", "resource_type": "cpu", "amount": 1.0}

@@ -42,6 +42,15 @@ def test_too_much_is_refused_with_the_largest_node() -> None:
     )
 
 
+def test_what_no_node_has_at_all_has_no_largest() -> None:
+    gpus = Request(Resources(gpu=MILLI))
+    why, look = "no node could ever run it", "see `grid nodes`"
+    assert never_fits(ledger().state, gpus) == ("asks 1 gpu on one node; none of the 2 nodes has any", why, look)
+    alone = Ledger()
+    join(alone, facts("lab1"))
+    assert never_fits(alone.state, gpus) == ("asks 1 gpu on one node; the only node has none (lab1)", why, look)
+
+
 def test_names_that_nobody_knows_are_found_wherever_they_are_asked() -> None:
     state = ledger().state
     assert unknown_name(state, Request(Resources(cpu=MILLI), nodes=("small", "smal"))) == "smal"

@@ -4,12 +4,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributed_grid.coordinator.core import views
-from distributed_grid.coordinator.core.commands import Accepted, DrainAsked, JobsSubmitted, NodeDown, Rejected, Told
+from distributed_grid.coordinator.core.commands import (
+    Accepted,
+    DrainAsked,
+    JobsSubmitted,
+    NodeDown,
+    Rejected,
+    Tick,
+    Told,
+)
 from distributed_grid.coordinator.core.explain import why
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Condition, Held
 from distributed_grid.protocol.jobs import After, Request, State
 from distributed_grid.protocol.messages import Started
+from distributed_grid.protocol.nodes import Withheld
 from distributed_grid.protocol.resources import GIB, Resources
 from tests.coordinator.core.scene import facts, job, join, step
 from tests.depth import tries
@@ -75,6 +84,16 @@ def test_a_placed_job_shows_the_scores_it_was_placed_by() -> None:
     assert why.why(ledger.state, "gone", None, 2.0).reason.code == "Ended"
 
 
+def test_a_job_on_a_silent_node_is_lost_and_not_placed() -> None:
+    ledger = grid([(2, 2, 0, True)], [])
+    step(ledger, JobsSubmitted(1, (job("a", Request(Resources(cpu=1000))),)), 1.0)
+    step(ledger, Told("n0", Started(allocation="a.1")), 2.0)
+    step(ledger, NodeDown("n0", "session-n0"), 3.0)
+    step(ledger, Tick(), 20.0)
+    said = why.why(ledger.state, "a", None, 20.0)
+    assert (said.reason.code, said.chosen) == ("Lost", "n0") and "has not said what became of it" in said.reason.text
+
+
 def test_who_holds_what_it_needs_is_named_and_who_ends_first_comes_first() -> None:
     ledger = grid([(2, 4, 0, True), (1, 4, 1, True)], [])
     for name, limit, wanted in (("long", 900.0, 1000), ("short", 60.0, 1000), ("open", 0.0, 1000)):
@@ -98,6 +117,16 @@ def test_where_a_drained_node_could_serve_that_is_what_would_help() -> None:
     step(ledger, DrainAsked(1, ("n0",), "ann", "new disk"), 1.0)
     said = why.why(ledger.state, None, Request(Resources(cpu=1000)), 2.0)
     assert (said.reason.code, said.hint) == ("Drained", "grid node undrain n0: it could lend this")
+
+
+def test_where_others_use_what_is_asked_for_the_way_out_is_named() -> None:
+    ledger = Ledger()
+    use = (Withheld("cpu", "the owner is back (foreign CPU 95 % > 30 %)"),)
+    join(ledger, facts("master"), cores=(), withheld=use)
+    said = why.why(ledger.state, None, Request(Resources(cpu=1000)), 2.0)
+    assert said.reason.code == "Thresholds" and "the owner is back" in said.reason.text
+    assert said.hint.startswith("master lends it again when others use less there") and "cpu_percent_max" in said.hint
+    assert "grid dev up --cpu-percent-max 100" in said.hint and said.hint.endswith("or add nodes")
 
 
 def test_a_job_that_waits_for_another_is_not_said_to_wait_for_nodes() -> None:

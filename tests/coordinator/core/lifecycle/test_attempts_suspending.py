@@ -15,7 +15,7 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
-from distributed_grid.protocol.messages import Exited, Inventory, Launch, Recalled, Stop, Suspended
+from distributed_grid.protocol.messages import AwaitsReader, Exited, Inventory, Launch, Recalled, Stop, Suspended
 from distributed_grid.protocol.nodes import Known
 from tests.coordinator.core.lifecycle.test_attempts_retries import CORE, N1, running
 from tests.coordinator.core.scene import step
@@ -106,3 +106,53 @@ def test_a_recalled_job_that_is_not_to_wait_again_ends_as_recalled() -> None:
     (record,) = [one for one in out if isinstance(one, RecordJob)]
     assert record.job.state is State.ENDED and record.job.outcome is not None
     assert record.job.outcome.cause is Cause.RECALLED
+
+
+# --- a job that waits for the reader of its output -------------------------------------------------------------------
+
+
+UNREAD = "257M of stdout unread"
+
+
+def awaits(ledger: Ledger, now: float, why: str = UNREAD) -> list[Command]:
+    return step(ledger, Told("n1", AwaitsReader(allocation="j.1", why=why, lasted=1.0)), now)
+
+
+def test_that_a_job_waits_for_its_reader_is_shown_and_told_once() -> None:
+    ledger = running(Request(CORE))
+    for now in (5.0, 7.0):
+        awaits(ledger, now)
+        view = views.job(ledger.state, "j")
+        assert view is not None and view.awaits_reader is not None and view.suspended is None
+        assert (view.state, view.awaits_reader.since, view.awaits_reader.why) == (State.RUNNING, now - 1.0, UNREAD)
+        assert views.allocations(ledger.state)[0].awaits_reader == UNREAD
+        awaits(ledger, now + 1.0, why="")
+        assert ledger.state.jobs["j"].active.awaits_reader is None
+        assert views.allocations(ledger.state)[0].awaits_reader == ""
+    assert [UNREAD in step.text for step in ledger.state.jobs["j"].story].count(True) == 1
+
+
+def test_the_owner_and_the_reader_are_told_apart() -> None:
+    ledger = running(Request(CORE))
+    awaits(ledger, 5.0)
+    suspended(ledger, 6.0)
+    awaits(ledger, 7.0, why="")
+    active = ledger.state.jobs["j"].active
+    assert active.suspended is not None and active.awaits_reader is None and active.frozen
+
+
+def test_the_inventory_says_who_still_waits_for_its_reader() -> None:
+    ledger = running(Request(CORE))
+    awaits(ledger, 5.0)
+    for why in (UNREAD, ""):
+        step(ledger, NodeDown("n1", "session-n1"), 6.0)
+        step(ledger, NodeUp(N1, "session-n1"), 7.0)
+        known = Known("j.1", State.RUNNING, started_for=6.0, awaits_reader=why)
+        step(ledger, Told("n1", Inventory(known=(known,))), 7.0)
+        found = ledger.state.jobs["j"].active.awaits_reader
+        assert (found.why if found is not None else "") == why
+
+
+def test_a_node_that_waits_for_the_reader_of_a_job_it_does_not_have_is_not_heard() -> None:
+    ledger = running(Request(CORE))
+    assert step(ledger, Told("n1", AwaitsReader(allocation="x.1", why=UNREAD)), 5.0) == []

@@ -1,7 +1,9 @@
 """A boost is lent once Ray shows it, not before; else it ends and says why."""
 
 import pytest
+from msgspec.structs import replace
 
+from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
     CancelAsked,
     Command,
@@ -21,7 +23,7 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
-from distributed_grid.protocol.messages import Exited, Extend, Inventory, Started, Stop
+from distributed_grid.protocol.messages import Exited, Extend, Inventory, Launch, Recalled, Renice, Started, Stop
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.resources import Resources, ResourceType
 from tests.coordinator.core.scene import facts, job, join, state_of, step
@@ -55,6 +57,10 @@ def stops(out: list[Command]) -> list[Stop]:
     return [one.message for one in out if isinstance(one, Send) and isinstance(one.message, Stop)]
 
 
+def sent(out: list[Command]) -> list[object]:
+    return [one.message for one in out if isinstance(one, Send)]
+
+
 def told(out: list[Command]) -> Outcome | None:
     return next((one.job.outcome for one in out if hasattr(one, "job") and not isinstance(one.job, str)), None)
 
@@ -68,6 +74,60 @@ def test_a_raylet_that_runs_is_no_boost_until_ray_shows_it() -> None:
         "raylet started on lab, Ray is to show it",
         "in Ray as node f00d",
     ]
+
+
+def test_its_duration_counts_from_when_it_is_lent_and_its_raylet_gives_way_from_then_on() -> None:
+    ledger = granted()
+    (launched,) = sent(step(granted(), Told("lab", Inventory(known=())), 1.5))
+    assert isinstance(launched, Launch) and launched.spec.time_limit == 3600.0 + LENT.join_within
+    step(ledger, Told("lab", Started(allocation="b.1", pid=7)), 2.0)
+    out = step(ledger, Joined("b.1", "f00d"), 42.0)
+    assert sent(out) == [Extend(allocation="b.1", limit=3640.0), Renice(allocation="b.1")]
+    assert ledger.state.jobs["b"].started == 42.0
+    (held,) = views.allocations(ledger.state, "lab")
+    assert held.ends == 3642.0
+
+
+def test_both_are_told_again_to_a_node_that_is_back_but_not_while_it_joins() -> None:
+    for make, expected in (
+        (started, []),
+        (running, [Extend(allocation="b.1", limit=3602.0), Renice(allocation="b.1")]),
+    ):
+        ledger = make()
+        step(ledger, NodeDown("lab", "session-lab"), 5.0)
+        step(ledger, NodeUp(NODE, "s2"), 6.0)
+        known = Known("b.1", State.RUNNING, started_for=4.0)
+        assert sent(step(ledger, Told("lab", Inventory(known=(known,))), 6.0)) == expected
+
+
+def test_an_extension_while_it_joins_is_told_to_the_node_with_the_time_to_join() -> None:
+    out = step(started(), ExtendAsked(3, "b", 60.0), 10.0)
+    assert sent(out) == [Extend(allocation="b.1", limit=3660.0 + LENT.join_within)]
+
+
+def test_the_end_of_its_time_is_told_by_how_long_it_was_lent() -> None:
+    outcome = Outcome(Cause.TIME_LIMIT, text="ran longer than its time limit of 3602.25 s")
+    said = told(step(running(), Told("lab", Exited(allocation="b.1", outcome=outcome)), 3604.0))
+    assert said is not None and said.text == "it was lent for 1h00m"
+
+
+def test_how_long_it_may_take_to_join_is_its_own() -> None:
+    ledger = Ledger()
+    join(ledger, NODE)
+    patient = replace(LENT, join_within=5.0)
+    boost = job("b", Request(Resources(cpu=2000), requeue=False), boost=patient, time_limit=3600.0)
+    step(ledger, JobsSubmitted(1, (boost,)), 1.0)
+    step(ledger, Told("lab", Started(allocation="b.1", pid=7)), 2.0)
+    assert stops(step(ledger, Tick(), 6.9)) == []
+    assert [one.text for one in stops(step(ledger, Tick(), 7.0))] == ["Ray did not show it within 5 s"]
+
+
+def test_an_owner_who_is_back_has_it_recalled_also_while_it_joins() -> None:
+    ledger = started()
+    why = Recalled(allocation="b.1", why="foreign CPU 87 % > 30 %", grace=15.0)
+    (stop,) = stops(step(ledger, Told("lab", why), 3.0))
+    assert (stop.cause, stop.grace, state_of(ledger, "b")) == ("recalled", 15.0, State.STOPPING)
+    assert sent(step(ledger, Joined("b.1", "f00d"), 4.0)) == [], "it is neither lent nor told to give way"
 
 
 def test_what_ray_shows_before_its_raylet_was_told_of_or_after_its_end_changes_nothing() -> None:
@@ -155,9 +215,9 @@ def test_one_whose_node_was_lost_while_it_was_to_join_is_ended_and_one_that_ray_
 
 def test_an_extension_is_told_to_the_node_and_adds_up() -> None:
     ledger = running()
-    for more, limit in ((1800.0, 5400.0), (600.0, 6000.0)):
+    for more, limit in ((1800.0, 5402.0), (600.0, 6002.0)):
         out = step(ledger, ExtendAsked(3, "b", more), 10.0)
-        assert [one.message for one in out if isinstance(one, Send)] == [Extend(allocation="b.1", limit=limit)]
+        assert sent(out)[0] == Extend(allocation="b.1", limit=limit), "from the start of its raylet, 2 s earlier"
         assert any(isinstance(one, Granted) for one in out)
     assert ledger.state.jobs["b"].spec.time_limit == 6000.0
 

@@ -5,6 +5,7 @@ import pytest
 from distributed_grid.coordinator.core.commands import (
     CancelAsked,
     Command,
+    Configure,
     DrainAsked,
     Granted,
     Heard,
@@ -15,6 +16,7 @@ from distributed_grid.coordinator.core.commands import (
     RecordOrders,
     Rejected,
     Send,
+    SetAsked,
     Tick,
     Told,
     UndrainAsked,
@@ -24,7 +26,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started, Stop
-from distributed_grid.protocol.nodes import NO_ORDERS, Known, Sample
+from distributed_grid.protocol.nodes import NO_ORDERS, Known, Lending, LendingOrder, NodeOrders, Sample
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import facts, job, join, offer, resumed, step
 
@@ -246,3 +248,46 @@ def test_the_operators_labels_stand_over_those_of_the_agent() -> None:
     assert labels(ledger.state.nodes["n1"]) == {"room": "b", "new": "1"}
     step(ledger, LabelAsked(8, ("n1",), {"new": None}), 3.0)
     assert labels(ledger.state.nodes["n1"]) == {"room": "b"}
+
+
+# --- what nodes lend ------------------------------------------------------------------------------------------------
+
+
+def ordered(ledger: Ledger, name: str = "n1") -> Lending | None:
+    order = ledger.state.nodes[name].orders.lending
+    return order.values if order is not None else None
+
+
+def test_what_a_node_lends_is_set_by_one_order_over_another_until_it_is_unset() -> None:
+    ledger = grid("n1", "n2")
+    out = step(ledger, SetAsked(1, ("n1", "n2"), Lending(max_share_cpu=2.0, can_share=True), by="ann"), 1.0)
+    order = LendingOrder(values=Lending(max_share_cpu=2.0, can_share=True), since=1.0, by="ann")
+    assert [one for one in out if isinstance(one, RecordOrders | Configure | Granted)] == [
+        RecordOrders("n1", NodeOrders(lending=order)),
+        Configure("n1"),
+        RecordOrders("n2", NodeOrders(lending=order)),
+        Configure("n2"),
+        Granted(1, "n1, n2 are to lend as ordered"),
+    ]
+    step(ledger, SetAsked(2, ("n1",), Lending(max_share_gpu=0), ("can_share",), "bob"), 2.0)
+    assert ordered(ledger) == Lending(max_share_cpu=2.0, max_share_gpu=0)
+    step(ledger, SetAsked(3, ("n1",), Lending(max_share_cpu=1.0), ("max_share_cpu", "max_share_gpu")), 3.0)
+    assert ordered(ledger) == Lending(max_share_cpu=1.0), "what is set and unset at once is set"
+    step(ledger, SetAsked(4, ("n1",), Lending(), ("max_share_cpu",)), 4.0)
+    assert ordered(ledger) is None and ordered(ledger, "n2") == order.values
+
+
+def test_nothing_is_set_where_one_of_the_nodes_is_not_known() -> None:
+    ledger = grid("n1")
+    (refused,) = step(ledger, SetAsked(1, ("n1", "n9"), Lending(can_share=False)), 1.0)
+    assert isinstance(refused, Rejected) and refused.code == "bad-value"
+    assert ordered(ledger) is None
+
+
+def test_what_is_set_holds_over_a_restart_and_a_snapshot() -> None:
+    ledger = grid("n1")
+    step(ledger, SetAsked(1, ("n1",), Lending(max_share_cpu=1.0), by="ann"), 1.0)
+    assert ordered(resumed(ledger)) == Lending(max_share_cpu=1.0)
+    again = Ledger(2)
+    again.restore((), (), (N1,), 5.0, ordered={"n1": ledger.state.nodes["n1"].orders})
+    assert ordered(again) == Lending(max_share_cpu=1.0)

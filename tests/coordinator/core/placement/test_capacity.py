@@ -93,3 +93,27 @@ def test_taking_and_giving_back_in_any_order_comes_out_even(wanted: list[Resourc
     for grant in held:
         room.give(grant)
     assert room.left == whole.left and room.parts == {} and room.gpu_parts == {}
+
+
+SHARES = st.dictionaries(st.integers(0, 5), st.sampled_from([100, 300, 500, 900]), max_size=3)
+AMOUNTS = st.builds(
+    Resources,
+    cpu=st.sampled_from([0, 300, 500, 1000, 1500, 2000, 3000, 5000]),
+    memory=st.integers(0, 9).map(lambda gib: gib * GIB),
+    gpu=st.sampled_from([0, 0, 500, 1000, 2000]),
+)
+
+
+@given(st.integers(0, 6), SHARES, st.integers(-3, 9), st.booleans(), AMOUNTS, AMOUNTS)
+def test_what_fits_beside_a_grant_is_what_fits_once_that_is_taken(
+    cores: int, shares: dict[int, int], memory: int, closed: bool, first: Resources, wanted: Resources
+) -> None:
+    of = facts("n", cores=6, memory=9 * GIB, gpus=2)
+    parts = {core: milli for core, milli in shares.items() if core >= cores}
+    room = Room.of(of, offer(of, cores=of.cores[:cores], shares=parts), frozenset({"memory"} if closed else ()))
+    room.memory = memory * GIB
+    taken = room.choose(first) if room.fits(first) else Grant()
+    before, after = room.copy(), room.copy()
+    after.take(taken)
+    assert room.fits_beside(taken, wanted) == after.fits(wanted)
+    assert room == before

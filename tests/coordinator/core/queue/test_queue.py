@@ -4,7 +4,7 @@ from distributed_grid.protocol.resources import Resources
 
 
 def asks(cores: int, priority: Priority = Priority.MEDIUM, user: str = "ann", memory: int = 0, gpus: int = 0) -> Key:
-    return user, Request(Resources(cores * 1000, memory, gpus * 1000), priority), 0.0
+    return user, Request(Resources(cores * 1000, memory, gpus * 1000), priority), 0.0, False
 
 
 ONE, TWO = asks(1), asks(2)

@@ -1,0 +1,99 @@
+"""The pipes through which jobs read their standard input: FIFOs in the folders of their allocations, filled by the
+agent. They are held open for writing here and by the spawner of each, so that a job never takes the death of one of our
+processes for the end of its input; a pipe that is to end is removed, and then closed by both. Stdlib only."""
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+
+from distributed_grid.agent.supervisor.job import NEVER
+
+PIPE = "stdin"
+PIPE_BYTES = 1 << 18
+_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+_SET_SIZE = 1031  # F_SETPIPE_SZ
+_SOONEST, _LATEST = 0.02, 2.0  # seconds from the end of an input, and of another one, to the next look
+
+
+def make(path: str, shared: bool) -> tuple[int, int]:
+    """Make a pipe there: its ends for reading, which blocks, and for writing, which does not. `shared`: the job is
+    another user's, who opens it as /dev/stdin. It has its name once somebody reads it: else who opens it for writing
+    would be told that nobody does any more. Raises OSError."""
+    fresh = f"{path}.new"
+    os.mkfifo(fresh, 0o600)
+    begin = os.open(fresh, os.O_RDONLY | os.O_NONBLOCK | _FLAGS)
+    try:
+        if shared:
+            os.fchmod(begin, 0o644)  # nobody gets to it by its path
+        with contextlib.suppress(OSError):  # the default is smaller, and works as well
+            fcntl.fcntl(begin, _SET_SIZE, PIPE_BYTES)
+        os.rename(fresh, path)
+        end = os.open(path, os.O_WRONLY | os.O_NONBLOCK | _FLAGS)
+        fcntl.fcntl(begin, fcntl.F_SETFL, fcntl.fcntl(begin, fcntl.F_GETFL) & ~os.O_NONBLOCK)
+        return begin, end
+    except OSError:
+        os.close(begin)
+        raise
+
+
+class Pipes:
+    """The pipes of all jobs that have one. `close_spawners` tells the spawner of an allocation to let go of its pipe.
+    `due` is when `look` has something to do (seconds since boot)."""
+
+    def __init__(self, allocs: str, close_spawners: Callable[[str], None]) -> None:
+        self.due = NEVER
+        self._allocs = allocs
+        self._close_spawners = close_spawners
+        self._held: dict[str, int] = {}
+        self._ended: dict[str, int] = {}
+        """Those whose input has ended, opened for neither reading nor writing."""
+        self._pause = _SOONEST
+
+    def hold(self, key: str, end: int) -> None:
+        """Keep this end of a pipe open, for the job that was handed to a spawner."""
+        self._held[key] = end
+
+    def adopt(self, key: str) -> None:
+        """Hold the pipe of an earlier supervisor's job, if there is one and somebody reads it."""
+        with contextlib.suppress(OSError):
+            self._held[key] = os.open(self._path(key), os.O_WRONLY | os.O_NONBLOCK | _FLAGS)
+
+    def end(self, key: str) -> None:
+        """All of the input is in the pipe: the job sees its end behind it. A repetition has no effect. The spawner of
+        an earlier supervisor's job sees that the pipe has no name any more."""
+        if (held := self._held.get(key, -1)) >= 0:
+            self._ended[key] = os.open(f"/proc/self/fd/{held}", os.O_PATH | os.O_CLOEXEC)
+            self.due, self._pause = 0.0, _SOONEST
+        self._let_go(key)
+        self._close_spawners(key)
+
+    def look(self, now: float) -> None:
+        """Wake those who open a pipe by its name, as `cat /dev/stdin` does, after its input has ended: the kernel has
+        them wait until it is opened for writing once more."""
+        if now < self.due:
+            return
+        for key, pipe in [*self._ended.items()]:
+            try:
+                os.close(os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nobody has it for reading, and so nobody will
+                    os.close(self._ended.pop(key))
+        self.due = now + self._pause if self._ended else NEVER
+        self._pause = min(2 * self._pause, _LATEST)
+
+    def drop(self, key: str) -> None:
+        """The job is over."""
+        self._let_go(key)
+        if (pipe := self._ended.pop(key, -1)) >= 0:
+            os.close(pipe)
+
+    def _let_go(self, key: str) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._path(key))
+        if (held := self._held.pop(key, -1)) >= 0:
+            os.close(held)
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self._allocs, key, PIPE)

@@ -1,0 +1,128 @@
+"""Two examples of each command, printed at the end of its `--help`. `tests/cli/test_examples.py` parses every one."""
+
+EXAMPLES: dict[str, tuple[str, str]] = {
+    "": ("grid dev up", "grid run-shared --cpus 1 hostname"),
+    # run jobs
+    "run-shared": (
+        "grid run-shared --cpus 4 --mem 8G --get 'out/*' python3 train.py",
+        "grid run-shared -d --name sweep --array 0-99%8 -- sh -c 'echo $GRID_ARRAY_INDEX'",
+    ),
+    "submit": ("grid submit -f jobs.yaml", "generate-jobs | grid submit -f -"),
+    "cancel": ("grid cancel last", "grid cancel --mine --state waiting"),
+    # watch jobs
+    "jobs": ("grid jobs --all --mine", "grid -o json jobs --state running"),
+    "job": ("grid job show last", "grid job wait --timeout 1h sweep"),
+    "job show": ("grid job show last", "grid -o json job show sweep"),
+    "job wait": ("grid job wait last && echo 'it went well'", "grid job wait --timeout 1h --progress sweep"),
+    "job events": ("grid job events last", "grid -o jsonl job events sweep"),
+    "logs": ("grid logs last", "grid logs -f --stderr sweep"),
+    "attach": ("grid attach last", "grid attach --get 'out/*' sweep"),
+    "why": ("grid why last", "grid -o json why sweep"),
+    "receipts": ("grid receipts --node lab1", "grid receipts last"),
+    # watch the grid
+    "status": ("grid status", "grid -o json status"),
+    "shared-status": ("grid shared-status", "grid shared-status --allocations"),
+    "shares": ("grid shares", "grid -o json shares"),
+    "quota": ("grid quota", "grid quota set ann --cores 16"),
+    "quota show": ("grid quota show ann", "grid -o json quota show"),
+    "quota set": (
+        "grid quota set ann --highest-priority urgent --core-hours 200",
+        "grid quota set --group lab --gpus 8 --memory 256G",
+    ),
+    "quota unset": ("grid quota unset ann", "grid quota unset --default"),
+    "nodes": ("grid nodes", "grid -o quiet nodes"),
+    "doctor": ("grid doctor", "sudo grid doctor"),
+    "support-dump": ("grid support-dump", "grid support-dump for-the-administrator.tar.gz"),
+    # nodes
+    "node": ("grid node drain lab1 --reason 'a new kernel'", "grid node add ann@lab1"),
+    "node add": (
+        "grid node add ann@lab1 ann@lab2 --label room=b",
+        "grid node add --accept-new --python python3.13 ann@lab3",
+    ),
+    "node remove": ("grid node remove lab1", "grid node remove --forget lab2"),
+    "node drain": ("grid node drain lab1 lab2 --reason 'a new kernel'", "grid node drain lab1 --deadline 30m"),
+    "node undrain": ("grid node undrain lab1", "grid node undrain lab1 lab2"),
+    "node label": ("grid node label lab1 room=b", "grid node label lab1 lab2 ssd-"),
+    "node set": ("grid node set lab1 --cores 4 --memory 16G", "grid node set lab1 lab2 --no-share"),
+    # Ray
+    "boost": ("grid boost request gpu-master gpu 1", "grid boost status"),
+    "boost request": (
+        "grid boost request gpu-master gpu 1 --duration 2h",
+        "grid boost request gpu-master cpu 8 --wait --priority high",
+    ),
+    "boost status": ("grid boost status", "grid boost status --node gpu-master"),
+    "boost release": ("grid boost release last", "grid boost release j-xnbj3nh7tusz"),
+    "boost extend": ("grid boost extend last 30m", "grid boost extend j-xnbj3nh7tusz 2h"),
+    "boost history": ("grid boost history", "grid boost history --limit 20"),
+    "cluster": ("grid cluster status", "grid cluster check"),
+    "cluster check": ("grid cluster check", "grid cluster check --run"),
+    "cluster status": ("grid cluster status", "grid -o json cluster status"),
+    # services
+    "agent": ("grid agent detect", "sudo grid agent install --join invitation"),
+    "agent run": ("grid agent run --name lab1", "grid agent run --cores 0-3 --memory 16G --gpus none"),
+    "agent detect": ("grid agent detect", "grid agent detect --cores 0-3 --memory 16G"),
+    "agent join": ("grid agent join - < invitation", "grid agent join --name lab1 - < invitation"),
+    "agent install": (
+        "sudo grid agent install --join invitation",
+        "grid agent install --user --cores 0-3 --label room=b",
+    ),
+    "agent status": ("grid agent status", "grid agent status --name lab1"),
+    "agent stop": ("sudo grid agent stop", "sudo grid agent stop --jobs drain --deadline 30m"),
+    "agent uninstall": ("sudo grid agent uninstall", "sudo grid agent uninstall --jobs drain --purge"),
+    "agent accept-loss": ("sudo grid agent accept-loss", "grid agent accept-loss --name lab1"),
+    "agent logs": ("grid agent logs -n 200", "grid agent logs -f --user"),
+    "coordinator": ("sudo grid coordinator install --host 0.0.0.0", "grid coordinator status"),
+    "coordinator run": ("grid coordinator run", "grid coordinator run --host 0.0.0.0 --port 7433"),
+    "coordinator reload": ("grid coordinator reload", "sudo grid coordinator reload"),
+    "coordinator install": ("sudo grid coordinator install --host 0.0.0.0", "grid coordinator install --user"),
+    "coordinator uninstall": ("sudo grid coordinator uninstall", "sudo grid coordinator uninstall --purge"),
+    "coordinator status": ("grid coordinator status", "grid -o json coordinator status"),
+    "coordinator logs": ("grid coordinator logs -n 200", "sudo grid coordinator logs -f"),
+    "coordinator backup": (
+        "sudo grid coordinator backup /backups/monday",
+        "sudo grid coordinator backup /backups/newest --force",
+    ),
+    "coordinator restore": (
+        "sudo grid coordinator restore /backups/newest",
+        "sudo grid coordinator restore /backups/newest --force --resume",
+    ),
+    "coordinator check": ("sudo grid coordinator check", "grid coordinator check --state-dir /backups/newest"),
+    "coordinator accept-loss": (
+        "sudo grid coordinator accept-loss",
+        "sudo grid coordinator accept-loss --yes --end-waiting",
+    ),
+    # access
+    "init": ("sudo grid init --host master.example.org", "grid init --context lab"),
+    "token": ("sudo grid token create --role agent > invitation", "grid token list"),
+    "token create": (
+        "sudo grid token create --role agent --uses 20 > invitation",
+        "grid token create --role client --user ann --ttl 1d",
+    ),
+    "token list": ("grid token list", "grid -o json token list"),
+    "token revoke": ("grid token revoke 2e5c41", "grid token revoke 2e5c41b0 -q"),
+    "access": ("grid access", "grid access revoke agent lab1"),
+    "access revoke": ("grid access revoke agent lab1", "grid access revoke client ann"),
+    "login": ("grid login - < invitation", "grid login --context lab - < invitation"),
+    "context": ("grid context list", "grid context use lab"),
+    "context list": ("grid context list", "grid -o json context list"),
+    "context use": ("grid context use lab", "grid context use home"),
+    "audit": ("sudo grid audit verify", "grid audit verify audit.log"),
+    "audit verify": ("sudo grid audit verify", "grid audit verify --state-dir /backups/newest"),
+    # try out and analyse
+    "dev": ("grid dev up", "grid dev down"),
+    "dev up": ("grid dev up", "grid dev up --nodes 4 --fake-gpus 2 --cpu-percent-max 100"),
+    "dev down": ("grid dev down", "grid dev down --dir second-grid"),
+    "simulate": ("grid simulate --seeds 20", "grid simulate --seed 7 --nodes 50 --events 2000"),
+    "replay": (
+        "grid replay /var/lib/grid/coordinator --job j-xnbj3nh7tusz",
+        "grid replay events/ --until '2026-01-31 12:00:00' --set lost_after=30",
+    ),
+    # settings
+    "config": ("grid config init", "grid config show --origin"),
+    "config init": ("grid config init", "grid config init /etc/grid/grid.yaml"),
+    "config check": ("grid config check", "grid config check /etc/grid/grid.yaml"),
+    "config show": ("grid config show --origin", "grid config show --node lab1"),
+    "config schema": ("grid config schema > grid.schema.json", "grid config schema | less"),
+    "completion": ('eval "$(grid completion bash)"', "grid completion fish > ~/.config/fish/completions/grid.fish"),
+}
+"""By the command's path below `grid`."""

@@ -1,0 +1,130 @@
+"""The grid's settings for its nodes: what its configuration says for all of them, over that what it says for one, and
+over that what an operator has ordered for it. Agents get them at the connection, and when they change."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from distributed_grid.coordinator.api.relay import Agent
+from distributed_grid.coordinator.core.queue.admission import unknown_node
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol import messages
+from distributed_grid.protocol.errors import BadFrame, BadValue, GridError
+from distributed_grid.protocol.nodes import Layer, Lending, check_facts, over
+from distributed_grid.protocol.text import listed
+
+CHANGES = 20
+"""Maximum number of changed settings named in an answer."""
+
+
+class SharingDisabled(GridError):
+    """The grid's configuration says `resource_sharing.enabled: false`."""
+
+    code = "sharing-disabled"
+
+
+class Configured(msgspec.Struct, frozen=True):
+    """What the configuration says: for all nodes, and for single ones by name. `rest`: all its other settings as text,
+    which count from the next start on."""
+
+    general: Layer = Layer()
+    nodes: Mapping[str, Layer] = {}
+    rest: Mapping[str, str] = {}
+
+    def of(self, node: str) -> Layer:
+        """What it says for this node."""
+        return over(self.general, self.nodes.get(node, Layer()))
+
+
+NOTHING = Configured()
+
+
+class GridSettings:
+    """The settings of all nodes. `agents` are the connected ones; `read` reads the configuration again."""
+
+    def __init__(
+        self,
+        state: GridState,
+        agents: Mapping[str, Agent],
+        configured: Configured,
+        read: Callable[[], Awaitable[Configured]] | None,
+    ) -> None:
+        self._state, self._agents = state, agents
+        self._configured = self._started_with = configured
+        self._read = read
+
+    def of(self, name: str) -> Layer:
+        """The grid's settings for this node."""
+        node = self._state.nodes.get(name)
+        order = node.orders.lending if node is not None else None
+        if order is None:
+            return self._configured.of(name)
+        origins = dict.fromkeys(order.values.given(), f"order of {order.by}")
+        return over(self._configured.of(name), Layer(order.values, origins))
+
+    def send(self, name: str) -> None:
+        """Tell the agent of this node its settings, if it is connected."""
+        if (agent := self._agents.get(name)) is not None:
+            agent.control.send(messages.NewSettings(self.of(name)))
+
+    def told(self, agent: Agent, message: messages.InEffect) -> None:
+        """An agent tells what is in effect there. Raises BadFrame for what no node can lend."""
+        facts = msgspec.structs.replace(agent.facts, lendable=message.lendable)
+        try:
+            check_facts(facts)
+        except BadValue as error:
+            raise BadFrame(error.what, error.why) from None
+        agent.facts, agent.settings = facts, message.settings
+
+    def require_sharing(self) -> None:
+        """Raise SharingDisabled where nothing is lent and run in this grid."""
+        if self._configured.general.values.enabled is False:
+            origin = self._configured.general.origins.get("enabled", "")
+            hint = "set resource_sharing.enabled: true on the master, then: grid coordinator reload"
+            why = "resource_sharing.enabled is false" + (f" ({origin})" if origin else "")
+            raise SharingDisabled("Resource sharing not enabled", why, hint)
+
+    def answer(self, asked: messages.GetSettings) -> messages.NodeSettings:
+        """The settings in effect on a node. Raises GridError for one that is not known."""
+        node, agent = self._state.nodes.get(asked.node), self._agents.get(asked.node)
+        if node is None:
+            refused = unknown_node(self._state, 0, asked.node)
+            raise BadValue(refused.what, refused.why, refused.hint)
+        if agent is None or agent.settings is None:
+            return messages.NodeSettings(asked.id, asked.node, self.of(asked.node), told=False)
+        withheld = node.offer.withheld if node.offer is not None else ()
+        closed = "; ".join(one.why for one in withheld if one.what == "node")
+        return messages.NodeSettings(asked.id, asked.node, agent.settings, closed=closed)
+
+    async def reload(self) -> str:
+        """Read the configuration again and hand it out; in words, what has changed. Raises GridError where it cannot be
+        used: then nothing has changed."""
+        if self._read is None:
+            raise GridError("this coordinator was not started with a configuration that can be read again")
+        now = await self._read()
+        before, self._configured = self._configured, now
+        for name in self._agents:
+            if before.of(name) != now.of(name):
+                self.send(name)
+        rest = self._started_with.rest
+        later = sorted(name for name in now.rest.keys() | rest.keys() if now.rest.get(name) != rest.get(name))
+        said = f"changed: {listed(changed, CHANGES)}" if (changed := _changed(before, now)) else "nothing has changed"
+        if later:
+            said += f"; from the next start on: {listed(later, CHANGES)}"
+        if strangers := sorted(now.nodes.keys() - self._state.nodes.keys()):
+            said += f"; the grid has no node {listed(strangers, CHANGES)}"
+        return said
+
+
+def _changed(before: Configured, now: Configured) -> list[str]:
+    """The names of the settings that differ."""
+    found = [f"resource_sharing: {name}" for name in _differ(before.general.values, now.general.values)]
+    for node in sorted(before.nodes.keys() | now.nodes.keys()):
+        old, new = before.nodes.get(node, Layer()).values, now.nodes.get(node, Layer()).values
+        found += [f"nodes[{node}]: {name}" for name in _differ(old, new)]
+    return found
+
+
+def _differ(before: Lending, now: Lending) -> list[str]:
+    old, new = before.given(), now.given()
+    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))

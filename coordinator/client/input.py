@@ -1,0 +1,160 @@
+"""A job's standard input, sent piece by piece with its offset, as the node takes it. Without I/O.
+
+Nothing is read before the job runs, nor more than the node takes. What is not in the job's pipe yet is kept, to be sent
+again after a lost connection or a restarted agent; and all of it up to KEPT_BYTES, for another attempt of the job.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
+
+from distributed_grid.protocol.codec import PART_BYTES
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.jobs import JobView, State
+from distributed_grid.protocol.messages import InputTaken, PutInput
+
+KEPT_BYTES = 8 << 20
+"""How much input is kept from its beginning, for a job that is run again."""
+HOLD_SECONDS = 10.0
+"""How long a node holds a question back until it takes more."""
+RETRY_SECONDS = 0.5
+"""A node that could not answer is asked again after this."""
+
+
+Source = bytes | BinaryIO | Iterable[bytes]
+"""Where a program has a job's standard input from."""
+
+
+def pieces_of(source: Source) -> Iterator[bytes]:
+    """What is in there, piece by piece; of a file as soon as there is some. Raises BadValue."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return (bytes(source[at : at + PART_BYTES]) for at in range(0, len(source), PART_BYTES))
+    if isinstance(source, str) or not hasattr(source, "__iter__"):
+        hint = "give bytes, a file opened in binary mode, or an iterator of bytes"
+        raise BadValue(f"standard input cannot be {type(source).__name__}", hint=hint)
+    read = getattr(source, "read1", None) or getattr(source, "read", None)
+    return iter(source) if read is None else _read_on(read)
+
+
+def _read_on(read: Callable[[int], bytes | None]) -> Iterator[bytes]:
+    while data := read(PART_BYTES):
+        yield data
+    if data is None:  # of a file that does not block: there is nothing yet, which is not the end
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+class JobInput:
+    """The standard input of one job. Give it what was read while there is `room()`: `put`, or `fail`."""
+
+    def __init__(self) -> None:
+        self._attempt = ""
+        self._active = False
+        self._over = False
+        """The attempt takes no more."""
+        self._kept = bytearray()
+        self._from = 0
+        """The offset of the first byte that is kept."""
+        self._sent = self._until = 0
+        self._ended = False
+        self._cut = ""
+        self._piece = self._question = self._cutting = 0
+        """The numbers of the unanswered requests (0: none): one with bytes or their end, one to be told of room, and
+        one that says that it cannot go on."""
+        self._retry_at = 0.0
+
+    @property
+    def _end(self) -> int:
+        return self._from + len(self._kept)
+
+    def room(self) -> int:
+        """How many bytes may be put now; 0: nothing is to be read."""
+        if not self._active or self._over or self._ended or self._cut:
+            return 0
+        return max(0, min(PART_BYTES, self._until - self._end))
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the job may still wait for bytes of ours."""
+        return self._active and not self._over
+
+    def put(self, data: bytes | None) -> None:
+        """Take bytes that were read; None: there is no more."""
+        self._kept += data or b""
+        self._ended = data is None
+
+    def fail(self, why: str) -> None:
+        """The rest cannot be had: the job is not to take what it has got for all."""
+        self._cut = self._cut or why
+
+    def leave(self) -> str:
+        """We leave, and the job goes on. Of an input of which nothing came yet it sees the end; one of which it may
+        have a part ends the job. What is to be said of that; empty: it needs no more."""
+        if self._over or (self._ended and self._sent == self._end):
+            return ""
+        self._retry_at = 0.0  # now or never
+        if not self._active:
+            return "it is ended soon after it begins, as its standard input leaves with us (--no-stdin keeps it)"
+        if self._end:
+            self.fail("its client left")
+            return "it is ended, as its standard input is not whole"
+        self._ended = True
+        return "its standard input is empty"
+
+    def update(self, view: JobView) -> None:
+        """The job as it stands now."""
+        if view.allocation != self._attempt:
+            self._attempt, self._over = view.allocation, False
+            self._sent = self._until = self._piece = self._question = self._cutting = 0
+        self._active = view.state is State.RUNNING
+
+    def messages(self, number: Callable[[], int], now: float) -> list[PutInput]:
+        """What to send now."""
+        if not self._active or self._over or self._retry_at > now:
+            return []
+        if self._cut:
+            if self._cutting:
+                return []
+            self._cutting = number()
+            return [PutInput(self._cutting, self._attempt, self._sent, cut=self._cut)]
+        found = []
+        if not self._piece and self._from <= self._sent < min(self._end, self._until):
+            self._piece = number()
+            data = bytes(self._kept[self._sent - self._from :][: min(PART_BYTES, self._until - self._sent)])
+            found.append(PutInput(self._piece, self._attempt, self._sent, data))
+            self._sent += len(data)
+        elif not self._piece and self._ended and self._sent == self._end:
+            self._piece = number()
+            found.append(PutInput(self._piece, self._attempt, self._sent, end=True, wait=HOLD_SECONDS))
+        elif not self._piece and not self._question:
+            self._question = number()
+            found.append(PutInput(self._question, self._attempt, self._sent, until=self._until, wait=HOLD_SECONDS))
+        return found
+
+    def take(self, number: int, answer: Any, now: float) -> bool:
+        """Take an answer, or the error in place of one; False: it is not to a request of ours."""
+        if not number or number not in (self._piece, self._question, self._cutting):
+            return False
+        self._piece, self._question, self._cutting = (
+            0 if number == one else one for one in (self._piece, self._question, self._cutting)
+        )
+        if not isinstance(answer, InputTaken) or answer.error:
+            self._retry_at = now + RETRY_SECONDS
+            return True
+        self._until = max(self._until, answer.until)
+        self._over = self._over or answer.over
+        if not self._piece:  # else it is on its way, and its answer says how far it came
+            self._sent = answer.next
+        if not self._over and self._sent < self._from:
+            self.fail(f"its first {self._from} bytes went to an earlier attempt, and are not kept here")
+        elif self._sent > self._end:
+            self.fail(f"the node has {self._sent} bytes of it, and {self._end} were sent")
+        if self._end > KEPT_BYTES and (gone := min(answer.offset, self._end) - self._from) > 0:
+            del self._kept[:gone]
+            self._from += gone
+        return True
+
+    def pause(self, now: float) -> float | None:
+        """Seconds until there is something to send again; None: when something is told or read."""
+        waits = self._active and not self._over and self._retry_at > now
+        return self._retry_at - now if waits else None

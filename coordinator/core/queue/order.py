@@ -1,0 +1,155 @@
+"""The order of service in a pass over all lines. Of each user's lines in a class, those behind the first that cannot
+start are only visited if they may fit a node that has grown: lines are indexed by what they need, so that the others
+cost the pass nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+
+from distributed_grid.coordinator.core.queue.queue import NOWHERE, Entry, Line, Queue, Standing
+from distributed_grid.protocol.jobs import Priority
+from distributed_grid.protocol.resources import Resources
+
+FEW = 32
+"""A standing with no more lines is visited whole."""
+MayFit = Callable[[Resources], bool]
+"""Whether so little fits a node that has grown."""
+
+
+class Rest:
+    """The lines of a standing behind a line that could not start: those that may fit, by turn. `line`: the next one
+    (None: none is left), and its `turn`."""
+
+    __slots__ = ("_heap", "_number", "line", "standing", "turn")
+
+    def __init__(self, queue: Queue, standing: Standing, may_fit: MayFit) -> None:
+        self.standing = standing
+        self.turn = -1
+        self.line: Line | None = None
+        self._number = 0
+        self._heap: list[tuple[int, int, Line, Sequence[Entry], int]] = []
+        """Turn, a number that breaks ties, line; and a heap with the line's place in it, below which others follow."""
+        for need, entries in queue.shelves(standing).items():
+            if need is None or may_fit(need):
+                self._push(entries, 0)
+        for line in standing.open:
+            if not line.excluded:
+                self._push(((queue.head(line)[0], line),), 0)
+
+    def _push(self, entries: Sequence[Entry], at: int) -> None:
+        if at < len(entries):
+            self._number += 1
+            heappush(self._heap, (entries[at][0], self._number, entries[at][1], entries, at))
+
+    def advance(self, queue: Queue, after: int) -> None:
+        """Go on to the first line with a turn after this one. Turns of entries are lower bounds."""
+        self.line = None
+        while self._heap and self.line is None:
+            turn, _, line, entries, at = heappop(self._heap)
+            self._push(entries, 2 * at + 1)
+            self._push(entries, 2 * at + 2)
+            if not line.count or line.excluded:
+                continue
+            now = queue.head(line)[0]
+            if now > turn:
+                self._push(((now, line),), 0)
+            elif turn > after:
+                self.turn, self.line = turn, line
+
+    def again(self, queue: Queue, line: Line) -> None:
+        """A line was served: the next of its jobs has its turn."""
+        if line.count:
+            self._push(((queue.head(line)[0], line),), 0)
+
+
+class Order:
+    """The lines in the order of service: `first`, and then what became of it: `skip` or `served`; `end` after the
+    pass. Meanwhile the queue gets no new jobs."""
+
+    def __init__(self, queue: Queue, may_fit: MayFit) -> None:
+        self._queue = queue
+        self._may_fit = may_fit
+        self._rests: dict[Standing, Rest] = {}
+        """Large standings of which a line could not start. Of others such lines are taken off until the end."""
+        self._waiting = set[Standing]()
+        """All standings of which a line could not start."""
+        self._done: list[tuple[float, int, Standing]] = []
+        self._heap: list[tuple[float, int, Rest]] = []
+        """Those of this class, by rank and turn of their next line."""
+        self._passed: list[Entry] = []
+        self._class: Priority | None = None
+
+    def first(self, priority: Priority) -> Line | None:
+        """The next line of this class; None: none is left."""
+        if priority is not self._class:
+            self._class, self._heap = priority, []
+        queue = self._queue
+        while (standing := queue.first(priority)) is not None:
+            line = queue.first_line(standing)
+            if line is not None:
+                if self._heap and self._heap[0][:2] < standing.place:
+                    break
+                return line
+            self._done.append(heappop(queue.order[priority]))
+        return self._heap[0][2].line if self._heap else None
+
+    def skip(self, line: Line) -> bool:
+        """The line `first` gave cannot start. Returns whether it is the first of its standing that waits for room."""
+        standing = line.standing
+        if (rest := self._rests.get(standing)) is not None:
+            heappop(self._heap)
+            self._next(rest, self._queue.head(line)[0])
+            return False
+        if line.excluded:
+            return False  # it is out of the order already
+        first = standing not in self._waiting
+        self._waiting.add(standing)
+        if first and standing.included > FEW:
+            heappop(self._queue.order[standing.priority])
+            standing.place = NOWHERE
+            rest = self._rests[standing] = Rest(self._queue, standing, self._may_fit)
+            self._next(rest, self._queue.head(line)[0])
+        else:
+            self._passed.append(heappop(standing.lines))
+        return first
+
+    def served(self, line: Line) -> None:
+        """A job of the line `first` gave was started, and its user ranked anew."""
+        rest = self._rests.get(line.standing)
+        if rest is not None:
+            heappop(self._heap)
+            rest.again(self._queue, line)
+            self._next(rest, rest.turn)
+
+    def _next(self, rest: Rest, after: int) -> None:
+        rest.advance(self._queue, after)
+        if rest.line is not None:
+            heappush(self._heap, (rest.standing.rank, rest.turn, rest))
+
+    def first_left(self, standing: Standing) -> Line | None:
+        """The first line of a standing, up to this class, that was not passed yet; None: all were."""
+        assert self._class is not None
+        if standing.priority > self._class:
+            return None
+        rest, queue, lines = self._rests.get(standing), self._queue, standing.lines
+        while rest is not None and lines and lines[0][0] <= rest.turn:
+            turn, line = lines[0]
+            if turn == line.entered and queue.head(line)[0] == turn:
+                self._passed.append(heappop(lines))
+            else:
+                queue.correct(standing)
+        return queue.first_line(standing)
+
+    def end(self) -> None:
+        """Put back what was taken out."""
+        for turn, line in self._passed:
+            if line.entered == turn:
+                heappush(line.standing.lines, (turn, line))
+        for rank, turn, standing in self._done:
+            if standing.place == (rank, turn):
+                heappush(self._queue.order[standing.priority], (rank, turn, standing))
+        for standing in self._waiting:
+            if standing.included and (first := self._queue.first_line(standing)) is not None:
+                turn = self._queue.head(first)[0]
+                if standing.place != (standing.rank, turn):
+                    self._queue.enter(standing, turn)

@@ -1,0 +1,20 @@
+"""The commands with which somebody installs what is missing here, for hints.
+
+No hint names this project on a package index: it is on none, and whoever registered its name there would run code on
+the machines of those who follow the hint (docs/releasing.md). Packages of others are named as setup.cfg does.
+"""
+
+import shlex
+import sys
+
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "ray": ("ray>=2.57",),
+    "gputil": ("GPUtil>=1.4", "setuptools"),
+    "ssh": ("asyncssh>=2.21",),
+}
+"""What each extra of setup.cfg needs."""
+
+
+def install(*packages: str) -> str:
+    """The command that installs these into the environment of the interpreter that runs here."""
+    return shlex.join([sys.executable, "-m", "pip", "install", *packages])

@@ -1,0 +1,56 @@
+"""A boost from a source whose owner's programs are busy on all cores, in a real Ray cluster."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.grid_fixture import until
+from tests.ray.scene import CORES, a_cluster, of_allocation
+
+pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
+
+BURN = "import os, time\nend = time.monotonic() + 180\nwhile time.monotonic() < end and os.getppid() != 1: pass"
+
+
+@contextmanager
+def busy(programs: int) -> Iterator[None]:
+    """So many programs of the owner's, on the cores that the source lends; none outlives three minutes."""
+    began = [subprocess.Popen([sys.executable, "-S", "-c", BURN]) for _ in range(programs)]
+    try:
+        for one in began:
+            os.sched_setaffinity(one.pid, set(CORES))
+        yield
+    finally:
+        for one in began:
+            one.kill()
+            one.wait()
+
+
+def niceness(allocation: str) -> set[int]:
+    """That of the raylet's own processes; Ray gives its workers more."""
+    found = set()
+    for pid, words in of_allocation(allocation).items():
+        if "ray::" in words or "default_worker" in words:
+            continue
+        with suppress(FileNotFoundError):  # it has ended since, or a thread of it
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with suppress(ProcessLookupError):
+                    found.add(os.getpriority(os.PRIO_PROCESS, int(thread)))
+    return found
+
+
+def test_it_joins_beside_twelve_busy_programs_and_gives_way_then(tmp_path: Path) -> None:
+    with a_cluster(tmp_path, nice=15) as cluster:
+        with busy(12):
+            boost = cluster.boost("cpu", "1", "--duration", "30m")
+            shown = cluster.master.job(boost)
+            until(lambda: niceness(shown["allocation"]) == {15}, "it has given way", 60.0)
+            assert [one["id"] for one in cluster.lent() or []] == [boost]
+        joined = next(step["at"] for step in shown["events"] if "in Ray as node" in step["text"])
+        assert shown["started"] == joined, "its duration counts from then"
+        cluster.release(boost)
