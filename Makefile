@@ -45,7 +45,7 @@ $(VENV)/.ray: $(STAMP)
 
 test: $(STAMP) $(VENV)/.ray
 	@scripts/system-packages.sh || true
-	@$(PY) -m pytest -n auto $(ARGS)
+	@scripts/test.sh $(PY) -n auto $(ARGS)
 
 PURE := tests/protocol tests/coordinator/core tests/agent/core tests/simulator
 

@@ -129,7 +129,7 @@ class Limits:
         forks = refused.forks + self._slot_groups.forks_refused(job)
         fell = code in (-9, _KILLED_CODE) and self._kernel_killed(procs.now())
         if (code and refused.oom_kills) or (fell and 0 < job.memory < job.peak):
-            self._was_over_memory(job)
+            job.cause, job.text = "out-of-memory", _over_memory(job)
         elif code and forks:
             job.cause = "too-many-processes"
             job.text = f"its limit of {job.pids} processes and threads kept it {forks} times from making another"
@@ -144,10 +144,6 @@ class Limits:
         if count != self._oom_kills:
             self._oom_kills, self._killed_at = count, now
         return now - self._killed_at < _DYING
-
-    def _was_over_memory(self, job: Job) -> None:
-        job.peak = max(job.peak, job.memory)  # the kernel has seen what we may have missed
-        job.cause, job.text = "out-of-memory", _over_memory(job)
 
     def _weigh(self) -> None:
         self._slot_groups.weigh([watched.job for watched in self._watched.values()])
@@ -218,6 +214,8 @@ class Limits:
 
 
 def _over_memory(job: Job) -> str:
+    """Say so; its peak is its limit at least: the kernel has seen what we may have missed."""
+    job.peak = max(job.peak, job.memory)
     return f"used more memory than its limit of {_size(job.memory)} (peak {_size(job.peak)})"
 
 

@@ -44,9 +44,9 @@ def niceness(allocation: str) -> set[int]:
     return found
 
 
-def test_it_joins_beside_twelve_busy_programs_and_gives_way_then(tmp_path: Path) -> None:
+def test_it_joins_beside_busy_programs_and_gives_way_then(tmp_path: Path) -> None:
     with a_cluster(tmp_path, nice=15) as cluster:
-        with busy(12):
+        with busy(4):  # twice the cores; beside more, a slow machine needs longer than Ray's own 30 s
             boost = cluster.boost("cpu", "1", "--duration", "30m")
             shown = cluster.master.job(boost)
             until(lambda: niceness(shown["allocation"]) == {15}, "it has given way", 60.0)

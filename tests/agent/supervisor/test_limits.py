@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups
+from distributed_grid.agent.cgroups.groups import Cgroups, Refused, SlotGroups
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import Job
 from distributed_grid.agent.supervisor.limits import Limits
@@ -154,6 +154,18 @@ def test_a_job_that_the_kernel_took_below_its_limit_fell_to_its_neighbours(
     over = killed(40 * MIB)
     limits.judge(over)
     assert over.cause == "out-of-memory"
+
+
+def test_a_job_that_the_kernel_took_a_part_of_had_all_of_its_limit(
+    limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, ends = Job("j-a.1", limits={"memory": 100 * MIB}), []
+    monkeypatch.setattr(limits._tree, "members", lambda _: {})
+    monkeypatch.setattr(limits._cgroups, "refused", lambda _: Refused(oom_kills=1))
+    monkeypatch.setattr(limits, "_end", lambda _, cause, text, grace: ends.append((cause, text)))
+    limits.watch(job, procs.now())
+    limits.look(procs.now() + 60.0)
+    assert ends == [("out-of-memory", "used more memory than its limit of 100M (peak 100M)")]
 
 
 def test_a_kill_by_anybody_else_is_not_taken_for_want_of_memory(
