@@ -298,6 +298,7 @@ class Cause(StrEnum):
     TOO_MANY_PROCESSES = "too-many-processes"
     INPUT_LOST = "input-lost"
     NOT_JOINED = "not-joined"
+    WITHDRAWN = "withdrawn"
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -124,7 +124,10 @@ class Launch(Message, frozen=True, tag="launch"):
     `gang`: it is a member of one. The node of rank 0 answers Stale, with the device `port`, where the port is taken.
 
     `walls`: it asks for this level at least. An agent whose walls are weaker, or that does not run jobs of this user,
-    answers Stale: it may have restarted since it told its facts. `stamp`: shows that it was granted."""
+    answers Stale: it may have restarted since it told its facts. `stamp`: shows that it was granted.
+
+    `after`: it is the successor of this allocation, has its cores and memory, and holds nothing until nothing of that
+    one is alive: then it starts at once. If that one is over, or not known there, this is a launch like any other."""
 
     allocation: Word
     job: Word
@@ -137,17 +140,21 @@ class Launch(Message, frozen=True, tag="launch"):
     gang: Gang | None = None
     walls: Walls = Walls.NONE
     stamp: Stamp | None = None
+    after: Word = ""
 
 
 class Stop(Message, frozen=True, tag="stop"):
     """End the allocation: SIGTERM, `grace` seconds, SIGKILL to all of it. `cause` becomes the outcome's cause.
     Also for an allocation the agent never heard of: then it answers Exited with `started` False, and will refuse a
-    late launch of it."""
+    late launch of it.
+
+    `unless_started`: take back a successor. One that has started runs on; that is told by its Started."""
 
     allocation: Word
     grace: Finite = 5.0
     cause: str = "cancelled"
     text: Text = ""
+    unless_started: bool = False
 
 
 class Signal(Message, frozen=True, tag="signal"):
