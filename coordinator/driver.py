@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from distributed_grid.coordinator.core.commands import Command, Event, Record
+from distributed_grid.coordinator.core.commands import Command, Event, Heard, Record
 from distributed_grid.coordinator.core.pipeline import NEVER, Mutator, Pipeline
 from distributed_grid.coordinator.core.rollback import CHOOSE, loss_words
 from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed
@@ -139,6 +139,20 @@ class Driver:
             self._turn_due = True
             self._loop.call_soon(self._turn)
 
+    def hear(self, event: Heard) -> None:
+        """A heartbeat has come. Where nothing is queued before it, it is a turn of its own, at once: nearly always
+        without consequence."""
+        if self._turn_due or self._pipeline.queue or self.failed.done() or self._closing:
+            self.put(event)
+            return
+        try:
+            followed = self._pipeline.hear(event, self._clock())
+        except Exception as error:
+            self._broken(error)
+            return
+        if followed or self._pipeline.next_time() < self._armed:
+            self._advance()
+
     def begin(self, perform: Callable[[Any], None], restored: list[Command]) -> None:
         """From now on `perform` does what is not a record. First what restoring the ledger asked for."""
         self._perform = perform
@@ -185,11 +199,14 @@ class Driver:
         try:
             self._pipeline.turn(self._clock())
         except Exception as error:
-            event = self._pipeline.handling
-            log.critical("the ledger is broken", doing=repr(event) if event else "settle", exc_info=True)
-            self._fail(LedgerBroken(f"{type(error).__name__}: {error}"))
+            self._broken(error)
             return
         self._advance()
+
+    def _broken(self, error: Exception) -> None:
+        event = self._pipeline.handling
+        log.critical("the ledger is broken", doing=repr(event) if event else "settle", exc_info=True)
+        self._fail(LedgerBroken(f"{type(error).__name__}: {error}"))
 
     def _advance(self) -> None:
         """Do what the pipeline wants done now."""

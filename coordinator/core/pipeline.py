@@ -103,6 +103,19 @@ class Pipeline:
         self.handling = None
         self.take(ledger.settle(now))
 
+    def hear(self, event: Event, now: float) -> bool:
+        """A turn with one event, while none is queued. Returns whether commands came of it. Raises what the ledger
+        raises."""
+        self.handling = event
+        commands = self._ledger.handle(event, now)
+        self.handling = None
+        settled = self._ledger.settle(now)
+        if not commands and not settled:
+            return False
+        self.take(commands)
+        self.take(settled)
+        return True
+
     def take(self, commands: list[Command]) -> None:
         """Sort the ledger's commands into records and what follows them."""
         for command in commands:

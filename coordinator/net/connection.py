@@ -14,8 +14,13 @@ from typing import TYPE_CHECKING, Any
 from websockets.asyncio.connection import Connection as Received
 from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.exceptions import ConnectionClosedError
-from websockets.frames import CTRL_OPCODES, CloseCode, Frame
-from websockets.protocol import Event
+from websockets.frames import CTRL_OPCODES, CloseCode, Frame, Opcode
+from websockets.protocol import Event, State
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # built without its extension
+    from websockets.utils import apply_mask
 
 from distributed_grid.coordinator.access.identities import Bearer
 from distributed_grid.coordinator.net.limits import Bucket
@@ -55,10 +60,41 @@ CONTROL_FRAMES_PER_SECOND = 20.0
 CONTROL_FRAMES_AT_ONCE = 100.0
 """Pings and pongs. The grid's own peers send one every 20 seconds."""
 
+_FIN_BINARY, _MASKED = 0x82, 0x80
+_LENGTH_16 = 126
+
+
+def frame_at(data: bytes, start: int) -> tuple[int, int]:
+    """Where the payload of the frame of a client that begins here begins and ends (RFC 6455, 5.2). The end is 0 if not
+    all of it is there, and if it has 64 KiB or more."""
+    size = len(data)
+    if size < start + 6:
+        return 0, 0
+    length, payload = data[start + 1] - _MASKED, start + 6
+    if length >= _LENGTH_16:
+        if length > _LENGTH_16 or size < start + 8:
+            return 0, 0
+        length, payload = data[start + 2] << 8 | data[start + 3], start + 8
+    end = payload + length
+    return (payload, end) if length >= 0 and end <= size else (0, 0)
+
+
+def last_of(data: bytes) -> tuple[int, int]:
+    """The payload of the last frame, if the bytes are whole frames; else its end is 0."""
+    payload = end = 0
+    while end < len(data):
+        payload, end = frame_at(data, end)
+        if not end:
+            break
+    return payload, end
+
 
 class Wire(ServerConnection):
     """The library's connection, which is also cut when its peer does not read, or sends control frames or fragments
-    without end. Until the hello a message may have a hello's bytes only."""
+    without end. Until the hello a message may have a hello's bytes only.
+
+    What arrives is parsed and queued by the library, which wakes a task for each message. A message that arrives as one
+    frame, and before which nothing waits, is first offered to `take`."""
 
     outbox = OUTBOX_STRANGER
     address = ""
@@ -68,11 +104,20 @@ class Wire(ServerConnection):
     """The bearer token of the HTTP request, verified."""
     let_in: Callable[[], None] = staticmethod(lambda: None)
     """Called when the peer has identified itself."""
+    take: Callable[[bytes], bool] | None = None
+    """Returns whether it took a message at once; one that it did not take is received as any other."""
+    unread = 0
+    """Messages that the library has, or has begun, and that were not received yet: whoever receives one counts down."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._control = Bucket(CONTROL_FRAMES_PER_SECOND, CONTROL_FRAMES_AT_ONCE, self.loop.time())
         self._fragments = 0
+        self._most = 0
+        self._newest: bytes | None = None
+        self._between = False
+        """Whether the library's parser is known to stand between two frames: what it read were whole frames, and it
+        found the message that is in the last of them; or it was between two before."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         Received.connection_made(self, transport)  # not the server's: who made this connection also serves it
@@ -82,15 +127,44 @@ class Wire(ServerConnection):
         for name in ("max_message_size", "max_size"):  # of the library's newer versions, and of its older ones
             if hasattr(self.protocol, name):
                 setattr(self.protocol, name, most)
+        self._most = most
         self.let_in()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        if self.take is None:
+            super().data_received(data)
+        elif self._between:
+            if (taken := self._taken(data, self.take)) < len(data):
+                rest = data[taken:] if taken else data
+                super().data_received(rest)
+                self._between = last_of(rest)[1] > 0
+        else:
+            self._newest = None
+            super().data_received(data)
+            payload, end = last_of(data)
+            self._between = end > 0 and self._newest == apply_mask(data[payload:end], data[payload - 4 : payload])
         if self.paused:
             self.check_outbox()
 
+    def _taken(self, data: bytes, take: Callable[[bytes], bool]) -> int:
+        """How many of these bytes are messages that were taken; they bypass the library."""
+        at, size = 0, len(data)
+        while at < size and data[at] == _FIN_BINARY and not self.unread:
+            payload, end = frame_at(data, at)
+            if not end or end - payload > self._most:
+                break
+            if self.protocol.state is not State.OPEN or self.transport.is_closing():
+                break
+            if not take(apply_mask(data[payload:end], data[payload - 4 : payload])):
+                break
+            at = end
+        return at
+
     def process_event(self, event: Event) -> None:
         if isinstance(event, Frame) and not self.transport.is_closing():
+            if event.opcode is Opcode.BINARY or event.opcode is Opcode.TEXT:
+                self.unread += 1
+                self._newest = bytes(event.data) if self.take is not None else None
             if event.opcode in CTRL_OPCODES:
                 if self._control.take(1, self.loop.time()) > 0:
                     self.cut("control frames without end")
@@ -154,6 +228,10 @@ class Connection:
         self._end, self._ends = math.inf, ""
         self._end_check: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._receiving = False
+        self._decoded: list[Any] | None = None
+        """The messages of a frame that was decoded when it arrived, and is received next."""
+        self._at_once: Callable[[Any], bool] = lambda message: False
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -161,20 +239,49 @@ class Connection:
         """The peer's hello. Raises TimeoutError, BadFrame, ProtocolMismatch, ConnectionClosed."""
         async with asyncio.timeout(HELLO_SECONDS):
             frame = await self.wire.recv()
+        self.wire.unread -= 1
         hello: Hello = self.link.receive(frame, self._loop.time())[0]
         self.name, self.role = hello.name, hello.role
         return hello
 
     async def receive(self) -> list[Any]:
         """The messages of the next frame. Raises BadFrame, ProtocolMismatch, ConnectionClosed."""
-        frame = await self.wire.recv()
+        self._receiving = True
+        try:
+            frame = await self.wire.recv()
+        finally:
+            self._receiving = False
+        self.wire.unread -= 1
+        decoded, self._decoded = self._decoded, None
         if self._closed:  # what still came is not read any more
             raise ConnectionClosedError(None, None)
         now = self._loop.time()
-        if (seconds := self._frames.take(1, now)) > 0:
+        if decoded is None and (seconds := self._frames.take(1, now)) > 0:
             await asyncio.sleep(seconds)
         self._began = time.monotonic()
-        return self.link.receive(frame, now)
+        return self.link.receive(frame, now) if decoded is None else decoded
+
+    def at_once(self, take: Callable[[Any], bool]) -> None:
+        """Offer a message that comes alone to `take` when it arrives, where the next call of `receive` would return it
+        by itself: no task is woken for one that it takes. It must not raise."""
+        self._at_once = take
+        self.wire.take = self._arrived
+
+    def _arrived(self, frame: bytes) -> bool:
+        """Whether a frame was taken."""
+        if not self._receiving or self._closed:
+            return False
+        now = self._loop.time()
+        if self._frames.take(1, now) > 0:  # a flood, which is received, and so slowed down
+            return False
+        try:
+            messages = self.link.receive(frame, now)
+        except GridError:  # raised again where it is received
+            return False
+        if len(messages) == 1 and self._at_once(messages[0]):
+            return True
+        self._decoded = messages
+        return False
 
     def turn_is_over(self) -> bool:
         """Whether the messages of this frame have kept others waiting for long enough."""

@@ -26,9 +26,12 @@ class Bucket:
 
     def take(self, cost: float, now: float) -> float:
         """Take this much, into debt if need be; the seconds until the debt is paid (0: none)."""
-        self._tokens = min(self.most, self._tokens + max(0.0, now - self._at) * self.rate) - cost
-        self._at = max(now, self._at)
-        return max(0.0, -self._tokens / self.rate)
+        if now > self._at:
+            tokens = self._tokens + (now - self._at) * self.rate
+            self._tokens = tokens if tokens < self.most else self.most
+            self._at = now
+        self._tokens -= cost
+        return -self._tokens / self.rate if self._tokens < 0 else 0.0
 
     def debt(self, now: float) -> float:
         """Seconds until the debt is paid."""

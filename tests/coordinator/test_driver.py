@@ -17,6 +17,7 @@ from distributed_grid.coordinator.core.commands import (
     Command,
     Event,
     Granted,
+    Heard,
     Hold,
     RecordJob,
     Send,
@@ -31,6 +32,7 @@ from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.protocol.messages import Renewed
+from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.resources import Resources
 
 
@@ -111,6 +113,10 @@ async def until(there: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
         while not there():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
+
+
+def beat(at: float = 0.0) -> Heard:
+    return Heard("n1", Sample(at=1.0), at)
 
 
 async def turns() -> None:
@@ -483,3 +489,50 @@ async def test_a_commit_that_does_not_come_back_is_trouble_until_it_does(
     back.set()
     await until(lambda: ledger.holding == [True, False] and done == [1])
     await driver.close()
+
+
+async def test_a_heartbeat_is_handled_at_once_and_settled(store: Counting) -> None:
+    done: list[Any] = []
+    renewed = Send("n1", Renewed(7.0))
+    ledger = Scripted(lambda event: [renewed] if event.at else [])
+    driver = driven(ledger, store, done.append)
+    driver.hear(beat())
+    assert (done, ledger.settled) == ([], 1)
+    driver.hear(beat(7.0))
+    assert (done, ledger.settled) == ([renewed], 2)
+    await driver.close()
+
+
+async def test_a_heartbeat_is_not_handled_before_what_came_before_it(store: Counting) -> None:
+    handled: list[Any] = []
+    ledger = Scripted(lambda event: handled.append(event) or [])  # type: ignore[func-returns-value]
+    driver = driven(ledger, store, lambda command: None)
+    driver.put(Hold(True))
+    driver.hear(beat())
+    assert handled == []
+    await turns()
+    assert handled == [Hold(True), beat()]
+    await driver.close()
+
+
+async def test_a_deadline_that_a_heartbeat_brings_is_kept(store: Counting) -> None:
+    ledger = Scripted(lambda event: [])
+    driver = driven(ledger, store, lambda command: None)
+
+    def armed(event: Any) -> list[Command]:
+        ledger.deadline = driver._clock() + 0.01
+        return []
+
+    ledger.answer = armed
+    driver.hear(beat())
+    await until(lambda: ledger.ticks)
+    await driver.close()
+
+
+async def test_a_heartbeat_that_breaks_the_ledger_ends_the_driver(store: Counting) -> None:
+    def broken(event: Any) -> list[Command]:
+        raise AssertionError("impossible")
+
+    driver = driven(Scripted(broken), store, lambda command: None)
+    driver.hear(beat())
+    assert isinstance(driver.failed.exception(), LedgerBroken)

@@ -100,6 +100,16 @@ def test_a_renewed_lease_waits_for_nothing() -> None:
     assert after(pipeline, Granted(1), renewed, record(1)) == [renewed]
 
 
+def test_a_heartbeat_is_a_turn_of_its_own_and_says_whether_something_came_of_it() -> None:
+    pipeline = Pipeline(Answers())
+    renewed = Send("n1", Renewed(7.0))
+    nothing: Any = ()
+    something: Any = (Granted(1), renewed, record(1))
+    assert not pipeline.hear(nothing, 0.0)
+    assert pipeline.hear(something, 0.0)
+    assert pipeline.performable(0.0) == [renewed] and pipeline.begin_write(0.0) == [record(1)]
+
+
 def test_a_turn_takes_a_batch_and_leaves_the_rest() -> None:
     pipeline = Pipeline(Answers())
     for _ in range(BATCH + 1):
