@@ -112,7 +112,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "dev": ("grid dev up", "grid dev down"),
     "dev up": ("grid dev up", "grid dev up --nodes 4 --fake-gpus 2 --cpu-percent-max 100"),
     "dev down": ("grid dev down", "grid dev down --dir second-grid"),
-    "simulate": ("grid simulate --seeds 20", "grid simulate --seed 7 --nodes 50 --events 2000"),
+    "simulate": ("grid simulate --seeds 20", "grid simulate --trace theta.swf.xz --unit 8 --policy grid,easy,sjf"),
     "replay": (
         "grid replay /var/lib/grid/coordinator --job j-xnbj3nh7tusz",
         "grid replay events/ --until '2026-01-31 12:00:00' --set lost_after=30",

@@ -63,7 +63,8 @@ COMMANDS: dict[str, Lazy] = {
     "replay": Lazy(_AT + "grid.history:replay", "Replay the decisions of an event log, by the same policy or another."),
     "config": Lazy(_AT + "grid.config:config", "Show, check and write configuration."),
     "simulate": Lazy(
-        _AT + "grid.simulate:simulate", "Simulate grids with faults, and check that their guarantees hold."
+        _AT + "grid.simulate:simulate",
+        "Simulate grids with faults and check their guarantees, or run a workload trace by several policies.",
     ),
     "completion": Lazy(_AT + "completion:completion", "Print a shell's completion script."),
 }

@@ -82,11 +82,14 @@ STARTS: dict[str, set[str]] = {
     "cli.grid.access": {"coordinator.access.joining"},
     "cli.grid.cluster_check": {"coordinator.ray"},
     "cli.grid.simulate": {"simulator"},
+    "cli.grid.lab": {"simulator", "coordinator.eventlog"},  # an event log is a trace, too
     "cli.grid.history": {"coordinator.audit", "coordinator.eventlog"},
     "cli.dev.dev": {"agent.gpus.backends"},
 }
 
-PURE = {"protocol", "coordinator.core", "agent.core", "simulator", "push.plan", *SUPERVISORS_PURE}
+# The readers of traces: bytes in, jobs out. Unpacking and dates are no I/O either.
+READERS = {"simulator.lab.formats.unpack", "simulator.lab.formats.tables"}
+PURE = {"protocol", "coordinator.core", "agent.core", "simulator", "push.plan", *READERS, *SUPERVISORS_PURE}
 PURE_STDLIB = set(
     "__future__ abc bisect collections collections.abc contextlib copy dataclasses decimal difflib enum fnmatch"
     " functools hashlib heapq itertools math operator re statistics string struct textwrap types typing zlib".split()
@@ -97,6 +100,8 @@ PURE_OTHERS = {
     "agent.core": {"msgspec"},
     "push.plan": {"msgspec", "urllib.parse"},
     "simulator": {"msgspec", "random"},  # every draw from one seeded Random
+    "simulator.lab.formats.unpack": {"bz2", "gzip", "io", "lzma", "tarfile", "zipfile"},
+    "simulator.lab.formats.tables": {"csv", "datetime"},
     "agent.supervisor.allocations": set(),
     "agent.supervisor.endings": set(),
     "agent.supervisor.job": {"os.WCOREDUMP", "os.waitstatus_to_exitcode", "signal"},  # what a wait status says

@@ -1,22 +1,25 @@
-"""`grid simulate`: whole grids in one process, made from seeds and driven through faults."""
+"""`grid simulate`: whole grids in one process, made from seeds and driven through faults; or a trace (lab.py)."""
 
 import re
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import click
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation, current
-from distributed_grid.cli.lazy import Command
+from distributed_grid.cli.grid.lab import LAB_OPTIONS, lab_options, lab_options_given, simulate_trace
+from distributed_grid.cli.options import Sectioned
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.text import counted
 
 Run = Any
 """A simulator.Run, which is loaded when it is needed only."""
+NODES, NODES_MOST = 20, 1000
 CHUNK = 50
 """Seeds that a process is handed at once."""
 TOLD = 3
@@ -26,7 +29,16 @@ SAID_EVERY = 10.0
 """Seconds between two lines on how far it is."""
 
 
-@click.command(cls=Command)
+class Simulate(Sectioned):
+    """With its options for seeds, and those for traces."""
+
+    sections = (
+        ("Seeds", ("seed", "seeds", "jobs", "nodes", "events", "without")),
+        ("Traces", LAB_OPTIONS),
+    )
+
+
+@click.command(cls=Simulate)
 @click.option("--seed", type=int, default=1, metavar="N", help="The (first) seed (1).")
 @click.option(
     "--seeds", type=click.IntRange(1), default=1, metavar="COUNT", help="How many seeds, from that one on (1)."
@@ -34,15 +46,28 @@ SAID_EVERY = 10.0
 @click.option(
     "--jobs", type=click.IntRange(1, 256), default=1, metavar="PROCESSES", help="Processes that share them (1)."
 )
-@click.option("--nodes", type=click.IntRange(1, 1000), default=20, help="Nodes of each grid (20).")
+@click.option("--nodes", type=click.IntRange(1, 100_000), help="Nodes of each grid (20), or of the trace's cluster.")
 @click.option("--events", type=click.IntRange(0), default=200, help="Events in each grid at the least (200).")
 @click.option("--without", default="", metavar="LIST", help="Faults and jobs to leave out, such as reboot,fault5,job3.")
-def simulate(seed: int, seeds: int, jobs: int, nodes: int, events: int, without: str) -> None:
-    """Simulate grids with faults, and check that their guarantees hold.
+@lab_options
+def simulate(
+    seed: int, seeds: int, jobs: int, nodes: int | None, events: int, without: str, trace: Path | None, **lab: Any
+) -> None:
+    """Simulate grids with faults and check their guarantees, or run a workload trace by several policies.
 
     A seed determines a grid (nodes, jobs and faults, around the real cores of coordinator and agents) and all that
-    happens in it. A violated guarantee is printed as a story, reduced to what reproduces it; the exit code is then
-    1."""
+    happens in it. A violated guarantee is printed as a story, reduced to what reproduces it; the exit code is then 1.
+
+    With --trace, the jobs of a file are run through the real ledger and through plain policies under simulated time,
+    and what came of each is compared (docs/policy-lab.md)."""
+    if trace is not None:
+        simulate_trace(current(), trace, range(seed, seed + seeds), jobs, nodes, lab)
+        return
+    if given := lab_options_given(lab):
+        raise BadValue(f"{given} is for traces", hint="name one with --trace FILE")
+    nodes = NODES if nodes is None else nodes
+    if nodes > NODES_MOST:
+        raise BadValue(f"a simulated grid of {nodes} nodes is too large", hint=f"{NODES_MOST} are the most")
     invocation, out = current(), _without(without)
     began = time.monotonic()
     found = Found()

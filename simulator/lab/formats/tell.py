@@ -1,0 +1,86 @@
+"""Which format a text has, by its content alone; and reading it."""
+
+from collections.abc import Sequence
+
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.simulator.lab.formats import own, swf, tables, use
+from distributed_grid.simulator.lab.formats.unpack import members_of, unpack
+from distributed_grid.simulator.lab.trace import LeftOut, Trace
+
+FORMATS = (
+    "SWF",
+    "openb pods",
+    "openb nodes",
+    "csv of jobs",
+    "Nextflow trace",
+    "use of machines (one number a line, or a time series)",
+    "an event log",
+    "`grid -o json jobs --all`",
+)
+SEPARATORS = (";", "\t", ",")
+"""Of two that are there equally often the first: fields are stripped of blanks and tabs."""
+
+
+def read(data: bytes, name: str, unit: int = 1) -> Trace:
+    """The content of a file of any format but the event log, packed or not. `unit` is for SWF. Raises BadValue."""
+    text = unpack(data, name)
+    lines = [(at, line.strip("\r\n")) for at, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise BadValue(f"{name} is empty")
+    first = lines[0][1].strip()
+    if first[0] in "{[":
+        return own.from_history(text)
+    if first.startswith(";") or len(first.split()) >= swf.LEAST_FIELDS and _numeric(first.split()):
+        return swf.read(lines, unit)
+    if all(_numeric(line.split()) and len(line.split()) == 1 for _, line in lines[:10]):
+        return use.read_numbers(lines, name)
+    separator = max(SEPARATORS, key=first.count)
+    fields = next(iter(tables.rows_of(lines[:1], separator)))[1]
+    names = [field.lower() for field in fields]
+    if "task_id" in names and "submit" in names:
+        return tables.read_nextflow(lines, separator)
+    if {"cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time"} <= set(names):
+        return tables.read_pods(lines)
+    if {"sn", "cpu_milli", "memory_mib", "gpu"} <= set(names):
+        return tables.read_nodes(lines)
+    columns = tables.column_names(names)
+    if ("submit" in columns and "duration" in columns) or (2 <= len(fields) <= 4 and _numeric(fields[:3])):
+        return tables.read_jobs(lines, separator)
+    if len(fields) > 1 and use.is_series(fields):
+        return use.read_series(lines, separator, name)
+    raise BadValue(
+        f"{name} is no trace that is known",
+        why=f"it begins with {first[:60]!r}",
+        hint=f"known are {', '.join(FORMATS)}",
+    )
+
+
+def read_all(data: bytes, name: str, unit: int = 1) -> Trace:
+    """As `read`, also of a tar file whose members are the use of one machine each. Raises BadValue."""
+    members = members_of(data, name)
+    if len(members) == 1:
+        return read(members[0][1], name, unit)
+    return together([read(content, member, unit) for member, content in members], name)
+
+
+def together(traces: Sequence[Trace], name: str) -> Trace:
+    """The use of many machines as one trace. Raises BadValue for anything else."""
+    found = Trace(format="use of machines")
+    for one in traces:
+        if one.jobs or one.machines:
+            raise BadValue(f"{name} holds several files", why=f"one is {one.format}", hint="give one file of jobs")
+        found.rows += one.rows
+        found.use += one.use
+        found.assumed += [said for said in one.assumed if said not in found.assumed]
+        for left in one.left_out.values():
+            entry = found.left_out.setdefault(left.why, LeftOut(left.why))
+            entry.count += left.count
+    found.use.sort(key=lambda one: one.name)
+    return found
+
+
+def _numeric(words: list[str]) -> bool:
+    try:
+        return all(float(word) is not None for word in words)
+    except ValueError:
+        return False

@@ -1,0 +1,177 @@
+"""The grid's own policy: the real ledger with its strategies, shares, reservations and preemption, fed with the events
+that agents and clients would send.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, NodeUp, Send, Told
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import Job
+from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy
+from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request
+from distributed_grid.protocol.messages import Exited, Inventory, Launch, Recalled, Started, Stop, Suspended
+from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, Offer
+from distributed_grid.protocol.placement import Strategy, Walls
+from distributed_grid.protocol.resources import GIB
+from distributed_grid.simulator.lab.trace import Machine, TraceJob
+from distributed_grid.simulator.lab.world import Decision, Start
+
+EPOCH = 1e9
+"""Grid time of the first submission: 0 means never there."""
+FOREVER = 1e10
+GPU_MEMORY = 16 * GIB
+SILENT = frozenset({"silence", "offer", "reasons", "shares"})
+"""Deadlines that decide nothing here: no node is silent, no offer expires, nobody is told why, nothing is stored."""
+
+
+def policy_of(strategy: str = "", base: Policy = DEFAULT) -> Policy:
+    """The policy of a grid whose nodes are never silent."""
+    changes = {"suspect_after": FOREVER, "disconnected_after": 2 * FOREVER, "lost_after": FOREVER}
+    found = msgspec.structs.replace(base, **changes)
+    if strategy:
+        chosen = Strategy(strategy)
+        found = msgspec.structs.replace(found, strategy=chosen, weights=WEIGHTS[chosen])
+    return found
+
+
+class Grid:
+    """The ledger as a policy of the lab."""
+
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        jobs: Sequence[TraceJob],
+        at_once: bool = False,
+        policy: Policy | None = None,
+    ) -> None:
+        self.jobs, self._at_once = jobs, at_once
+        self.ledger = Ledger(watched=(), policy=policy or policy_of())
+        self._facts = [node_facts(machine) for machine in machines]
+        self._node_of = {facts.name: at for at, facts in enumerate(self._facts)}
+        self._allocation: dict[int, str] = {}
+        self._out: list[Command] = []
+        self._offers = 0
+        for facts in self._facts:
+            for event in (NodeUp(facts, "s"), Told(facts.name, Inventory(known=()))):
+                self.ledger.handle(event, EPOCH)
+            self._offer(facts, facts.cores, EPOCH)
+        self.ledger.settle(EPOCH)
+
+    def _offer(self, facts: NodeFacts, cores: tuple[int, ...], now: float) -> None:
+        """A node offers all of its memory and GPUs, and these cores; what it offers counts no allocation."""
+        self._offers += 1
+        gpus = tuple(GpuOffer(gpu.uuid, gpu.index, gpu.model, gpu.memory, gpu.memory) for gpu in facts.gpus)
+        offer = Offer(number=self._offers, expires_in=FOREVER, cores=cores, memory=facts.memory, gpus=gpus)
+        self._out += self.ledger.handle(Told(facts.name, offer), now)
+
+    def submit(self, jobs: Sequence[int], now: float) -> None:
+        """One submission for each user, so that a refused one is one job's."""
+        made = []
+        for number in jobs:
+            told = self.jobs[number]
+            spec = JobSpec(argv=("job",), time_limit=told.requested, grace=0.0)
+            request = Request(told.resources, priority=told.priority, immediate=self._at_once)
+            made.append(
+                Job(
+                    id=f"j{number}",
+                    key=f"k{number}",
+                    user=told.user or "nobody",
+                    spec=spec,
+                    request=request,
+                    submitted=EPOCH + now,
+                    by_operator=True,  # it may ask for any priority
+                )
+            )
+        self._out += self.ledger.handle(JobsSubmitted(0, tuple(made)), EPOCH + now)
+
+    def ended(self, job: int, now: float, again: bool) -> None:
+        """Its agent tells of the end."""
+        name = self._allocation.pop(job)
+        allocation = self.ledger.state.allocations[name]
+        cause = Cause.EXITED
+        if again:
+            cause = Cause(allocation.stop.cause) if allocation.stop is not None else Cause.RECALLED
+        seconds = max(0.0, EPOCH + now - allocation.granted)
+        outcome = Outcome(cause=cause, signal=15 if again else 0, seconds=seconds)
+        self._tell(allocation.node, Exited(allocation=name, outcome=outcome, returned=True), now)
+
+    def lent(self, node: int, cores: tuple[int, ...], now: float) -> None:
+        """The agent of a node offers these cores from now on."""
+        self._offer(self._facts[node], cores, EPOCH + now)
+
+    def frozen(self, job: int, why: str, seconds: float, total: float, now: float) -> None:
+        """The agent tells that a job is frozen, or goes on."""
+        name = self._allocation[job]
+        told = Suspended(allocation=name, why=why, lasted=seconds, in_all=total)
+        self._tell(self.ledger.state.allocations[name].node, told, now)
+
+    def recalled(self, job: int, why: str, now: float) -> None:
+        """The agent tells that the owner takes it back."""
+        name = self._allocation[job]
+        self._tell(self.ledger.state.allocations[name].node, Recalled(allocation=name, why=why), now)
+
+    def _tell(self, node: str, message: Exited | Suspended | Recalled | Started, now: float) -> None:
+        self._out += self.ledger.handle(Told(node, message), EPOCH + now)
+
+    def decide(self, now: float) -> Decision:
+        """Settle, and read who is launched and who is stopped."""
+        self._out += self.ledger.settle(EPOCH + now)
+        starts, evicted = list[Start](), list[int]()
+        while self._out:
+            commands, self._out = self._out, []
+            for command in commands:
+                if type(command) is not Send:
+                    continue
+                message = command.message
+                if type(message) is Launch:
+                    starts.append(self._started(command.node, message, now))
+                elif type(message) is Stop:
+                    job = _number(message.allocation)
+                    if self._allocation.get(job) == message.allocation:  # else it has ended meanwhile
+                        evicted.append(job)
+        return Decision(starts, evicted)
+
+    def _started(self, node: str, launch: Launch, now: float) -> Start:
+        job = _number(launch.allocation)
+        self._allocation[job] = launch.allocation
+        self._tell(node, Started(allocation=launch.allocation, walls=Walls.USER), now)
+        grant = launch.grant
+        gpus = tuple((int(share.uuid.rpartition("-")[2]), share.milli) for share in grant.gpus)
+        return Start(job, self._node_of[node], gpus, grant.cores, grant.shared_core)
+
+    def wake(self) -> float | None:
+        """The next deadline that may decide something."""
+        armed = self.ledger.state.deadlines.armed
+        quiet = 2 * len(self._facts) + (("reasons", "") in armed) + (("shares", "") in armed)
+        if len(armed) <= quiet:
+            return None
+        at = min((at for (kind, _), at in armed.items() if kind not in SILENT), default=math.inf)
+        return at - EPOCH if at < math.inf else None
+
+    def check(self) -> None:
+        """Raise AssertionError where the ledger contradicts itself."""
+        self.ledger.check()
+
+
+def _number(allocation: str) -> int:
+    return int(allocation.partition(".")[0][1:])
+
+
+def node_facts(machine: Machine) -> NodeFacts:
+    """The facts that the agent of such a machine tells."""
+    return NodeFacts(
+        name=machine.name,
+        hostname=machine.name,
+        boot_id="b",
+        incarnation=1,
+        cores=tuple(range(machine.cores)),
+        memory=machine.memory,
+        lendable=machine.resources,
+        gpus=tuple(
+            GpuFacts(f"{machine.name}-{at}", at, machine.model or "gpu", GPU_MEMORY) for at in range(machine.gpus)
+        ),
+        walls=Walls.USER,
+    )

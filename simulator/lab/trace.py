@@ -1,0 +1,162 @@
+"""What a trace says, whatever format it has: jobs, machines, the use of machines by others, and what was left out."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.jobs import Priority
+from distributed_grid.protocol.resources import GIB, MILLI, Resources
+from distributed_grid.protocol.text import counted, listed
+
+UNKNOWN = math.inf
+"""Duration of a job whose end the trace does not say: only a workload of arrivals can use it."""
+NAMED = 3
+"""Lines that are named of each thing that is wrong."""
+
+
+class TraceJob(msgspec.Struct, frozen=True, gc=False):
+    """A job of a trace. Times in seconds: `submit` from the first submission, `duration` of its run, `requested` as its
+    time limit (0: none). `line`: where it stands in the file."""
+
+    submit: float
+    duration: float
+    resources: Resources
+    requested: float = 0.0
+    user: str = ""
+    line: int = 0
+    priority: Priority = Priority.MEDIUM
+
+    @property
+    def size(self) -> int:
+        """Milli-GPUs for a job with GPUs, else milli-cores."""
+        return self.resources.gpu or self.resources.cpu
+
+
+class Machine(msgspec.Struct, frozen=True, gc=False):
+    """A machine of the cluster: whole cores, bytes and whole GPUs."""
+
+    name: str
+    cores: int
+    memory: int = GIB
+    gpus: int = 0
+    model: str = ""
+
+    @property
+    def resources(self) -> Resources:
+        """All of it."""
+        return Resources(self.cores * MILLI, self.memory, self.gpus * MILLI)
+
+
+class UseSeries(msgspec.Struct, frozen=True, gc=False):
+    """The use of one machine by its owner over time: from each moment (seconds from the first) the part of it in use,
+    0 to 1."""
+
+    name: str
+    samples: tuple[tuple[float, float], ...]
+
+
+class LeftOut(msgspec.Struct):
+    """Rows that were not taken for the same reason: how many, and the first lines with their text."""
+
+    why: str
+    count: int = 0
+    lines: list[int] = []
+
+
+class Trace(msgspec.Struct, kw_only=True):
+    """The content of a file. `rows` counts what could have been a job (machine, sample); `assumed` says in sentences
+    what was assumed where the file does not say it."""
+
+    format: str
+    rows: int = 0
+    jobs: list[TraceJob] = []
+    machines: list[Machine] = []
+    use: list[UseSeries] = []
+    left_out: dict[str, LeftOut] = {}
+    assumed: list[str] = []
+
+    def leave_out(self, line: int, why: str) -> None:
+        """A row that is not taken."""
+        entry = self.left_out.setdefault(why, LeftOut(why))
+        entry.count += 1
+        if len(entry.lines) < NAMED:
+            entry.lines.append(line)
+
+    def arranged(self) -> "Trace":
+        """In the order of submission, from time 0 on."""
+        if self.jobs:
+            first = min(job.submit for job in self.jobs)
+            ordered = sorted(self.jobs, key=lambda job: job.submit)
+            self.jobs = [msgspec.structs.replace(job, submit=job.submit - first) for job in ordered]
+        return self
+
+    def words(self) -> list[str]:
+        """What was taken and what was left out, in sentences."""
+        taken = len(self.jobs) or len(self.machines) or sum(len(one.samples) for one in self.use)
+        lines = [f"{self.format}: {taken} of {counted(self.rows, 'row')} taken"]
+        lines += [left_out_words(one) for one in self.left_out.values()]
+        return [*lines, *self.assumed]
+
+
+def left_out_words(one: LeftOut) -> str:
+    """`2 rows left out, lines 3 and 7: the run time is not a number`."""
+    where = listed([str(line) for line in one.lines], NAMED, one.count)
+    at = f", {'line' if one.count == 1 else 'lines'} {where}" if one.lines and one.lines[0] else ""
+    return f"{counted(one.count, 'row')} left out{at}: {one.why}"
+
+
+def nothing_taken(trace: Trace, what: str) -> BadValue:
+    """The error for a trace of which nothing can be used."""
+    why = "; ".join(left_out_words(one) for one in trace.left_out.values())
+    return BadValue(f"nothing in {what} can be used", why=why or f"it has no rows of {trace.format}")
+
+
+class BadRow(ValueError):
+    """What is wrong with one row of a trace."""
+
+
+def number(text: str, what: str, least: float = 0.0) -> float:
+    """A finite number from `least` up. Raises BadRow."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise BadRow(f"{what} is not a number: {text.strip()[:40]!r}") from None
+    if not abs(value) < 1e15:
+        raise BadRow(f"{what} is out of range: {text.strip()[:40]}")
+    if value < least:
+        raise BadRow(f"{what} is below {least:g}: {text.strip()[:40]}")
+    return value
+
+
+# --- a cluster --------------------------------------------------------------------------------------------------------
+
+
+def uniform(nodes: int, cores: int, memory: int = GIB, gpus: int = 0) -> list[Machine]:
+    """A cluster of equal machines."""
+    width = len(str(nodes - 1))
+    return [Machine(f"n{at:0{width}}", cores, memory, gpus) for at in range(nodes)]
+
+
+def fitting(trace: Trace, machines: Sequence[Machine], endless: bool = False) -> list[TraceJob]:
+    """The jobs that some machine could run; the others are left out, and those without an end, unless `endless`."""
+    kinds = {(machine.cores, machine.memory, machine.gpus) for machine in machines}
+    rooms = [Resources(cores * MILLI, memory, gpus * MILLI) for cores, memory, gpus in kinds]
+    found = []
+    for job in trace.jobs:
+        if job.duration == UNKNOWN and not endless:
+            trace.leave_out(job.line, "it has no end, or ended before it began")
+        elif any(job.resources.fits(room) for room in rooms):
+            found.append(job)
+        else:
+            trace.leave_out(job.line, "it asks for more than any machine of the cluster has")
+    return found
+
+
+def capacity(machines: Iterable[Machine]) -> Resources:
+    """All machines together."""
+    total = Resources()
+    for machine in machines:
+        total = total + machine.resources
+    return total

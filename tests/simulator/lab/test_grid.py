@@ -1,0 +1,51 @@
+"""The real ledger under simulated time decides as it does in a coordinator."""
+
+from hypothesis import given, settings
+
+from distributed_grid.protocol.jobs import Priority
+from distributed_grid.protocol.placement import Strategy
+from distributed_grid.simulator.lab.grid import Grid, node_facts, policy_of
+from distributed_grid.simulator.lab.trace import Machine, TraceJob
+from distributed_grid.simulator.lab.world import World
+from tests.simulator.lab.scene import MACHINES, job, schedule, workloads
+
+
+@settings(max_examples=15, deadline=None)
+@given(jobs=workloads())
+def test_the_ledger_stays_sound_after_every_event_of_a_trace(jobs: list[TraceJob]) -> None:
+    grid = Grid(MACHINES, jobs)
+    World(MACHINES, jobs, grid).run(lambda world: grid.check())
+    assert not grid.ledger.state.jobs, "all have ended"
+
+
+def test_a_big_job_of_one_user_gets_a_reservation_and_short_jobs_pass() -> None:
+    jobs = [job(0, 100, 3), job(1, 50, 4), job(2, 20, 1), job(3, 500, 1)]
+    assert schedule("grid", jobs) == [0, 100, 2, 150]
+
+
+def test_the_user_with_the_smaller_share_goes_first() -> None:
+    jobs = [job(0, 100, 4, user="a"), job(1, 10, 4, user="a"), job(2, 10, 4, user="b")]
+    assert schedule("grid", jobs) == [0, 110, 100]
+
+
+def test_an_urgent_job_evicts_a_lower_one_whose_work_is_lost() -> None:
+    machines = [Machine("m", 4)]
+    jobs = [job(0, 1000, 4, priority=Priority.LOW), job(100, 10, 4, priority=Priority.URGENT)]
+    world = World(machines, jobs, Grid(machines, jobs))
+    world.run(World.check)
+    assert world.evictions == 1 and [record.began for record in world.records] == [110.0, 100.0]
+    assert world.records[0].lost == 400.0
+
+
+def test_what_does_not_start_on_arrival_never_does_in_a_workload_of_arrivals() -> None:
+    machines = [Machine("m", 4, gpus=1)]
+    jobs = [job(at, 1, 1, gpu=500) for at in range(3)]
+    world = World(machines, jobs, Grid(machines, jobs, at_once=True), at_once=True)
+    world.run(World.check)
+    assert [record.began for record in world.records] == [0.0, 1.0, -1.0] and world.gpu == 1000
+
+
+def test_a_node_lends_all_of_its_machine_and_the_strategy_is_the_policy_s() -> None:
+    facts = node_facts(Machine("m", 4, 8, 2, "T4"))
+    assert (facts.lendable.cpu, facts.lendable.gpu, [gpu.model for gpu in facts.gpus]) == (4000, 2000, ["T4", "T4"])
+    assert policy_of("pack").strategy is Strategy.PACK and policy_of().strategy is Strategy.BEST_FIT
