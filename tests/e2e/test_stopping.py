@@ -187,7 +187,7 @@ def test_a_deadline_without_draining_is_an_error(grid: Grid, words: tuple[str, .
 def test_an_agent_on_a_copy_of_a_state_directory_in_use_is_refused_and_the_original_goes_on(node: Grid) -> None:
     job, ending = begin(node)
     copy = node.home / "copy"
-    shutil.copytree(node.home / "n1", copy, ignore=shutil.ignore_patterns("*.sock"))
+    shutil.copytree(node.home / "n1", copy, ignore=shutil.ignore_patterns("*.sock", ".room"))  # .room comes and goes
     words = ("agent", "run", "--name", "n1", "--state-dir", str(copy), "--virtual", "--cores", "0-1")
     done = node.run(*words)
     assert done.returncode == 1 and "is a copy of the state directory of node 'n1'" in done.stderr, done.stderr

@@ -1,4 +1,4 @@
-"""One cluster for all tests that leave it as it was."""
+"""One cluster for all tests that leave it as it was, and in it one boost for those that leave that as it was, too."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,20 +9,26 @@ from tests.ray.scene import Cluster, a_cluster, a_guarded_cluster
 
 
 @pytest.fixture(scope="package")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with a_cluster(Path(tmp_path_factory.mktemp("r", numbered=True))) as made:
         yield made
+
+
+@pytest.fixture
+def cluster(shared: Cluster, request: pytest.FixtureRequest) -> Cluster:
+    """Nothing is lent in it, but to a test that uses `boost`."""
+    if "boost" not in request.fixturenames:
+        shared.keep_none()
+    return shared
+
+
+@pytest.fixture
+def boost(cluster: Cluster) -> str:
+    """A core of lab1 that is lent, and stays so for the next test that uses this."""
+    return cluster.keep()
 
 
 @pytest.fixture(scope="package")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with a_guarded_cluster(Path(tmp_path_factory.mktemp("g", numbered=True))) as made:
         yield made
-
-
-@pytest.fixture
-def boost(cluster: Cluster) -> Iterator[str]:
-    """A core of lab1 that is lent."""
-    made = cluster.boost("cpu", "1")
-    yield made
-    cluster.release(made)

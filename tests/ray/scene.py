@@ -24,6 +24,7 @@ START = (
     "start", "--head", "--block", f"--port={PORT}", f"--node-ip-address={MASTER}", "--node-name=gpu-master",
     "--num-cpus=1", "--num-gpus=0",
     "--include-dashboard=false", "--disable-usage-stats", "--object-store-memory=80000000", "--memory=500000000",
+    "--include-log-monitor=false", "--no-monitor",  # a second of a core each, and more as long as they run
 )  # fmt: skip
 ROOT = Path(__file__).parents[2]
 CORES = sorted(os.sched_getaffinity(0))[:2]
@@ -44,9 +45,20 @@ def boosts():
     return [node["Labels"]["grid-boost"] for node in ray.nodes() if node["Alive"] and "grid-boost" in node["Labels"]]
 at = {"groups": groups, "boosts": boosts, "resources": ray.cluster_resources, "free": ray.available_resources}
 for line in sys.stdin:
-    print(json.dumps(at[line.strip()]()), file=answers, flush=True)
+    word = json.loads(line)
+    if word in at:
+        answer = at[word]()
+    else:
+        printed = []
+        try:
+            exec(word, {"__name__": "__main__", "json": json, "ray": ray, "print": printed.append})
+            answer = {"last": printed[-1]}
+        except Exception as error:
+            answer = {"error": repr(error)}
+    print(json.dumps(answer), file=answers, flush=True)
 """
-"""A program that looks at the cluster whenever it is told to: to begin one each time takes seconds of a core."""
+"""A program that looks at the cluster, or runs code in it, whenever it is told to: to begin one each time takes two
+seconds of a core, with the worker that Ray starts for it."""
 WHERE = """
 @ray.remote
 def where(seconds=0.0):
@@ -75,6 +87,7 @@ class Cluster:
         self.environment = master.environment | auth | {"HOME": str(place), "RAY_health_check_period_ms": "500"}
         self._looks: subprocess.Popen[str] | None = None
         self._looking = threading.Lock()
+        self._kept = ""
         self.start_head(place / "kept" if keeps else None)
 
     def start_head(self, kept: Path | None = None) -> None:
@@ -85,7 +98,7 @@ class Cluster:
             command = [*self._enter, ray, *START, f"--temp-dir={self.folder}"]
             self.head = subprocess.Popen(command, env=self.environment | remembers, stdout=log, stderr=log)
         until(lambda: self.lent() is not None, "the head answers", 60.0)
-        until(lambda: self._program("").returncode == 0, "the head has a node of its own", 60.0)
+        until(self._can_look, "the head has a node of its own", 60.0)
 
     def kill_head(self) -> None:
         """Kill all of it with -9."""
@@ -103,9 +116,16 @@ class Cluster:
         answer = self.master.json("boost", "status", timeout=60.0)
         return None if answer["trouble"] else answer["boosts"]
 
+    def compute(self, code: str) -> Any:
+        """What code prints last, as JSON, that runs in the program of the cluster that looks at it. It is to leave
+        nothing there."""
+        answer = self._look(code)
+        assert "last" in answer, answer["error"]
+        return json.loads(answer["last"])
+
     def drive(self, code: str) -> Any:
         """What a program of the cluster prints last, as JSON; Ray prints its own warnings to stdout, too."""
-        done = self._program(code)
+        done = self.python(JOINED + code)
         assert done.returncode == 0, done.stderr[-3000:]
         for line in reversed(done.stdout.splitlines()):
             with contextlib.suppress(ValueError):
@@ -140,10 +160,17 @@ class Cluster:
                 self._looks = subprocess.Popen(command, env=self.environment, stdin=pipe, stdout=pipe, text=True)
             asked, answers = self._looks.stdin, self._looks.stdout
             assert asked is not None and answers is not None
-            print(at, file=asked, flush=True)
+            print(json.dumps(at), file=asked, flush=True)
             told = answers.readline()
         assert told, "the program that looks at the cluster has ended"
         return json.loads(told)
+
+    def _can_look(self) -> bool:
+        with suppress(AssertionError, OSError):
+            self._look("resources")
+            return True
+        self._look_no_more()
+        return False
 
     def _look_no_more(self) -> None:
         if self._looks is not None:
@@ -155,9 +182,6 @@ class Cluster:
         """A program of the cluster, not waited for."""
         command = [*self._enter, sys.executable, "-c", JOINED + code]
         return subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, text=True)
-
-    def _program(self, code: str) -> subprocess.CompletedProcess[str]:
-        return self.python(JOINED + code)
 
     def python(self, code: str) -> subprocess.CompletedProcess[str]:
         """A program on the head's host, where RAY_ADDRESS says where the cluster is."""
@@ -174,6 +198,18 @@ class Cluster:
         done = self.master.run("boost", "request", "gpu-master", *words, timeout=120.0)
         assert done.returncode == 0, done.stderr + self.master.log("coordinator")
         return done.stdout.strip()
+
+    def keep(self) -> str:
+        """A boost of one core for all tests that leave it as it is; its id."""
+        if not self._kept or self.master.job(self._kept)["state"] != "running":
+            self._kept = self.boost("cpu", "1")
+        return self._kept
+
+    def keep_none(self) -> None:
+        """Release the boost that was kept, if one was."""
+        if self._kept:
+            self.release(self._kept)
+            self._kept = ""
 
     def release(self, boost: str) -> None:
         """Release it, and wait for its end, also in Ray."""

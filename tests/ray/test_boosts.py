@@ -1,8 +1,6 @@
 """Boosts in a real Ray cluster. The tests named after boost-001 are the acceptance criteria of seed 003."""
 
-import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.grid_fixture import until
-from tests.ray.scene import WHERE, Cluster, command_of, of_allocation
+from tests.ray.scene import WHERE, Cluster, of_allocation
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
@@ -27,12 +25,13 @@ def test_boost_001_resources_are_actually_available_and_not_just_reserved(cluste
 def test_boost_001_placement_groups_land_on_the_node_they_target(cluster: Cluster, boost: str) -> None:
     node = cluster.lent()[0]["in_ray"].split()[-1]  # type: ignore[index]
     code = f"""
-from ray.util.placement_group import placement_group, placement_group_table
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 group = placement_group([{{"CPU": 1}}], strategy="STRICT_PACK", bundle_label_selector=[{{"grid-boost": "{boost}"}}])
 assert group.wait(30)
 print(json.dumps(placement_group_table(group)["bundles_to_node_id"][0]))
+remove_placement_group(group)
 """
-    assert cluster.drive(code).startswith(node)
+    assert cluster.compute(code).startswith(node)
 
 
 def test_boost_001_the_scheduler_sees_and_uses_it_on_the_cores_that_were_lent(
@@ -57,7 +56,7 @@ labelled = where.options(label_selector={{"grid-boost": "{boost}"}}).remote()
 print(json.dumps([ray.get(plain, timeout=70), ray.get(named, timeout=60), ray.get(labelled, timeout=60)]))
 """
     )
-    plain, named, labelled = cluster.drive(code)
+    plain, named, labelled = cluster.compute(code)
     view = cluster.lent()[0]  # type: ignore[index]
     node, cores = view["in_ray"].split()[-1], view["grant"]["cores"]
     for where in (named, labelled):
@@ -66,24 +65,17 @@ print(json.dumps([ray.get(plain, timeout=70), ray.get(named, timeout=60), ray.ge
     assert sum(place.startswith(node) for place, _ in plain) == 1
 
 
+def test_where_no_node_has_it_now_the_request_says_so_in_the_guides_words(cluster: Cluster, boost: str) -> None:
+    done = cluster.master.run("boost", "request", "gpu-master", "cpu", "2")
+    assert done.returncode == 1 and "No nodes have sufficient available resources" in done.stderr, done.stderr
+
+
 def test_a_boost_expires_on_time_and_its_capacity_is_back(cluster: Cluster) -> None:
-    boost = cluster.boost("cpu", "1", "--duration", "15s")
+    boost = cluster.boost("cpu", "1", "--duration", "6s")
     assert cluster.master.run("job", "wait", boost, timeout=60.0).returncode == 124
     until(lambda: cluster.offered() == 2.0, "the node offers all its cores again")
     assert cluster.lent() == []
     until(lambda: cluster.resources()["CPU"] == 1, "Ray has what it had before", 60.0)
-
-
-def test_a_raylet_that_is_killed_ends_its_boost_and_leaves_nothing(cluster: Cluster, boost: str) -> None:
-    pid = cluster.master.json("job", "show", boost)["jobs"][0]["allocation"]
-    found = [one for one in cluster.master.processes_with(pid) if "raylet/raylet" in command_of(one)]
-    assert found
-    os.kill(found[0], signal.SIGKILL)
-    cluster.master.run("job", "wait", boost, timeout=60.0)
-    shown = cluster.master.json("job", "show", boost)["jobs"][0]
-    assert "its raylet ended" in shown["outcome"]["text"]
-    until(lambda: cluster.offered() == 2.0, "the node offers all its cores again")
-    until(lambda: not cluster.master.processes_with(pid), "nothing of it is left")
 
 
 LISTEN_TIMEOUT = """
@@ -120,8 +112,3 @@ def test_what_cannot_be_lent_says_why_and_changes_nothing(cluster: Cluster, word
     done = cluster.master.run("boost", "request", *words)
     assert done.returncode != 0 and said in done.stderr, done.stderr
     assert cluster.lent() == []
-
-
-def test_where_no_node_has_it_now_the_request_says_so_in_the_guides_words(cluster: Cluster, boost: str) -> None:
-    done = cluster.master.run("boost", "request", "gpu-master", "cpu", "2")
-    assert done.returncode == 1 and "No nodes have sufficient available resources" in done.stderr, done.stderr

@@ -18,7 +18,7 @@ from tests.ray.scene import CORES, Cluster, command_of, of_allocation, processes
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(600)]
 
-PAIRS = 10 if DEEP else 3
+PAIRS = 10 if DEEP else 2
 FOREIGN = f"{NODE}:6500"
 THEIRS = f"""
 import ray, sys, time
@@ -44,7 +44,7 @@ def a_foreign_cluster(cluster: Cluster, place: Path, folder: Path) -> Iterator[s
     words = [
         "start", "--head", "--block", "--port=6500", f"--node-ip-address={NODE}", "--num-cpus=1", "--num-gpus=0",
         "--include-dashboard=false", "--disable-usage-stats", "--object-store-memory=80000000",
-        "--memory=500000000", f"--temp-dir={folder}",
+        "--memory=500000000", "--include-log-monitor=false", "--no-monitor", f"--temp-dir={folder}",
     ]  # fmt: skip
     with (place / "foreign.log").open("wb") as log:
         head = subprocess.Popen([*enter, ray, *words], env=cluster.environment, stdout=log, stderr=log)
@@ -121,7 +121,7 @@ def leave():
     return int(subprocess.check_output(["sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo $!"]))
 print(json.dumps(ray.get(leave.remote(), timeout=60)))
 """
-    left = cluster.drive(code)
+    left = cluster.compute(code)
     assert "sleep" in command_of(left)
     allocation = cluster.master.job(boost)["allocation"]
     cluster.release(boost)

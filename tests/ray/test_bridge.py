@@ -79,8 +79,9 @@ class Asking:
 
 
 @pytest.fixture(scope="module")
-def bridge(cluster: Cluster) -> Iterator[Asking]:
-    asking = Asking(cluster)
+def bridge(shared: Cluster) -> Iterator[Asking]:
+    shared.keep_none()
+    asking = Asking(shared)
     yield asking
     for name in asking.reserved():
         asking.ask("release", name=name)

@@ -16,7 +16,7 @@ def test_a_plain_program_with_num_gpus_runs_on_the_lent_gpu_and_sees_no_other(gu
     (lent,) = view["grant"]["gpus"]
     during = guarded.resources()
     assert (during["GPU"], during["CPU"], during["boost_gpu-master"]) == (1, before["CPU"] + 1, 1)
-    node, cores, visible = guarded.drive(
+    node, cores, visible = guarded.compute(
         WHERE + "print(json.dumps(ray.get(where.options(num_gpus=1).remote(), timeout=60)))"
     )
     listed = guarded.lent()
@@ -28,7 +28,7 @@ def test_a_plain_program_with_num_gpus_runs_on_the_lent_gpu_and_sees_no_other(gu
 
 def test_tasks_on_two_lent_gpus_see_one_each(guarded: Cluster) -> None:
     boost = guarded.boost("gpu", "2")
-    told = guarded.drive(
+    told = guarded.compute(
         WHERE + "print(json.dumps(ray.get([where.options(num_gpus=1).remote(1.0) for _ in range(2)], timeout=60)))"
     )
     assert {visible for _, _, visible in told} == set(GPUS)
@@ -39,7 +39,7 @@ def test_a_boost_of_cores_on_a_node_with_gpus_brings_and_sees_none(guarded: Clus
     boost = guarded.boost("cpu", "1")
     assert "GPU" not in guarded.resources()
     named = """where.options(resources={"boost_gpu-master": 1})"""
-    assert guarded.drive(WHERE + f"print(json.dumps(ray.get({named}.remote(), timeout=60)))")[2] == ""
+    assert guarded.compute(WHERE + f"print(json.dumps(ray.get({named}.remote(), timeout=60)))")[2] == ""
     guarded.release(boost)
 
 
@@ -60,7 +60,7 @@ try:
 except Exception as error:
     print(json.dumps(type(error).__name__))
 """
-    assert guarded.drive(code) == "NodeDiedError"
+    assert guarded.compute(code) == "NodeDiedError"
     guarded.master.run("job", "wait", boost, timeout=60.0)
     ended = guarded.master.job(boost)["outcome"]
     assert ended["cause"] == "out-of-memory" and "more memory than its limit of 1G" in ended["text"]

@@ -15,7 +15,7 @@ def test_a_boost_joins_by_a_file_of_its_own_and_the_token_is_nowhere_else(guarde
     boost = guarded.boost("cpu", "1")
     allocation = guarded.master.job(boost)["allocation"]
     here = """.options(resources={"boost_gpu-master": 1})"""
-    seen = guarded.drive(
+    seen = guarded.compute(
         WHERE
         + f"""
 @ray.remote

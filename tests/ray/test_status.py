@@ -58,26 +58,6 @@ def viewer(cluster: Cluster, role: str = "viewer") -> Iterator[None]:
         grid.environment = own
 
 
-def test_cluster_status_marks_what_is_borrowed_and_sums_it(cluster: Cluster, boost: str) -> None:
-    # What programs of before have used is told for a moment after their end.
-    until(lambda: in_ray(cluster)["available"]["CPU"] == 2, "nothing is used", 60.0)
-    told = in_ray(cluster)
-    assert (told["address"], told["trouble"], told["differs"]) == (HEAD, None, [])
-    assert told["version"] == cluster.drive("print(json.dumps(ray.__version__))")
-    raylets = {node["name"]: node for node in told["nodes"]}
-    assert set(raylets) == {"gpu-master", boost}
-    lent = raylets[boost]
-    assert (lent["boost"], lent["source"], lent["target"], lent["stray"]) == (boost, "lab1", "gpu-master", None)
-    assert raylets["gpu-master"]["boost"] is None
-    assert (told["total"]["CPU"], told["available"]["CPU"], told["borrowed"]["CPU"]) == (2, 2, 1)
-    shown = cluster.master.run("cluster", "status", timeout=60.0)
-    assert "\x1b" not in shown.stdout and not shown.stderr
-    lines = {line.split()[0]: line for line in shown.stdout.splitlines() if line}
-    assert lines[boost].split()[2] == "lab1" and lines[boost].endswith("lab1 → gpu-master")
-    assert "0/2" in lines["all"] and "0/1" in lines["of"]
-    assert f"Ray {told['version']} at {HEAD}" in lines["Ray"] and "2 nodes, 1 of them borrowed" in lines["Ray"]
-
-
 def test_cluster_status_says_what_waits_in_ray(cluster: Cluster) -> None:
     with program(cluster, WAITS):
         until(lambda: len(in_ray(cluster)["waiting"]) == 2, "both wait", 60.0)
@@ -86,23 +66,6 @@ def test_cluster_status_says_what_waits_in_ray(cluster: Cluster) -> None:
         assert (group["count"], group["shape"]["CPU"], group["group"]) == (2, 32, True)
         said = cluster.master.run("cluster", "status", timeout=60.0).stdout
         assert "waiting in Ray: 3 × (64 CPU); a placement group with 2 × (32 CPU)" in said
-
-
-def test_boost_status_has_what_the_guide_names_and_what_ray_shows(cluster: Cluster, boost: str) -> None:
-    told = cluster.master.json("boost", "status", timeout=60.0)
-    assert (told["active"], told["lent"], told["strays"]) == (1, {"cpu": 1}, [])
-    (one,) = told["boosts"]
-    assert one["boost"] == {"target": "gpu-master", "resource": "cpu", "amount": 1, "exclusive": False, "ray": HEAD}
-    assert one["differs"] == "" and one["ray_node"]["total"]["CPU"] == 1
-    first, header, row = cluster.master.run("boost", "status", timeout=60.0).stdout.splitlines()
-    assert first == "1 active boost: 1 cpu"
-    assert header.split() == ["BOOST", "SOURCE", "TARGET", "LENT", "STATE", "ALLOCATED", "EXPIRES", "IN", "RAY"]
-    assert row.split()[:6] == [boost, "lab1", "gpu-master", "1", "cpu", "running"]
-    only = cluster.master.run("boost", "status", "--node", "lab1", timeout=60.0)
-    assert only.stdout == "0 active boosts for lab1\n"
-    unknown = cluster.master.run("boost", "status", "--node", "nobody", timeout=60.0)
-    assert unknown.returncode == 1 and "unknown node 'nobody'" in unknown.stderr
-    assert "there are gpu-master, lab1" in unknown.stderr
 
 
 def test_a_raylet_with_the_label_of_no_boost_of_ours_is_shown_as_a_stray(cluster: Cluster) -> None:
@@ -127,6 +90,43 @@ def test_a_raylet_with_the_label_of_no_boost_of_ours_is_shown_as_a_stray(cluster
         stray.wait(60.0)
         shutil.rmtree(place, ignore_errors=True)
     until(lambda: not cluster.master.json("boost", "status", timeout=60.0)["strays"], "Ray has let it go", 60.0)
+
+
+def test_cluster_status_marks_what_is_borrowed_and_sums_it(cluster: Cluster, boost: str) -> None:
+    # What programs of before have used is told for a moment after their end.
+    until(lambda: in_ray(cluster)["available"]["CPU"] == 2, "nothing is used", 60.0)
+    told = in_ray(cluster)
+    assert (told["address"], told["trouble"], told["differs"]) == (HEAD, None, [])
+    assert told["version"] == cluster.compute("print(json.dumps(ray.__version__))")
+    raylets = {node["name"]: node for node in told["nodes"]}
+    assert set(raylets) == {"gpu-master", boost}
+    lent = raylets[boost]
+    assert (lent["boost"], lent["source"], lent["target"], lent["stray"]) == (boost, "lab1", "gpu-master", None)
+    assert raylets["gpu-master"]["boost"] is None
+    assert (told["total"]["CPU"], told["available"]["CPU"], told["borrowed"]["CPU"]) == (2, 2, 1)
+    shown = cluster.master.run("cluster", "status", timeout=60.0)
+    assert "\x1b" not in shown.stdout and not shown.stderr
+    lines = {line.split()[0]: line for line in shown.stdout.splitlines() if line}
+    assert lines[boost].split()[2] == "lab1" and lines[boost].endswith("lab1 → gpu-master")
+    assert "0/2" in lines["all"] and "0/1" in lines["of"]
+    assert f"Ray {told['version']} at {HEAD}" in lines["Ray"] and "2 nodes, 1 of them borrowed" in lines["Ray"]
+
+
+def test_boost_status_has_what_the_guide_names_and_what_ray_shows(cluster: Cluster, boost: str) -> None:
+    told = cluster.master.json("boost", "status", timeout=60.0)
+    assert (told["active"], told["lent"], told["strays"]) == (1, {"cpu": 1}, [])
+    (one,) = told["boosts"]
+    assert one["boost"] == {"target": "gpu-master", "resource": "cpu", "amount": 1, "exclusive": False, "ray": HEAD}
+    assert one["differs"] == "" and one["ray_node"]["total"]["CPU"] == 1
+    first, header, row = cluster.master.run("boost", "status", timeout=60.0).stdout.splitlines()
+    assert first == "1 active boost: 1 cpu"
+    assert header.split() == ["BOOST", "SOURCE", "TARGET", "LENT", "STATE", "ALLOCATED", "EXPIRES", "IN", "RAY"]
+    assert row.split()[:6] == [boost, "lab1", "gpu-master", "1", "cpu", "running"]
+    only = cluster.master.run("boost", "status", "--node", "lab1", timeout=60.0)
+    assert only.stdout == "0 active boosts for lab1\n"
+    unknown = cluster.master.run("boost", "status", "--node", "nobody", timeout=60.0)
+    assert unknown.returncode == 1 and "unknown node 'nobody'" in unknown.stderr
+    assert "there are gpu-master, lab1" in unknown.stderr
 
 
 def test_a_viewer_sees_boosts_in_outline_and_a_client_those_of_others_without_their_names(
