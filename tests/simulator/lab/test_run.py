@@ -71,6 +71,5 @@ def test_policies_are_named_with_commas_and_unknown_ones_refused() -> None:
 
 def test_a_cluster_in_words() -> None:
     assert (
-        whole_words(MACHINES) == "2 machines, 8 cores, 4 GPUs"
-        and whole_words([Machine("a", 1)]) == "1 machine, 1 core"
+        whole_words(MACHINES) == "2 machines, 8 cores, 4 GPUs" and whole_words([Machine("a", 1)]) == "1 machine, 1 core"
     )
