@@ -118,6 +118,7 @@ class Driver:
         self._store = store
         self._clock = clock
         self._perform: Callable[[Any], None] = lambda command: None
+        self._performed: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self.trouble = Trouble()
@@ -153,9 +154,12 @@ class Driver:
         if followed or self._pipeline.next_time() < self._armed:
             self._advance()
 
-    def begin(self, perform: Callable[[Any], None], restored: list[Command]) -> None:
-        """From now on `perform` does what is not a record. First what restoring the ledger asked for."""
-        self._perform = perform
+    def begin(
+        self, perform: Callable[[Any], None], restored: list[Command], performed: Callable[[], None] = lambda: None
+    ) -> None:
+        """From now on `perform` does what is not a record, and `performed` is called after all of a batch. First what
+        restoring the ledger asked for."""
+        self._perform, self._performed = perform, performed
         self._pipeline.secured(self._store.secure(), self._clock())
         self._pipeline.take(restored)
         self._advance()
@@ -222,6 +226,9 @@ class Driver:
             self._fail_performing(error)
             return
         if self._write is None and self._pipeline.write_due(now):
+            if self._is_quick():
+                self._write_now()
+                return
             self._write = self._loop.create_task(self._write_all())
         if self._secure is None and self._pipeline.take_secure(now):
             self._secure = self._loop.create_task(self._secure_reserve())
@@ -237,6 +244,7 @@ class Driver:
     def _perform_these(self, commands: list[Command]) -> None:
         for command in commands:
             self._perform(command)
+        self._performed()
 
     def _fail_performing(self, error: Exception) -> None:
         log.critical("a command could not be performed", exc_info=True)
@@ -249,6 +257,29 @@ class Driver:
             self._room.set_result(None)
 
     # --- the disk -----------------------------------------------------------------------------------------------------
+
+    def _is_quick(self) -> bool:
+        """Whether the next write is done on the loop."""
+        pipeline = self._pipeline
+        return not pipeline.refused and pipeline.gathered <= QUICK_RECORDS and self._commit_seconds < QUICK_SECONDS
+
+    def _write_now(self) -> None:
+        """Write on the loop, without a task: a start and an end wait for it."""
+        pipeline = self._pipeline
+        try:
+            records = pipeline.begin_write(self._clock())
+            snapshot, began = self._store.snapshot(records, self._clock()), time.monotonic()
+            self._store.commit(snapshot)
+            self._took(len(records), time.monotonic() - began)
+        except DiskTrouble as error:
+            pipeline.refuse(error, self._clock())
+        except StoreFailed as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail_performing(error)
+        else:
+            pipeline.written()
+        self._advance()
 
     async def _write_all(self) -> None:
         pipeline = self._pipeline
@@ -266,26 +297,30 @@ class Driver:
                 else:
                     pipeline.written()
                 self._advance()
+                if self._is_quick():
+                    break
         except StoreFailed as error:
             self._fail(error)
         except Exception as error:
             self._fail_performing(error)
         finally:
             self._write = None
+        self._advance()
 
     async def _commit(self, records: list[Record], again: bool) -> None:
         snapshot, size = self._store.snapshot(records, self._clock()), len(records)
         began = time.monotonic()
-        if size <= QUICK_RECORDS and self._commit_seconds < QUICK_SECONDS and not again:
-            self._store.commit(snapshot)
-        else:
-            self._arm()  # for a write that stalls
-            await self._loop.run_in_executor(self._writer, self._store.commit, snapshot)
+        self._arm()  # for a write that stalls
+        await self._loop.run_in_executor(self._writer, self._store.commit, snapshot)
         if again:
             self._commit_seconds = 1.0  # not on the loop before it has been quick for a while
-        elif size <= QUICK_RECORDS:
+        else:
+            self._took(size, time.monotonic() - began)
+
+    def _took(self, size: int, seconds: float) -> None:
+        if size <= QUICK_RECORDS:
             # The slowest of late counts; 14 quicker ones halve it.
-            self._commit_seconds = max(time.monotonic() - began, self._commit_seconds * 0.95)
+            self._commit_seconds = max(seconds, self._commit_seconds * 0.95)
 
     async def _secure_reserve(self) -> None:
         error = await self._loop.run_in_executor(self._writer, self._store.secure)

@@ -146,6 +146,11 @@ class Pipeline:
         """Whether something is to be written now."""
         return self._urgent if self._writing is None else now >= self._retry_at
 
+    @property
+    def gathered(self) -> int:
+        """The number of records that the next write has, if it is no retry."""
+        return len(self._records)
+
     def begin_write(self, now: float) -> list[Record]:
         """The records to write, as one transaction; report the result by `written` or `refuse`."""
         if self._writing is None:
