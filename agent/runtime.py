@@ -177,7 +177,7 @@ class Runtime:
         self._facts = msgspec.structs.replace(self._facts, limits=self.launcher.limits, nameless=nameless, ends=ends)
         self._own_facts = self._facts
         self.launcher.loss_changed, self.launcher.noted = self._loss_changed, self._noted
-        self.launcher.walls_changed = self._openness_changed
+        self.launcher.walls_changed, self.launcher.reported = self._openness_changed, self._hurry
         self._loss_changed(None)
         self._openness_changed()
         await self._meter.since(boot_clock(), gpus=True)
@@ -263,6 +263,7 @@ class Runtime:
             while True:
                 for message in await session.receive():
                     self._hear(message)
+                self.launcher.flush()
         except Disconnected as error:
             log.warning("the coordinator is gone", why=str(error))
         except GridError as error:
@@ -332,6 +333,10 @@ class Runtime:
         """Send if the coordinator is connected; otherwise it is told everything on reconnection."""
         if self._session is not None:
             self._session.send(*messages)
+
+    def _hurry(self) -> None:
+        if self._session is not None:
+            self._session.hurry()
 
     # --- settings -----------------------------------------------------------------------------------------------------
 
@@ -463,8 +468,9 @@ class Runtime:
         if isinstance(message, Exited):
             self._outputs.ended(message.allocation)
             self._inputs.ended(message.allocation)
-            raylet.ended(message.allocation)
-            self._clear_after_raylet(message.allocation)
+            if self.table.may_be_raylet(message.allocation):
+                raylet.ended(message.allocation)
+                self._clear_after_raylet(message.allocation)
             if report.freed is not None:
                 returned = self._lender.would_return(report.freed, self.table.held)
                 if returned:

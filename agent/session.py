@@ -79,6 +79,11 @@ class Session:
             self._flush_due = True
             self._loop.call_soon(self.flush)
 
+    def hurry(self) -> None:
+        """Write at once what this turn has queued: nothing more comes."""
+        if self._flush_due:
+            self.flush()
+
     def flush(self) -> None:
         """Write what is queued."""
         self._flush_due = True

@@ -296,6 +296,11 @@ class Table:
         entry = self.entries.get(allocation)
         return entry is not None and not entry.over
 
+    def may_be_raylet(self, allocation: str) -> bool:
+        """Whether it is a boost, or it is not known what it is."""
+        entry = self.entries.get(allocation)
+        return entry is None or entry.kept.raylet or entry.kept == Kept()
+
     def grace(self, stop: Stop) -> float:
         """The job's grace after this stop: its own, if the stop has none."""
         if stop.grace >= 0:

@@ -163,6 +163,7 @@ class Launcher:
         """Is told of a `loss` while we run, with what is known all the same; and (None) that nothing of it lives."""
         self.unended: dict[str, str] = {}
         """Allocations that were killed and of which something lives all the same, and what that is."""
+        self.reported: Callable[[], None] = lambda: None  # called after the reports that came together
         self.noted: Callable[[str, str], None] = lambda allocation, text: None
         """Is told what there is to say of an allocation, and of one that was unended and is over, with nothing."""
 
@@ -384,10 +385,11 @@ class Launcher:
 
     def _send(self, message: dict[str, Any]) -> None:
         if not self._outbox:
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self.flush)
         self._outbox += msgspec.json.encode(message) + b"\n"
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send the orders of this turn."""
         messages, self._outbox = self._outbox, bytearray()
         # Without a connection, or with one that closes: orders that need an answer are repeated.
         if self._writer is None or not messages or self._writer.is_closing():
@@ -431,6 +433,7 @@ class Launcher:
             *lines, rest = (rest + part).split(b"\n")
             for line in lines:
                 self._handle_report(REPORTS.decode(line))
+            self.reported()
 
     def _handle_report(self, said: SupervisorReport) -> None:
         allocation = said.id
@@ -552,7 +555,7 @@ class Launcher:
     async def _disconnect(self, flush: bool = False) -> None:
         if self._writer is not None:
             if flush:
-                self._flush()
+                self.flush()
             self._writer.close()
             with contextlib.suppress(OSError):
                 await self._writer.wait_closed()

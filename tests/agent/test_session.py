@@ -81,6 +81,20 @@ async def test_what_one_turn_brings_leaves_in_one_frame(coordinator: Coordinator
     assert len(frames) == 1
 
 
+async def test_what_is_hurried_leaves_in_the_turn_that_queued_it_and_only_once(
+    coordinator: Coordinator, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, written = node.runtime._session, list[bytes]()
+    assert connection is not None
+    monkeypatch.setattr(connection, "_write", written.append)
+    connection.send(Stale(allocation="j0.1", reason="x"))
+    connection.hurry()
+    assert ["j0.1" in str(frame) for frame in written] == [True]
+    await asyncio.sleep(0.01)
+    connection.hurry()
+    assert sum("j0.1" in str(frame) for frame in written) == 1
+
+
 async def test_a_connection_that_breaks_before_it_is_made_is_tried_again(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from distributed_grid.agent.core.table import (
     Ended,
     Forget,
     IllegalMove,
+    Kept,
     Kill,
     Prepare,
     Preparing,
@@ -572,3 +573,10 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=tries(40), stateful_step_count=40, deadline=None)
+
+
+def test_only_a_boost_and_what_is_not_known_may_be_a_raylet() -> None:
+    table = running(Table())
+    assert not table.may_be_raylet("j.1")
+    table.restore([(Known("j.2", State.RUNNING), None, 0), (Known("j.3", State.RUNNING), Kept(raylet=True), 0)], 10.0)
+    assert table.may_be_raylet("j.2") and table.may_be_raylet("j.3") and table.may_be_raylet("j.4")
