@@ -56,13 +56,13 @@ class Staging:
         self._folders = workdir.Folders(self.state_dir)
 
     def begin(self, launch: Launch) -> None:
-        """Prepare it: at once where a sample is fresh and nothing was shipped, as for most jobs."""
+        """Prepare it: at once where measuring is quick and nothing was shipped, as for most jobs."""
         if self.disk.trouble:
             self.done(Stale(allocation=launch.allocation, reason=self.disk.trouble))
             return
-        sample = self.meter.fresh(boot_clock() - FRESH)
         slow = launch.grant.gpus or launch.spec.bundle or launch.spec.boost or self.run_as.needed
-        if sample is not None and not slow:
+        sample = self.meter.at_once(boot_clock() - FRESH) if not slow else None
+        if sample is not None:
             self.done(self.verify(launch, sample) or self._make_folder(launch))
             return
         task = asyncio.create_task(self._stage_slowly(launch), name=launch.allocation)

@@ -1,11 +1,13 @@
 """Measures this node: use by the grid's own jobs and by everybody else. One measurement at a time, regularly and at
-claims, in a thread: heartbeats continue whatever hangs, and what cannot be read is not lent."""
+claims, in a thread: heartbeats continue whatever hangs, and what cannot be read is not lent. Only a claim of cores and
+memory, where measuring has been quick, is measured for at once: a thread takes four times as long."""
 
 import asyncio
 import os
 import platform
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -80,6 +82,8 @@ class Probe:
         self._trees.walk()
         self._readings = deque([Counters(boot_clock(), host.busy_seconds(), host.traffic(), [], [])])
         self._seen_gpus: tuple[GpuSample, ...] = ()
+        self.seconds = 0.0
+        """How long a measurement takes without its GPUs; the slowest of late counts."""
 
     def watch(self, limits: Limits) -> None:
         """From now on read the signs of an active owner that these limits ask for."""
@@ -130,6 +134,7 @@ class Probe:
             return self._trees.usage()
 
     def _sample(self, at: float, read_gpus: bool) -> Sample:
+        began = time.perf_counter()
         reading = Counters(at, host.busy_seconds(), host.traffic(), *self._trees.walk())
         since = self._baseline(at)
         elapsed = max(at - since.at, 1e-3)
@@ -142,9 +147,13 @@ class Probe:
         cores, foreign_cpu = self._foreign(foreign, elapsed)
         total, memory_foreign, memory_own = self._split_memory()
         if read_gpus:
+            before = time.perf_counter()
             self._seen_gpus = self.gpus.sample(self._trees.pids)
+            began += time.perf_counter() - before
         disk = psutil.disk_usage(self._disk)
         rates = [max(0.0, (new - old) / elapsed) for new, old in zip(reading.traffic, since.traffic, strict=True)]
+        pressure = owner_signs.pressure(self._trees.pids) if self._pressure else {}
+        self.seconds = max(time.perf_counter() - began, 0.95 * self.seconds)
         return Sample(
             at=at,
             cores=cores,
@@ -162,7 +171,7 @@ class Probe:
             net_sent=round(rates[3], 1),
             gpus=self._seen_gpus,
             gpu_error=self.gpus.error,
-            pressure=owner_signs.pressure(self._trees.pids) if self._pressure else {},
+            pressure=pressure,
             input_idle=round(self._input.idle(), 1) if self._input is not None else -1.0,
         )
 
@@ -227,6 +236,8 @@ def merged(spent: Spent) -> Spent:
 
 STUCK_AFTER = 6.0
 """Seconds after which a measurement counts as hanging."""
+QUICK = 0.02
+"""Seconds that a measurement may take on the event loop."""
 
 
 class Meter:
@@ -293,9 +304,16 @@ class Meter:
             self._gpus_at = begun
         self._take(sample)
 
-    def fresh(self, moment: float) -> Sample | None:
-        """The newest sample, if begun at this moment or later."""
-        return self.newest if self.newest is not None and self.newest.at >= moment else None
+    def at_once(self, moment: float) -> Sample | None:
+        """The newest sample, if begun at this moment or later, else one of now with the last reading of the GPUs. None:
+        measuring takes its time here, or is under way."""
+        if self.newest is not None and self.newest.at >= moment:
+            return self.newest
+        if self._measuring is not None or self._probe.seconds > QUICK:
+            return None
+        sample = self._probe.sample(self._clock(), False)
+        self._take(sample)
+        return sample
 
     def _take(self, sample: Sample) -> None:
         self.newest = sample

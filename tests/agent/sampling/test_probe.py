@@ -1,12 +1,15 @@
 """The probe against real processes: what is below our roots is ours, everything else is foreign. Others use this
 machine too, so figures are compared with what the kernel says of the very processes that a test started."""
 
+import asyncio
 import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -14,9 +17,11 @@ import pytest
 from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.agent.gpus.backends import open_backend
 from distributed_grid.agent.sampling import host
-from distributed_grid.agent.sampling.probe import SPAN, Probe, foreign_seconds
+from distributed_grid.agent.sampling import probe as probes
+from distributed_grid.agent.sampling.probe import QUICK, SPAN, Meter, Probe, foreign_seconds
 from distributed_grid.agent.sampling.trees import TICK, Trees
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.nodes import GpuSample, Sample
 from distributed_grid.runtime.unix import boot_clock
 from tests.agent.sampling.processes import BURN, CORE, probe, start, wait_for
 from tests.agent.sampling.processes import processes as processes
@@ -219,3 +224,54 @@ def test_busy_time_is_counted_by_the_kernels_numbers_of_cores() -> None:
     assert set(counted) >= os.sched_getaffinity(0)
     room = 1 + 10 * TICK
     assert before - room <= sum(counted.values()) <= after + room
+
+
+class Paced:
+    """A probe whose measurements take as long as it says, and wait while it is told to."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def sample(self, at: float, read_gpus: bool) -> Sample:
+        assert self.gate.wait(60)
+        return Sample(at=at)
+
+
+async def test_a_claim_is_measured_for_at_once_where_that_is_quick_and_nothing_measures() -> None:
+    taken: list[float] = []
+    paced, now = Paced(QUICK), iter((5.0, 6.0, 7.0))
+    meter = Meter(paced, 2.0, lambda: next(now), lambda sample: taken.append(sample.at), taken.append)  # type: ignore[arg-type]
+    first = meter.at_once(4.0)
+    assert first is not None and meter.at_once(5.0) is first and taken == [5.0]
+    paced.seconds = 2 * QUICK
+    assert meter.at_once(5.5) is None
+    paced.seconds = QUICK
+    paced.gate.clear()
+    measuring = asyncio.create_task(meter.since(5.5, gpus=True))
+    await asyncio.sleep(0)
+    assert meter.at_once(5.5) is None
+    paced.gate.set()
+    assert (await measuring).at == 6.0 and taken == [5.0, 6.0]
+
+
+def test_how_long_a_measurement_takes_does_not_count_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    class Slow:
+        error = ""
+
+        def sample(self, pids: object) -> tuple[GpuSample, ...]:
+            clock[0] += 5.0
+            return ()
+
+    def usage(path: str) -> SimpleNamespace:
+        clock[0] += 0.5
+        return SimpleNamespace(total=0, free=0)
+
+    measure = Probe(None, 0, Slow())  # type: ignore[arg-type]
+    monkeypatch.setattr(probes, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(probes, "psutil", SimpleNamespace(disk_usage=usage))
+    measure.sample()
+    assert measure.seconds == 0.5
