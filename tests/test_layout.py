@@ -121,7 +121,8 @@ KEPT_OUT: dict[str, set[str]] = {
 }
 
 # What runs in the supervisor's process and in spawners, and what those may use of ours.
-SUPERVISING = {"agent.supervisor", "agent.walls", "agent.cgroups", "runtime.beneath"}
+# Successors wait by the same rules in the agent and there.
+SUPERVISING = {"agent.supervisor", "agent.walls", "agent.cgroups", "agent.core.chains", "runtime.beneath"}
 LEANS_ON = SUPERVISING | {"runtime.faults", "runtime.unix", "protocol.globs"}
 
 # These files of the agent may open files by path, and each says which: none lies where a job can, or could, write. All

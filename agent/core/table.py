@@ -2,13 +2,15 @@
 reports of the launcher), commands out for the shell to perform.
 
 Two promises are kept here and nowhere else: an allocation runs at most once, and no resource is held twice. An end is
-kept until the coordinator has acknowledged it, whatever happens to connections."""
+kept until the coordinator has acknowledged it, whatever happens to connections. A successor (`Launch.after`) holds
+nothing until its predecessor is over, and then, in the same step, what that one held (chains.py)."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import msgspec
 
+from distributed_grid.agent.core.chains import Chains
 from distributed_grid.agent.core.owner import RunningJob
 from distributed_grid.agent.core.spare.claim import conflict
 from distributed_grid.agent.core.spare.holdings import Holdings
@@ -52,14 +54,22 @@ class Prepare(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Hand it to the launcher; its lease, if any, counts from `leased_from`."""
+    """Hand it to the launcher; its lease, if any, counts from `leased_from`. `chain`: it waits there for the others of
+    this chain that are before it; empty: it is the first of its own."""
 
     launch: Launch
     leased_from: float = 0.0
+    chain: str = ""
 
 
 class Kill(msgspec.Struct, frozen=True):
     """Have the launcher end it, and cancel its preparation."""
+
+    stop: Stop
+
+
+class Withdraw(msgspec.Struct, frozen=True):
+    """Have the launcher end it, unless it has started there."""
 
     stop: Stop
 
@@ -97,16 +107,17 @@ class SetNiceness(msgspec.Struct, frozen=True):
     allocation: str
 
 
-Command = Prepare | Run | Kill | SendSignal | SetLimit | SetNiceness | Forget | Report
+Command = Prepare | Run | Kill | Withdraw | SendSignal | SetLimit | SetNiceness | Forget | Report
 
 
 # --- states ---------------------------------------------------------------------------------------------------------
 
 
 class Preparing(msgspec.Struct, frozen=True):
-    """It was accepted, and is being prepared."""
+    """It was accepted, and is being prepared; or it is `ready`, and one that is before it in its chain is not."""
 
     launch: Launch
+    ready: bool = False
 
 
 class Starting(msgspec.Struct, frozen=True):
@@ -150,21 +161,23 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     raylet: bool = False
     stdin: bool = False
     workdir: str = ""
+    chain: str = ""
+    """The supervisor reads it, too. Empty: it began one."""
 
 
-def keep(launch: Launch) -> Kept:
-    """What is kept of this launch."""
+def keep(launch: Launch, chain: str = "") -> Kept:
+    """What is kept of this launch, of an allocation in this chain (empty: of its own)."""
     spec = launch.spec
     raylet = spec.boost is not None
-    return Kept(
-        launch.user, launch.grant, launch.stamp, launch.lease, spec.grace, raylet, bool(spec.stdin), spec.workdir
-    )
+    asked = launch.stamp, launch.lease, spec.grace, raylet, bool(spec.stdin), spec.workdir
+    return Kept(launch.user, launch.grant, *asked, chain)
 
 
 # None: not in the table. An earlier agent's are found running, stopping or ended; a stop before the launch leads to
-# Stopping at once; what was declined or lost is removed without an end.
+# Stopping at once, and a withdrawal to Starting, as the supervisor may have started it for an earlier agent; what was
+# declined or lost is removed without an end.
 ENTRY_MOVES: dict[type[Stage] | None, frozenset[type[Stage] | None]] = {
-    None: frozenset({Preparing, Running, Stopping, Ended}),
+    None: frozenset({Preparing, Starting, Running, Stopping, Ended}),
     Preparing: frozenset({Starting, Running, Stopping, Ended, None}),
     Starting: frozenset({Running, Stopping, Ended, None}),
     Running: frozenset({Stopping, Ended, None}),
@@ -200,6 +213,7 @@ class Table:
         self.facts = facts
         self.entries: dict[str, Entry] = {}
         self.held = Holdings()
+        self.chains = Chains()
         self._over: dict[str, None] = {}
         self._declined: dict[str, Stale] = {}
         self._lost: set[str] = set()
@@ -222,6 +236,7 @@ class Table:
             stage = Stopping if one.state is State.STOPPING else Running
             self._move(key, stage(now - one.started_for, pid, one.walls), kept)
             if kept is not None:
+                self.chains.join(key, kept.chain or key)
                 self.held.add(Holding(key, kept.grant))
 
     def refuses(self, grid: str, epoch: int, instance: str) -> str:
@@ -247,13 +262,16 @@ class Table:
 
     def lose(self, known: Collection[str] | None) -> None:
         """The launcher lost its records, but for these (None: it did not): other allocations that it had and that are
-        not over are dropped, and never started here."""
+        not over are dropped, and never started here; nor is what is being prepared to follow them."""
+        if known is None:
+            return
         handed = [key for key, one in self.entries.items() if not isinstance(one.stage, Preparing | Ended)]
-        for key in handed:
-            if known is not None and key not in known:
-                self._move(key, None)
-                self._free(key)
-                self._lost.add(key)
+        lost = {key for key in handed if key not in known}
+        behind = [key for key, first in self.chains.waiting() if first in lost]
+        for key in (*behind, *(key for key in handed if key in lost and key not in behind)):
+            self._move(key, None)
+            self._free(key)
+            self._lost.add(key)
 
     # --- queries ------------------------------------------------------------------------------------------------------
 
@@ -291,6 +309,12 @@ class Table:
         """The allocations that are not over."""
         return [key for key, one in self.entries.items() if not one.over]
 
+    def waiting(self) -> dict[str, str]:
+        """The successors that wait, each with the allocation that holds what they wait for. Those that were told to
+        end, and what a node may have started already, are left out."""
+        waits = self.chains.waiting()
+        return {key: first for key, first in waits if isinstance(self.entries[key].stage, Preparing | Starting)}
+
     def runs(self, allocation: str) -> bool:
         """Whether it may produce more output: it is known and not over."""
         entry = self.entries.get(allocation)
@@ -326,6 +350,8 @@ class Table:
         match event:
             case Launch():
                 return self._launch(event, now)
+            case Stop(unless_started=True):
+                return self._withdraw(event)
             case Stop():
                 return self._stop(event)
             case Signal():
@@ -356,13 +382,19 @@ class Table:
             return [Report(Exited(allocation=key, outcome=already_over(Cause.CANCELLED)))]
         if key in self._declined:
             return [Report(self._declined[key])]
-        why, device = self._refusal(launch)
+        before = self.entries.get(launch.after) if launch.after else None
+        if before is not None and before.over:
+            before = None
+        why, device = self._refusal(launch, before)
         if why:
             stale = Stale(allocation=key, reason=why, device=device)
             return [Report(stale) if launch.epoch < self._epoch else self._decline(stale)]
         heard = launch.heard if launch.heard <= now else 0.0
-        self._move(key, Preparing(launch), keep(launch), max(self.renewed, heard))
-        self.held.add(Holding(key, launch.grant))
+        chain = self.chains.of(launch.after) if before is not None else ""
+        self._move(key, Preparing(launch), keep(launch, chain), max(self.renewed, heard))
+        self.chains.join(key, chain or key)
+        if before is None:
+            self.held.add(Holding(key, launch.grant))
         return [Prepare(launch)]
 
     def _as_it_stands(self, key: str, entry: Entry) -> list[Command]:
@@ -389,7 +421,21 @@ class Table:
             case _:
                 # Also an unknown one: the supervisor records it as over, so that a late launch is refused by any agent.
                 self._move(key, Stopping())
+                return [Kill(stop), *self._hand_over(key)]
         return [Kill(stop)]
+
+    def _withdraw(self, stop: Stop) -> list[Command]:
+        """One that has started is left alone, and one that the launcher has may have."""
+        key = stop.allocation
+        match self._stage(key):
+            case Running() | Stopping():
+                return []  # its start was reported, or its end will be
+            case Starting():
+                return [Withdraw(stop)]
+            case None if key not in self._over:
+                self._move(key, Starting())
+                return [Withdraw(stop)]
+        return self._stop(stop)
 
     def _ack(self, ack: Ack) -> list[Command]:
         done = [key for key in ack.allocations if key in self.entries and self.entries[key].over]
@@ -401,18 +447,34 @@ class Table:
         return [Forget(tuple(done))] if done else []
 
     def _ready(self, ready: Ready) -> list[Command]:
-        match self.entries.get(ready.allocation):
-            case Entry(stage=Preparing(launch), leased_from=leased_from):
-                self._move(ready.allocation, Starting())
-                return [Run(launch, leased_from)]
+        match self._stage(ready.allocation):
+            case Preparing(launch):
+                self._move(ready.allocation, Preparing(launch, ready=True))
+                return self._hand_over(ready.allocation)
         return []  # it was stopped meanwhile
+
+    def _hand_over(self, key: str) -> list[Command]:
+        """Those of its chain that are ready, in their order: the launcher keeps it."""
+        return self._hand_over_chain(self.chains.of(key)) if key in self.chains else []
+
+    def _hand_over_chain(self, chain: str) -> list[Command]:
+        commands: list[Command] = []
+        for key in self.chains.members(chain):
+            match self.entries[key]:
+                case Entry(stage=Preparing(launch, ready=True), leased_from=leased_from):
+                    self._move(key, Starting())
+                    commands.append(Run(launch, leased_from, "" if chain == key else chain))
+                case Entry(stage=Preparing()):
+                    break
+        return commands
 
     def _stale(self, stale: Stale) -> list[Command]:
         """Nothing of it ran, or ever will."""
         match self.entries.get(stale.allocation):
             case Entry(stage=Preparing()):
+                chain = self.chains.of(stale.allocation)
                 self._move(stale.allocation, None)
-                return [self._decline(stale, self._free(stale.allocation))]
+                return [self._decline(stale, self._free(stale.allocation)), *self._hand_over_chain(chain)]
         return []
 
     def _decline(self, stale: Stale, freed: Grant | None = None) -> Report:
@@ -424,6 +486,10 @@ class Table:
 
     def _started(self, started: Started, now: float) -> list[Command]:
         key = started.allocation
+        if self.chains.waits(key):  # nothing of those before it is alive, then
+            self.held.remove(self.chains.first(key))
+            self.chains.lead(key)
+            self._hold(key)
         match self._stage(key):
             case Ended():
                 return []
@@ -440,8 +506,9 @@ class Table:
             return [Forget((key,))]  # the acknowledgement did not reach the supervisor
         if isinstance(self._stage(key), Ended):
             return []
+        chain = self.chains.of(key) if key in self.chains else ""
         self._move(key, Ended(exited.outcome))
-        return [Report(self._end_of(key, self.entries[key]), self._free(key))]
+        return [Report(self._end_of(key, self.entries[key]), self._free(key)), *self._hand_over_chain(chain)]
 
     # --- the one mutator ----------------------------------------------------------------------------------------------
 
@@ -487,19 +554,38 @@ class Table:
 
     # --- who holds what -----------------------------------------------------------------------------------------------
 
-    def _refusal(self, launch: Launch) -> tuple[str, str]:
-        """Why this launch is refused by the table alone, and the core or GPU concerned."""
+    def _refusal(self, launch: Launch, before: Entry | None) -> tuple[str, str]:
+        """Why this launch is refused by the table alone, and the core or GPU concerned. `before` is its predecessor, if
+        that is not over."""
         grant = launch.grant
         if launch.epoch < self._epoch:
             return f"it comes from epoch {launch.epoch} of the coordinator, which is at {self._epoch} already", ""
         of = self.facts
         if of is not None and of.walls and (why := unfit(of.walls, of.owners, of.trusts, launch.user, launch.walls)):
             return why, ""
-        return conflict(self.held, grant)
+        if before is None:
+            return conflict(self.held, grant)
+        after = launch.after
+        if launch.gang is not None or launch.spec.boost is not None:
+            return f"it cannot follow {after}: a boost or a member of a gang follows nobody", ""
+        if after not in self.chains or before.kept.grant != grant:
+            return f"it cannot follow {after}: its predecessor holds something else", ""
+        if not self.chains.last(after):
+            return f"it cannot follow {after}: another allocation does", ""
+        return "", ""
 
     def _free(self, key: str) -> Grant | None:
+        """It has gone: return what is free now. What its successor takes over is not."""
+        heir = self.chains.leave(key)
         holding = self.held.remove(key)
+        if heir:
+            self._hold(heir)
+            return None
         return holding.grant if holding is not None else None
+
+    def _hold(self, key: str) -> None:
+        if key not in self.held.all:
+            self.held.add(Holding(key, self.entries[key].kept.grant))
 
 
 def _pid(entry: Entry) -> int:

@@ -163,11 +163,13 @@ def test_what_is_remembered_of_acknowledged_ends_is_bounded() -> None:
 STAGES: dict[type[Stage], Stage] = {
     type(one): one for one in (Preparing(launch()), Starting(), Running(1.0, 7), Stopping(), Ended(DONE))
 }
+WITHDRAW = Stop(allocation="j.1", unless_started=True)
 READY, STARTED, STOP = Ready("j.1"), Started(allocation="j.1", pid=7), Stop(allocation="j.1")
 EXITED, STALE, ACK = Exited(allocation="j.1", outcome=DONE), Stale(allocation="j.1", reason="x"), Ack(("j.1",))
 TO_RUN = (launch(), READY, STARTED)
 HOW: dict[tuple[type[Stage] | None, type[Stage] | None], tuple[books.Event, ...]] = {
     (None, Preparing): (launch(),),
+    (None, Starting): (WITHDRAW,),
     (None, Running): (STARTED,),
     (None, Stopping): (STOP,),
     (None, Ended): (EXITED,),
@@ -473,6 +475,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.runs: dict[str, int] = {}
         self.ended: set[str] = set()
         self.acked: set[str] = set()
+        self.waits: set[str] = set()
         self.grants: dict[str, Grant] = {}
         self.told: dict[str, int] = {}
 
@@ -480,7 +483,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.now += 1.0
         for command in self.table.handle(event, self.now):
             match command:
-                case Run(order):
+                case Run(order, chain=chain):
+                    if chain:
+                        self.waits.add(order.allocation)
                     self.runs[order.allocation] = self.runs.get(order.allocation, 0) + 1
                     self.grants[order.allocation] = order.grant
                     assert order.allocation not in self.ended
@@ -492,6 +497,16 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(key=KEYS, grant=GRANTS)
     def launch(self, key: str, grant: Grant) -> None:
         self.feed(launch(key, grant))
+
+    @rule(key=KEYS, after=KEYS, grant=st.none() | GRANTS)
+    def launch_after(self, key: str, after: str, grant: Grant | None) -> None:
+        before = self.table.entries.get(after)
+        grant = grant or (before.kept.grant if before is not None else Grant())
+        self.feed(msgspec.structs.replace(launch(key, grant), after=after))
+
+    @rule(key=KEYS)
+    def withdraw(self, key: str) -> None:
+        self.feed(Stop(allocation=key, unless_started=True))
 
     @rule(key=KEYS)
     def ready(self, key: str) -> None:
@@ -508,12 +523,13 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(key=KEYS)
     def started(self, key: str) -> None:
         if key in self.runs:
+            self.waits.discard(key)
             self.feed(Started(allocation=key, pid=7))
 
     @rule(key=KEYS)
     def exited(self, key: str) -> None:
         entry = self.table.entries.get(key)
-        if key in self.runs or (entry is not None and isinstance(entry.stage, Stopping)):
+        if key in self.runs or (entry is not None and isinstance(entry.stage, Stopping | Starting)):
             self.ended.add(key)
             self.feed(Exited(allocation=key, outcome=DONE))
 
@@ -527,6 +543,9 @@ class AnyOrder(RuleBasedStateMachine):
     def restart(self) -> None:
         """The launcher knows what was run and is not forgotten, and what was stopped and is over."""
         known = []
+        for key in [key for key in self.waits if key not in self.ended]:  # nothing of it was started, or ever is
+            del self.runs[key]
+        self.waits.clear()
         for key in (*self.runs, *(self.ended - {*self.runs})):
             if key not in self.acked:
                 over = key in self.ended
@@ -562,7 +581,8 @@ class AnyOrder(RuleBasedStateMachine):
     def what_runs_and_is_not_over_holds_what_it_was_granted(self) -> None:
         held = {holding.allocation: holding.grant for holding in self.table.holdings()}
         for key in {*self.runs} - self.ended:
-            assert held[key] == self.grants[key]
+            assert held.get(key, Grant()) == (Grant() if self.table.chains.waits(key) else self.grants[key])
+            assert key in self.waits or key in held, "what runs holds what it was granted"
 
     @invariant()
     def an_end_is_told_and_kept_until_it_is_acknowledged(self) -> None:
