@@ -11,6 +11,7 @@ from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Recalled, Stop, Suspended
 from distributed_grid.protocol.nodes import NodeFacts, Sample
+from distributed_grid.protocol.resources import Grant
 from distributed_grid.runtime.unix import boot_clock
 
 HOLDS, SAMPLES = 30.0, 3
@@ -42,6 +43,7 @@ class OwnerControl:
         self.closed = ""
         """Why nothing more is lent while the owner is active; empty: it is."""
         self._recalled: dict[str, Recalled] = {}
+        self._withdrawn: set[str] = set()
         launcher.suspended = self._took
 
     def follow(self, limits: Limits, interval: float) -> None:
@@ -53,6 +55,8 @@ class OwnerControl:
         """Act on a new sample."""
         self._recalled = {key: told for key, told in self._recalled.items() if self._table.runs(key)}
         for order in self._owner.observe(sample, self._table.running(), boot_clock()):
+            if not isinstance(order, Thaw):
+                self._withdraw(f"the owner is back ({order.why})", order.allocation)
             if isinstance(order, Freeze):
                 self._launcher.freeze(order.allocation, order.why, self._holds)
             elif isinstance(order, Thaw):
@@ -71,6 +75,22 @@ class OwnerControl:
         for key in self._table.live():
             if key not in self._recalled:
                 self._end(key, why, Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=why), closing=True)
+
+    def withdraw(self, why_not: Callable[[str, Grant, str], str]) -> None:
+        """Take back the successors that wait for what the node does not lend now: `why_not` says that of one, its grant
+        and who holds that. One that has started meanwhile runs on."""
+        for key, first in self._table.waiting().items():
+            if why := why_not(key, self._table.entries[key].kept.grant, first):
+                self._withdraw(why, key)
+
+    def _withdraw(self, why: str, whose: str) -> None:
+        """This one, or those that wait for what it holds."""
+        waiting = self._table.waiting()
+        self._withdrawn &= waiting.keys()
+        for key, first in waiting.items():
+            if whose in (key, first) and key not in self._withdrawn:
+                self._withdrawn.add(key)
+                self._stop(Stop(allocation=key, cause=Cause.RECALLED, text=why, unless_started=True))
 
     def _recall(self, order: Recall) -> None:
         key, why = order.allocation, order.why

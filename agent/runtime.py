@@ -28,6 +28,7 @@ from distributed_grid.agent.core.table import (
     SetLimit,
     SetNiceness,
     Table,
+    Withdraw,
 )
 from distributed_grid.agent.core.usage import EVERY, UsageReporter
 from distributed_grid.agent.data.blobs import BlobCache
@@ -70,7 +71,7 @@ from distributed_grid.protocol.messages import (
     Welcome,
 )
 from distributed_grid.protocol.nodes import Known, Layer, NodeFacts, Offer, Sample
-from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.resources import Grant, Resources
 from distributed_grid.runtime.logs import get_logger
 from distributed_grid.runtime.unix import boot_clock
 
@@ -93,6 +94,7 @@ BACK_OFF_LEAST = 0.1
 BACK_OFF_MOST = 10.0
 STEADY = 10.0
 """Seconds of connection after which the back-off is reset."""
+OLDER = "the supervisor of this node's jobs is of an older release, which holds no successors"
 
 log = get_logger("agent")
 
@@ -357,6 +359,7 @@ class Runtime:
         self._facts = self.table.facts = msgspec.structs.replace(self._facts, **now)
         self._say(self._in_effect())
         self._offer_soon()
+        self._owner.withdraw(self._verify_next)
 
     def _lendable(self) -> Resources:
         facts = self._facts
@@ -379,6 +382,7 @@ class Runtime:
         if offer is not None:
             self._say(offer)
         self._owner.measured(sample)
+        self._owner.withdraw(self._verify_next)
 
     def _whole_offer(self) -> Offer:
         now, sample = boot_clock(), self._meter.newest
@@ -399,6 +403,7 @@ class Runtime:
         """A reason to lend nothing more (operator, disk, owner, a running job) came or went."""
         closed = self._facts.unknown or self._control.closed or self._disk.trouble or self._owner.closed
         self._lender.closed = closed or self.launcher.other_walls
+        self._owner.withdraw(self._verify_next)
         self._offer_soon()
 
     def _noted(self, allocation: str, text: str) -> None:
@@ -440,12 +445,14 @@ class Runtime:
         match command:
             case Prepare(launch):
                 self._prepare(launch)
-            case Run(launch, leased_from):
-                self._run(launch, leased_from)
+            case Run(launch, leased_from, chain):
+                self._run(launch, leased_from, chain)
             case Kill(stop):
                 self._staging.stop(stop.allocation)
                 self._notify(stop)
                 self.launcher.stop(stop)
+            case Withdraw(stop):
+                self.launcher.withdraw(stop)
             case SendSignal(allocation, number):
                 self.launcher.signal(allocation, number)
             case SetLimit(allocation, limit):
@@ -499,10 +506,22 @@ class Runtime:
             self._staging.begin(launch)
 
     def _verify(self, launch: Launch, sample: Sample) -> Stale | None:
-        return self._lender.verify(launch.grant, sample, self.table.held, launch.allocation)
+        key, grant, held = launch.allocation, launch.grant, self.table.held
+        first = self.table.chains.first(key)
+        if first == key:
+            return self._lender.verify(grant, sample, held, key)
+        if not self.launcher.queues:
+            return Stale(allocation=key, reason=OLDER)
+        return self._lender.verify_next(grant, sample, held, key, first)
 
-    def _run(self, launch: Launch, leased_from: float) -> None:
+    def _verify_next(self, key: str, grant: Grant, first: str) -> str:
+        """Why this successor, which waits for what `first` holds, would be refused now."""
+        sample = self._meter.newest
+        stale = sample and self._lender.verify_next(grant, sample, self.table.held, key, first)
+        return stale.reason if stale else ""
+
+    def _run(self, launch: Launch, leased_from: float, chain: str) -> None:
         if launch.spec.stdin:
             self._inputs.expect(launch.allocation)
         ordered, directory, environment, account = self._staging.order(launch)
-        self.launcher.launch(ordered, directory, environment, leased_from, account)
+        self.launcher.launch(ordered, directory, environment, leased_from, account, chain)

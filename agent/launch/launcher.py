@@ -18,10 +18,10 @@ from distributed_grid import __version__
 from distributed_grid.agent.core.table import Kept, keep
 from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.isolation import Account
+from distributed_grid.agent.launch.reports import REPORTS, SupervisorReport, frozen
 from distributed_grid.agent.launch.supervisor import Loss, last_words, lives, may_start, start
 from distributed_grid.agent.launch.workdir import Place, SlotIndex
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.supervisor.job import OWNER, READER
 from distributed_grid.agent.supervisor.loop import OUTPUT_LIMIT, VERSION
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.errors import GridError
@@ -31,35 +31,6 @@ from distributed_grid.protocol.nodes import Known
 from distributed_grid.runtime import beneath
 from distributed_grid.runtime.faults import fault
 from distributed_grid.runtime.unix import connected
-
-
-class SupervisorReport(msgspec.Struct):
-    """A report about an allocation: started; exited with `outcome`; or (`op` is `frozen`) frozen for this `cause` and
-    the reason `why`, or that cause is over if `why` is empty. Other values of `op`: `proven`: nothing of loss `id` is
-    alive. `nameless`: new jobs have no user name any more. `warning`: `why` is for the operator. `unended`: it was
-    killed and something of it is alive, see `text`; `noted`: `text` is an additional remark."""
-
-    id: str
-    op: str = ""
-    pid: int = 0
-    outcome: Outcome | None = None
-    cause: str = OWNER
-    why: str = ""
-    lasted: float = 0.0
-    in_all: float = 0.0
-    slot: str = ""
-    walls: str = ""
-    text: str = ""
-
-
-REPORTS = msgspec.json.Decoder(SupervisorReport)
-
-
-def frozen(said: SupervisorReport) -> Suspended | AwaitsReader:
-    """Convert a report into the coordinator's message."""
-    if said.cause == READER:
-        return AwaitsReader(allocation=said.id, why=said.why, lasted=said.lasted)
-    return Suspended(allocation=said.id, why=said.why, lasted=said.lasted, in_all=said.in_all)
 
 
 def tail(state_dir: Path, allocation: str, stream: str) -> tuple[int, bytes]:
@@ -146,6 +117,8 @@ class Launcher:
         self._process = process
         self.nameless = ""
         """Why new jobs have no name though this node has names for them; empty: they have one."""
+        self.queues = False
+        """Whether the supervisor that lives can hold successors."""
         self.grouped = False
         """Whether the supervisor that lives has a control group for each slot."""
         self._reader: asyncio.StreamReader | None = None
@@ -199,14 +172,15 @@ class Launcher:
         env: dict[str, str],
         lease_from: float = 0.0,
         account: Account | None = None,
+        chain: str = "",
     ) -> None:
         """Start the job in this working directory (None: one of its own) with this environment, behind our walls or as
         the user of `account`. Its folder exists. Reported: Started, or Exited if it failed. A known allocation is
         reported as it is, and not started again.
 
         A leased one is ended `launch.lease` seconds after `lease_from` or the latest renewal (seconds since boot); if
-        that has passed, it is not started."""
-        spec, kept = launch.spec, keep(launch)
+        that has passed, it is not started. A successor, of this `chain`, starts when nothing of its chain is alive."""
+        spec, kept = launch.spec, keep(launch, chain)
         self.kept[launch.allocation] = kept
         self._ask(
             {
@@ -299,6 +273,15 @@ class Launcher:
         """End the allocation, known or not. Exited is reported when nothing of it is alive."""
         message = {"op": "stop", "id": stop.allocation, "grace": stop.grace, "cause": stop.cause, "text": stop.text}
         self._ask(message)
+
+    def withdraw(self, stop: Stop) -> None:
+        """End the allocation if it has not started; else its Started or Exited is reported as ever."""
+        if not self.queues:  # nothing waits there: it starts now, or was never there
+            if stop.allocation not in self._unanswered:
+                self.stop(stop)
+        else:
+            message = {"op": "stop", "id": stop.allocation, "grace": stop.grace, "cause": stop.cause}
+            self._ask(message | {"text": stop.text, "unless_started": True})
 
     def signal(self, allocation: str, signum: int) -> None:
         """Send a signal to the job's process group, if it runs."""
@@ -467,7 +450,7 @@ class Launcher:
             self._exited(allocation, self._outcome(allocation, said.outcome))
             return
         waiting = self._unanswered.pop(allocation, [])
-        if stops := [one for one in waiting if one["op"] == "stop"]:
+        if stops := [one for one in waiting if one["op"] == "stop" and not one.get("unless_started")]:
             self._unanswered[allocation] = stops
         self.pids[allocation] = said.pid
         self._report(Started(allocation=allocation, pid=said.pid, walls=self._promise or said.walls))
@@ -523,7 +506,7 @@ class Launcher:
                     self.supervisor_pid, self.limits = hello["pid"], hello["limits"]
                     self.supervisor_software, self.walls = hello["software"], hello["walls"]
                     self.nameless = NAMELESS if hello.get("nameless") else ""
-                    self.grouped = hello["grouped"]
+                    self.grouped, self.queues = hello["grouped"], hello.get("successors", False)
                     for one in hello["known"]:
                         if one.get("kept"):
                             self.kept[one["id"]] = msgspec.convert(one["kept"], Kept)

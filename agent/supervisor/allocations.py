@@ -1,10 +1,11 @@
 """The supervisor's promises about allocations: one that ended or was refused is never started; an end is reported once
-durable, and until it is acknowledged; an expired lease ends its job. Processes, disk and clock are injected: the
-simulator runs this on its own machines. Stdlib only."""
+durable, and until it is acknowledged; an expired lease ends its job; of a chain of successors only one is started at a
+time. Processes, disk and clock are injected: the simulator runs this on its own machines. Stdlib only."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from distributed_grid.agent.core.chains import Chains
 from distributed_grid.agent.supervisor.endings import Endings, Journals, told
 from distributed_grid.agent.supervisor.job import LEASE_GRACE, NEVER, OWNER, READER, Job, Leases, lease_text, never_ran
 
@@ -61,7 +62,10 @@ class Gathering:
 
 class Allocations:
     """All allocations of a node. `tell` sends the agent a message, and `release` frees a job's resources once nothing
-    of it is alive."""
+    of it is alive.
+
+    `waiting` are the successors that wait until nothing of their chain is alive before them. They have no spawner and
+    no record: if this supervisor or its agent goes, they were never there, and are launched again."""
 
     def __init__(
         self,
@@ -76,6 +80,13 @@ class Allocations:
     ) -> None:
         self._book, self._launches, self._leases, self._endings = book, launches, leases, endings
         self._tell, self._release, self._log, self._clock = tell, release, log, clock
+        self.waiting: dict[str, Order] = {}
+        self._chains = Chains()
+
+    def restore(self, job: Job) -> None:
+        """An earlier supervisor left this running, or may have."""
+        self._leases.hold(job.id, job.lease, job.since)
+        self._chains.join(job.id, chain_of(job.id, job.kept))
 
     # --- what the agent says ------------------------------------------------------------------------------------------
 
@@ -107,24 +118,39 @@ class Allocations:
         elif lease and since + lease <= self._clock():
             # Later renewals do not count: it may have been given up before them, on its way here.
             self.refuse(key, "lease-expired", lease_text(lease))
-        elif key not in self._launches:
+        elif key not in self:
             self._leases.hold(key, lease, since)
-            self._launches.add(key, order)
+            self._chains.join(key, chain_of(key, order.get("kept")))
+            if self._chains.waits(key):
+                self.waiting[key] = order
+            else:
+                self._launches.add(key, order)
 
-    def stop(self, key: str, cause: str, text: str, grace: float) -> None:
-        """End this, known or not."""
+    def __contains__(self, key: object) -> bool:
+        """Whether it is a launch that was not started yet."""
+        return key in self._launches or key in self.waiting
+
+    def stop(self, key: str, cause: str, text: str, grace: float, unless_started: bool = False) -> None:
+        """End this, known or not; with `unless_started` only if it was not started yet."""
         job = self._book.jobs.get(key)
         if job is None:
             if key in self._book.forgotten:
                 self._was_over(key, cause)
-            elif self._book.unknown and key not in self._launches:
+            elif self._book.unknown and key not in self:
                 self._log(f"{key} is to be ended, and is not known since the journal was damaged: not answered")
             else:
                 self.refuse(key, cause, text or "ended before it was started")
         elif job.over:
             self.tell(job)
-        else:
+        elif not unless_started:
             self._endings.ask(job, cause, text, grace)
+
+    def drop_waiting(self) -> None:
+        """A new agent does not know of the successors that wait here: they never were."""
+        for key in self.waiting:
+            self._leases.drop(key)
+            self._chains.leave(key)
+        self.waiting.clear()
 
     def renew(self, at: float) -> None:
         """The coordinator answered the heartbeat sent at `at`: renew all leases from then."""
@@ -145,7 +171,7 @@ class Allocations:
     def end_unleased(self, now: float) -> None:
         """End jobs whose lease has expired."""
         for key, lease in self._leases.over(now).items():
-            if key in self._launches:
+            if key in self:
                 self.refuse(key, "lease-expired", lease_text(lease))
             else:
                 job = self._book.jobs[key]
@@ -156,29 +182,46 @@ class Allocations:
     def refuse(self, key: str, cause: str, text: str) -> None:
         """End what was not started yet, remembered as over, so that a late launch is refused."""
         self._launches.drop(key)
+        self.waiting.pop(key, None)
         job = self._book.jobs[key] = Job(key)
         self.is_over(job, never_ran(cause, text))
 
     def is_over(self, job: Job, outcome: dict[str, Any]) -> None:
-        """Nothing of it is alive, or ever was. Reported once that is durable."""
+        """Nothing of it is alive, or ever was. Reported once that is durable, by the sync that makes its successor's
+        intent durable, too."""
         job.end(outcome)
-        self._leases.drop(job.id)
         self._release(job)
         self._book.over.append(job)
+        job.followed = self.gone(job.id)
+
+    def gone(self, key: str) -> bool:
+        """It is over, or is not started: its successor is launched. Whether there is one."""
+        self._leases.drop(key)
+        heir = self._chains.leave(key)
+        if heir not in self.waiting:
+            return False
+        self._launches.add(heir, self.waiting.pop(heir))
+        return True
 
     def tell(self, job: Job) -> None:
         """Report its state; an end once it is durable."""
         if job in self._book.over:
             return
         if job.outcome is not None:
-            self._tell({"op": "exited", "id": job.id, "outcome": job.outcome, **_where(job)})
+            # Its end is told together with its successor's start, and that, where it is short, with its end.
+            self._tell({"op": "exited", "id": job.id, "outcome": job.outcome, **_where(job)}, patient=job.followed)
         else:
-            # A short job's end is told together with its start: for us, the agent and the coordinator half the work.
+            # For us, the agent and the coordinator half the work.
             self._tell({"op": "started", "id": job.id, "pid": job.pid, **_where(job)}, patient=True)
 
     def _was_over(self, key: str, cause: str) -> None:
         text = "it was over and acknowledged before; an allocation is never started twice"
         self._tell({"op": "exited", "id": key, "outcome": never_ran(cause, text)})
+
+
+def chain_of(key: str, kept: dict[str, Any] | None) -> str:
+    """The chain of an allocation, by what is kept of its launch."""
+    return str((kept or {}).get("chain") or key)
 
 
 def _where(job: Job) -> dict[str, Any]:

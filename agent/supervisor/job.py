@@ -72,11 +72,12 @@ class Job:
     empty if nobody does. `adopted`: it was spawned by a supervisor that is dead, and `pidfd` watches its main process,
     which is not our child.
 
-    `kept` is what the agent has us keep of its launch, for the next agent; nothing in it is looked at here.
+    `kept` is what the agent has us keep of its launch, for the next agent; only its `chain` is looked at here, by
+    Allocations.
 
     `place` is where its processes are. `left`: its spawner says that something of it lives; `orphaned`: its spawner is
     dead, and what lives of it became our child; `swept`: its spawner was told to end all of it; `grouped`: all was
-    ended that its control group named.
+    ended that its control group named. `followed`: it is over, and its successor is launched in its place.
 
     `freezes` has since when it is frozen and why, by cause; `frozen_for` is how many seconds it was frozen for the
     owner before that.
@@ -125,6 +126,7 @@ class Job:
         self.pidfd = -1
         self.adopted = False
         self.place: Place | None = None
+        self.followed = False
         self.orphaned = self.left = self.swept = self.grouped = False
         self.status: int | None = None
         self.cause = ""

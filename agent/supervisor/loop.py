@@ -137,7 +137,7 @@ class Supervisor:
                 job.main_ended(-1)
                 job.end({"cause": "rebooted", "text": "the node was restarted while it ran"})
                 continue
-            self.leases.hold(job.id, job.lease, job.since)
+            self.allocations.restore(job)
             if not job.pid:
                 self.tree.hold_up(job)  # its spawner may just be about to start it
             if not self._adopt(job):
@@ -208,7 +208,8 @@ class Supervisor:
         about_us = {"version": VERSION, "software": self.software, "pid": os.getpid(), "limits": self.kept_by}
         lost = self.book.loss.told() if self.book.loss is not None else None
         about_us |= {"walls": self.slots.walls, "loss": lost, "nameless": self.slots.nameless}
-        about_us |= {"warnings": self.warnings.unheard(), "grouped": self.groups.there}
+        about_us |= {"warnings": self.warnings.unheard(), "grouped": self.groups.there, "successors": True}
+        self.allocations.drop_waiting()
         return {"op": "hello", **about_us, "known": self.allocations.known()}
 
     def _tell_warning(self, line: str) -> bool:
@@ -224,7 +225,8 @@ class Supervisor:
             case "reserve":
                 self._reserve(message)
             case "stop":
-                self.allocations.stop(message["id"], message["cause"], message["text"], message["grace"])
+                how = message["cause"], message["text"], message["grace"], message.get("unless_started", False)
+                self.allocations.stop(message["id"], *how)
             case "signal":
                 job = self.jobs.get(message["id"])
                 if job is not None and not job.over and 0 < message["signal"] <= signal.NSIG:
@@ -417,10 +419,10 @@ class Supervisor:
             return
         for job, _, spawning in fresh:
             del self.jobs[job.id]
-            self.leases.drop(job.id)
             self.slots.release(spawning)
             job.end(never_ran("spawn-failed", "the journal on the node cannot be written (is the disk full?)"))
             self.allocations.tell(job)
+            self.allocations.gone(job.id)
 
     def _tell_nameless(self) -> None:
         if self.slots.nameless and not self._told_nameless:

@@ -82,9 +82,11 @@ class Bench:
         directory: Path | None = None,
         lease: float = 0.0,
         since: float = 0.0,
+        chain: str = "",
         **spec: Any,
     ) -> str:
-        """Launch it, leased from `since` on (seconds since boot, 0: from now on) if `lease` is not 0."""
+        """Launch it, leased from `since` on (seconds since boot, 0: from now on) if `lease` is not 0. It waits for the
+        others of its `chain`, which has the id of the first."""
         self._count += 1
         id = id or f"j-{self._ours}{self._count}.1"
         launch = Launch(
@@ -98,11 +100,14 @@ class Bench:
         )
         self._folders.make(id)
         env = workdir.build_env(launch, "node1", directory, workdir.passed_on(os.environ, PASSED_ON))
-        self.launcher.launch(launch, directory, env, since or procs.now())
+        self.launcher.launch(launch, directory, env, since or procs.now(), chain=chain)
         return id
 
     def stop(self, id: str, grace: float = 5.0, cause: str = "cancelled") -> None:
         self.launcher.stop(Stop(allocation=id, grace=grace, cause=cause))
+
+    def withdraw(self, id: str) -> None:
+        self.launcher.withdraw(Stop(allocation=id, cause="withdrawn", unless_started=True))
 
     async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         """Wait for a condition that a report or the world makes true."""

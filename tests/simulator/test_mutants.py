@@ -143,7 +143,7 @@ def count_offers_twice(patch: Patch) -> None:
         rebuild(self, node)
 
     patch(GridState, "rebuild", blind)
-    patch(Table, "_refusal", lambda self, launch: ("", ""))
+    patch(Table, "_refusal", lambda self, launch, before: ("", ""))
     patch(Lender, "verify", lambda self, grant, sample, holdings, allocation: None)
 
 

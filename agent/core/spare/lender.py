@@ -9,7 +9,7 @@ import msgspec
 
 from distributed_grid.agent.core.spare import claim, thresholds
 from distributed_grid.agent.core.spare import plan as spare_plan
-from distributed_grid.agent.core.spare.holdings import Holdings
+from distributed_grid.agent.core.spare.holdings import Holdings, Others
 from distributed_grid.agent.core.spare.plan import Idle, Plan, Standing
 from distributed_grid.agent.core.spare.returning import Node, mask
 from distributed_grid.agent.core.spare.thresholds import Held, Holding, Limits, tally
@@ -90,11 +90,32 @@ class Lender:
         what is idle now and not held is available."""
         held = holdings.without(allocation)
         self._touch(held.gpus, sample.at)
-        about = self._cores, sample, held, grant, allocation
-        stale = claim.check(self.limits, self.facts, *about, self._ours_at(sample.at))
+        stale = self._check(grant, sample, held, allocation)
         if stale is None:
             self._touch([share.uuid for share in grant.gpus], sample.at)
         return stale
+
+    def verify_next(
+        self, grant: Grant, sample: Sample, holdings: Holdings, allocation: str, first: str
+    ) -> Stale | None:
+        """Why a successor cannot be given, after it, what `first` holds; None if it can. Here the hysteresis of an
+        offer counts, too: while the node offers nothing of that kind, nobody is queued for it."""
+        if why := self._withheld(grant):
+            return Stale(allocation, why)
+        self._touch(holdings.on_gpu, sample.at)
+        return self._check(grant, sample, holdings.without(first), allocation)
+
+    def _check(self, grant: Grant, sample: Sample, held: Others, allocation: str) -> Stale | None:
+        about = self._cores, sample, held, grant, allocation
+        return claim.check(self.limits, self.facts, *about, self._ours_at(sample.at))
+
+    def _withheld(self, grant: Grant) -> str:
+        if self.closed:
+            return self.closed
+        latches = [self._cpu] if grant.cores or grant.shared_milli else []
+        latches += [self._memory] if grant.memory else []
+        latches += [self._gpus[share.uuid] for share in grant.gpus if share.uuid in self._gpus]
+        return next((latch.why for latch in latches if latch.why), "")
 
     def would_return(self, grant: Grant, holdings: Holdings) -> bool:
         """Whether all of this grant would be offered again now that its job is over, beside `holdings`. If so the

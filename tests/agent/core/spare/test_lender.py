@@ -1,6 +1,7 @@
 """What a node lends: transcripts of one node's day first, then what holds for every sample and every set of limits."""
 
 import math
+from typing import Any
 
 import msgspec
 from hypothesis import given, settings
@@ -241,3 +242,36 @@ def test_what_returns_was_offered_again_by_the_lender_itself(
         assert set(gone.grant.cores) <= set(offer.cores)
         assert {share.uuid for share in gone.grant.gpus} <= {gpu.uuid for gpu in offer.gpus}
         lender.observe(one, held, one.at)
+
+
+# --- successors -------------------------------------------------------------------------------------------------------
+
+
+def verified_next(lender: Lender, first: Holding, **said: Any) -> str:
+    """Why nobody may be queued for what this one holds, by a sample at 110."""
+    stale = lender.verify_next(first.grant, sample(110.0, **said), Holdings([first]), "j-b.1", first.allocation)
+    return stale.reason if stale is not None else ""
+
+
+def test_a_successor_gets_what_its_predecessor_holds_though_no_more_is_to_be_had() -> None:
+    lender = Lender(msgspec.structs.replace(AT_ONCE, max_share_cpu=1000), FACTS)
+    first = holding(cores=(1,), memory=14 * GIB, gpus=(GpuShare("GPU-0", 1000),))
+    seen(lender, 108, (first,))
+    busy = gpus(gpu("GPU-0", used=4 * GIB, utilisation=99.0))
+    assert verified_next(lender, first, gpus=busy) == "", "the GPU is in use by its predecessor"
+    stale = lender.verify(first.grant, sample(110.0), Holdings([first]), "j-b.1")
+    assert stale is not None and "max_share_cpu" in stale.reason
+
+
+def test_nobody_is_queued_for_what_the_node_does_not_offer_now() -> None:
+    first = holding(cores=(1,))
+    lender = Lender(Limits(reserve_memory=0), FACTS)
+    seen(lender, 108, (first,), cores={0: 100, 1: 0, 2: 100, 3: 100})
+    seen(lender, 110, (first,))
+    assert verified_next(lender, first) == "idle for 0 s of 4 s (offer_after)"
+    assert verified_next(lender, holding(memory=GIB)) == "idle for 2 s of 4 s (offer_after)"
+    seen(lender, 115, (first,))
+    assert verified_next(lender, first) == ""
+    assert "others use 90 % of core 1" in verified_next(lender, first, cores={1: 90})
+    lender.closed = "the owner is back"
+    assert verified_next(lender, first) == "the owner is back"

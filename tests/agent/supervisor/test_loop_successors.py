@@ -1,0 +1,282 @@
+"""Successors under a real supervisor: each starts in the turn in which nothing of its predecessor is alive, by the same
+sync, where that one ran and confined as it was."""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.supervisor.journal import parse
+from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.messages import Exited, Started
+from distributed_grid.protocol.resources import GpuShare, Grant
+from tests.agent.conftest import Bench, runs
+from tests.agent.supervisor.test_journal_faults import CASES
+from tests.processes import allocation_of
+
+MakeBench = Callable[..., Awaitable[Bench]]
+CORES = sorted(os.sched_getaffinity(0))
+READS = """
+import json, os, resource
+files = {name: open("/proc/self/" + name).read().strip() for name in ("oom_score_adj", "cgroup")}
+said = {
+    "cores": sorted(os.sched_getaffinity(0)),
+    "nice": os.getpriority(os.PRIO_PROCESS, 0),
+    "gpus": os.environ["CUDA_VISIBLE_DEVICES"],
+    "processes": resource.getrlimit(resource.RLIMIT_NPROC),
+    "threads": os.environ["OMP_NUM_THREADS"],
+}
+print(json.dumps(files | said), flush=True)
+"""
+ALONE = 'mkdir "$0" 2>/dev/null || echo overlap >> "$0.two"; echo "$1" >> "$0.ran"; sleep 0.02; rmdir "$0"'
+"""It says so if another one that does this runs meanwhile, and notes that it ran."""
+
+
+def chained(bench: Bench, first: str, *argv: str, grant: Grant | None = None, **how: str) -> str:
+    return bench.launch(*argv, chain=first, grant=grant, **how)
+
+
+def gated(gate: Path) -> tuple[str, ...]:
+    """A command that ends when this file is there."""
+    return ("sh", "-c", f"until [ -e {gate} ]; do sleep 0.01; done")
+
+
+def recorded(bench: Bench) -> list[list[object]]:
+    lines = (bench.dir / "journal").read_bytes().rstrip(b"\0").split(b"\n")
+    return [record for text in lines if (record := parse(text)) is not None]
+
+
+def kinds(bench: Bench, *ids: str) -> list[str]:
+    """What the journal has of these, in order, but for where they are."""
+    return [f"{one[0]} {one[1]}" for one in recorded(bench) if one[1] in ids and one[0] in ("intent", "start", "exit")]
+
+
+async def test_a_successor_starts_when_its_predecessor_is_over_in_the_same_slot(bench: Bench, tmp_path: Path) -> None:
+    first = bench.launch(*gated(tmp_path / "go"))
+    await bench.started(first)
+    second, third = chained(bench, first, "sh", "-c", "exit 4"), chained(bench, first, "sh", "-c", "exit 5")
+    await bench.until(lambda: (bench.dir / "allocs" / third).exists())
+    assert kinds(bench, second, third) == [], "who waits has no record"
+    (tmp_path / "go").touch()
+    assert [(await bench.ended(id)).code for id in (first, second, third)] == [0, 4, 5]
+    assert {bench.launcher.slots.slot(id) for id in (first, second, third)} == {bench.launcher.slots.slot(first)}
+    told = [one.allocation for one in bench.reports if isinstance(one, Exited)]
+    assert told == [first, second, third]
+    assert len([*(bench.dir / "spawners").iterdir()]) == 1, "no spawner is made for who waits"
+
+
+async def test_an_end_and_the_next_intent_are_one_write_and_one_sync(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GRID_FAULTS", "supervisor.sync:1+:delay=0,supervisor.write:1+:delay=0")
+    bench = await make_bench()
+    first = bench.launch(*gated(tmp_path / "go"))
+    await bench.started(first)
+    ids = [first, *(chained(bench, first, "true") for _ in range(20))]
+    (tmp_path / "go").touch()
+    await bench.ended(ids[-1])
+    told = (bench.dir / "supervisor.log").read_text()
+    assert told.count("GRID_FAULTS supervisor.sync:") == 1 + 20 + 1, "one for each end with the next intent"
+    pairs = zip(ids, ids[1:], strict=False)
+    records = kinds(bench, *ids)
+    for before, after in pairs:
+        at = records.index(f"intent {after}")
+        assert records[at + 1] == f"exit {before}", "they are beside each other"
+
+
+async def test_what_is_left_of_its_predecessor_is_ended_before_it_starts(bench: Bench, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    stubborn = f"setsid sh -c \"trap '' TERM; echo up >> {pid}; exec sleep 1000\" & until [ -e {pid} ]; do :; done"
+    ends = f"until [ -e {tmp_path}/go ]; do :; done; echo $! > {pid}"
+    first = bench.launch("sh", "-c", f"trap '' TERM; {stubborn}; {ends}", grace=0.3)
+    await bench.started(first)
+    second = chained(bench, first, "sh", "-c", f"kill -0 $(cat {pid}) && echo lives || echo gone")
+    (tmp_path / "go").touch()
+    assert (await bench.ended(second)).stdout_tail == b"gone\n"
+    assert (await bench.ended(first)).code == 0
+
+
+async def test_it_is_pinned_niced_and_limited_from_its_first_instruction(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "node", pids=500, nice=11)
+    bench.dir.mkdir(mode=0o700)
+    await bench.start()
+    grant = Grant(cores=(CORES[-1],), gpus=(GpuShare("GPU-7", 1000),), memory=1 << 30)
+    first = bench.launch(sys.executable, "-S", "-c", READS, grant=grant)
+    ids = [first, *(chained(bench, first, sys.executable, "-S", "-c", READS, grant=grant) for _ in range(2))]
+    said = [json.loads((await bench.ended(id)).stdout_tail) for id in ids]
+    await bench.close()
+    assert said[0] == said[1] == said[2]
+    assert (said[1]["cores"], said[1]["nice"], said[1]["gpus"]) == ([CORES[-1]], 11, "GPU-7")
+    assert said[1]["oom_score_adj"] != Path("/proc/self/oom_score_adj").read_text().strip()
+
+
+# --- taken back -------------------------------------------------------------------------------------------------------
+
+
+async def test_who_is_withdrawn_while_it_waits_never_starts_also_when_its_launch_comes_late(
+    bench: Bench, tmp_path: Path
+) -> None:
+    first = bench.launch(*gated(tmp_path / "go"))
+    second = chained(bench, first, "touch", str(tmp_path / "second"))
+    third = chained(bench, first, "true")
+    bench.withdraw(second)
+    outcome = await bench.ended(second)
+    assert (outcome.cause, outcome.started) == (Cause.WITHDRAWN, False)
+    assert kinds(bench, second) == [f"exit {second}"]
+    chained(bench, first, "touch", str(tmp_path / "second"), id=second)
+    (tmp_path / "go").touch()
+    assert (await bench.ended(third)).code == 0
+    await bench.kill_supervisor()
+    chained(bench, first, "touch", str(tmp_path / "second"), id=second)
+    await bench.until(lambda: len(bench.outcomes(second)) == 3)
+    assert not (tmp_path / "second").exists()
+
+
+async def test_who_has_started_is_not_disturbed_by_a_withdrawal(bench: Bench, tmp_path: Path) -> None:
+    first = bench.launch("true")
+    second = chained(bench, first, *gated(tmp_path / "go"))
+    await bench.started(second)
+    bench.withdraw(second)
+    (tmp_path / "go").touch()
+    outcome = await bench.ended(second)
+    assert (outcome.cause, outcome.code) == (Cause.EXITED, 0)
+
+
+async def test_a_withdrawal_at_the_moment_of_the_start_is_answered_by_one_of_both(
+    bench: Bench, tmp_path: Path
+) -> None:
+    for number in range(30):
+        ran = tmp_path / f"ran{number}"
+        first = bench.launch("sleep", f"0.00{number % 10}")
+        second = chained(bench, first, "touch", str(ran))
+        await asyncio.sleep(0.001 * (number % 7))
+        bench.withdraw(second)
+        outcome = await bench.ended(second)
+        assert outcome.started == ran.exists() == (outcome.cause is Cause.EXITED), outcome
+    assert all(bench.outcomes(one.allocation)[0] == one.outcome for one in bench.reports if isinstance(one, Exited))
+
+
+# --- who dies meanwhile -----------------------------------------------------------------------------------------------
+
+
+async def test_a_predecessor_that_is_killed_makes_way(bench: Bench) -> None:
+    first = bench.launch("sleep", "1000")
+    await bench.started(first)
+    second = chained(bench, first, "sh", "-c", "exit 6")
+    bench.stop(first, grace=0.0)
+    assert (await bench.ended(second)).code == 6
+
+
+async def test_a_new_agent_launches_again_what_waited(bench: Bench, tmp_path: Path) -> None:
+    first = bench.launch(*gated(tmp_path / "go"))
+    await bench.started(first)
+    second, third = chained(bench, first, "true"), chained(bench, first, "true")
+    await bench.restart()
+    assert [one.allocation for one in bench.known] == [first]
+    chained(bench, first, "true", id=third)
+    (tmp_path / "go").touch()
+    assert (await bench.ended(third)).code == 0
+    assert not bench.outcomes(second) and kinds(bench, second) == [], "nobody asked for it again"
+
+
+async def test_the_next_supervisor_gets_what_waits_from_the_agent(bench: Bench, tmp_path: Path) -> None:
+    first = bench.launch(*gated(tmp_path / "go"))
+    await bench.started(first)
+    second, third = chained(bench, first, "sh", "-c", "exit 4"), chained(bench, first, "sh", "-c", "exit 5")
+    await bench.kill_supervisor()
+    await bench.until(lambda: bench.launcher.pids.get(first))
+    assert kinds(bench, second, third) == []
+    (tmp_path / "go").touch()
+    assert [(await bench.ended(id)).code for id in (second, third)] == [4, 5]
+    starts = [one.allocation for one in bench.reports if isinstance(one, Started)]
+    assert [starts.count(id) for id in (second, third)] == [1, 1]
+
+
+@pytest.mark.parametrize("asked", CASES)
+async def test_no_successor_starts_twice_or_beside_another_whatever_fails(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: str
+) -> None:
+    monkeypatch.setenv("GRID_FAULTS", asked)
+    bench = await make_bench()
+    here = str(tmp_path / "here")
+    first = bench.launch("sh", "-c", ALONE, here, "0")
+    ids = [first, *(chained(bench, first, "sh", "-c", ALONE, here, str(number)) for number in range(1, 6))]
+    outcomes = [await bench.ended(id) for id in ids]
+    assert not os.path.exists(f"{here}.two")
+    ran = Path(f"{here}.ran").read_text().split()
+    for number, outcome in enumerate(outcomes):
+        count = ran.count(str(number))
+        if outcome.cause is Cause.EXITED:
+            assert (outcome.code, count) == (0, 1)
+        elif outcome.started:
+            assert outcome.cause is Cause.SUPERVISOR_LOST and "kill" in asked and count <= 1
+        else:
+            assert outcome.cause is Cause.SPAWN_FAILED and count == 0
+
+
+# --- the truth, from outside ------------------------------------------------------------------------------------------
+
+
+class Sampler:
+    """Looks through /proc as fast as it can for two allocations alive at once on one core. One that was alive before
+    and after another was seen alive, was so at that moment."""
+
+    def __init__(self, ids: set[str]) -> None:
+        self.ids = ids
+        self.looks = 0
+        self.seen: set[str] = set()
+        self.together: list[tuple[str, str, int]] = []
+        self._before = {*procs.everyone()}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Sampler":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self.looks += 1
+            here: dict[int, list[tuple[str, int]]] = {}
+            for pid in {*procs.everyone()} - self._before:
+                if (key := allocation_of(pid)) not in self.ids or not runs(pid):
+                    continue
+                self.seen.add(key)
+                try:
+                    cores = os.sched_getaffinity(pid)
+                except OSError:
+                    continue
+                for core in cores:
+                    for other, before in here.setdefault(core, []):
+                        if other != key and runs(before) and allocation_of(before) == other:
+                            self.together.append((other, key, core))
+                    here[core].append((key, pid))
+
+
+async def test_of_200_chained_jobs_no_two_are_ever_alive_on_one_core(bench: Bench, tmp_path: Path) -> None:
+    lines = [(core, Grant(cores=(core,))) for core in CORES[:2]]
+    sampler = Sampler(set())
+    firsts, ids = {}, []
+    for core, grant in lines:
+        firsts[core] = bench.launch(*gated(tmp_path / "go"), grant=grant)
+        sampler.ids.add(firsts[core])
+    for _ in range(99):
+        for core, grant in lines:
+            sampler.ids.add(id := chained(bench, firsts[core], "sh", "-c", "sleep 0.02 & wait", grant=grant))
+            ids.append(id)
+    with sampler:
+        (tmp_path / "go").touch()
+        outcomes = [await bench.ended(id) for id in ids]
+    assert {(one.cause, one.code) for one in outcomes} == {(Cause.EXITED, 0)}
+    assert sampler.together == []
+    assert len(sampler.seen) > 50, f"{len(sampler.seen)} were seen in {sampler.looks} looks"
