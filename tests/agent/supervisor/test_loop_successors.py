@@ -38,8 +38,8 @@ ALONE = 'mkdir "$0" 2>/dev/null || echo overlap >> "$0.two"; echo "$1" >> "$0.ra
 """It says so if another one that does this runs meanwhile, and notes that it ran."""
 
 
-def chained(bench: Bench, first: str, *argv: str, grant: Grant | None = None, **how: str) -> str:
-    return bench.launch(*argv, chain=first, grant=grant, **how)
+def chained(bench: Bench, first: str, *argv: str, grant: Grant | None = None, id: str = "") -> str:
+    return bench.launch(*argv, chain=first, grant=grant, id=id)
 
 
 def gated(gate: Path) -> tuple[str, ...]:
@@ -148,9 +148,7 @@ async def test_who_has_started_is_not_disturbed_by_a_withdrawal(bench: Bench, tm
     assert (outcome.cause, outcome.code) == (Cause.EXITED, 0)
 
 
-async def test_a_withdrawal_at_the_moment_of_the_start_is_answered_by_one_of_both(
-    bench: Bench, tmp_path: Path
-) -> None:
+async def test_a_withdrawal_at_the_moment_of_the_start_is_answered_by_one_of_both(bench: Bench, tmp_path: Path) -> None:
     for number in range(30):
         ran = tmp_path / f"ran{number}"
         first = bench.launch("sleep", f"0.00{number % 10}")
