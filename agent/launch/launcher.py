@@ -204,7 +204,7 @@ class Launcher:
         """Reserve a slot for this launch and return it; the working directory is to be made there before the launch.
         Raises GridError if there is none."""
         future = self._reserving.setdefault(launch.allocation, asyncio.get_running_loop().create_future())
-        self._send({"op": "reserve", "id": launch.allocation, **self._slot_of(launch, account)})
+        self.announce(launch, account)
         try:
             async with asyncio.timeout(_START_SECONDS):
                 slot = await asyncio.shield(future)
@@ -215,6 +215,14 @@ class Launcher:
         if not slot:
             raise GridError("its walls cannot be built on this node", why="see the supervisor's log there")
         return slot
+
+    def announce(self, launch: Launch, account: Account | None = None) -> None:
+        """Have a slot made for this launch while it is prepared. `launch` or `unreserve` follows."""
+        self._send({"op": "reserve", "id": launch.allocation, **self._slot_of(launch, account)})
+
+    def unreserve(self, allocation: str) -> None:
+        """What was announced or reserved is not launched."""
+        self._send({"op": "unreserve", "id": allocation})
 
     def _slot_of(self, launch: Launch, account: Account | None) -> dict[str, Any]:
         """The fields that decide which slots fit this launch."""

@@ -109,19 +109,24 @@ class Staging:
             self.done(_failed(allocation, f"the agent failed to prepare it: {error!r}"))
 
     async def _stage_slowly(self, launch: Launch) -> None:
+        if not isinstance(result := await self._stage(launch), Ready):
+            self.launcher.unreserve(launch.allocation)
+        self.done(result)
+
+    async def _stage(self, launch: Launch) -> Ready | Stale | Exited:
         try:
             account = await self.run_as.find(launch)
         except GridError as error:
-            self.done(_failed(launch.allocation, error.why, Cause.SPAWN_FAILED))
-            return
+            return _failed(launch.allocation, error.why, Cause.SPAWN_FAILED)
+        if launch.spec.boost is not None:  # most boosts get a spawner of their own, which is made meanwhile
+            self.launcher.announce(launch, account)
         stale = await self._measure_and_verify(launch)
         if stale is None and launch.spec.bundle and not launch.spec.workdir:
             try:
                 await self._unpack(launch, account)
             except (GridError, OSError) as error:
                 why = f"{error.what}: {error.why}" if isinstance(error, GridError) else str(error)
-                self.done(await self._unpacking_failed(launch.allocation, why))
-                return
+                return await self._unpacking_failed(launch.allocation, why)
             stale = await self._measure_and_verify(launch)  # fetching may have taken a while
         if stale is None and (boost := launch.spec.boost) is not None:
             try:
@@ -130,13 +135,14 @@ class Staging:
             except GridError as error:
                 why = f"{error.what}: {error.why}" if error.why else error.what
                 todo = f"; to do there: {error.hint}" if error.hint else ""
-                self.done(_failed(launch.allocation, why + todo, Cause.NOT_JOINED))
-                return
+                return _failed(launch.allocation, why + todo, Cause.NOT_JOINED)
             self._raylets[launch.allocation] = lease
-        self.done(stale or self._make_folder(launch))
+        return stale or self._make_folder(launch)
 
     async def _measure_and_verify(self, launch: Launch) -> Stale | None:
         gpus = bool(launch.grant.gpus)
+        if not gpus and (quick := self.meter.at_once(boot_clock() - FRESH)) is not None:
+            return self.verify(launch, quick)
         try:
             async with asyncio.timeout(PATIENCE):
                 sample = await self.meter.since(boot_clock() - (0.0 if gpus else FRESH), gpus)

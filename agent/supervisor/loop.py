@@ -224,6 +224,8 @@ class Supervisor:
                 self.allocations.launch(message)
             case "reserve":
                 self._reserve(message)
+            case "unreserve":
+                self.launches.unreserve(message["id"])
             case "stop":
                 how = message["cause"], message["text"], message["grace"], message.get("unless_started", False)
                 self.allocations.stop(message["id"], *how)

@@ -395,11 +395,12 @@ class Launches:
                 return None
         return found
 
-    def unreserve(self) -> None:
-        """Release all reserved spawners, as the agent that announced the launches is gone."""
-        for found in self._reserved.values():
-            self._slots.release(found)
-        self._reserved.clear()
+    def unreserve(self, key: str = "") -> None:
+        """Release the spawner that is reserved for this launch; for none: all, as the agent that announced them is
+        gone."""
+        for one in [key] if key else [*self._reserved]:
+            if (found := self._reserved.pop(one, None)) is not None:
+                self._slots.release(found)
 
     def is_reserved(self, spawning: Spawning) -> bool:
         """Whether this spawner is reserved for an announced launch."""

@@ -46,6 +46,9 @@ UNSEEN = 6.0
 GONE = "Ray does not show it any more: its head was started anew without its memory, or somebody drained it"
 FIRST_SECONDS = 30.0
 """Time-out for an answer that may have to wait until the bridge has imported ray from a cold disk."""
+RECENT, TOLD = 10.0, 60.0
+"""Seconds after Ray's last answer to any question, and after its last one about the cluster, in which that is not
+repeated for a request. A cluster that has gone since is noticed by the node that is to join it."""
 LOOK_SECONDS = 12.0
 """Time-out for Ray's answer to somebody who asks for the status."""
 
@@ -157,6 +160,9 @@ class BoostService:
         self._stirred = asyncio.Event()
         self._warming: asyncio.Task[None] | None = None
         self._trouble = ""
+        self._heard = -math.inf
+        self._told: dict[str, tuple[float, dict[str, Any]]] = {}
+        """When Ray answered last; and what it told of the cluster, and when, by the name that it was asked for."""
         self._clock = clock
         self._groups = Groups(bridge, state.jobs.values())
         self._unseen: dict[str, float] = {}
@@ -172,7 +178,7 @@ class BoostService:
             raise BadValue(f"a boost cannot last {asked.duration:g} s", hint="give seconds above 0")
         bridge = self._there()
         abroad = asked.target not in self._state.nodes
-        cluster = await bridge.ask("cluster", seconds=FIRST_SECONDS, node=asked.target if abroad else "")
+        cluster = await self._cluster(asked.target if abroad else "")
         if abroad and not cluster["knows"]:
             await self._known(asked.target)
         boost = Boost(
@@ -221,6 +227,29 @@ class BoostService:
         among = f"{name[:CHARS]!r} is neither a node of the grid nor of Ray; there are"
         raise unknown_node(name, names, what, among, "grid cluster status")
 
+    async def _ask(self, what: str, seconds: float = FIRST_SECONDS, **words: Any) -> Any:
+        """Ray's answer. Raises GridError."""
+        try:
+            answer = await self._there().ask(what, seconds=seconds, **words)
+        except NoRay:
+            self._told.clear()
+            raise
+        self._heard = time.monotonic()
+        return answer
+
+    async def _cluster(self, node: str = "") -> dict[str, Any]:
+        """What the cluster runs, and whether it knows this node: as Ray said a moment ago, or says now. Raises
+        GridError."""
+        at, told = self._told.get(node, (-math.inf, {}))
+        now = time.monotonic()
+        if now < at + TOLD and now < self._heard + RECENT:
+            return told
+        answer: dict[str, Any] = await self._ask("cluster", node=node)
+        if answer["knows"] or not node:
+            self._told = {name: one for name, one in self._told.items() if now < one[0] + TOLD}
+            self._told[node] = now, answer
+        return answer
+
     def _there(self) -> Bridge:
         if self._bridge is None:
             raise GridError(
@@ -233,7 +262,7 @@ class BoostService:
 
     async def nodes(self) -> list[RayNode]:
         """All nodes that are alive in Ray. Raises GridError."""
-        return [ray_node(one) for one in (await self._there().ask("nodes", seconds=FIRST_SECONDS))["nodes"]]
+        return [ray_node(one) for one in (await self._ask("nodes"))["nodes"]]
 
     async def shown(self, asked: ListBoosts, sight: Visibility, views: Callable[[list[str]], list[JobView]]) -> Boosts:
         """Live boosts beside what Ray shows, as this client may see them. Raises BadValue for an unknown target."""
@@ -283,11 +312,11 @@ class BoostService:
         """Look after live boosts, and start the bridge before the first request: it takes a second."""
         self.stir()
         if self._bridge is not None:
-            self._warming = asyncio.create_task(self._warm(self._bridge), name="ray")
+            self._warming = asyncio.create_task(self._warm(), name="ray")
 
-    async def _warm(self, bridge: Bridge) -> None:
+    async def _warm(self) -> None:
         with contextlib.suppress(NoRay):  # who asks for a boost is told
-            await bridge.ask("cluster", seconds=FIRST_SECONDS)
+            await self._cluster()
 
     def stir(self, *jobs: str) -> None:
         """Look after these boosts too, from now on."""
@@ -355,7 +384,7 @@ class BoostService:
     async def _shown(self, what: str, **words: Any) -> dict[str, RayNode] | None:
         """The raylets that Ray shows, by boost; None: there is none of those asked for, or Ray cannot be asked."""
         try:
-            told = await self._there().ask(what, seconds=FIRST_SECONDS, **words)
+            told = await self._ask(what, **words)
         except NoRay as error:
             if error.why != self._trouble:
                 self._trouble = error.why

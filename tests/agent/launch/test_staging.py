@@ -8,9 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from distributed_grid.agent.launch import raylet
 from distributed_grid.agent.supervisor import procs
+from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.bundle import blob_hash
 from distributed_grid.protocol.codec import PART_BYTES
+from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import (
     Exited,
@@ -21,7 +24,7 @@ from distributed_grid.protocol.messages import (
     WantBlob,
 )
 from distributed_grid.protocol.nodes import Sample
-from distributed_grid.protocol.resources import GpuShare, Grant
+from distributed_grid.protocol.resources import GpuShare, Grant, ResourceType
 from tests.agent.scene import (
     LONG,
     Coordinator,
@@ -146,3 +149,23 @@ async def test_a_stop_while_fetching_wins(coordinator: Coordinator, node: Node) 
     outcome = (await coordinator.hears(Exited, "j0.1")).outcome
     assert (outcome.cause, outcome.started) == (Cause.CANCELLED, False)
     assert not node.runtime._staging._tasks
+
+
+async def test_the_slot_of_a_boost_is_made_while_the_raylet_is_prepared_and_given_up_if_that_fails(
+    coordinator: Coordinator, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    launcher = node.runtime.launcher
+    monkeypatch.setattr(launcher, "announce", lambda launch, account: said.append("announced"))
+    monkeypatch.setattr(launcher, "unreserve", lambda allocation: said.append(f"given up {allocation}"))
+
+    def prepare(*about: object) -> raylet.Lease:
+        said.append("prepared")
+        raise GridError("no ports")
+
+    monkeypatch.setattr(raylet, "prepare", prepare)
+    order = launch("j0.1")
+    boost = Boost("n", "192.0.2.1:1", ResourceType.CPU, 1)
+    await coordinator.say(msgspec.structs.replace(order, spec=msgspec.structs.replace(order.spec, boost=boost)))
+    assert (await coordinator.hears(Exited, "j0.1")).outcome.cause is Cause.NOT_JOINED
+    assert said == ["announced", "prepared", "given up j0.1"]

@@ -71,6 +71,16 @@ async def test_a_spawner_that_an_agent_reserved_before_it_died_serves_the_next_j
     assert bench.launcher.slots.slot(id) == slot
 
 
+async def test_a_spawner_that_was_announced_for_a_launch_serves_another_one_once_that_is_given_up(bench: Bench) -> None:
+    announced = Launch(allocation="j-a.1", job="j-a", user="u", epoch=1, grant=Grant(), spec=JobSpec(argv=("true",)))
+    bench.launcher.announce(announced)
+    slot = await bench.launcher.reserve(announced)
+    bench.launcher.unreserve("j-a.1")
+    id = bench.launch("true")
+    await bench.ended(id)
+    assert bench.launcher.slots.slot(id) == slot
+
+
 async def test_the_coordinator_hears_of_it_and_only_owners_jobs_are_taken_meanwhile(
     coordinator: Coordinator, node: Node, ice: Path
 ) -> None:

@@ -3,10 +3,14 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.ray.boosts import AT_LEAST, EARLY, IMPORTED, OF_WAITING, pace
+from distributed_grid.coordinator.ray.boosts import AT_LEAST, EARLY, IMPORTED, OF_WAITING, RECENT, pace
+from distributed_grid.coordinator.ray.bridge_client import NoRay
+from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages import Failed, RequestBoost, Submitted
 from distributed_grid.protocol.resources import ResourceType
@@ -76,3 +80,37 @@ async def test_a_target_is_known_to_ray_also_by_the_name_of_its_machine(tmp_path
         refused = await ann.ask(replace(asked(3), target="gpu-slave"))
         assert isinstance(refused, Failed) and "Target node not found" in refused.what
         await ann.close()
+
+
+async def test_ray_is_asked_about_the_cluster_anew_only_after_a_while_without_an_answer_or_after_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path) as (grid, ray, _):
+        questions: list[str] = []
+        answer = ray.ask
+
+        async def ask(what: str, **words: Any) -> Any:
+            questions.append(what)
+            return await answer(what, **words)
+
+        def asked_for() -> int:
+            found, questions[:] = questions.count("cluster"), []
+            return found
+
+        monkeypatch.setattr(ray, "ask", ask)
+        for number in (1, 2):
+            await grid.boosts.submission(asked(number))
+        assert asked_for() == 1
+        ray.down = True
+        with pytest.raises(NoRay):
+            await grid.boosts.nodes()
+        ray.down = False
+        await grid.boosts.submission(asked(3))
+        assert asked_for() == 1
+        grid.boosts._heard -= RECENT
+        await grid.boosts.submission(asked(4))
+        assert asked_for() == 1
+        for number in (5, 6):
+            with pytest.raises(BadValue, match="Target node not found"):
+                await grid.boosts.submission(replace(asked(number), target="gpu-slave"))
+        assert asked_for() == 2
