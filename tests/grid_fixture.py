@@ -27,6 +27,7 @@ import pytest
 from click.testing import CliRunner
 
 from distributed_grid.cli.main import main
+from tests import forked
 
 GRID = [sys.executable, "-m", "distributed_grid.cli.main"]
 PATIENCE = 60.0
@@ -52,12 +53,13 @@ EVERYONE = CONFIG + "  trust: everyone\n"
 
 
 def until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-    """Wait for a condition; fail with `what` if it does not come."""
+    """Wait for a condition; fail with `what` if it does not come. One that takes long to look at is looked at less
+    often: what is waited for needs the cores, too."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while (begun := time.monotonic()) < deadline:
         if found := holds():
             return found
-        time.sleep(0.05)
+        time.sleep(min(0.5, max(0.05, 3 * (time.monotonic() - begun))))
     pytest.fail(f"not within {seconds:g} s: {what}")
 
 
@@ -175,13 +177,26 @@ class Grid:
 
     def run(self, *words: str, timeout: float = PATIENCE, **options: Any) -> subprocess.CompletedProcess[str]:
         """`grid …`, to its end, with text."""
+        if self._can_fork(words) and not set(options) - {"cwd", "input"}:
+            given = options.get("input")
+            return forked.with_text(self._fork(words, timeout, given.encode() if given else None, options.get("cwd")))
         options.setdefault("cwd", self.here)
         return subprocess.run(
             [*self.command, *words], env=self.environment, capture_output=True, text=True, timeout=timeout, **options
         )
 
+    def _can_fork(self, words: Sequence[str]) -> bool:
+        return (self.command == GRID or bool(self.network)) and forked.can(words, self.environment)
+
+    def _fork(
+        self, words: Sequence[str], timeout: float, given: bytes | None = None, folder: Path | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
+        return forked.grid(words, self.environment, folder or self.here, timeout, given, self.network)
+
     def run_bytes(self, *words: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess[bytes]:
         """`grid …`, to its end, with bytes."""
+        if self._can_fork(words):
+            return self._fork(words, timeout)
         return subprocess.run(
             [*self.command, *words], env=self.environment, cwd=self.here, capture_output=True, timeout=timeout
         )

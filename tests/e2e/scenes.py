@@ -20,6 +20,7 @@ from typing import Any
 
 from distributed_grid.coordinator.client import GridClient
 from distributed_grid.protocol.nodes import OfferView
+from tests import forked
 from tests.agent.conftest import runs
 
 ROOT = Path(__file__).parents[2]
@@ -162,6 +163,10 @@ class Scene:
                 end_tree(json.loads(file.read_text())["pid"])
 
     # --- looking ------------------------------------------------------------------------------------------------------
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`grid` with these words, to its end."""
+        return forked.with_text(forked.grid(["--coordinator", self.url, *words], os.environ, self.place))
 
     async def offers(self, node: str = "") -> list[OfferView]:
         """What is on offer now; nodes that offer nothing are left out."""

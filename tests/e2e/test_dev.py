@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.cli.dev import processes as dev_processes
+from tests import forked
 from tests.agent.conftest import runs
 from tests.grid_fixture import GRID, reserved_port, until
 from tests.people import as_user, lacking
@@ -28,6 +29,8 @@ class Dev:
         self.environment["XDG_CONFIG_HOME"] = str(home / "config")
 
     def grid(self, *words: str) -> subprocess.CompletedProcess[str]:
+        if forked.can(words, self.environment):
+            return forked.with_text(forked.grid(words, self.environment, self.home.parent, 100))
         return subprocess.run(
             [*GRID, *words], env=self.environment, cwd=self.home.parent, capture_output=True, text=True, timeout=100
         )

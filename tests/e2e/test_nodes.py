@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,7 @@ from tests.grid_fixture import running_grid
 
 
 def grid(on: Scene, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "distributed_grid.cli.main", "--coordinator", on.url, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=on.place)
+    return on.command(*words)
 
 
 def nodes(on: Scene) -> dict[str, dict[str, object]]:

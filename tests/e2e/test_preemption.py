@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import time
 from functools import partial
 from typing import Any
@@ -17,8 +16,7 @@ STUBBORN = "trap '' TERM; sleep 600 & while :; do wait; done"
 
 
 def grid(on: Scene, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "distributed_grid.cli.main", "--coordinator", on.url, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=on.place)
+    return on.command(*words)
 
 
 def receipts(on: Scene, *words: str) -> list[dict[str, Any]]:

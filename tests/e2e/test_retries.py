@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -33,8 +32,7 @@ def lives(told: Path) -> dict[str, list[float]]:
 
 
 def grid(on: Scene, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "distributed_grid.cli.main", "--coordinator", on.url, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=on.place)
+    return on.command(*words)
 
 
 async def test_a_job_on_a_node_that_is_lost_runs_again_after_it_has_ended_there_and_only_if_it_may() -> None:

@@ -81,12 +81,13 @@ class Machine:
         return self.run("journalctl", "--no-pager", "--lines", "40", "--output", "cat").stdout
 
     def until(self, holds: Callable[[], Any], what: str) -> Any:
-        """Wait for a condition; fail with what was logged if it does not come."""
+        """Wait for a condition; fail with what was logged if it does not come. Commands are most of what is looked at:
+        they take as much of a core as what is waited for."""
         deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
+        while (begun := time.monotonic()) < deadline:
             if found := holds():
                 return found
-            time.sleep(0.1)
+            time.sleep(min(1.0, max(0.1, 2 * (time.monotonic() - begun))))
         pytest.fail(f"not within {PATIENCE:g} s: {what}\n{self.journal()}")
 
     def put(self, path: str, content: bytes) -> None:

@@ -4,7 +4,7 @@ answered or cut with the field and its bound. Real sockets, and the command line
 import asyncio
 import itertools
 import json
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from distributed_grid.protocol.errors import BadFrame
 from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.protocol.messages import AskWhy, Failed, Refused, Submission, Submit
 from distributed_grid.protocol.resources import Resources
+from tests import forked
 from tests.coordinator.ends import Coordinator, End, agent, answer_to, client, coordinator, node
 from tests.fuzz.frames import extremes
 from tests.fuzz.served import FROM
@@ -41,11 +42,8 @@ LISTS = (
 
 async def grid(made: Coordinator, *words: str) -> tuple[int, str, str]:
     """What the command line says."""
-    command = (sys.executable, "-m", "distributed_grid.cli.main", "--coordinator", made.url, *words)
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
-    out, errors = await process.communicate()
-    return process.returncode or 0, out.decode(), errors.decode()
+    done = await asyncio.to_thread(forked.grid, ["--coordinator", made.url, *words], os.environ, Path.cwd())
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 async def all_lists_are_told(made: Coordinator) -> None:

@@ -1,0 +1,49 @@
+"""What a forked command does is what one does that begins with an interpreter of its own."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests import forked
+from tests.grid_fixture import GRID
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Mapping[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GRID_")}
+    return kept | {"XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--version"],
+        ["run-shared", "--help"],
+        ["no-such-command"],
+        ["jobs", "--coordinator", "ws://127.0.0.1:1"],
+        ["config", "show"],
+        ["login", "-"],
+    ],
+)
+def test_output_and_exit_code_are_the_same(words: list[str], environment: Mapping[str, str], tmp_path: Path) -> None:
+    (tmp_path / "grid.yaml").write_text("name: of-this-folder\n")
+    assert forked.can(words, environment)
+    done = forked.grid(words, environment, tmp_path, input=b"no token\n")
+    real = subprocess.run([*GRID, *words], env=environment, cwd=tmp_path, input=b"no token\n", capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (real.returncode, real.stdout, real.stderr)
+
+
+def test_what_takes_too_long_is_killed(environment: Mapping[str, str], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    with pytest.raises(subprocess.TimeoutExpired):
+        forked.grid(["-c", str(tmp_path / "never"), "config", "show"], environment, tmp_path, timeout=0.5)
+    assert forked.grid(["--version"], environment, tmp_path).returncode == 0
+
+
+def test_what_says_how_an_interpreter_starts_needs_one(environment: Mapping[str, str]) -> None:
+    assert not forked.can(["jobs"], {**environment, "PYTHONUTF8": "0"})
+    assert not forked.can(["jobs"], {**environment, "LC_ALL": "POSIX"})
+    assert not forked.can(["agent", "run"], environment)
