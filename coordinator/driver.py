@@ -118,7 +118,6 @@ class Driver:
         self._store = store
         self._clock = clock
         self._perform: Callable[[Any], None] = lambda command: None
-        self._performed: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self.trouble = Trouble()
@@ -154,12 +153,9 @@ class Driver:
         if followed or self._pipeline.next_time() < self._armed:
             self._advance()
 
-    def begin(
-        self, perform: Callable[[Any], None], restored: list[Command], performed: Callable[[], None] = lambda: None
-    ) -> None:
-        """From now on `perform` does what is not a record, and `performed` is called after all of a batch. First what
-        restoring the ledger asked for."""
-        self._perform, self._performed = perform, performed
+    def begin(self, perform: Callable[[Any], None], restored: list[Command]) -> None:
+        """From now on `perform` does what is not a record. First what restoring the ledger asked for."""
+        self._perform = perform
         self._pipeline.secured(self._store.secure(), self._clock())
         self._pipeline.take(restored)
         self._advance()
@@ -244,7 +240,6 @@ class Driver:
     def _perform_these(self, commands: list[Command]) -> None:
         for command in commands:
             self._perform(command)
-        self._performed()
 
     def _fail_performing(self, error: Exception) -> None:
         log.critical("a command could not be performed", exc_info=True)

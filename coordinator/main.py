@@ -301,7 +301,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     server = Server(ledger.state, store, driver, blobs, audit, clock, pki, *more)
     if lost:
         driver.trouble.alarm(*lost)
-    driver.begin(server.perform, restored, server.performed)
+    driver.begin(server.perform, restored)
     keep = Keep(own.keep_days, own.keep_jobs, own.keep_size)
     connected = lambda: [name for name, node in list(ledger.state.nodes.items()) if node.session]  # noqa: E731
     retention = Retention(state_dir / "grid.db", keep, clock, connected)

@@ -104,15 +104,12 @@ class Server:
         read: Callable[[], Awaitable[Configured]] | None = None,
     ) -> None:
         self._state = state
-        self._audit = audit
         self._heartbeat = heartbeat
         self._store = store
         self._driver = driver
         self._blobs = blobs
         self._agents: dict[str, Agent] = {}
         self._words: dict[str, Bucket] = {}
-        self._starting: list[Connection] = []
-        """The agents that were sent launches in this batch of commands."""
         self._settings = GridSettings(state, self._agents, configured, read)
         self._lookup = Lookup(state, store, driver)
         self._relay = Relay(self._agents, store, self._lookup.one)
@@ -419,7 +416,6 @@ class Server:
                 if type(message) is not messages.Launch:
                     self._tell(node, [message])
                 elif self._in_time(node, message):
-                    self._starting.append(self._agents[node].control)
                     self._tell(node, [self._contradictions.stamped(node, message)])
                 if type(message) is messages.Stop:
                     self._boosts.stops(message.allocation)
@@ -439,14 +435,6 @@ class Server:
                 self._driver.trouble.alarm(found)
             case _:
                 raise GridError(f"a command that nobody performs: {command!r}")
-
-    def performed(self) -> None:
-        """A batch of commands was performed: its launches leave before all else, since somebody waits for them."""
-        if self._starting:
-            self._audit.flush()
-            for connection in dict.fromkeys(self._starting):
-                connection.flush()
-            self._starting.clear()
 
     def _in_time(self, node: str, launch: messages.Launch) -> bool:
         """Whether a launch that waited for the disk may still be sent: not if it was given up, the node was restarted

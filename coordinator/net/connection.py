@@ -217,7 +217,7 @@ class Connection:
         """The peer's certificate."""
         self.via = ""
         """What proves the peer's identity: a certificate, a bearer token, a user id; empty: nothing."""
-        self._flush_due: asyncio.Handle | None = None
+        self._flush_due = False
         self._closed = False
         # Not by the loop's clock, which (uvloop's) stands still while one thing is done.
         self._began = time.monotonic()
@@ -316,7 +316,7 @@ class Connection:
 
     async def drained(self) -> None:
         """Wait until most of what was sent has left. Raises ConnectionClosed when the peer goes."""
-        if self._flush_due is not None:
+        if self._flush_due:
             await asyncio.sleep(0)
         with contextlib.suppress(OSError):
             await self.wire.drain()
@@ -324,17 +324,12 @@ class Connection:
             raise ConnectionClosedError(None, None)
 
     def _flush_soon(self) -> None:
-        if self._flush_due is None:
-            self._flush_due = self._loop.call_soon(self._flush)
-
-    def flush(self) -> None:
-        """Write at once what was sent, for what cannot wait for the end of this turn of the loop."""
-        if self._flush_due is not None:
-            self._flush_due.cancel()
-            self._flush()
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._flush_due = None
+        self._flush_due = False
         frames, unsent = self.link.data_to_send_anyway()
         for message, error in unsent:
             kind = type(message).__name__

@@ -104,7 +104,7 @@ class Coordinator:
             configured=self.configured,
             read=self._read,
         )
-        self.driver.begin(self.server.perform, restored, self.server.performed)
+        self.driver.begin(self.server.perform, restored)
         self.url = ""
 
     async def _read(self) -> Configured:
