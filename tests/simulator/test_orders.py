@@ -82,7 +82,7 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     give_jobs_to_drained_nodes: 1,
     answer_a_drain_before_it_is_on_disk: 1,
     take_nothing_back_at_the_deadline: 33,
-    forget_deadlines_at_a_restart: 64,
+    forget_deadlines_at_a_restart: 176,
     set_nobody_aside_for_long: 165,
 }
 
