@@ -12,7 +12,7 @@ import contextlib
 import random
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -402,12 +402,8 @@ class GridClient:
                 return await self._ask(message, repeatable=False)
             case Post(message):
                 return await self._post(message)
-            case Together(messages):
-                answers = await asyncio.gather(*map(self._ask, messages), return_exceptions=True)
-                for answer in answers:
-                    if isinstance(answer, BaseException):
-                        raise answer
-                return answers
+            case Together(messages, most):
+                return await self._together(messages, most)
             case Until(view, reached):
                 async with contextlib.aclosing(self._views(view)) as views:
                     async for view in views:
@@ -415,6 +411,26 @@ class GridClient:
                             return view
             case message:
                 return await self._ask(message)
+
+    async def _together(self, messages: Iterable[Any], most: int) -> list[Any]:
+        asked: list[asyncio.Task[Any]] = []
+        try:
+            for message in messages:
+                asked.append(asyncio.create_task(self._ask(message)))
+                if not most:
+                    continue
+                await asyncio.sleep(0)  # it leaves before the next is made
+                if len(asked) >= most:
+                    await asyncio.wait([asked[-most]])
+                    if asked[-most].exception() is not None:
+                        break
+            return await asyncio.gather(*asked)
+        except asyncio.CancelledError:
+            for one in asked:
+                one.cancel()
+            raise
+        finally:  # what has left is answered
+            await asyncio.gather(*asked, return_exceptions=True)
 
     async def _ask(self, message: Any, repeatable: bool = True) -> Any:
         number = self._session.ask(message, repeatable)

@@ -13,7 +13,7 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -327,13 +327,36 @@ class GridClient:
             case Post(message):
                 self.session.post(message)
                 self._flush()
-            case Together(messages):
-                numbers = [self._begin(message) for message in messages]
-                return [self._await(number) for number in numbers]
+            case Together(messages, most):
+                return self._together(messages, most)
             case Until(view, reached):
                 return next(one for one in self._views(view) if reached(one))
             case message:
                 return self.call(message)
+
+    def _together(self, messages: Iterable[Any], most: int) -> list[Any]:
+        numbers: list[int] = []
+        answers: list[Any] = []
+
+        def settle(left: int) -> bool:
+            while len(numbers) - len(answers) > left:
+                try:
+                    answers.append(self._await(numbers[len(answers)]))
+                except GridError as error:
+                    answers.append(error)
+            return not any(isinstance(answer, GridError) for answer in answers[-1:])
+
+        for message in messages:
+            numbers.append(self._begin(message))
+            if most:
+                self._flush()
+                if not settle(most - 1):
+                    break
+        settle(0)
+        for answer in answers:
+            if isinstance(answer, GridError):
+                raise answer
+        return answers
 
     def call(self, message: Any, timeout: float | None = None, repeatable: bool = True) -> Any:
         """The answer to a request. Raises RequestRefused, ConnectionLost."""

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -82,7 +82,7 @@ from distributed_grid.protocol.resources import (
 )
 from distributed_grid.protocol.text import parse_duration
 
-_GROUP_BYTES = BULK_BYTES // 4
+_GROUP_BYTES, _GROUP_JOBS = BULK_BYTES // 4, 2000
 T = TypeVar("T")
 Steps = Generator[Any, Any, T]
 """Yields a message, for its answer (it gets a number where its id is 0), or one of the steps below."""
@@ -101,9 +101,10 @@ class Post(msgspec.Struct, frozen=True):
 
 
 class Together(msgspec.Struct, frozen=True):
-    """Messages at once, for all their answers."""
+    """Messages at once, for all their answers; `most`: so many are not answered at a time (0: any number)."""
 
-    messages: Sequence[Any]
+    messages: Iterable[Any]
+    most: int = 0
 
 
 class Until(msgspec.Struct, frozen=True):
@@ -141,17 +142,18 @@ def pages(message: Any) -> Steps[Any]:
 
 def submit(command: str | Sequence[str], **options: Any) -> Steps[str]:
     """Submit one job (options as in `describe_job`) and return its id, once it is on the coordinator's disk."""
-    ids = yield from submit_many([describe_job(command, **options)])
-    return ids[0]
+    (group,) = _groups([describe_job(command, **options)])
+    job: str = (yield Submit(id=0, jobs=group)).jobs[0]
+    return job
 
 
 def submit_many(jobs: Sequence[Submission]) -> Steps[list[str]]:
     """Submit jobs and return their ids in order. They travel in groups; one that is refused takes its group with it,
-    and those submitted before stay."""
-    ids: list[str] = []
-    for group in _groups(jobs):
-        ids += (yield Submit(id=0, jobs=group)).jobs
-    return ids
+    and those that left before stay. A group leaves while the one before is stored, if no job names another."""
+    groups = (Submit(id=0, jobs=group) for group in _groups(jobs))
+    named = any(job.after or job.request.constraints for job in jobs)
+    answers = yield Together(groups, most=1 if named else 2)
+    return [one for answer in answers for one in answer.jobs]
 
 
 def wait(job: str) -> Steps[JobView]:
@@ -211,21 +213,20 @@ def why(job: str = "", request: Request | None = None) -> Steps[Why]:
     return answer
 
 
-def _groups(jobs: Sequence[Submission]) -> Iterable[tuple[Submission, ...]]:
+def _groups(jobs: Sequence[Submission]) -> Iterator[tuple[Submission, ...]]:
     """The jobs in groups that each fit a frame."""
-    group: list[Submission] = []
-    size = 0
-    for job in jobs:
-        length = len(encode(0, [job]))
-        if length > BULK_BYTES - 1024:
-            raise BadValue("a job is too large to submit", why=f"its command and environment have {length} bytes")
-        if group and size + length > _GROUP_BYTES:
-            yield tuple(group)
-            group, size = [], 0
-        group.append(job)
-        size += length
-    if group:
-        yield tuple(group)
+    for at in range(0, len(jobs), _GROUP_JOBS):
+        yield from _halved(jobs[at : at + _GROUP_JOBS])
+
+
+def _halved(jobs: Sequence[Submission]) -> Iterator[tuple[Submission, ...]]:
+    length, half = len(encode(0, [*jobs])), len(jobs) // 2
+    if length <= (_GROUP_BYTES if half else BULK_BYTES - 1024):
+        yield tuple(jobs)
+    elif half:
+        yield from (*_halved(jobs[:half]), *_halved(jobs[half:]))
+    else:
+        raise BadValue("a job is too large to submit", why=f"its command and environment have {length} bytes")
 
 
 # --- boosts -----------------------------------------------------------------------------------------------------------

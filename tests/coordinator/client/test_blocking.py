@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from distributed_grid.coordinator.client import requests
 from distributed_grid.coordinator.client.blocking import GridClient
+from distributed_grid.coordinator.client.requests import describe_job
 from distributed_grid.coordinator.client.session import (
     SILENT_SECONDS,
     ConnectionLost,
@@ -56,6 +58,24 @@ async def test_what_cannot_be_standard_input_is_refused_before_anything_is_submi
 
     async with coordinator(tmp_path) as grid:
         assert await aside(run, grid.url) == []
+
+
+async def test_jobs_leave_in_groups_and_one_that_is_refused_is_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "_GROUP_JOBS", 10)
+    jobs = [describe_job("true", name=f"n{number}") for number in range(90)]
+    refused = [*jobs[:35], describe_job("true", key="x" * 200), *jobs[35:]]
+
+    def run(client: GridClient) -> list[str]:
+        with pytest.raises(RequestRefused, match="key must have"):
+            client.submit_many(refused)
+        return client.submit_many(jobs)
+
+    async with coordinator(tmp_path) as grid:
+        ids = await aside(run, grid.url)
+        assert [grid.ledger.state.jobs[job].spec.name for job in ids] == [f"n{number}" for number in range(90)]
+        assert len(grid.ledger.state.jobs) == 90
 
 
 async def test_a_job_is_followed_from_running_to_its_end(tmp_path: Path) -> None:
