@@ -272,19 +272,24 @@ class Submissions:
         if any((user, key) not in self._state.keys for key in keys if key not in known):
             self._driver.trouble.refuse_new()
             self._memory.refuse()
-        check_keys(message.jobs, lambda key: known.get(key) or self._state.keys.get((user, key)), self._lookup.job)
+        if len(new) < len(message.jobs) or len(keys) < len(message.jobs):
+            check_keys(message.jobs, lambda key: known.get(key) or self._state.keys.get((user, key)), self._lookup.job)
         now = self._clock()
         found = NewJobs(known)
         # Ascending, so that the order of a call is that of its ids: a restart finds it, and rows are stored in a row.
         ids = iter(sorted(new_ids(len(keys) - len(known))))
         # Equal requests are one from here on: it is one line of the queue, and what is worked out of it is once.
         requests: dict[Request, Request] = {}
+        asked: tuple[Request, str] | None = None
         before: dict[str, str] = {}  # those before it in this call, by their key and name
         for one in message.jobs:
             if one.key not in known and one.key not in found.jobs:
-                request = resolved(one.request, host, one.spec.bundle, self._state.policy)
-                request = neighbours(request, sight, one.spec.name, self._state.index.affinity, before)
-                request = requests.setdefault(request, request)
+                # Alike as most of a long list are, and names in it mean the same as before.
+                if asked != (one.request, one.spec.bundle) or one.request.constraints is not None:
+                    asked = one.request, one.spec.bundle
+                    request = resolved(one.request, host, one.spec.bundle, self._state.policy)
+                    request = neighbours(request, sight, one.spec.name, self._state.index.affinity, before)
+                    request = requests.setdefault(request, request)
                 job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now)
                 job.by_operator = sight.reach is Reach.ALL
                 if one.after:

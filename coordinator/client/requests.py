@@ -82,7 +82,7 @@ from distributed_grid.protocol.resources import (
 )
 from distributed_grid.protocol.text import parse_duration
 
-_GROUP_BYTES, _GROUP_JOBS = BULK_BYTES // 4, 2000
+_GROUP_BYTES, _GROUP_JOBS = BULK_BYTES // 4, 4000
 T = TypeVar("T")
 Steps = Generator[Any, Any, T]
 """Yields a message, for its answer (it gets a number where its id is 0), or one of the steps below."""

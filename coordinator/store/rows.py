@@ -203,8 +203,12 @@ class Damaged(NamedTuple):
 
 def checksum(body: bytes, *values: Any) -> int:
     """The checksum of a row."""
-    text = "\0".join(str(float(one)) if isinstance(one, int | float) else str(one) for one in values)
+    text = "\0".join([one if type(one) is str else _text(one) for one in values])
     return zlib.crc32(text.encode(errors="replace"), zlib.crc32(body))
+
+
+def _text(value: Any) -> str:
+    return str(float(value)) if isinstance(value, (int, float)) else str(value)
 
 
 def damaged_rows(db: sqlite3.Connection, live: bool = False) -> Iterator[Damaged]:

@@ -4,6 +4,7 @@ Live state is in the ledger's memory; the store is what it is rebuilt from at st
 A commit has two steps: `snapshot` on the loop encodes the records as they are, `commit` may run in a thread. Queries
 see what is committed."""
 
+import itertools
 import secrets
 import sqlite3
 import time
@@ -159,11 +160,12 @@ class Store:
         rights: dict[str, Rights | None] = {}
         spent: dict[str, Spent] = {}
         for record in records:
+            if type(record) is RecordJob:  # by far the most frequent
+                jobs[record.job.id] = record.job
+                if record.new:
+                    first[record.job.id] = None
+                continue
             match record:
-                case RecordJob(job, new):
-                    jobs[job.id] = job
-                    if new:
-                        first[job.id] = None
                 case RecordAllocation(allocation):
                     allocations[allocation.id] = allocation
                 case RecordGroup(group):
@@ -243,7 +245,7 @@ class Store:
                 at = 0
                 for count in CHUNKS:
                     while len(rows) - at >= count:
-                        values = [value for row in rows[at : at + count] for value in row]
+                        values = [*itertools.chain.from_iterable(rows[at : at + count])]
                         if execute(STATEMENTS[table, count], values).rowcount != count and table in OF_KNOWN:
                             raise sqlite3.IntegrityError(f"{table}: a job is not there")
                         at += count

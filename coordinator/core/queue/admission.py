@@ -2,6 +2,8 @@
 ledger.
 """
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import (
@@ -33,8 +35,12 @@ from distributed_grid.protocol.resources import MILLI
 
 def enter(state: GridState, job: Job) -> None:
     """Add a job, new or restored, with the next turn."""
-    policy = state.policy
-    job.request = marked_by_ray(policy, marked(policy, job.request, job.user), job.spec.boost is not None)
+    job.request = marked(state.policy, job.request, job.user)
+    _enter(state, job)
+
+
+def _enter(state: GridState, job: Job) -> None:
+    job.request = marked_by_ray(state.policy, job.request, job.spec.boost is not None)
     state.add(job)
     if job.group:
         groups.enter(state, job)
@@ -49,8 +55,8 @@ def enter(state: GridState, job: Job) -> None:
 
 
 def submitted(state: GridState, job: Job) -> None:
-    """Add a new job."""
-    enter(state, job)
+    """Add a new job, the request of which is marked."""
+    _enter(state, job)
     state.tell(job, "submitted")
     state.out.append(RecordJob(job, new=True))
 
@@ -96,6 +102,8 @@ def submit(state: GridState, event: JobsSubmitted) -> None:
     new: dict[str, Job] = {}
     keys: dict[tuple[str, str], str] = {}
     sound: set[Request] = set()
+    judged: tuple[Any, ...] = ()
+    asked: tuple[Request, str] | None = None
     stands_for: dict[str, str] = {}
     groups_of = {group.id: group for group in event.groups}
     for number, job in enumerate(event.jobs, 1):
@@ -105,10 +113,15 @@ def submit(state: GridState, event: JobsSubmitted) -> None:
             ids.append(known)
             stands_for[job.id] = known
             continue
-        refused, job.request = None, marked(state.policy, job.request, job.user)
+        # Most of a long list are alike: what was worked out of the last one holds for the next.
+        if asked is None or job.request is not asked[0] or job.user != asked[1]:
+            asked = job.request, job.user
+            mark = marked(state.policy, *asked)
+        refused, job.request = None, mark
         if job.id in state.jobs or job.id in state.groups or job.id in new:
             refused = Rejected(event.token, "bad-value", f"there is a job {job.id} already", "ids are never used twice")
-        else:
+        elif (alike := rights.judged_by(job)) != judged:
+            judged = alike
             if job.request not in sound:
                 refused = refusal(state, event.token, job.request)
                 sound.add(job.request)

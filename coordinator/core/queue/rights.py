@@ -7,6 +7,7 @@ their turns, and it is reviewed whenever something of its pools becomes free. Wh
 
 import math
 from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -310,6 +311,12 @@ def priority_refusal(state: GridState, token: int, user: str, operator: bool, re
     what, why = f"{user} may not ask for priority {asks.word}", f"the highest priority of {user} is {highest.word}"
     hint = f"--priority {highest.word}; or have an operator run: grid quota set {user} --highest-priority {asks.word}"
     return Rejected(token, "not-allowed", what, why, hint)
+
+
+def judged_by(job: Job) -> tuple[Any, ...]:
+    """What `refusal` looks at: of two jobs where it is equal, both may be submitted, or neither."""
+    spec = job.spec
+    return job.request, job.user, job.by_operator, spec.boost, spec.time_limit, spec.grace
 
 
 def refusal(state: GridState, token: int, job: Job) -> Rejected | None:
