@@ -40,6 +40,9 @@ OUTPUT_LIMIT = 256 << 20
 """Maximum bytes of one output stream on disk, if the agent says nothing else."""
 BATCH = 32
 """Maximum number of launches per turn, so that ends are reported meanwhile."""
+COLD = 0.02
+"""Seconds without a start after which the next one is prepared by its spawner while its intent is synced. Where one
+follows the other that would be a message more for a core that has enough to do."""
 LINGER = 10.0
 """Seconds that a supervisor stays without jobs and agent."""
 CODE = 10.0
@@ -74,6 +77,7 @@ class Supervisor:
         self.leave = self._told_nameless = False
         self._gathering = Gathering()
         self.idle_since = procs.now()
+        self._started = 0.0  # when something was started last
         self.spawners: dict[str, Spawning] = {}
         self.codes: dict[Job, float] = {}  # of an earlier supervisor, ended, and until when the exit code is looked for
         self.selector = selectors.DefaultSelector()
@@ -414,6 +418,10 @@ class Supervisor:
             self.book.journal.append(*job.intent())
             fresh.append((job, order, spawning))
         ends = bool(fresh) or now >= self._ends_due(now)
+        if fresh:
+            if len(fresh) == 1 and now >= self._started + COLD:
+                self.launches.prepare(fresh[0][0].id, *fresh[0][1:])
+            self._started = now
         if self._save(sync=bool(fresh or (ends and self.book.over)), ends=ends):
             if fresh:
                 self.agent.flush()

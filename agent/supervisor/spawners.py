@@ -471,6 +471,12 @@ class Launches:
             del self._orders[key]
             self._failed(key, CannotStart("spawn-failed", f"no process could be made: {error.strerror or error}"))
 
+    def prepare(self, key: str, order: Order, spawning: Spawning) -> None:
+        """Have the spawner go to the job's directory and find its program, while the intent is being synced."""
+        message = self._message(key, order, spawning, [])
+        path = {name: text for name, text in message["env"].items() if name == "PATH"}
+        self._slots.order(spawning, message | {"op": "prepare", "argv": order["argv"][:1], "env": path})
+
     def _message(self, key: str, order: Order, spawning: Spawning, outputs: list[str]) -> Order:
         folder, env, cwd = spawning.slot.folder, order["env"], order["cwd"]
         own = os.path.join(folder, key)

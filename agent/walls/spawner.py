@@ -112,6 +112,8 @@ class Spawner:
         self._cpu, self._peak = 0.0, 0
         # Where no process but those of this slot's jobs has this user id, or is in these namespaces.
         self._alone = slot.own or slot.private
+        self._prepared = "", ""
+        """The job in whose directory we are already, on its cores, and its program."""
         self._untidy, self._tidied = False, 0.0
         self._begun = _limits()
         channel.setblocking(False)
@@ -170,6 +172,8 @@ class Spawner:
         try:
             if order["op"] == "spawn":
                 self._spawn(order, fds)
+            elif order["op"] == "prepare":
+                self._prepare(order)
             elif order["op"] == "kill" and self._job and (self._slot.own or self._slot.walls == NAMESPACE):
                 os.kill(-1, signal.SIGKILL)  # all of this user, or of this pid namespace, but this process
             elif order["op"] == "end-input" and order["id"] == self._job:
@@ -194,6 +198,17 @@ class Spawner:
 
     # --- a start ------------------------------------------------------------------------------------------------------
 
+    def _prepare(self, order: dict[str, Any]) -> None:
+        """Do what a spawn would do before it makes a process: the supervisor's disk makes its intent durable meanwhile.
+        What fails here fails again then, and is reported."""
+        with suppress(CannotStart, OSError, ValueError):
+            self._prepared = order["id"], self._enter(order)
+
+    def _enter(self, order: dict[str, Any]) -> str:
+        self._prepared = "", ""
+        os.sched_setaffinity(0, order["cores"] or self._all_cores)  # always: entering a group may have changed them
+        return _find(order)
+
     def _spawn(self, order: dict[str, Any], fds: list[int]) -> None:
         stdin, hold = (fds[2], fds[3]) if len(fds) > 3 else (-1, -1)
         try:
@@ -202,6 +217,7 @@ class Spawner:
             self._tell({"op": "failed", "id": order["id"], "cause": why.cause, "text": why.text})
             return
         finally:
+            self._prepared = "", ""
             os.chdir("/")
         self._main, self._job = pid, order["id"]
         self._input = os.dup(hold) if hold >= 0 else -1
@@ -216,8 +232,10 @@ class Spawner:
     def _make(self, order: dict[str, Any], out: int, err: int, stdin: int) -> int:
         program = ""
         try:
-            os.sched_setaffinity(0, order["cores"] or self._all_cores)  # always: entering a group may have changed them
-            program = _find(order)
+            prepared, program = self._prepared
+            if prepared != order["id"]:
+                program = ""
+                program = self._enter(order)
             if self._slot.walls == LANDLOCK:
                 return _fork(order, program, self._slot.state, out, err, stdin)
             return os.posix_spawn(

@@ -467,6 +467,18 @@ async def test_an_end_that_the_disk_did_not_take_yet_is_no_job_that_a_new_agent_
     assert (await bench.ended(id)).code == 7
 
 
+async def test_a_job_is_prepared_while_its_intent_is_synced_and_not_started_before(
+    make_bench: Callable[..., Awaitable[Bench]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRID_FAULTS", "supervisor.sync:1:kill")
+    bench = await make_bench()
+    id = bench.launch("true")
+    outcome = await bench.ended(id)
+    assert outcome.cause is Cause.SUPERVISOR_LOST
+    await bench.until(lambda: list((bench.dir / "jobs").glob(f"*/{id}")))
+    assert not (bench.dir / "allocs" / id / "stdout").exists()
+
+
 async def test_after_the_supervisor_was_killed_its_jobs_run_on_and_are_not_started_again(bench: Bench) -> None:
     go = bench.dir / "go"
     id = bench.launch("sh", "-c", f"echo once; until [ -e {go} ]; do sleep 0.02; done; exit 6")

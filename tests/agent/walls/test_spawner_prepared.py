@@ -1,0 +1,82 @@
+"""A spawner that is told to prepare goes to the job's directory and finds its program; it starts nothing before it is
+told to spawn, and what it is told then is what counts."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributed_grid.agent.walls import wire
+from distributed_grid.agent.walls.enclosure import Slot
+from distributed_grid.agent.walls.spawner import Spawner
+from tests.grid_fixture import until
+
+
+class Told:
+    """A spawner without walls in a process of its own, and the supervisor's end of its channel."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        slot = Slot("s1", "none", str(folder), str(folder), os.getuid(), os.getgid())
+        note = os.open(folder / "note", os.O_WRONLY | os.O_CREAT, 0o600)
+        self.channel, theirs = wire.pair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                self.channel.close()
+                Spawner(slot, theirs, note).run()
+            finally:
+                os._exit(0)
+        theirs.close()
+        os.close(note)
+
+    def order(self, op: str, job: str, *argv: str, fds: tuple[int, ...] = ()) -> None:
+        where = {"cwd": str(self.folder / job), "make": True, "folder": str(self.folder), "outputs": []}
+        wire.send(
+            self.channel, {"op": op, "id": job, "argv": argv, "env": {"PATH": os.defpath}, "cores": [], **where}, fds
+        )
+
+    def run(self, job: str, *argv: str) -> tuple[dict[str, Any], str]:
+        """Spawn it; its last report, and what it wrote."""
+        with (self.folder / f"{job}.out").open("w+b") as out:
+            self.order("spawn", job, *argv, fds=(out.fileno(), out.fileno()))
+            said: dict[str, Any] = {}
+            while said.get("op") != "failed" and said.get("left", True):
+                said, _ = wire.receive(self.channel)
+            out.seek(0)
+            return said, out.read().decode()
+
+    def close(self) -> None:
+        self.channel.close()
+        os.waitpid(self.pid, 0)
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[Told]:
+    made = Told(tmp_path)
+    yield made
+    made.close()
+
+
+def test_what_is_prepared_has_its_directory_and_runs_there_once_it_is_spawned(told: Told) -> None:
+    told.order("prepare", "j1", "pwd")
+    until((told.folder / "j1").exists, "it has its directory")
+    said, wrote = told.run("j1", "pwd")
+    assert (said["status"], wrote) == (0, f"{told.folder}/j1\n")
+
+
+def test_another_job_than_the_prepared_one_runs_in_its_own_directory(told: Told) -> None:
+    told.order("prepare", "j1", "false")
+    until((told.folder / "j1").exists, "it has its directory")
+    said, wrote = told.run("j2", "pwd")
+    assert (said["status"], wrote) == (0, f"{told.folder}/j2\n")
+    assert told.run("j1", "pwd")[1] == f"{told.folder}/j1\n"
+
+
+def test_what_cannot_be_prepared_is_reported_when_it_is_spawned(told: Told) -> None:
+    told.order("prepare", "j1", "no-such-program")
+    said, _ = told.run("j1", "no-such-program")
+    assert (said["op"], said["cause"]) == ("failed", "not-found")
+    assert told.run("j2", "pwd")[1] == f"{told.folder}/j2\n"
