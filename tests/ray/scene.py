@@ -102,7 +102,7 @@ class Cluster:
 
     def kill_head(self) -> None:
         """Kill all of it with -9."""
-        self._look_no_more()
+        self.look_no_more()
         doomed = [pid for pid in processes() if f"{self.folder}/" in command_of(pid)]
         for pid in [*doomed, self.head.pid]:
             with suppress(ProcessLookupError):
@@ -169,10 +169,11 @@ class Cluster:
         with suppress(AssertionError, OSError):
             self._look("resources")
             return True
-        self._look_no_more()
+        self.look_no_more()
         return False
 
-    def _look_no_more(self) -> None:
+    def look_no_more(self) -> None:
+        """End the program that looks at the cluster: without a head it would keep a core busy."""
         if self._looks is not None:
             self._looks.kill()
             self._looks.communicate()
@@ -218,7 +219,7 @@ class Cluster:
         until(lambda: boost not in self.raylets(), "Ray has seen it end", 60.0)
 
     def close(self) -> None:
-        self._look_no_more()
+        self.look_no_more()
         self.head.terminate()
         self.head.wait(60.0)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -205,6 +205,7 @@ def test_a_node_of_ray_that_ends_and_comes_back_reserves_once_more_what_runs_the
 
 
 def test_where_ray_is_down_a_job_waits_and_says_so_and_nobody_hangs(cluster: Cluster) -> None:
+    cluster.look_no_more()
     cluster.head.kill()
     cluster.head.wait(60.0)
     job = submit(cluster, "true")
