@@ -22,6 +22,7 @@ from distributed_grid.agent.core.table import (
     SetLimit,
     SetNiceness,
     Table,
+    Withdraw,
     keep,
 )
 from distributed_grid.protocol.jobs import Cause, Outcome, State
@@ -42,6 +43,7 @@ from distributed_grid.protocol.messages import (
     Welcome,
 )
 from distributed_grid.protocol.nodes import Known, Offer, Sample
+from distributed_grid.protocol.resources import Grant
 from distributed_grid.simulator.engine import UP, Engine, Wire
 from distributed_grid.simulator.machine import Machine
 from distributed_grid.simulator.supervisor import Launcher
@@ -56,6 +58,7 @@ class Owning:
         self._agent, self._machine = agent, machine
         self._owner = Owner(machine.limits, cores)
         self._recalled: dict[str, Recalled] = {}
+        self._withdrawn: set[str] = set()
 
     @property
     def closed(self) -> str:
@@ -72,12 +75,30 @@ class Owning:
         agent = self._agent
         self._recalled = {key: told for key, told in self._recalled.items() if agent.table.runs(key)}
         for order in self._owner.observe(sample, agent.table.running(), clock):
+            if not isinstance(order, Thaw):
+                self._withdraw(f"the owner is back ({order.why})", order.allocation)
             if isinstance(order, Freeze):
                 agent.freeze(order.allocation, order.why, HOLDS)
             elif isinstance(order, Thaw):
                 agent.thaw(order.allocation)
             else:
                 self._recall(order.allocation, order.why)
+
+    def withdraw(self) -> None:
+        """Take back the successors that wait for what the node does not lend now."""
+        for key, first in self._agent.table.waiting().items():
+            if (stale := self._agent.verify(key, self._agent.table.entries[key].kept.grant, first)) is not None:
+                self._withdraw(stale.reason, key)
+
+    def _withdraw(self, why: str, whose: str) -> None:
+        waiting = self._agent.table.waiting()
+        self._withdrawn &= waiting.keys()
+        for key, first in waiting.items():
+            if whose in (key, first) and key not in self._withdrawn:
+                self._withdrawn.add(key)
+                self._machine.judge.told_to_stop(key, Cause.RECALLED)
+                self._agent.engine.note(f"{key} is taken back from {self._machine.name}: {why}")
+                self._agent.feed(Stop(allocation=key, cause=Cause.RECALLED, text=why, unless_started=True))
 
     def _recall(self, key: str, why: str) -> None:
         agent = self._agent
@@ -305,6 +326,7 @@ class Agent(Launcher):
         if self._lender.closed != self._owning.closed:
             self._lender.closed = self._owning.closed
             self._offer_soon()
+        self._owning.withdraw()
 
     def took(self, told: Suspended) -> None:
         """What the supervisor has frozen, or let go on."""
@@ -335,11 +357,13 @@ class Agent(Launcher):
         match command:
             case Prepare(launch):
                 self._prepare(launch)
-            case Run(launch, leased_from):
-                self._run(launch, leased_from)
+            case Run(launch, leased_from, chain):
+                self._run(launch, leased_from, chain)
             case Kill(stop):
                 self._preparing.pop(stop.allocation, None)
                 self._stop(stop)
+            case Withdraw(stop):
+                self._stop(stop, unless_started=True)
             case Forget(allocations):
                 for one in allocations:
                     self.known_over.pop(one, None)
@@ -351,6 +375,8 @@ class Agent(Launcher):
 
     def _report(self, report: Report) -> None:
         message = report.message
+        if isinstance(message, Exited) and not message.outcome.started:
+            self.machine.judge.never_runs(message.allocation)
         if isinstance(message, Exited) and report.freed is not None:
             if self._lender.would_return(report.freed, self.table.held):
                 message = msgspec.structs.replace(message, returned=True)
@@ -384,22 +410,29 @@ class Agent(Launcher):
             self._claim(launch)
 
     def _claim(self, launch: Launch) -> None:
+        key = launch.allocation
+        self.feed(self.verify(key, launch.grant, self.table.chains.first(key)) or Ready(key))
+
+    def verify(self, key: str, grant: Grant, first: str) -> Stale | None:
+        """Why an allocation cannot be given this now, which `first` holds: itself, or who is before it in its chain."""
         sample = msgspec.structs.replace(self.machine.sample(), at=self._sampled)
-        stale = self._lender.verify(launch.grant, sample, self.table.held, launch.allocation)
-        self.feed(stale or Ready(launch.allocation))
+        if first == key:
+            return self._lender.verify(grant, sample, self.table.held, key)
+        return self._lender.verify_next(grant, sample, self.table.held, key, first)
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
 
-    def _run(self, launch: Launch, leased_from: float) -> None:
+    def _run(self, launch: Launch, leased_from: float, chain: str) -> None:
         self.machine.specs[launch.allocation] = launch
         spec = launch.spec
         self.ask({
             "op": "launch", "id": launch.allocation, "limit": spec.time_limit, "grace": spec.grace,
-            "lease": launch.lease, "lease_from": leased_from, "kept": msgspec.to_builtins(keep(launch)),
+            "lease": launch.lease, "lease_from": leased_from, "kept": msgspec.to_builtins(keep(launch, chain)),
         })  # fmt: skip
 
-    def _stop(self, stop: Stop) -> None:
-        self.ask({"op": "stop", "id": stop.allocation, "grace": stop.grace, "cause": stop.cause, "text": stop.text})
+    def _stop(self, stop: Stop, unless_started: bool = False) -> None:
+        asked = {"op": "stop", "id": stop.allocation, "grace": stop.grace, "cause": stop.cause, "text": stop.text}
+        self.ask(asked | {"unless_started": unless_started})
 
 
 def _known(said: dict[str, Any]) -> Known:

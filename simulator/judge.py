@@ -108,6 +108,8 @@ class Truth:
         self.preemptions = Preemptions()
         self.taken_back: set[str] = set()
         """Allocations whose nodes were told that the grid takes their place back."""
+        self.never: set[str] = set()
+        """Allocations of which a node said that they never ran."""
         self.closed: dict[str, frozenset[str]] = {}
         """Nodes that get no new job by what is on disk, with the allocations there were by then."""
 
@@ -192,6 +194,8 @@ class Judge(Truth):
         """A process begins on a node that has so much."""
         if run.allocation in self.runs:
             raise Violation(run.job, f"{run.allocation} is started twice, now on {run.node}")
+        if run.allocation in self.never:
+            raise Violation(run.job, f"{run.allocation} starts on {run.node}, which said that it never would")
         self.runs[run.allocation] = run
         number = number_of(run.job)
         plan = self.plans[number]
@@ -252,6 +256,10 @@ class Judge(Truth):
         """A node is told to end this."""
         if cause in TAKEN_BACK_CAUSES:
             self.taken_back.add(allocation)
+
+    def never_runs(self, allocation: str) -> None:
+        """A node says that this never ran: it was withdrawn or refused; or is over and acknowledged."""
+        self.never.add(allocation)
 
     def _not_after_its_end(self, run: Run) -> None:
         """What was acknowledged as never started, never is. (A node that was given up may run what it was sent.)"""

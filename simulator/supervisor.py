@@ -135,7 +135,7 @@ class Supervisor(Process):
                 job.main_ended(-1)
                 job.end({"cause": "rebooted", "text": "the node was restarted while it ran"})
                 continue
-            self.leases.hold(job.id, job.lease, job.since)
+            self.allocations.restore(job)
             if job.pid and machine.lives(job.id) and job.id not in machine.main_over:
                 if job.cause:
                     self.endings.end(job, job.grace)
@@ -154,6 +154,7 @@ class Supervisor(Process):
     def connect(self, agent: Any) -> list[dict[str, Any]]:
         """An agent comes and is told all there is."""
         self.agent = agent
+        self.allocations.drop_unstarted()
         known = self.allocations.known()
         for one in known:
             for frozen in one["frozen"] if one["outcome"] is None else ():
@@ -166,12 +167,14 @@ class Supervisor(Process):
             return
         if self._syncing(self.hear, agent, number, op):
             return
+        if op["op"] == "launch" and agent is not self.agent:
+            return  # what an agent said is read before the next one is greeted, which drops what has no intent
         job = self.jobs.get(op.get("id", ""))
         match op["op"]:
             case "launch":
                 self.allocations.launch(op)
             case "stop":
-                self.allocations.stop(op["id"], op["cause"], op["text"], op["grace"])
+                self.allocations.stop(op["id"], op["cause"], op["text"], op["grace"], op["unless_started"])
             case "freeze" if job is not None:
                 self.freezer.ask(job, op["why"], op["for"])
             case "thaw" if job is not None:
@@ -258,9 +261,9 @@ class Supervisor(Process):
         if self.machine.journal_bad:
             self._retry_at = now + 1.0
             for op in fresh:
-                self.leases.drop(op["id"])
                 text = "the journal on the node cannot be written (is the disk full?)"
                 self._tell({"op": "exited", "id": op["id"], "outcome": never_ran("spawn-failed", text)})
+                self.allocations.gone(op["id"])
             return
         begun = []
         for op in fresh:
@@ -381,7 +384,8 @@ class Launcher(Process):
             case "exited":
                 self._exited(key, message["outcome"])
             case "started":
-                stops = [op for op in self._unanswered.pop(key, []) if op["op"] == "stop"]
+                asked = self._unanswered.pop(key, [])
+                stops = [op for op in asked if op["op"] == "stop" and not op["unless_started"]]
                 if stops:
                     self._unanswered[key] = stops
                 self.report(Started(allocation=key))

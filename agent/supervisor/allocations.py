@@ -2,7 +2,7 @@
 durable, and until it is acknowledged; an expired lease ends its job; of a chain of successors only one is started at a
 time. Processes, disk and clock are injected: the simulator runs this on its own machines. Stdlib only."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from distributed_grid.agent.core.chains import Chains
@@ -30,6 +30,7 @@ class Launches(Protocol):
     """Launches that were not started yet."""
 
     def __contains__(self, key: object) -> bool: ...
+    def __iter__(self) -> Iterator[str]: ...
     def add(self, key: str, order: Order) -> None: ...
     def drop(self, key: str) -> None: ...
 
@@ -145,11 +146,12 @@ class Allocations:
         elif not unless_started:
             self._endings.ask(job, cause, text, grace)
 
-    def drop_waiting(self) -> None:
-        """A new agent does not know of the successors that wait here: they never were."""
-        for key in self.waiting:
+    def drop_unstarted(self) -> None:
+        """A new agent does not know of the launches without an intent, and may decline them: they never were."""
+        for key in (*self.waiting, *self._launches):
             self._leases.drop(key)
             self._chains.leave(key)
+            self._launches.drop(key)
         self.waiting.clear()
 
     def renew(self, at: float) -> None:

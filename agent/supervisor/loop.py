@@ -213,7 +213,7 @@ class Supervisor:
         lost = self.book.loss.told() if self.book.loss is not None else None
         about_us |= {"walls": self.slots.walls, "loss": lost, "nameless": self.slots.nameless}
         about_us |= {"warnings": self.warnings.unheard(), "grouped": self.groups.there, "successors": True}
-        self.allocations.drop_waiting()
+        self.allocations.drop_unstarted()
         return {"op": "hello", **about_us, "known": self.allocations.known()}
 
     def _tell_warning(self, line: str) -> bool:

@@ -376,6 +376,9 @@ class Launches:
     def __len__(self) -> int:
         return len(self._orders)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._orders])
+
     def add(self, key: str, order: Order) -> None:
         """Add a launch, with the spawner that is reserved for it or another one."""
         self._orders[key] = order

@@ -143,14 +143,14 @@ def test_one_whose_lease_is_over_while_it_waits_never_starts() -> None:
     assert scene.start() == [] and scene.causes()["b"] == "lease-expired"
 
 
-def test_a_new_agent_finds_nothing_waiting_and_may_launch_it_again() -> None:
+def test_a_new_agent_finds_nothing_that_has_no_intent_and_may_launch_it_again() -> None:
     scene = queued("b", "c")
-    scene.allocations.drop_waiting()
     scene.end("a")
-    assert scene.start() == []
+    scene.allocations.drop_unstarted()
+    assert scene.start() == [] and not scene.launches
     scene.next("c", "a")
     scene.next("b", "a")
-    assert scene.start() == ["c"]
+    assert scene.start() == ["c"] and [*scene.allocations.waiting] == ["b"]
 
 
 def test_the_next_supervisor_knows_the_chain_of_what_runs() -> None:
@@ -226,8 +226,8 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def new_agent(self) -> None:
-        self.scene.allocations.drop_waiting()
-        self.waits = {key: None for key in self.waits if key in self.scene.launches}
+        self.scene.allocations.drop_unstarted()
+        self.waits.clear()
 
     @rule()
     def kill(self) -> None:
