@@ -274,5 +274,7 @@ def slow_measure(of: Chainer) -> None:
     of.engine.later(3.0, None, setattr, of.machine, "slow_measure", 0.0)
 
 
-FAULTS = (kill_agent, kill_agent, kill_supervisor, kill_supervisor, kill_both, power_cut, cut, bad_journal, owner)
-FAULTS = (*FAULTS, slow_measure)
+FAULTS = (
+    *(kill_agent, kill_agent, kill_supervisor, kill_supervisor, kill_both),
+    *(power_cut, cut, bad_journal, owner, slow_measure),
+)
