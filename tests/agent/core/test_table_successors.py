@@ -120,7 +120,7 @@ def test_a_boost_or_a_member_of_a_gang_follows_nobody(how: str) -> None:
     if how == "gang":
         order = msgspec.structs.replace(order, gang=Gang(0, ("a", "b"), ("", ""), 1234))
     else:
-        spec = msgspec.structs.replace(order.spec, boost=Boost("t", "10.0.0.1:6379", ResourceType.CPU, 1000))
+        spec = msgspec.structs.replace(order.spec, boost=Boost("t", "192.0.2.1:6379", ResourceType.CPU, 1000))
         order = msgspec.structs.replace(order, spec=spec)
     assert "follows nobody" in refused(running(Table()), order).reason
 
