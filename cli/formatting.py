@@ -261,6 +261,8 @@ def job_row(view: JobView) -> list[str]:
         reason = "suspended"
     elif view.awaits_reader is not None:
         reason = "awaits reader"
+    elif view.next_after:
+        reason = "next"
     if view.outcome and view.outcome.cause is Cause.EXITED:
         reason = "-"
     since, until = (view.started, view.ended) if view.started else (view.submitted, view.ended)
@@ -365,6 +367,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "awaits_reader": {"since": iso(view.awaits_reader.since), "why": view.awaits_reader.why}
         if view.awaits_reader
         else None,
+        "next_after": view.next_after or None,
         "reason": view.reason.code if view.reason else None,
         "reason_text": view.reason.text if view.reason else None,
         "exit_code": exit_status(outcome) if outcome else None,

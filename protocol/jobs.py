@@ -50,6 +50,7 @@ OTHER: dict[str, str] = {
     "Fits": "a request that was only asked about would start now",
     "Preempts": "a request that was only asked about would start when others have given way (docs/preemption.md)",
     "Placed": "the job has its place",
+    "Next": "the job starts on its node as soon as the one before it has ended",
     "Lost": "the job's node is silent, or does not know what became of it",
     "Ended": "the job is over",
 }
@@ -529,6 +530,8 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     begin: Finite = 0.0
     walls: str = ""
     """The walls behind which its last attempt runs or ran, as its node told."""
+    next_after: Word = ""
+    """It starts on its node as soon as this job has ended there."""
 
 
 def next_attempt(allocation: str) -> str:

@@ -399,8 +399,9 @@ class OfferView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class AllocationView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Resources of one node that one job holds. `suspended`: why it is frozen now for its owner, `awaits_reader`:
-    why until its output is read; empty where it is not."""
+    """Resources of one node that one job holds, or, where there is a `next_after`, takes over when that job has ended.
+    `suspended`: why it is frozen now for its owner, `awaits_reader`: why until its output is read; empty where it is
+    not."""
 
     id: str
     job: str
@@ -414,6 +415,7 @@ class AllocationView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     name: str = ""
     suspended: str = ""
     awaits_reader: str = ""
+    next_after: str = ""
 
 
 class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

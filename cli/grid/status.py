@@ -120,7 +120,7 @@ def _allocation_row(one: AllocationView) -> list[str]:
         one.name or one.job,
         one.user,
         one.node,
-        formatting.frozen(one) or str(one.state),
+        formatting.frozen(one) or (f"next after {one.next_after}" if one.next_after else str(one.state)),
         formatting.grant_words(one.grant),
         one.priority,
         formatting.age(one.since),
@@ -159,6 +159,7 @@ def _shared_json(answer: Shared) -> dict[str, Any]:
                 "ends": formatting.iso(one.ends),
                 "suspended": one.suspended or None,
                 "awaits_reader": one.awaits_reader or None,
+                "next_after": one.next_after or None,
             }
             for one in answer.allocations
         ],

@@ -21,6 +21,7 @@ from distributed_grid.coordinator.core.queue import dependencies
 from distributed_grid.coordinator.core.queue.fairness import Account, Shares
 from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservations, key_of
 from distributed_grid.coordinator.core.queue.quotas import Quotas, Spent
+from distributed_grid.coordinator.core.queue.succession import Succession
 from distributed_grid.coordinator.core.state import EVERYTHING, Book, GridState, Idle
 from distributed_grid.protocol.jobs import Priority, Reason, Request
 from distributed_grid.protocol.messages.rights import Rights
@@ -93,6 +94,17 @@ class BookAt(msgspec.Struct, frozen=True):
     said: list[tuple[Request, str]] = []
 
 
+class SuccessionAt(msgspec.Struct, frozen=True):
+    """The chains of successors, the requests of those that may get one, and the learned run times. Who waits for whom
+    is in the records; the tails follow from the chains."""
+
+    next: list[tuple[str, str]] = []
+    requests: list[tuple[str, Request]] = []
+    tails: list[str] = []
+    paces: list[tuple[str, Request, list[float]]] = []
+    closed: list[str] = []
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of a Ledger. It shares all objects with that ledger, so encode it before the next event."""
 
@@ -123,6 +135,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     held: HeldAt = HeldAt([], {})
     preempting: BookAt = BookAt()
     quotas: QuotasAt = QuotasAt()
+    succession: SuccessionAt = SuccessionAt()
     ray_trouble: str = ""
     loss: tuple[str, ...] = ()
 
@@ -176,7 +189,30 @@ def take(ledger: Ledger) -> Checkpoint:
             dict(state.preempting.urgent), list(state.preempting.spent), list(state.preempting.said.items())
         ),
         quotas=_quotas(state),
+        succession=_succession(state.succession),
     )
+
+
+def _succession(known: Succession) -> SuccessionAt:
+    return SuccessionAt(
+        [*known.next.items()],
+        [*known.requests.items()],
+        [name for parts in known.tails.values() for part in parts for name in part],
+        [(user, request, [*runs]) for (user, request), runs in known.paces.items()],
+        [*known.closed],
+    )
+
+
+def _succeed(known: Succession, at: SuccessionAt) -> None:
+    for before, name in at.next:
+        known.next[before], known.before[name] = name, before
+    known.requests = dict(at.requests)
+    for name in at.tails:
+        known.mark(name)
+    for user, request, runs in at.paces:
+        for seconds in runs:
+            known.learn(user, request, seconds)
+    known.closed = dict.fromkeys(at.closed)
 
 
 def _quotas(state: GridState) -> QuotasAt:
@@ -204,6 +240,7 @@ def fork(ledger: Ledger, policy: Policy) -> Ledger:
     }
     for node in nodes.values():
         node.allocations = {name: Allocation(**_own(asdict(one))) for name, one in node.allocations.items()}
+        node.ahead = {name: Allocation(**_own(asdict(one))) for name, one in node.ahead.items()}
         node.room = node.room and node.room.copy()
     jobs = {name: Job(**_own(asdict(job))) for name, job in at.jobs.items()}
     for job in jobs.values():
@@ -234,9 +271,13 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     state.now = at.now
     state.nodes.update(at.nodes)
     state.jobs.update(at.jobs)
-    found = {name: one for node in at.nodes.values() for name, one in node.allocations.items()}
+    found = {one.id: one for node in at.nodes.values() for one in node.known}
     for name in at.allocations:
-        state.hold(found[name])
+        if name in at.nodes[found[name].node].ahead:
+            state.allocations[name] = found[name]
+        else:
+            state.hold(found[name])
+    _succeed(state.succession, at.succession)
     state.keys = {(job.user, job.key): job.id for job in at.jobs.values() if not job.group}
     _regroup(state, at)
     dependencies.resume(state, at.held.waiters, at.held.ends)
@@ -298,7 +339,7 @@ def _count(state: GridState, at: QuotasAt, same: bool) -> None:
     quotas: Quotas = state.quotas
     quotas.granted, quotas.spent = dict(at.granted), dict(at.spent)
     quotas.excluded = {key_of(state.jobs[name]): None for name in at.excluded}
-    quotas.rebuild(state.jobs, state.allocations.values())
+    quotas.rebuild(state.jobs, state.holders())
     if same:
         quotas.changed = dict.fromkeys(at.changed)
     for name, (first, for_hours) in at.first.items():

@@ -40,7 +40,7 @@ from distributed_grid.coordinator.core.commands import (
     UndrainAsked,
 )
 from distributed_grid.coordinator.core.explain import reasons
-from distributed_grid.coordinator.core.lifecycle import boosts, outcomes
+from distributed_grid.coordinator.core.lifecycle import boosts, outcomes, successors
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.core.nodes import agents, operator, quarantine
 from distributed_grid.coordinator.core.placement import ray
@@ -94,6 +94,7 @@ DUE: dict[str, Callable[[GridState, str], None]] = {
     "silence": agents.silence,
     "begin": dependencies.begin_due,
     "join": boosts.due,
+    "succession": successors.due,
     "reserve": ray.due,
     "offer": agents.offer_due,
     "decline": quarantine.backoff_due,
@@ -164,10 +165,11 @@ def take_up(
     for job in sorted(jobs, key=lambda job: job.submitted):
         if job.state is not State.ENDED:
             admission.enter(state, job)
+    successors.restore(state)
     for allocation in state.allocations.values():
         if allocation.state is State.STARTING and allocation.started:
             boosts.arm(state, allocation)
-    state.quotas.rebuild(state.jobs, state.allocations.values())
+    state.quotas.rebuild(state.jobs, state.holders())
     views.restore_shares(state, past)
     ray.restore(state)
     follow(state)
@@ -259,6 +261,7 @@ class Ledger:
             follow(state)
         if state.grown:
             execute.serve(state)
+        fresh = {**state.fresh} if state.succession.before else {}
         while True:  # again where a node is not kept any more, or a quota allows more
             if state.reservations.by_job:
                 rights.drop_reservations(state)
@@ -270,6 +273,8 @@ class Ledger:
             follow(state)
         if state.preempting.urgent or state.preempting.said:
             execute.look(state)
+        if state.succession.requests and not state.halted:
+            successors.look(state, fresh)
         if state.quotas.excluded and rights.has_changed(state):
             state.deadlines.arm("quota", "", now)
         if stirred:

@@ -180,6 +180,10 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     """Its reservation in Ray; None: it needs none."""
     walls: str = ""
     """The walls behind which it runs or ran, as its node reported."""
+    after: str = ""
+    """It is the successor of this allocation on the same node, and holds nothing until nothing of that one is alive."""
+    handed_over: bool = False
+    """Its successor has started, so that nothing of it is alive, and it holds nothing; its end was not told yet."""
 
     @property
     def awaits_ray(self) -> bool:
@@ -248,6 +252,8 @@ class Active(msgspec.Struct, kw_only=True, gc=False, tag="active", omit_defaults
     attempt: Attempt
     suspended: Suspension | None = None
     awaits_reader: Suspension | None = None
+    behind: str = ""
+    """It waits on its node for the end of this allocation, whose room it takes over; empty: it has its own."""
 
     @property
     def frozen(self) -> bool:
@@ -405,6 +411,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
             after=dependencies(self.after),
             begin=self.begin,
             walls=self.walls,
+            next_after=phase.behind.rpartition(".")[0] if type(phase) is Active else "",
         )
 
 
@@ -438,6 +445,8 @@ class Node:
     offer_until: float = 0.0
     sample: Sample | None = None
     allocations: dict[str, Allocation] = field(default_factory=dict)
+    ahead: dict[str, Allocation] = field(default_factory=dict)
+    """Its allocations that hold nothing: successors, and those that a successor has taken over from."""
     declined: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Back-off of refused devices ("" is the whole node): device to (until, seconds)."""
     closed: frozenset[str] = frozenset()
@@ -462,6 +471,11 @@ class Node:
     """The Ray node there; None: none, or not known yet."""
     ray_said: str = ""
     """Why Ray refused a reservation there last."""
+
+    @property
+    def known(self) -> list[Allocation]:
+        """All its allocations; those that hold something come first."""
+        return [*self.allocations.values(), *self.ahead.values()]
 
     @property
     def usable(self) -> bool:

@@ -4,9 +4,8 @@ operations that keep it consistent.
 
 import math
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 
 import msgspec
 
@@ -20,6 +19,7 @@ from distributed_grid.coordinator.core.commands import (
     RecordSpent,
     Unreserve,
 )
+from distributed_grid.coordinator.core.deadlines import Deadlines
 from distributed_grid.coordinator.core.model import (
     MOVES,
     NODE_MOVES,
@@ -44,52 +44,13 @@ from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue.fairness import Shares
 from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservation, Reservations, Waiters, key_of
 from distributed_grid.coordinator.core.queue.quotas import Quotas
+from distributed_grid.coordinator.core.queue.succession import Succession
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import After, Cause, Priority, Reason, Request, State, Step, has_failed
 from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Grant, Resources
-
-
-class Deadlines:
-    """Timers: at most one for each pair of kind and name, the earliest that was armed."""
-
-    def __init__(self) -> None:
-        self.heap: list[tuple[float, int, str, str]] = []
-        self.armed: dict[tuple[str, str], float] = {}
-        self.number = 0
-
-    def arm(self, kind: str, name: str, at: float) -> None:
-        """Fire at this time or earlier; the handler checks whether it is time."""
-        armed = self.armed.get((kind, name))
-        if armed is None or at < armed:
-            self.armed[(kind, name)] = at
-            self.number += 1
-            heappush(self.heap, (at, self.number, kind, name))
-
-    def disarm(self, kind: str, name: str) -> None:
-        """Cancel a timer."""
-        self.armed.pop((kind, name), None)
-
-    def some_due(self, now: float) -> bool:
-        """Whether a timer may have expired."""
-        return bool(self.heap) and self.heap[0][0] <= now
-
-    def due(self, now: float) -> Iterator[tuple[str, str]]:
-        """Expired timers, the earliest first, including those that are armed meanwhile."""
-        while self.heap and self.heap[0][0] <= now:
-            at, _, kind, name = heappop(self.heap)
-            if self.armed.get((kind, name)) == at:
-                del self.armed[(kind, name)]
-                yield kind, name
-
-    def next(self) -> float | None:
-        """When the next timer fires; None: never."""
-        while self.heap and self.armed.get(self.heap[0][2:]) != self.heap[0][0]:
-            heappop(self.heap)
-        return self.heap[0][0] if self.heap else None
-
 
 STORY_MOST = 100
 """Maximum number of lines of a job's story; older lines are dropped first, except the beginning."""
@@ -218,6 +179,7 @@ class GridState:
         self.index = Catalogue(self.nodes, self.jobs)
         self.meetings: dict[tuple[str, int], str] = {}
         """Rendezvous address and port of each running gang."""
+        self.succession = Succession()
         self.deadlines = Deadlines()
         self.turns: dict[str, int] = {}
         """The number of each live job in the order of submission."""
@@ -451,42 +413,96 @@ class GridState:
         """Allocate this placement to a waiting job; the caller records and launches it. `lease`, `gang`: as in
         Allocation."""
         node = self.nodes[placement.node]
+        allocation = self._allocate(job, node, placement.grant)
+        allocation.lease, allocation.gang = lease, gang
+        self.hold(allocation)
+        self.placements[allocation.id] = placement
+        self._charge(job, allocation)
+        assert node.room is not None
+        node.room.take(placement.grant)
+        self.rooms_then.clear()
+        self._placed(job, node)
+        self.index.put(placement.node, node.facts.priority, node.room)
+        return allocation
+
+    def grant_next(self, job: Job, before: Allocation) -> Allocation:
+        """Allocate what another allocation holds, for when that has ended; the caller records and launches it."""
+        node = self.nodes[before.node]
+        allocation = self._allocate(job, node, before.grant)
+        allocation.after = job.active.behind = before.id
+        self.allocations[allocation.id] = node.ahead[allocation.id] = allocation
+        self.succession.follow(before.id, allocation.id)
+        self._placed(job, node)
+        return allocation
+
+    def _allocate(self, job: Job, node: Node, grant: Grant) -> Allocation:
         if job.id in self.queue.turns:
             self.dequeue(job)
         job.tries += 1
         allocation = Allocation(
             id=f"{job.id}.{job.tries}",
             job=job.id,
-            node=placement.node,
-            grant=placement.grant,
+            node=node.facts.name,
+            grant=grant,
             state=State.STARTING,
             granted=self.now,
-            lease=lease,
             boot=node.facts.boot_id,
             instance=node.facts.instance,
-            gang=gang,
         )
-        self.hold(allocation)
-        self.placements[allocation.id] = placement
-        self.shares.take(job.user, placement.grant.resources, self.now, self.policy.sharing)
-        self.quotas.take(job, allocation)
-        self._share_changed(job.user)
-        self.become(job, Active(state=State.STARTING, attempt=Attempt(placement.node, placement.grant)))
+        self.become(job, Active(state=State.STARTING, attempt=Attempt(allocation.node, grant)))
         job.allocation = allocation.id
         job.unused = job.walls = ""
-        assert node.room is not None
-        node.room.take(placement.grant)
-        self.rooms_then.clear()
+        return allocation
+
+    def _placed(self, job: Job, node: Node) -> None:
+        """Update the indexes of jobs on nodes."""
         self.fresh.pop(job.id, None)  # it was unblocked earlier in the same pass
         self.index.affinity.remove_waiting(job)
-        self.index.affinity.place(job, placement.node)
+        self.index.affinity.place(job, node.facts.name)
         if len(node.allocations) == 1:
-            self.index.touch(placement.node)
+            self.index.touch(node.facts.name)
         if job.spec.bundle:
             self.index.shipped(node, job.spec.bundle)
         self._unblock_affine(job)
-        self.index.put(placement.node, node.facts.priority, node.room)
-        return allocation
+
+    def _charge(self, job: Job, allocation: Allocation) -> None:
+        """It holds its grant from now on."""
+        self.shares.take(job.user, allocation.grant.resources, self.now, self.policy.sharing)
+        self.quotas.take(job, allocation)
+        self._share_changed(job.user)
+
+    def _credit(self, job: Job, allocation: Allocation) -> None:
+        """It does not hold its grant any more."""
+        ran = self.now - allocation.granted if allocation.started else math.inf
+        self.shares.give(job.user, allocation.grant.resources, ran, self.now, self.policy.sharing)
+        self._share_changed(job.user)
+        self.out += (RecordSpent(*spent) for spent in self.quotas.give(job, allocation, self.now))
+
+    def take_over(self, allocation: Allocation) -> None:
+        """Nothing of what a successor waited for is alive: it holds its room from now on, which does not change."""
+        node = self.nodes[allocation.node]
+        before = self.succession.before[allocation.id]
+        ended = node.allocations.pop(before)
+        self._credit(self.jobs[ended.job], ended)
+        node.ahead[before], ended.handed_over = ended, True
+        self.out.append(RecordAllocation(ended))
+        self._promote(node, ended, allocation)
+
+    def _promote(self, node: Node, ended: Allocation, allocation: Allocation) -> None:
+        del node.ahead[allocation.id]
+        node.allocations[allocation.id] = allocation
+        if ended.id in node.counting:
+            del node.counting[ended.id]
+            node.counting[allocation.id] = None
+        self.succession.take_over(ended.id, allocation.id)
+        self.rooms_then.clear()
+        job, allocation.granted = self.jobs[allocation.job], self.now
+        job.active.behind = ""
+        self._charge(job, allocation)
+
+    def holders(self) -> list[Allocation]:
+        """The allocations that hold their grants: all but successors and what they have taken over from."""
+        return [one for one in self.allocations.values() if one.id not in self.nodes[one.node].ahead]
 
     def hold(self, allocation: Allocation) -> None:
         """Add an allocation, new or restored, with the rendezvous port of its gang."""
@@ -506,16 +522,28 @@ class GridState:
         self.placements.pop(allocation.id, None)
         self.idle.pop(allocation.id, None)
         job, node = self.jobs[allocation.job], self.nodes[allocation.node]
-        ran = self.now - allocation.granted if allocation.started else math.inf
-        self.shares.give(job.user, allocation.grant.resources, ran, self.now, self.policy.sharing)
-        self._share_changed(job.user)
-        self.out += (RecordSpent(*spent) for spent in self.quotas.give(job, allocation, self.now))
-        del node.allocations[allocation.id]
         self.index.affinity.displace(job, allocation.node)
+        if allocation.id in node.ahead:
+            self._leave_succession(node, allocation)
+        else:
+            self._credit(job, allocation)
+            del node.allocations[allocation.id]
+            if (name := self.succession.ended(allocation.id)) is not None:
+                self._promote(node, allocation, node.ahead[name])
+            else:
+                self.give_back(node, allocation.id, allocation.grant)
         if not node.allocations:
             self.index.touch(allocation.node)
         self._unblock_affine(job)
-        self.give_back(node, allocation.id, allocation.grant)
+
+    def _leave_succession(self, node: Node, allocation: Allocation) -> None:
+        """One that holds nothing has ended: who was to follow it follows the one before it."""
+        del node.ahead[allocation.id]
+        before, behind = self.succession.leave(allocation.id)
+        if before and behind:
+            other = node.ahead[behind]
+            other.after = self.jobs[other.job].active.behind = before
+            self.out.append(RecordAllocation(other))
 
     def give_back(self, node: Node, name: str, grant: Grant) -> None:
         """Return the grant of an allocation to the free capacity of its node."""
@@ -566,5 +594,7 @@ class GridState:
         else:
             self.index.drop(name)
             self.grown.pop(name, None)
+            if node.ahead:
+                self.succession.closed[name] = None
         if self.queue.lines:
             self.deadlines.arm("reasons", "", self.now + REASONS_EVERY)

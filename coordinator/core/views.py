@@ -275,7 +275,7 @@ def restore_shares(state: GridState, past: Mapping[str, tuple[float, float]]) ->
     accounts = state.shares.accounts
     for user, (share, at) in past.items():
         accounts[user] = Account(past=share, at=min(at, state.now))
-    for held in state.allocations.values():
+    for held in state.holders():
         user = state.jobs[held.job].user
         account = accounts.setdefault(user, Account(at=min(held.granted, state.now)))
         account.held = account.held + held.grant.resources
@@ -288,7 +288,7 @@ def restore_shares(state: GridState, past: Mapping[str, tuple[float, float]]) ->
 def shares(state: GridState, now: float) -> tuple[UserShare, ...]:
     """All users with current or past use or waiting jobs: first those who wait, in the order of service."""
     running: dict[str, int] = {}
-    for held in state.allocations.values():
+    for held in state.holders():
         user = state.jobs[held.job].user
         running[user] = running.get(user, 0) + 1
     waiting: dict[str, dict[str, int]] = {}
@@ -373,7 +373,7 @@ def allocations(state: GridState, only: str = "") -> tuple[AllocationView, ...]:
     """Live allocations, in the order of their grants."""
     if only:
         node = state.nodes.get(only)
-        return tuple(allocation_view(state, one) for one in node.allocations.values()) if node is not None else ()
+        return tuple(allocation_view(state, one) for one in node.known) if node is not None else ()
     return tuple(allocation_view(state, one) for one in state.allocations.values())
 
 
@@ -394,6 +394,7 @@ def allocation_view(state: GridState, allocation: Allocation) -> AllocationView:
         name=job.spec.name or (title(job.spec.boost) if job.spec.boost is not None else ""),
         suspended=job.active.suspended.why if job.active.suspended is not None else "",
         awaits_reader=job.active.awaits_reader.why if job.active.awaits_reader is not None else "",
+        next_after=job.active.behind.rpartition(".")[0],
     )
 
 

@@ -204,10 +204,18 @@ def _placed(state: GridState, job: Job) -> Why:
     verdict = NodeVerdict(job.node, True, "it was granted before the coordinator started")
     if said is not None:
         verdict = NodeVerdict(said.node, True, "the best of the nodes that had room", said.confidence, said.scores)
+    if behind := job.active.behind:
+        text = f"it is next on {job.node}: it starts there as soon as {behind.rpartition('.')[0]} has ended"
+        verdict = NodeVerdict(job.node, True, "jobs like it are short, and it was its turn")
+        return _told(state, job, Reason("Next", text), verdict)
     waits = ", once Ray has reserved it" if state.allocations[job.allocation].awaits_ray else ""
+    return _told(state, job, Reason("Placed", f"it is {job.state.value} on {job.node}{waits}"), verdict)
+
+
+def _told(state: GridState, job: Job, reason: Reason, verdict: NodeVerdict) -> Why:
     return Why(
         id=0,
-        reason=_lost(state, job) or Reason("Placed", f"it is {job.state.value} on {job.node}{waits}"),
+        reason=_lost(state, job) or reason,
         verdicts=(verdict,),
         chosen=job.node,
         grant=job.grant,

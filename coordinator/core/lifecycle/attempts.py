@@ -11,7 +11,7 @@ from distributed_grid.coordinator.core.placement.constraints import ray_bundle
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import Gang, GroupKind
-from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, RetryOn, State, Suspension
+from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Priority, RetryOn, State, Suspension
 from distributed_grid.protocol.messages import AwaitsReader, Launch, Recalled, Stop, Suspended
 from distributed_grid.protocol.nodes import REASON_CHARS, NodeFacts, NodeState, lost_records
 from distributed_grid.protocol.placement import Walls
@@ -48,7 +48,7 @@ RETRY_CLASSES: dict[Cause, RetryOn] = {
 same way."""
 
 
-TAKEN_BACK_CAUSES = frozenset({Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED})
+TAKEN_BACK_CAUSES = frozenset({Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED, Cause.WITHDRAWN})
 """Evictions by the grid: the job is requeued without using up a retry."""
 BY_THE_GRID = TAKEN_BACK_CAUSES | {Cause.GANG}
 """Causes that the submitter did not ask for: a cancel overrides them."""
@@ -107,6 +107,8 @@ def start(state: GridState, job: Job, placement: Placement, gang: Gang | None = 
     on = state.nodes[allocation.node].ray
     if job.request.ray and (wanted := ray_bundle(on, allocation.grant.resources)):
         allocation.ray = RayPlace(on.id if on is not None else "", wanted)
+    if is_plain(job, allocation):
+        state.succession.enter(allocation.id, job.request)
     by_ray = allocation.awaits_ray
     more = "; Ray is to reserve it" if by_ray else ""
     state.tell(job, f"granted on {placement.node}, confidence {placement.confidence:.2f}{more}")
@@ -115,6 +117,16 @@ def start(state: GridState, job: Job, placement: Placement, gang: Gang | None = 
         reserve(state, allocation)
     else:
         state.out.append(Send(placement.node, launch(state, job, allocation)))
+
+
+def is_plain(job: Job, allocation: Allocation) -> bool:
+    """Whether a job may have or be a successor: it needs nothing but its command and what it was granted, and no word
+    from here while it runs."""
+    spec, request = job.spec, job.request
+    asked = request.constraints
+    if spec.boost is not None or spec.stdin or request.gang or request.ray or request.immediate or allocation.lease:
+        return False
+    return request.priority is not Priority.URGENT and (asked is None or not (asked.near or asked.apart))
 
 
 def reserve(state: GridState, allocation: Allocation) -> None:
@@ -138,6 +150,7 @@ def launch(state: GridState, job: Job, allocation: Allocation) -> Launch:
         lease=allocation.lease,
         walls=job.request.constraints.walls if job.request.constraints is not None else Walls.NONE,
         heard=sample.at if allocation.lease and (sample := state.nodes[allocation.node].sample) else 0.0,
+        after=allocation.after,
     )
 
 
@@ -180,7 +193,7 @@ def request_gang_stop(state: GridState, job: Job, text: str, grace: float = -1.0
 
 def _request_stop(state: GridState, allocation: Allocation, cause: Cause, text: str, grace: float) -> bool:
     asked = allocation.stop
-    if asked is not None and (asked.cause not in BY_THE_GRID or cause in BY_THE_GRID):
+    if asked is not None and not asked.unless_started and (asked.cause not in BY_THE_GRID or cause in BY_THE_GRID):
         return False
     allocation.stopped = state.now
     allocation.stop = Stop(allocation=allocation.id, grace=grace, cause=cause.value, text=text)

@@ -175,7 +175,7 @@ def silence(state: GridState, name: str) -> None:
             state.move_node(node, NodeState.DISCONNECTED)
             state.refresh(node)
             silent = f"{name} has been silent for {policy.disconnected_after:g} s"
-            for allocation in list(node.allocations.values()):
+            for allocation in node.known:
                 if allocation.awaits_ray:
                     ray.never_began(state, allocation, silent)
                 elif allocation.state is not State.LOST:
@@ -197,10 +197,11 @@ def _give_up(state: GridState, node: Node) -> None:
     if state.loss:
         return  # an operator chooses first
     silence = state.policy.disconnected_after + state.policy.lost_after
-    for allocation in list(node.allocations.values()):
+    for allocation in [*node.ahead.values(), *node.allocations.values()]:  # so that no successor takes anything over
         if allocation.state is not State.LOST:
             state.move(allocation, State.LOST, "")
-        node.strays[allocation.id] = allocation.grant
+        if allocation.id in node.allocations:
+            node.strays[allocation.id] = allocation.grant
         # Its lease ends nothing there where the node does not know of it.
         over = lease_expired(allocation, state.policy) and not may_be_alive_unknown(node.facts, allocation)
         after = "its lease has run out there" if over else "the job may have run on there"
@@ -228,7 +229,7 @@ def _alive(state: GridState, node: Node) -> None:
     arm(state, node)
     state.refresh(node)
     if node.synced:
-        for allocation in list(node.allocations.values()):
+        for allocation in node.known:
             # A launch still on its way arrives. Sent a second time, it could follow the agent's stale and start then.
             known = allocation.started or allocation.stop is not None
             if allocation.state is State.LOST and known and not may_be_alive_unknown(node.facts, allocation):
@@ -278,7 +279,7 @@ def _inventory(state: GridState, node: Node, inventory: Inventory) -> None:
     """Reconcile all allocations of a node with those its agent knows, after each connect."""
     node.synced = True
     known = {item.allocation: item for item in inventory.known}
-    for allocation in list(node.allocations.values()):
+    for allocation in node.known:
         _reconcile(state, node, allocation, known.pop(allocation.id, None))
     for item in known.values():
         _unknown_allocation(state, node, item)
@@ -324,10 +325,12 @@ def _found(state: GridState, node: Node, allocation: Allocation, running: bool, 
     """The node is back with this allocation, `running` or not started (perhaps its launch was lost)."""
     name, job = node.facts.name, state.jobs[allocation.job]
     before = allocation.state
+    if running:
+        _takes_over(state, node, allocation)
     if running and not allocation.started:
         allocation.started = job.active.attempt.started = _began(state, allocation, started_for)
     if allocation.stop is not None:
-        if allocation.state is State.LOST:
+        if allocation.state is State.LOST and not allocation.stop.unless_started:
             state.move(allocation, State.STOPPING, f"{name} is back, it is told to stop again")
         state.out.append(Send(name, allocation.stop))
     elif running and boosts.awaited(job):
@@ -370,6 +373,7 @@ def _started(state: GridState, node: Node, message: Started) -> None:
             state.out.append(Audit(node.facts.name, f"{message.allocation} started, which was not awaited"))
         return
     job = state.jobs[allocation.job]
+    _takes_over(state, node, allocation)
     allocation.started = job.active.attempt.started = state.now
     _set_walls(job, allocation, message.walls)
     quarantine.accepted(node, allocation)
@@ -386,6 +390,16 @@ def _started(state: GridState, node: Node, message: Started) -> None:
         state.out += (RecordAllocation(allocation, soon=True), RecordJob(job, soon=True))
 
 
+def _takes_over(state: GridState, node: Node, allocation: Allocation) -> None:
+    """It has started: nothing lives of what it waited for, if it is a successor, and nobody takes it back."""
+    if allocation.stop is not None and allocation.stop.unless_started:
+        allocation.stop = None
+    before = state.succession.before.get(allocation.id)
+    if before is not None:
+        _takes_over(state, node, state.allocations[before])
+        state.take_over(allocation)
+
+
 def _set_walls(job: Job, allocation: Allocation, walls: str) -> None:
     """Set the walls that its node reports; only the first report counts, since an agent may have others after a
     restart."""
@@ -399,7 +413,10 @@ def _stale(state: GridState, node: Node, message: Stale) -> None:
         state.out.append(Audit(node.facts.name, f"{message.allocation} answered stale, which was not awaited"))
         _stray_over(state, node, message.allocation, returned=False)
         return
-    quarantine.decline(state, node, message.device)
+    if allocation.id not in node.ahead:
+        quarantine.decline(state, node, message.device)
+    elif (before := state.succession.before.get(allocation.id)) is not None:
+        state.succession.drop(before)
     ray.never_began(state, allocation, f"{node.facts.name} did not start it: {message.reason}")
 
 
@@ -415,6 +432,10 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
         if message.returned:
             node.counting.pop(allocation.id, None)  # so that the room grows by it
         job = state.jobs[allocation.job]
+        if message.outcome.started:
+            _takes_over(state, node, allocation)
+            if message.outcome.cause is Cause.EXITED and message.outcome.seconds:
+                state.succession.learn(job.user, job.request, message.outcome.seconds)
         if message.outcome.started and not allocation.started:
             allocation.started = job.active.attempt.started = _began(state, allocation, message.outcome.seconds)
         if message.outcome.cause is Cause.NODE_OUT_OF_MEMORY:

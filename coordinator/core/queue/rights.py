@@ -410,7 +410,7 @@ def set_rights(state: GridState, event: RightsSet) -> None:
         return
     granted = event.rights.over(quotas.granted.get(key, NO_RIGHTS)) if event.rights is not None else None
     take_up(state, key, granted)
-    quotas.rebuild(state.jobs, state.allocations.values())
+    quotas.rebuild(state.jobs, state.holders())
     state.out.append(RecordRights(key, granted))
     now = quotas.rights_of(event.whose, event.name)
     who = {Whose.USER: event.name, Whose.GROUP: f"group {event.name}"}.get(event.whose, "the default")

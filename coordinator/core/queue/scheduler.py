@@ -48,7 +48,7 @@ def match(state: GridState) -> None:
     state.reservations, free = review(state, state.queue.least, state.now)
     names, state.grown = [*state.grown, *(name for name in free if name in state.index)], {}
     grown = [state.nodes[name] for name in names]
-    _rank(state)
+    rank(state)
     refused = _serve_all(state, grown) if grown else _serve_new(state, fresh)
     for name in fresh:
         waiting = state.jobs.get(name)
@@ -69,7 +69,7 @@ def _was_placed(state: GridState, waiting: Job) -> bool:
 # --- the order of service ---------------------------------------------------------------------------------------------
 
 
-def _rank(state: GridState) -> None:
+def rank(state: GridState) -> None:
     """Rank the users whose share has changed, and every `RANKED_EVERY` all, since shares decay. A user who waits alone
     needs no rank."""
     if len(state.queue.standings) < 2:
@@ -196,7 +196,7 @@ def _serve(state: GridState, line: Line, hopeless: list[Hopeless], first_left: F
         if not isinstance(found, Refusal):
             if _start(state, job, found):
                 line.blocked = False
-                if len(state.queue.standings) > 1:  # else it is ranked later: see `_rank`
+                if len(state.queue.standings) > 1:  # else it is ranked later: see `rank`
                     for standing in _standings(state, job.user):
                         rank = _rank_of(state, standing, state.shares.ranked, first_left)
                         state.queue.rank(standing, rank)

@@ -10,12 +10,13 @@ import pytest
 
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.commands import Command, Event, JobsSubmitted, NodeUp, Publish, Tick, Told
+from distributed_grid.coordinator.core.deadlines import Deadlines
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.fairness import Shares
 from distributed_grid.coordinator.core.queue.queue import Line, Queue, Standing
 from distributed_grid.coordinator.core.queue.quotas import Quotas
-from distributed_grid.coordinator.core.state import Deadlines, GridState
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request, RetryOn
 from distributed_grid.protocol.messages.rights import Rules
 from distributed_grid.protocol.nodes import NodeState

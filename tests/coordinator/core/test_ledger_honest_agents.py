@@ -7,6 +7,7 @@ in the offer what it has taken off. A launch that overlaps with what it holds is
 
 import random
 from collections import Counter, deque
+from copy import deepcopy
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -32,7 +33,7 @@ from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, St
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started, Stop
 from distributed_grid.protocol.nodes import GpuOffer, Known, NodeFacts, Offer, Sample
 from distributed_grid.protocol.resources import GIB, MILLI, Grant, Resources
-from tests.coordinator.core.scene import facts, job
+from tests.coordinator.core.scene import facts, job, resumed
 from tests.depth import tries
 
 CORES, GPUS, MEMORY = 3, 2, 4 * GIB
@@ -52,6 +53,9 @@ class Agent:
         self.over: dict[str, Outcome] = {}
         self.exits: dict[str, Outcome] = {}
         self.refused: set[str] = set()
+        self.behind: dict[str, Launch] = {}
+        """Successors, by what they wait for."""
+        self.followed = 0
         self.busy_cores: set[int] = set()
         self.busy_gpus: set[str] = set()
         self.runs: dict[str, int] = {}
@@ -102,6 +106,7 @@ class Agent:
         self.up = True
         self.to_ledger.append(NodeUp(self.facts, f"{self.facts.name}-{self.session}"))
         known = [Known(name, State.RUNNING if self.running[name] else State.STARTING) for name in self.held]
+        self.behind.clear()  # as a new agent that knows nothing of them
         known += [Known(name, State.ENDED, outcome) for name, outcome in self.over.items()]
         self.tell(Inventory(known=tuple(known)))
         self.offer()
@@ -124,7 +129,11 @@ class Agent:
         if name in self.over:
             self.tell(Exited(allocation=name, outcome=self.over[name]))
             return
-        if name in self.refused:
+        if name in self.refused or name in [one.allocation for one in self.behind.values()]:
+            return
+        if launch.after in [*self.held, *[one.allocation for one in self.behind.values()]]:
+            assert launch.after not in self.behind, f"{launch.after} has two successors"
+            self.behind[launch.after] = launch
             return
         cores, gpus = self.cores_used(), self.gpus_used()
         for core in grant.cores:
@@ -150,21 +159,39 @@ class Agent:
     def end(self, name: str, outcome: Outcome) -> None:
         grant = self.held.pop(name)
         self.over[name] = self.exits[name] = outcome
+        if (next_one := self.behind.pop(name, None)) is not None:
+            assert next_one.grant == grant, f"{next_one.allocation} follows {name}, and is to have something else"
+            self.held[next_one.allocation], self.running[next_one.allocation] = grant, False
+            self.followed += 1
+            self.tell(Exited(allocation=name, outcome=outcome))
+            self.start(next_one.allocation)
+            return
         cores = {*grant.cores, grant.shared_core}
         free = not cores & self.busy_cores and not {gpu.uuid for gpu in grant.gpus} & self.busy_gpus
         self.tell(Exited(allocation=name, outcome=outcome, returned=free))
         if not free:
             self.offer()
 
+    def leave(self, name: str) -> None:
+        """It does not wait any more; who waits for it waits for what it waited for."""
+        before = next((one for one, launch in self.behind.items() if launch.allocation == name), None)
+        if before is not None:
+            del self.behind[before]
+            if (launch := self.behind.pop(name, None)) is not None:
+                self.behind[before] = launch
+
     def hear(self, message: Launch | Stop | AckExits) -> None:
         match message:
             case Launch():
                 self.launch(message)
+            case Stop(allocation=name, unless_started=True) if self.running.get(name):
+                pass
             case Stop(allocation=name) if name in self.held:
                 self.end(name, Outcome(cause=Cause.CANCELLED, signal=15, started=self.running[name]))
             case Stop(allocation=name) if name not in self.over:
                 self.refused.add(name)
-                self.over[name] = Outcome(cause=Cause.CANCELLED, started=False)
+                self.leave(name)
+                self.over[name] = Outcome(cause=Cause(message.cause), started=False)
                 self.tell(Exited(allocation=name, outcome=self.over[name]))
             case AckExits(allocations=names):
                 for name in names:
@@ -192,6 +219,7 @@ class Grid(RuleBasedStateMachine):
         self.agents = {name: Agent(name) for name in ("n1", "n2")}
         self.count = 0
         self.results: dict[str, Outcome] = {}
+        self.taken_back = 0
         for agent in self.agents.values():
             agent.connect()
 
@@ -208,6 +236,7 @@ class Grid(RuleBasedStateMachine):
     def perform(self, command: Command) -> None:
         match command:
             case Send(node, Launch() | Stop() as message) if self.reachable(node):
+                self.taken_back += isinstance(message, Stop) and message.unless_started
                 self.agents[node].to_agent.append(message)
             case AckExits(node, _) if self.reachable(node):
                 self.agents[node].to_agent.append(command)
@@ -255,7 +284,19 @@ class Grid(RuleBasedStateMachine):
         agent = self.agents[name]
         ready = [held for held in agent.held if agent.running[held]]
         if ready:
-            agent.end(ready[number % len(ready)], Outcome(cause=Cause.EXITED, code=code))
+            agent.end(ready[number % len(ready)], Outcome(cause=Cause.EXITED, code=code, seconds=0.01))
+
+    def restart(self) -> None:
+        """The coordinator ends, and is started anew with what is on disk."""
+        state = self.ledger.state
+        at = [node.facts for node in state.nodes.values()]
+        self.ledger = Ledger(state.epoch + 1)
+        self.ledger.restore(deepcopy([*state.jobs.values()]), deepcopy([*state.allocations.values()]), at, self.now)
+        self.ledger.check()
+        for agent in self.agents.values():
+            agent.cut()
+            agent.to_ledger.clear()
+            agent.connect()
 
     @rule(name=st.sampled_from(["n1", "n2"]), core=st.integers(0, CORES - 1), gpu=st.integers(0, GPUS - 1))
     def owner_comes_or_goes(self, name: str, core: int, gpu: int) -> None:
@@ -299,10 +340,12 @@ class Grid(RuleBasedStateMachine):
                     self.happen(agent.to_ledger.popleft())
                 while agent.to_agent:
                     agent.hear(agent.to_agent.popleft())
-                for name in list(agent.held):
+                for name in [*agent.held]:
+                    if name not in agent.held:
+                        continue
                     if not agent.running[name]:
                         agent.start(name)
-                    agent.end(name, Outcome(cause=Cause.EXITED, code=0))
+                    agent.end(name, Outcome(cause=Cause.EXITED, code=0, seconds=0.01))
                 if not agent.to_ledger:
                     agent.offer()
             self.now += 2.0
@@ -351,6 +394,44 @@ def test_many_seeded_runs_with_more_traffic_than_trouble() -> None:
         totals.update(outcome.cause.value for outcome in grid.results.values())
         totals.update(runs=sum(len(agent.runs) for agent in grid.agents.values()))
     assert totals["runs"] > 250 and totals["exited"] > 250 and totals["cancelled"] > 25 and totals["node-lost"] > 2
+
+
+def flood(grid: Grid, rng: random.Random) -> None:
+    """Let one thing happen, by chance; most jobs are short and ask for the same."""
+    if rng.random() < 0.3:
+        many = rng.choice((1, 2, 12))
+        for _ in range(many):
+            priority = rng.choice((Priority.MEDIUM, Priority.MEDIUM, Priority.MEDIUM, Priority.HIGH))
+            grid.count += 1
+            request = Request(Resources(1000, GIB), priority if many == 1 else Priority.MEDIUM)
+            user = rng.choice(("ann", "ann", "ben"))
+            grid.happen(JobsSubmitted(1, (job(f"j{grid.count}", request, grid.now, user=user),)))
+    elif rng.random() < 0.1:
+        play(grid, rng)
+    elif rng.random() < 0.02:
+        grid.restart()
+    elif rng.random() < 0.02:
+        grid.ledger = resumed(grid.ledger)
+    elif rng.random() < 0.5:
+        grid.ledger_hears(rng.choice(("n1", "n2")), 4)
+        grid.agent_hears(rng.choice(("n1", "n2")), 4)
+    else:
+        grid.agent_starts(rng.choice(("n1", "n2")), rng.randint(0, 5))
+        grid.job_exits(rng.choice(("n1", "n2")), rng.randint(0, 5), 0)
+
+
+def test_successors_run_once_on_what_their_predecessors_held() -> None:
+    followed = taken_back = 0
+    for seed in range(tries(4)):
+        rng = random.Random(seed)
+        grid = Grid()
+        for _ in range(300):
+            flood(grid, rng)
+            grid.holds()
+        grid.teardown()
+        followed += sum(agent.followed for agent in grid.agents.values())
+        taken_back += grid.taken_back
+    assert followed > 300 and taken_back > 30, (followed, taken_back)
 
 
 Grid.TestCase.settings = settings(

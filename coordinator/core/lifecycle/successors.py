@@ -1,0 +1,186 @@
+"""Successors (docs/successors.md): while short jobs with equal requests wait, running ones get successors, which start
+on their nodes without a word from here when they have ended. A successor is taken back as soon as somebody else would
+be served first, its node takes no new jobs, or the job before it runs longer than such jobs do.
+"""
+
+import math
+
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core.commands import Send
+from distributed_grid.coordinator.core.lifecycle.attempts import launch, lease_of
+from distributed_grid.coordinator.core.model import Active, Allocation, Job, Node
+from distributed_grid.coordinator.core.queue import rights, scheduler
+from distributed_grid.coordinator.core.queue.queue import Line, Standing
+from distributed_grid.coordinator.core.queue.succession import MOST
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.jobs import Cause, Priority, State
+from distributed_grid.protocol.messages import Stop
+from distributed_grid.protocol.nodes import NodeState
+
+SHORT = 0.5
+"""Maximum run time of the jobs of a line that get or are successors (s)."""
+REACH = 0.02
+"""A chain of successors is to last so long (s), if nobody else waits: some times the way to a node and back."""
+OVERDUE = 1.0
+"""Seconds after which a successor that still waits is taken back."""
+CLASSES_IN_ORDER = tuple(reversed(Priority))
+
+
+def look(state: GridState, fresh: dict[str, None]) -> None:
+    """Take back and give successors, after the waiting jobs were matched. `fresh`: the jobs that were new then."""
+    closed, state.succession.closed = state.succession.closed, {}
+    for name in closed:
+        node = state.nodes.get(name)
+        if node is not None and not node.usable and node.synced and node.state is NodeState.UP:
+            _clear(state, node, f"{name} takes no new jobs")
+    if fresh:
+        _make_way(state, fresh)
+    scheduler.rank(state)
+    _serve(state)
+
+
+def restore(state: GridState) -> None:
+    """Find those that hold nothing among the restored allocations."""
+    for allocation in [*state.allocations.values()]:
+        before, node = state.allocations.get(allocation.after), state.nodes[allocation.node]
+        waits = before is not None and not before.handed_over
+        if waits or allocation.handed_over:
+            node.ahead[allocation.id] = node.allocations.pop(allocation.id)
+        if waits:
+            state.succession.follow(allocation.after, allocation.id)
+            state.deadlines.arm("succession", allocation.id, state.now + OVERDUE)
+    for job in state.jobs.values():
+        if type(job.phase) is Active and job.phase.behind and job.allocation not in state.succession.before:
+            job.phase.behind = ""  # it took over after its record was written
+
+
+# --- giving -----------------------------------------------------------------------------------------------------------
+
+
+def _serve(state: GridState) -> None:
+    """Give successors to allocations as long as the first line in the order of service is of short jobs that could use
+    what these hold."""
+    queue, succession = state.queue, state.succession
+    while succession.tails and (line := _first(state)) is not None:
+        tails = succession.tails.get(line.request)
+        longest = succession.longest(line.standing.user, line.request)
+        if tails is None or longest is None or longest > SHORT:
+            return
+        if line.count <= sum(map(len, tails)):
+            return  # the last ones go where room is first
+        job = state.jobs[queue.head(line)[1]]
+        others = len(queue.standings) > 1 or line.standing.included > 1
+        most = 1 if others or longest >= REACH else min(MOST, math.ceil(REACH / max(longest, REACH / MOST)))
+        names = [name for part in tails[:most] for name in part]
+        before = next((name for name in names if _may_follow(state, job, name)), None)
+        if before is None or job.spec.stdin or lease_of(job, state.policy) or not rights.admits(state, job):
+            return
+        _give(state, line, job, state.allocations[before])
+
+
+def _first(state: GridState) -> Line | None:
+    """The line to be served first; None: none waits that could be."""
+    for priority in CLASSES_IN_ORDER:
+        if (standing := state.queue.first(priority)) is not None:
+            return state.queue.first_line(standing)
+    return None
+
+
+def _may_follow(state: GridState, job: Job, name: str) -> bool:
+    """Whether this allocation may get a successor now; if not, it never will."""
+    allocation = state.allocations[name]
+    node, other = state.nodes[allocation.node], state.jobs[allocation.job]
+    goes_on = (
+        allocation.stop is None and allocation.state in (State.STARTING, State.RUNNING) and not other.active.frozen
+    )
+    if not (goes_on and node.usable and state.now - allocation.granted < OVERDUE and name not in state.succession.next):
+        state.succession.drop(name)
+        return False
+    # What another user may hold by quotas is only known when that user's turn has come.
+    return other.user == job.user or not (state.quotas.pools(job) or state.quotas.pools(other))
+
+
+def _give(state: GridState, line: Line, job: Job, before: Allocation) -> None:
+    kept = state.reservations.by_job.get(job.id)
+    if kept is not None and line.count > 1:  # the next of its line needs the same
+        rest = {name: one for name, one in state.reservations.by_job.items() if name != job.id}
+        state.reservations = replace(state.reservations, by_job=rest)
+    allocation = state.grant_next(job, before)
+    if kept is not None and line.count:
+        name = state.queue.head(line)[1]
+        by_job = {**state.reservations.by_job, name: replace(kept, job=name)}
+        state.reservations = replace(state.reservations, by_job=by_job)
+    state.succession.enter(allocation.id, job.request)
+    state.tell(job, f"next on {allocation.node}, after {before.job}")
+    state.changed(job, allocation)
+    state.out.append(Send(allocation.node, launch(state, job, allocation)))
+    state.deadlines.arm("succession", allocation.id, state.now + OVERDUE)
+
+
+# --- taking back ------------------------------------------------------------------------------------------------------
+
+
+def take_back(state: GridState, allocation: Allocation, why: str) -> None:
+    """Take a successor back, and all who wait behind it, unless they have started: their node says so."""
+    for name in (allocation.id, *state.succession.behind(allocation.id)):
+        one = state.allocations[name]
+        if one.stop is not None or one.started:
+            continue
+        one.stop = Stop(allocation=name, cause=Cause.WITHDRAWN.value, text=why, unless_started=True)
+        one.stopped = state.now
+        state.succession.drop(name)
+        job = state.jobs[one.job]
+        state.tell(job, f"taken back unless it has started: {why}")
+        state.changed(job, one)
+        state.out.append(Send(one.node, one.stop))
+
+
+def due(state: GridState, name: str) -> None:
+    """A successor has waited for long."""
+    allocation = state.allocations.get(name)
+    if allocation is not None and name in state.nodes[allocation.node].ahead and allocation.after:
+        before = state.succession.before.get(name, "")
+        take_back(state, allocation, f"{before.rpartition('.')[0]} runs longer than such jobs do")
+
+
+def _clear(state: GridState, node: Node, why: str) -> None:
+    """Take back all successors of a node."""
+    for allocation in list(node.ahead.values()):
+        if allocation.id in state.succession.before:
+            take_back(state, allocation, why)
+
+
+def _make_way(state: GridState, fresh: dict[str, None]) -> None:
+    """Take back as many chains of successors as there are new jobs that would be served before them and fit there."""
+    line = _first(state)
+    if line is None or not state.succession.before or state.queue.head(line)[1] not in fresh:
+        return
+    wanted = line.count
+    for name in [*state.succession.before]:
+        allocation = state.allocations[name]
+        node = state.nodes[allocation.node]
+        before = state.succession.before.get(name, "")
+        if wanted <= 0:
+            return
+        if allocation.stop is not None or before in node.ahead or node.room is None:
+            continue
+        fits = line.request.resources.fits(allocation.grant.resources + node.room.left)
+        if fits and _comes_before(state, line, state.jobs[allocation.job]):
+            take_back(state, allocation, f"{line.standing.user} comes first")
+            wanted -= 1
+
+
+def _comes_before(state: GridState, line: Line, job: Job) -> bool:
+    """Whether a line would be served before a successor, if that waited in the queue."""
+    standing = line.standing
+    if standing.priority is not job.request.priority:
+        return standing.priority > job.request.priority
+    if standing.user == job.user:
+        return state.queue.head(line)[0] < state.turns[job.id]
+    return standing.rank < _rank(state, job)
+
+
+def _rank(state: GridState, job: Job) -> float:
+    there: Standing | None = state.queue.standings.get((job.request.priority, job.user))
+    return there.rank if there is not None else state.shares.share(job.user, state.now, state.policy.sharing)

@@ -1,0 +1,249 @@
+"""Who gets a successor, what becomes of it, and when it is taken back. Random grids: test_ledger_honest_agents.py."""
+
+from typing import Any
+
+import pytest
+
+from distributed_grid.coordinator.core.commands import CancelAsked, Command, DrainAsked, JobsSubmitted, Send, Tick, Told
+from distributed_grid.coordinator.core.explain import why as explain
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.lifecycle.successors import OVERDUE
+from distributed_grid.coordinator.core.views import allocations
+from distributed_grid.coordinator.core.views import job as view_of
+from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, RetryOn, State
+from distributed_grid.protocol.messages import Exited, Launch, Stale, Started, Stop
+from distributed_grid.protocol.placement import Constraints
+from distributed_grid.protocol.resources import GIB, Resources
+from tests.coordinator.core.scene import facts, job, join, step
+
+CPU = Request(Resources(1000, GIB))
+
+
+class Grid:
+    """One node of so many cores, on which jobs named j0, j1, … of 10 ms end in turn."""
+
+    def __init__(self, cores: int = 1) -> None:
+        self.ledger, self.now, self.count = Ledger(), 1.0, 0
+        self.sent: list[Launch | Stop] = []
+        join(self.ledger, facts("n1", cores), self.now)
+
+    def step(self, event: Any) -> list[Command]:
+        self.now += 0.001
+        out = step(self.ledger, event, self.now)
+        self.sent += [one.message for one in out if isinstance(one, Send) and isinstance(one.message, Launch | Stop)]
+        return out
+
+    def submit(self, many: int = 1, request: Request = CPU, user: str = "ann", **spec: Any) -> None:
+        new = tuple(job(f"j{self.count + n}", request, self.now, user=user, **spec) for n in range(many))
+        self.count += many
+        self.step(JobsSubmitted(1, new))
+
+    def start(self, name: str) -> None:
+        self.step(Told("n1", Started(allocation=name)))
+
+    def end(self, name: str, seconds: float = 0.01, **more: Any) -> None:
+        outcome = Outcome(cause=Cause.EXITED, seconds=seconds)
+        self.step(Told("n1", Exited(allocation=name, outcome=outcome, **more)))
+
+    def learn(self, seconds: float = 0.01) -> None:
+        """The first four jobs have run for so long."""
+        for number in range(4):
+            self.start(f"j{number}.1")
+            self.end(f"j{number}.1", seconds, returned=True)
+
+    def waiting(self) -> dict[str, str]:
+        """The successors, and what they wait for."""
+        return dict(self.ledger.state.succession.before)
+
+    def launched(self) -> dict[str, str]:
+        """Every launch so far, and what it follows."""
+        return {one.allocation: one.after for one in self.sent if isinstance(one, Launch)}
+
+    def taken_back(self) -> list[str]:
+        return [one.allocation for one in self.sent if isinstance(one, Stop) and one.unless_started]
+
+    def state(self, name: str) -> State:
+        return self.ledger.state.jobs[name].state
+
+
+@pytest.fixture
+def busy() -> Grid:
+    """j4 runs, j5 and j6 wait behind it, and others wait."""
+    grid = Grid()
+    grid.submit(20)
+    grid.learn(0.011)
+    grid.start("j4.1")
+    assert grid.waiting() == {"j5.1": "j4.1", "j6.1": "j5.1"}
+    return grid
+
+
+# --- who gets one ---------------------------------------------------------------------------------------------------
+
+
+def test_short_jobs_get_successors_that_are_launched_at_once(busy: Grid) -> None:
+    launched = busy.launched()
+    assert (launched["j4.1"], launched["j5.1"], launched["j6.1"]) == ("", "j4.1", "j5.1")
+    node = busy.ledger.state.nodes["n1"]
+    assert [*node.allocations] == ["j4.1"], "they hold nothing"
+    assert busy.state("j5") is State.STARTING and busy.state("j7") is State.WAITING
+
+
+def test_the_shorter_the_jobs_the_longer_the_chain_up_to_four() -> None:
+    grid = Grid()
+    grid.submit(20)
+    grid.learn(0.001)
+    assert [*grid.waiting()] == ["j5.1", "j6.1", "j7.1", "j8.1"]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.6])
+def test_nobody_follows_where_jobs_are_long_or_their_run_time_is_unknown(seconds: float) -> None:
+    grid = Grid()
+    grid.submit(20)
+    grid.learn(seconds)
+    assert grid.waiting() == {}
+
+
+@pytest.mark.parametrize(
+    ("request_", "spec"),
+    [
+        (Request(Resources(1000, GIB), Priority.URGENT), {}),
+        (CPU, {"stdin": True}),
+        (Request(Resources(1000, GIB), retry_on=(RetryOn.LOST,), retries=1), {}),
+        (Request(Resources(1000, GIB), constraints=Constraints(apart=("j-x",))), {}),
+    ],
+    ids=["urgent", "stdin", "leased", "apart"],
+)
+def test_jobs_that_are_not_plain_have_no_successors(request_: Request, spec: dict[str, Any]) -> None:
+    grid = Grid()
+    grid.submit(12, request_, **spec)
+    grid.learn()
+    assert grid.state("j4") is State.STARTING and grid.waiting() == {}
+
+
+def test_the_last_jobs_of_a_line_wait_for_whatever_is_free_first() -> None:
+    grid = Grid(cores=2)
+    grid.submit(10)
+    grid.learn()
+    assert grid.waiting() == {"j6.1": "j4.1", "j7.1": "j5.1"}
+    assert grid.state("j8") is grid.state("j9") is State.WAITING
+
+
+def test_each_job_has_one_successor_at_most_while_somebody_else_waits() -> None:
+    grid = Grid()
+    grid.submit(20)
+    grid.submit(5, Request(Resources(1000, GIB), Priority.LOW), user="ben")
+    grid.learn(0.001)
+    assert grid.waiting() == {"j5.1": "j4.1"}
+
+
+def test_nobody_follows_while_another_comes_first() -> None:
+    grid = Grid(cores=2)
+    grid.submit(20)
+    grid.learn(0.03)
+    assert grid.waiting() == {"j6.1": "j4.1", "j7.1": "j5.1"}
+    grid.submit(1, Request(Resources(2000, GIB), Priority.HIGH), user="ben")
+    for name in ("j4.1", "j6.1", "j5.1", "j7.1"):
+        grid.end(name, returned=name > "j6")
+    assert grid.launched()["j20.1"] == "", "both cores were left to it"
+
+
+# --- its start --------------------------------------------------------------------------------------------------------
+
+
+def test_a_successor_has_the_room_once_the_one_before_it_has_ended(busy: Grid) -> None:
+    state = busy.ledger.state
+    node = state.nodes["n1"]
+    assert node.room is not None
+    before = node.room.left
+    busy.end("j4.1")
+    assert [*node.allocations] == ["j5.1"] and node.room.left == before
+    assert busy.waiting()["j6.1"] == "j5.1"
+    busy.start("j5.1")
+    assert busy.state("j5") is State.RUNNING
+    assert state.shares.accounts["ann"].held == CPU.resources
+
+
+def test_one_whose_launch_was_still_on_its_way_has_the_room_all_the_same(busy: Grid) -> None:
+    node = busy.ledger.state.nodes["n1"]
+    assert node.room is not None
+    before = node.room.left
+    busy.end("j4.1", returned=True)
+    assert [*node.allocations] == ["j5.1"] and node.room.left == before
+
+
+def test_a_start_that_is_heard_before_the_end_of_the_one_before_it_takes_over(busy: Grid) -> None:
+    busy.start("j5.1")
+    node = busy.ledger.state.nodes["n1"]
+    assert [*node.allocations] == ["j5.1"] and busy.state("j5") is State.RUNNING
+    busy.end("j4.1")
+    assert [*node.allocations] == ["j5.1"] and "j4" not in busy.ledger.state.jobs
+
+
+def test_a_refused_successor_waits_again_and_its_node_is_not_left_alone(busy: Grid) -> None:
+    busy.step(Told("n1", Stale(allocation="j5.1", reason="what it follows holds something else")))
+    assert busy.ledger.state.nodes["n1"].closed == frozenset()
+    assert busy.waiting()["j6.1"] == "j4.1"
+    assert busy.state("j5") is State.WAITING
+
+
+# --- taken back -------------------------------------------------------------------------------------------------------
+
+
+def test_a_successor_is_taken_back_for_somebody_who_comes_first(busy: Grid) -> None:
+    busy.submit(1, Request(Resources(1000, GIB), Priority.HIGH), user="ben")
+    assert busy.taken_back() == ["j5.1", "j6.1"]
+    for name in ("j5.1", "j6.1"):
+        gone = Outcome(cause=Cause.WITHDRAWN, started=False)
+        busy.step(Told("n1", Exited(allocation=name, outcome=gone)))
+    assert busy.state("j5") is State.WAITING
+    busy.end("j4.1", returned=True)
+    assert busy.launched().get("j20.1") == ""
+
+
+def test_somebody_who_needs_more_than_there_will_be_takes_nothing_back(busy: Grid) -> None:
+    busy.submit(1, Request(Resources(1000, GIB * 9), Priority.HIGH), user="ben")
+    assert busy.taken_back() == []
+
+
+def test_one_that_had_started_runs_on_and_ends_as_it_does(busy: Grid) -> None:
+    busy.submit(1, Request(Resources(1000, GIB), Priority.HIGH), user="ben")
+    busy.end("j4.1")
+    busy.start("j5.1")
+    assert busy.state("j5") is State.RUNNING
+    assert busy.ledger.state.allocations["j5.1"].stop is None
+    busy.end("j5.1")
+    assert "j5" not in busy.ledger.state.jobs
+
+
+def test_the_successors_of_a_drained_node_are_taken_back(busy: Grid) -> None:
+    busy.step(DrainAsked(1, ("n1",), "ann", ""))
+    assert busy.taken_back() == ["j5.1", "j6.1"]
+
+
+def test_a_successor_goes_elsewhere_where_the_one_before_it_takes_long(busy: Grid) -> None:
+    busy.now += OVERDUE
+    busy.step(Tick())
+    assert busy.taken_back() == ["j5.1", "j6.1"]
+    assert "runs longer" in busy.ledger.state.jobs["j5"].story[-1].text
+
+
+def test_a_cancelled_successor_ends_and_the_next_one_follows_in_its_place(busy: Grid) -> None:
+    busy.step(CancelAsked(1, ("j5",)))
+    stop = busy.sent[-1]
+    assert isinstance(stop, Stop) and (stop.allocation, stop.unless_started) == ("j5.1", False)
+    busy.step(Told("n1", Exited(allocation="j5.1", outcome=Outcome(cause=Cause.CANCELLED, started=False))))
+    assert "j5" not in busy.ledger.state.jobs and busy.waiting()["j6.1"] == "j4.1"
+    assert busy.ledger.state.allocations["j6.1"].after == "j4.1", "as it is recorded, for the next coordinator"
+
+
+# --- how it is shown --------------------------------------------------------------------------------------------------
+
+
+def test_it_is_shown_as_what_it_is(busy: Grid) -> None:
+    state = busy.ledger.state
+    shown = view_of(state, "j5")
+    assert shown is not None and (shown.state, shown.node, shown.next_after) == (State.STARTING, "n1", "j4")
+    assert [(one.job, one.next_after) for one in allocations(state)] == [("j4", ""), ("j5", "j4"), ("j6", "j5")]
+    said = explain.why(state, "j5", None, busy.now).reason
+    assert (said.code, said.text) == ("Next", "it is next on n1: it starts there as soon as j4 has ended")
+    assert shown.story[-1].text == "next on n1, after j4"
