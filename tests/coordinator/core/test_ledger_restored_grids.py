@@ -118,6 +118,5 @@ def test_nothing_is_run_twice_or_stopped_after_a_restore(seed: int) -> None:
     unknown = {name for name in grid.running_then if name.partition(".")[0] not in grid.results}
     assert not (unknown - cancelled) & set(grid.stopped)
     for job, outcome in grid.results.items():
-        assert outcome.cause is not Cause.EXITED or outcome == Outcome(Cause.EXITED, code=outcome.code, seconds=0.01), (
-            job
-        )
+        expected = Outcome(Cause.EXITED, code=outcome.code, seconds=0.01)
+        assert outcome.cause is not Cause.EXITED or outcome == expected, job
