@@ -15,6 +15,7 @@ from distributed_grid.protocol.messages import Exited, Launch, Started, Stop
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.resources import GIB, Resources
 from tests.coordinator.core.scene import facts, job, join
+from tests.depth import tries
 
 WAY = 0.003
 """Seconds that a message takes from the coordinator to a node or back."""
@@ -152,7 +153,7 @@ def start_of_a_newcomer(seed: int, seconds: float) -> tuple[float, int]:
 def test_nobody_starts_later_than_by_one_run_because_of_successors(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seeds = range(10)
+    seeds = range(tries(4))
     with_them = [start_of_a_newcomer(seed, seconds) for seed in seeds]
     without(monkeypatch)
     as_ever = [start_of_a_newcomer(seed, seconds) for seed in seeds]
