@@ -3,6 +3,7 @@
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 
 import pytest
@@ -45,7 +46,7 @@ class Simulated:
     def happen(self, event: Event) -> None:
         for command in self.ledger.handle(event, self.now) + self.ledger.settle(self.now):
             if isinstance(command, Send) and isinstance(message := command.message, Launch | Stop):
-                self.at(WAY, lambda message=message: self.hear(message))
+                self.at(WAY, partial(self.hear, message))
 
     def tell(self, message: Started | Exited) -> None:
         self.at(WAY, lambda: self.happen(Told("n1", message)))
