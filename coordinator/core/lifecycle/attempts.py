@@ -124,7 +124,15 @@ def is_plain(job: Job, allocation: Allocation) -> bool:
     from here while it runs."""
     spec, request = job.spec, job.request
     asked = request.constraints
-    if spec.boost is not None or spec.stdin or request.gang or request.ray or request.immediate or allocation.lease:
+    if (
+        spec.boost is not None
+        or spec.stdin
+        or spec.bundle
+        or request.gang
+        or request.ray
+        or request.immediate
+        or allocation.lease
+    ):
         return False
     return request.priority is not Priority.URGENT and (asked is None or not (asked.near or asked.apart))
 

@@ -74,7 +74,8 @@ def _serve(state: GridState) -> None:
         most = 1 if others or longest >= REACH else min(MOST, math.ceil(REACH / max(longest, REACH / MOST)))
         names = [name for part in tails[:most] for name in part]
         before = next((name for name in names if _may_follow(state, job, name)), None)
-        if before is None or job.spec.stdin or lease_of(job, state.policy) or not rights.admits(state, job):
+        plain = not (job.spec.stdin or job.spec.bundle or lease_of(job, state.policy))
+        if before is None or not plain or not rights.admits(state, job):
             return
         _give(state, line, job, state.allocations[before])
 

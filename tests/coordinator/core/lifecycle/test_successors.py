@@ -108,10 +108,11 @@ def test_nobody_follows_where_jobs_are_long_or_their_run_time_is_unknown(seconds
     [
         (Request(Resources(1000, GIB), Priority.URGENT), {}),
         (CPU, {"stdin": True}),
+        (CPU, {"bundle": "0" * 64}),
         (Request(Resources(1000, GIB), retry_on=(RetryOn.LOST,), retries=1), {}),
         (Request(Resources(1000, GIB), constraints=Constraints(apart=("j-x",))), {}),
     ],
-    ids=["urgent", "stdin", "leased", "apart"],
+    ids=["urgent", "stdin", "shipped-files", "leased", "apart"],
 )
 def test_jobs_that_are_not_plain_have_no_successors(request_: Request, spec: dict[str, Any]) -> None:
     grid = Grid()
