@@ -23,7 +23,8 @@ Result = Any
 UNLIMITED = 1 << 50
 """Memory of a machine where --memory says nothing: more than any job asks for."""
 LAB_OPTIONS = (
-    "trace", "policies", "cluster", "cores", "memory", "gpus", "unit", "first", "skip", "fill", "timing",
+    "trace", "policies", "cluster", "cores", "memory", "gpus", "unit", "first", "skip", "fill",
+    "owners", "owner_policy", "plot", "timing",
 )  # fmt: skip
 """Their parameters, in this order."""
 DEFAULT_POLICIES = "grid,fcfs,easy,sjf,strict-fifo,best-effort,first-fit,random"
@@ -49,6 +50,11 @@ def lab_options(command: F) -> F:
                 "--fill", type=click.FloatRange(0.01, 10), metavar="PART",
                 help="Draw arrivals until PART (1.3) of the GPUs is asked for; nothing ends.",
             ),
+            click.option("--owners", type=path, metavar="FILE", help="Use by owners (a folder or tar, too)."),
+            click.option(
+                "--owner-policy", type=click.Choice(["continue", "suspend", "recall"]), help="Of all owners (suspend)."
+            ),
+            click.option("--plot", type=path, metavar="FILE.svg", help="Draw use, queue and owners' use over time."),
             click.option("--timing", is_flag=True, help="Also decisions a second, which differ from run to run."),
         ]
     ):  # fmt: skip
@@ -74,7 +80,7 @@ def simulate_trace(
         raise BadValue(
             f"{path} has no jobs: it is {trace.format}", hint="give jobs with --trace, machines with --cluster"
         )
-    setup = _setup(trace, path, nodes, lab)
+    setup = _setup(invocation, trace, path, nodes, lab)
     for line in trace.words():
         invocation.say(line)
     results, every = [], list[Run]()
@@ -85,7 +91,22 @@ def simulate_trace(
         results.append(runs.result(found))
         seconds = sum(one.seconds for one in found)
         invocation.say(f"{policy}: {seconds:.1f} s, {results[-1].decisions_a_second:.0f} decisions a second")
+    if lab["plot"] is not None:
+        _draw(lab["plot"], path.name, setup, every)
     _tell(invocation, trace, setup, results, lab["timing"])
+
+
+def _draw(to: Path, name: str, setup: Setup, every: Sequence[Run]) -> None:
+    from distributed_grid.simulator.lab.plot import picture
+    from distributed_grid.simulator.lab.run import whole_words
+    from distributed_grid.simulator.lab.trace import capacity
+
+    title = f"{name}: {len(setup.jobs)} jobs on {whole_words(setup.machines)}"
+    runs = [(one.policy, one.points) for one in every]
+    try:
+        to.write_text(picture(title, runs, capacity(setup.machines).cpu, owned=bool(setup.owners)))
+    except OSError as error:
+        raise BadValue(f"{to} cannot be written", why=error.strerror or str(error)) from None
 
 
 def read_trace(path: Path, unit: int) -> Trace:
@@ -137,7 +158,8 @@ def _logs(path: Path, files: Callable[[Path], list[Path]]) -> list[Path]:
     return found
 
 
-def _setup(trace: Trace, path: Path, nodes: int | None, lab: dict[str, Any]) -> Setup:
+def _setup(invocation: Invocation, trace: Trace, path: Path, nodes: int | None, lab: dict[str, Any]) -> Setup:
+    from distributed_grid.protocol.nodes import OwnerPolicy
     from distributed_grid.simulator.lab.run import Setup
     from distributed_grid.simulator.lab.trace import fitting, nothing_taken
 
@@ -145,7 +167,39 @@ def _setup(trace: Trace, path: Path, nodes: int | None, lab: dict[str, Any]) -> 
     jobs = fitting(trace, machines, endless=bool(lab["fill"]))[: lab["first"]]
     if not jobs:
         raise nothing_taken(trace, str(path))
-    return Setup(machines=machines, jobs=jobs, fill=lab["fill"] or 0.0, skip=_skipped(lab["skip"], len(jobs)))
+    return Setup(
+        machines=machines,
+        jobs=jobs,
+        fill=lab["fill"] or 0.0,
+        skip=_skipped(lab["skip"], len(jobs)),
+        owners=_owners(invocation, lab),
+        owner_policy=OwnerPolicy(lab["owner_policy"] or "suspend"),
+    )
+
+
+def _owners(invocation: Invocation, lab: dict[str, Any]) -> Sequence[Any]:
+    path: Path | None = lab["owners"]
+    if path is None:
+        if lab["owner_policy"]:
+            raise BadValue("--owner-policy is for --owners", hint="name a trace of their use with --owners FILE")
+        return ()
+    if lab["fill"]:
+        raise BadValue("--fill and --owners do not go together", why="nothing ends in a workload of arrivals")
+    if path.is_dir():
+        from distributed_grid.simulator.lab.formats.tell import together
+
+        files = sorted(one for one in path.rglob("*") if one.is_file())
+        trace = together([read_trace(one, 1) for one in files], str(path))
+    else:
+        trace = read_trace(path, 1)
+    if not trace.use:
+        raise BadValue(
+            f"{path} has no use of machines: it is {trace.format}", hint="give one number a line, or a series"
+        )
+    for line in trace.words():
+        invocation.say(f"owners: {line}")
+    use: Sequence[Any] = trace.use
+    return use
 
 
 def _machines(trace: Trace, nodes: int | None, lab: dict[str, Any]) -> Sequence[Machine]:
@@ -236,6 +290,13 @@ def _columns(setup: Setup, results: Sequence[Result]) -> list[Column]:
     ]
     if setup.fill:
         columns = [("use %", columns[0][1], _percent), ("started", lambda one: one["jobs"], _whole)]
+    if setup.owners:
+        columns += [
+            ("owners %", lambda one: one["owners_use"], _percent),
+            ("pain h", lambda one: one["owners_pain"] / 3600, lambda value: f"{value:.1f}"),
+            ("frozen h", lambda one: one["frozen"] / 3600, lambda value: f"{value:.1f}"),
+            ("unfinished", lambda one: one["unfinished"], _whole),
+        ]
     if any(machine.gpus for machine in setup.machines):
         columns += gpus
     return columns
@@ -280,6 +341,7 @@ def _json(trace: Trace, setup: Setup, results: Sequence[Result], timing: bool) -
             "gpus": sum(one.gpus for one in whole),
         },
         "fill": setup.fill or None,
+        "owners": len(setup.owners) or None,
         "skipped": setup.skip,
         "policies": [
             {

@@ -44,9 +44,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     gpus_fragmented: float
     moves: int
     makespan: float
+    owners_use: float = 0.0
     owners_pain: float = 0.0
     recalls: int = 0
     frozen: float = 0.0
+    unfinished: int = 0
 
 
 def waits(values: Iterable[float]) -> Waits:
@@ -87,7 +89,7 @@ def mean_over(points: Sequence[Point], column: str, until: float) -> float:
     return total / (until - points[0].at)
 
 
-def figures(world: World, skipped: int = 0, fragmented: float = 0.0) -> Figures:
+def figures(world: World, skipped: int = 0, fragmented: float = 0.0, pain: float = 0.0) -> Figures:
     """The figures of a finished run, without the waits of the `skipped` first jobs. Use is measured up to the last
     submission."""
     jobs, records, whole = world.jobs, world.records, capacity(world.machines)
@@ -96,7 +98,7 @@ def figures(world: World, skipped: int = 0, fragmented: float = 0.0) -> Figures:
     sizes: dict[str, list[float]] = {name: [] for name, _ in CLASSES}
     waited, area, weighted = list[float](), 0.0, 0.0
     for job, record in zip(jobs[skipped:], records[skipped:], strict=True):
-        if record.began < 0:
+        if record.began < 0 or (record.ended < 0 and not world.at_once):
             continue
         wait = record.began - job.submit
         waited.append(wait)
@@ -119,7 +121,10 @@ def figures(world: World, skipped: int = 0, fragmented: float = 0.0) -> Figures:
         gpus_fragmented=fragmented,
         moves=world.evictions + world.recalls,
         makespan=max((record.ended for record in records), default=0.0),
+        owners_use=mean_over(world.points, "owned", last) / whole.cpu,
+        owners_pain=pain,
         recalls=world.recalls,
+        unfinished=0 if world.at_once else sum(record.ended < 0 for record in records),
         frozen=sum(record.paused for record in records),
     )
 

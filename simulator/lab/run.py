@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.nodes import OwnerPolicy
 from distributed_grid.protocol.placement import Strategy
 from distributed_grid.protocol.resources import MILLI
 from distributed_grid.protocol.text import counted
 from distributed_grid.simulator.lab.baselines import BASELINES, BY_CHANCE, unknown
 from distributed_grid.simulator.lab.grid import Grid, policy_of
 from distributed_grid.simulator.lab.metrics import Figures, Fragmentation, Plain, figures, over_seeds
-from distributed_grid.simulator.lab.trace import UNKNOWN, Machine, TraceJob, capacity
+from distributed_grid.simulator.lab.owners import OwnersOfMachines
+from distributed_grid.simulator.lab.trace import UNKNOWN, Machine, TraceJob, UseSeries, capacity
 from distributed_grid.simulator.lab.world import Point, Scheduler, World
 
 GRID = "grid"
@@ -25,12 +27,14 @@ MOMENTS = 50
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """What all policies are run on. `fill`: instead of the jobs as they came, arrivals drawn from them until they have
     asked for this part of the cluster's GPUs (of its cores where it has none); 0: the jobs as they came. `skip`: the
-    first jobs, whose waits are not counted."""
+    first jobs, whose waits are not counted. `owners`: the use of machines by their owners."""
 
     machines: Sequence[Machine]
     jobs: Sequence[TraceJob]
     fill: float = 0.0
     skip: int = 0
+    owners: Sequence[UseSeries] = ()
+    owner_policy: OwnerPolicy = OwnerPolicy.SUSPEND
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +71,7 @@ def parse_policies(text: str) -> list[str]:
 
 def by_chance(policy: str, setup: Setup) -> bool:
     """Whether another seed may give other figures."""
-    return policy in BY_CHANCE or setup.fill > 0
+    return policy in BY_CHANCE or setup.fill > 0 or bool(setup.owners)
 
 
 def arrivals(jobs: Sequence[TraceJob], machines: Sequence[Machine], until: float, seed: int) -> list[TraceJob]:
@@ -98,16 +102,18 @@ def run(setup: Setup, policy: str, seed: int, clock: Callable[[], float]) -> Run
         scheduler = BASELINES[policy](machines, jobs, at_once, seed)
     else:
         scheduler = Grid(machines, jobs, at_once, policy_of(policy.partition(":")[2]))
-    world = World(machines, jobs, scheduler, at_once=at_once)
+    owners = OwnersOfMachines(machines, setup.owners, setup.owner_policy, seed) if setup.owners else None
+    world = World(machines, jobs, scheduler, owners, at_once)
     last = jobs[-1].submit if jobs else 0.0
     fragments = Fragmentation(setup.jobs, machines, last if at_once else last / MOMENTS)
     world.run(None if at_once else fragments.see)
     world.check()
     took = clock() - began
+    fragmented = fragments.now(world.free) if at_once else fragments.mean
     return Run(
         policy=policy,
         seed=seed,
-        figures=figures(world, setup.skip, fragments.now(world.free) if at_once else fragments.mean),
+        figures=figures(world, setup.skip, fragmented, owners.pain if owners is not None else 0.0),
         points=world.points,
         decisions=world.decisions,
         seconds=took,

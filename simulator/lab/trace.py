@@ -94,7 +94,7 @@ class Trace(msgspec.Struct, kw_only=True):
 
     def words(self) -> list[str]:
         """What was taken and what was left out, in sentences."""
-        taken = len(self.jobs) or len(self.machines) or sum(len(one.samples) for one in self.use)
+        taken = len(self.jobs) or len(self.machines) or self.rows - sum(one.count for one in self.left_out.values())
         lines = [f"{self.format}: {taken} of {counted(self.rows, 'row')} taken"]
         lines += [left_out_words(one) for one in self.left_out.values()]
         return [*lines, *self.assumed]

@@ -12,6 +12,10 @@ import msgspec
 from distributed_grid.protocol.resources import MILLI
 from distributed_grid.simulator.lab.trace import Machine, TraceJob
 
+DAY = 86_400.0
+CUT_AFTER = 10.0
+"""A run with owners ends so many times the longest run time (a day at the least) after the last submission."""
+
 
 class Start(NamedTuple):
     """A decision: this job starts on this machine, with these parts of its GPUs (device, milli-GPUs). `cores`: the
@@ -144,12 +148,17 @@ class Owners(Protocol):
     def began(self, world: "World", job: int) -> None:
         """An attempt began."""
 
-    def ended(self, world: "World", job: int) -> None:
-        """An attempt ended."""
+    def ended(self, world: "World", job: int, frozen: bool) -> None:
+        """An attempt ended, while it was frozen or not."""
 
     @property
     def milli(self) -> int:
         """Milli-cores in use by owners now."""
+
+
+def _horizon(jobs: Sequence[TraceJob]) -> float:
+    longest = max((job.duration for job in jobs), default=0.0)
+    return (jobs[-1].submit if jobs else 0.0) + CUT_AFTER * max(longest, DAY)
 
 
 class World:
@@ -177,16 +186,18 @@ class World:
         self._arrived = 0
         self._owners, self.at_once = owners, at_once
         self.cpu = self.gpu = 0
+        self.horizon = math.inf if owners is None else _horizon(jobs)
+        """When the run is cut: machines whose owners never leave them run nothing for ever."""
 
     def run(self, after: Callable[["World"], None] | None = None) -> None:
         """To the end; `after` is called after each moment."""
-        while (at := self._next()) < math.inf:
+        while (at := self._next()) <= self.horizon and at < math.inf:
             assert at >= self.now, "time goes backwards"
             self.now = at
             self._step()
             if after is not None:
                 after(self)
-        for number in () if self.at_once else self.waiting:
+        for number in () if self.at_once or self._owners is not None else self.waiting:
             raise AssertionError(f"job {number} never started, though it fits: {self.jobs[number]}")
 
     def _next(self) -> float:
@@ -288,9 +299,9 @@ class World:
             self.waiting.add(job)
         else:
             record.ended = self.now
-        if self._owners is not None:
-            self._owners.ended(self, job)
         self.scheduler.ended(job, self.now, again)
+        if self._owners is not None:
+            self._owners.ended(self, job, attempt.frozen >= 0)
 
     def freeze(self, job: int, why: str) -> None:
         """The owner is back: the job does nothing until it is thawed."""

@@ -146,3 +146,33 @@ def test_a_part_of_the_jobs_is_left_out_of_the_waits(trace: Path) -> None:
         simulate("--trace", trace, "--policy", "fcfs", "--first", 12, "--skip", "33%", "-o", "json").stdout
     )
     assert (told["trace"]["jobs"], told["skipped"], told["policies"][0]["jobs"]) == (12, 3, 9)
+
+
+def test_owners_come_from_a_second_trace_and_a_picture_shows_them(trace: Path, tmp_path: Path) -> None:
+    use, picture = tmp_path / "use", tmp_path / "x.svg"
+    use.mkdir()
+    for name in "ab":
+        (use / name).write_text("50\n0\n0\n0\n")
+    words = ("--trace", trace, "--policy", "grid,easy", "--owners", use, "--plot", picture, "-o", "json")
+    first, second = simulate(*words), simulate(*words)
+    told = json.loads(first.stdout)
+    assert first.stdout == second.stdout and told["owners"] == 2 and told["policies"][0]["owners_use"] > 0
+    assert picture.read_text().startswith("<svg") and "owners: use of machines: 8 of 8 rows taken" in first.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--owner-policy", "recall"), "is for --owners"),
+        (("--owners", "jobs.swf"), "no use of machines"),
+        (("--owners", "jobs.swf", "--fill", "1"), "do not go together"),
+        (("--policy", "fcfs", "--plot", "nowhere/x.svg"), "cannot be written"),
+    ],
+)
+def test_owners_and_pictures_that_cannot_be_are_said(
+    trace: Path, words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(trace.parent)
+    Path("jobs.swf").write_text(SWF)
+    done = simulate("--trace", trace, *words)
+    assert done.exit_code == 2 and said in done.stderr, done.output
