@@ -52,6 +52,10 @@ class Grid:
         self._facts = [node_facts(machine) for machine in machines]
         self._node_of = {facts.name: at for at, facts in enumerate(self._facts)}
         self._allocation: dict[int, str] = {}
+        self._next: dict[str, tuple[str, Launch]] = {}
+        """Successors that wait on a node, by the allocation they follow."""
+        self._followed: list[Start] = []
+        """Those that have started since the last decision."""
         self._out: list[Command] = []
         self._offers = 0
         for facts in self._facts:
@@ -96,7 +100,10 @@ class Grid:
             cause = Cause(allocation.stop.cause) if allocation.stop is not None else Cause.RECALLED
         seconds = max(0.0, EPOCH + now - allocation.granted)
         outcome = Outcome(cause=cause, signal=15 if again else 0, seconds=seconds)
-        self._tell(allocation.node, Exited(allocation=name, outcome=outcome, returned=True), now)
+        node, successor = allocation.node, self._next.pop(name, None)
+        self._tell(node, Exited(allocation=name, outcome=outcome, returned=successor is None), now)
+        if successor is not None:
+            self._followed.append(self._started(*successor, now))
 
     def lent(self, node: int, cores: tuple[int, ...], now: float) -> None:
         """The agent of a node offers these cores from now on."""
@@ -119,20 +126,35 @@ class Grid:
     def decide(self, now: float) -> Decision:
         """Settle, and read who is launched and who is stopped."""
         self._out += self.ledger.settle(EPOCH + now)
-        starts, evicted = list[Start](), list[int]()
+        starts, evicted = self._followed, list[int]()
+        self._followed = []
         while self._out:
             commands, self._out = self._out, []
             for command in commands:
                 if type(command) is not Send:
                     continue
                 message = command.message
-                if type(message) is Launch:
+                if type(message) is Launch and message.after in self._allocation.values():
+                    self._next[message.after] = command.node, message
+                elif type(message) is Stop and self._withdraw(command.node, message, now):
+                    pass
+                elif type(message) is Launch:
                     starts.append(self._started(command.node, message, now))
                 elif type(message) is Stop:
                     job = _number(message.allocation)
                     if self._allocation.get(job) == message.allocation:  # else it has ended meanwhile
                         evicted.append(job)
         return Decision(starts, evicted)
+
+    def _withdraw(self, node: str, stop: Stop, now: float) -> bool:
+        """Take back a successor that has not started; False: it is none."""
+        for before, (_, launch) in self._next.items():
+            if launch.allocation == stop.allocation:
+                del self._next[before]
+                outcome = Outcome(cause=Cause(stop.cause), started=False)
+                self._tell(node, Exited(allocation=stop.allocation, outcome=outcome, returned=True), now)
+                return True
+        return False
 
     def _started(self, node: str, launch: Launch, now: float) -> Start:
         job = _number(launch.allocation)

@@ -37,6 +37,14 @@ def test_an_urgent_job_evicts_a_lower_one_whose_work_is_lost() -> None:
     assert world.records[0].lost == 400.0
 
 
+def test_short_jobs_follow_each_other_as_successors_and_are_taken_back_for_others() -> None:
+    jobs = [job(0, 0.2, 1, user="a") for _ in range(60)] + [job(1.1, 0.2, 1, user="b") for _ in range(3)]
+    machines = [Machine("m", 4), Machine("n", 4)]
+    world = World(machines, jobs, Grid(machines, jobs))
+    world.run(World.check)
+    assert max(record.ended for record in world.records) < 63 * 0.2 / 8 + 0.5
+
+
 def test_what_does_not_start_on_arrival_never_does_in_a_workload_of_arrivals() -> None:
     machines = [Machine("m", 4, gpus=1)]
     jobs = [job(at, 1, 1, gpu=500) for at in range(3)]
