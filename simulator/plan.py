@@ -36,6 +36,8 @@ CROWD = 400
 """The jobs of several users are numbered from here on."""
 PUSHING = 500
 """Urgent gangs and who is to give way to them are numbered from here on."""
+SHORT = 600
+"""Arrays of many short jobs are numbered from here on."""
 ENDLESS = 1e6
 """Seconds that a job runs which is only ended by somebody."""
 KINDS: dict[str, str] = {
@@ -165,6 +167,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     jobs += _picky(picky, shape, busy, moments)
     jobs += _crowd(random.Random(f"users of {seed}"), shape, moments)
     jobs += _pushing(random.Random(f"urgent gangs of {seed}"), shape, busy, moments)
+    jobs += _short(random.Random(f"short jobs of {seed}"), shape, moments)
     jobs = _behind(random.Random(f"jobs and walls of {seed}"), jobs)
     rules, grants = _rights(random.Random(f"rights of {seed}"), shape)
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
@@ -408,6 +411,29 @@ def _pushing(chance: random.Random, shape: Shape, busy: int, moments: list[float
         seconds = chance.choice((1.0, 3.0, 8.0) if urgent else (5.0, 20.0, 60.0))
         jobs.append(replace(one, at=max(0.0, at), request=request, seconds=seconds))
     return jobs
+
+
+def _short(chance: random.Random, shape: Shape, moments: list[float]) -> list[JobPlan]:
+    """In some worlds arrays of many short jobs want the same few nodes: running ones get successors."""
+    if not shape.jobs or chance.random() >= 0.25:
+        return []
+    arrays = []
+    for number in range(chance.choice((1, 1, 2))):
+        one = _job(chance, SHORT + number, shape, moments)
+        wanted = Resources(chance.choice((MILLI, MILLI, 2 * MILLI)), GIB)
+        priority = chance.choice((Priority.LOW, Priority.MEDIUM, Priority.MEDIUM))
+        retry_on = (RetryOn.FAILED,) if chance.random() < 0.3 else ()
+        arrays.append(
+            replace(
+                one,
+                request=Request(wanted, priority, retry_on=retry_on, retries=len(retry_on)),
+                seconds=chance.choice((0.005, 0.02, 0.1, 0.3)),
+                time_limit=0.0,
+                members=chance.choice((20, 60, 120)),
+                user=chance.choice(("u", "ann", "ben")),
+            )
+        )
+    return arrays
 
 
 def _fault(chance: random.Random, number: int, shape: Shape, busy: int, moments: list[float]) -> FaultPlan:
