@@ -17,7 +17,7 @@ from distributed_grid.coordinator.core.commands import Command, Event, RecordJob
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle.outcomes import part_of
 from distributed_grid.coordinator.core.model import Allocation, Job, Placement
-from distributed_grid.coordinator.core.placement.matching import has_room
+from distributed_grid.coordinator.core.placement.matching import able, has_room
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.fairness import aged, dominant, weight
 from distributed_grid.coordinator.core.queue.reservations import STARTING, asked
@@ -61,6 +61,12 @@ class _Watched(GridState):
             _nobody_is_delayed(self, job, placement)
         return super().grant(job, placement, lease, gang)
 
+    def grant_next(self, job: Job, before: Allocation) -> Allocation:
+        """Who is to take over the room of another job comes before all others that this room is enough for."""
+        nobody_passes_a_quota(self, job, before.grant.resources, besides=before.grant.resources)
+        _nobody_comes_before(self, job, before)
+        return super().grant_next(job, before)
+
 
 def _not_given_up_early(state: GridState, job: Job) -> None:
     """A job whose node has not lost anything is not ended as lost before that node was silent for long."""
@@ -94,6 +100,19 @@ def _nobody_is_passed(state: GridState, job: Job, name: str) -> None:
             raise Violation(job.id, f"it is granted {name}; {what}")
 
 
+def _nobody_comes_before(state: GridState, job: Job, before: Allocation) -> None:
+    node, mine = state.nodes[before.node], state.queue.line(job.id)
+    assert node.room is not None
+    room = node.room.copy()
+    room.give(before.grant)
+    for line in state.queue.lines.values():
+        first = state.jobs[state.queue.head(line)[1]]
+        if line.excluded or line is mine or first.id in state.fresh or not _clearly_before(state, first, job):
+            continue
+        if able(node, line.request) and room.fits(line.request.resources, line.request.constraints):
+            raise Violation(job.id, f"it is to follow {before.id} on {before.node}; {first.id} comes before it")
+
+
 def _clearly_before(state: GridState, first: Job, job: Job) -> bool:
     if first.request.priority != job.request.priority:
         return first.request.priority > job.request.priority
@@ -107,7 +126,7 @@ def _share(state: GridState, job: Job) -> float:
     the age of what waits of theirs."""
     user, sharing, now = job.user, state.policy.sharing, state.now
     held, capacity = Resources(), Resources()
-    for one in state.allocations.values():
+    for one in state.holders():
         if state.jobs[one.job].user == user:
             held += one.grant.resources
     for node in state.nodes.values():

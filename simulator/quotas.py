@@ -40,7 +40,7 @@ def limits_of(state: GridState, job: Job) -> Iterator[tuple[str, frozenset[str],
 def held_by(state: GridState, users: frozenset[str], but: str = "") -> Resources:
     """What these users hold, and what is kept for them; `but`: not what is kept for this job."""
     total = Resources()
-    for one in state.allocations.values():
+    for one in state.holders():
         if state.jobs[one.job].user in users:
             total += one.grant.resources
     for job in state.jobs.values():
@@ -63,10 +63,10 @@ def exceeded(limits: Rights, held: Resources, wants: Resources, more: Resources 
     return ""
 
 
-def nobody_passes_a_quota(state: GridState, job: Job, wants: Resources) -> None:
-    """This is about to be granted to a job (of a gang, to one member)."""
+def nobody_passes_a_quota(state: GridState, job: Job, wants: Resources, besides: Resources = NOTHING) -> None:
+    """This is about to be granted to a job (of a gang, to one member); `besides`: what is given back before."""
     for who, users, limits in limits_of(state, job):
-        if what := exceeded(limits, held_by(state, users, but=job.id), wants):
+        if what := exceeded(limits, held_by(state, users, but=job.id) - besides, wants):
             raise Violation(job.id, f"it is granted more than {who} may hold: {what}")
         for name, kind in (("core_hours", "cpu"), ("gpu_hours", "gpu")):
             most = getattr(limits, name)
@@ -84,7 +84,7 @@ def _used_today(state: GridState, who: str, users: frozenset[str], kind: str) ->
     spent = state.quotas.spent.get(f"group/{who[6:]}" if group else f"user/{who}")
     day = int(state.now // DAY)
     used = getattr(spent, kind) / 1000 if spent is not None and spent.day == day else 0.0
-    for one in state.allocations.values():
+    for one in state.holders():
         job = state.jobs[one.job]
         if job.user in users and one.granted < state.now:
             used += _today(state, job, getattr(one.grant.resources, kind), max(one.granted, day * DAY))

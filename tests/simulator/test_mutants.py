@@ -19,7 +19,7 @@ from distributed_grid.agent.supervisor.job import Leases
 from distributed_grid.coordinator.core import ledger
 from distributed_grid.coordinator.core.commands import AckExits, Command, JobsSubmitted, Send
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
+from distributed_grid.coordinator.core.lifecycle import attempts, outcomes, successors
 from distributed_grid.coordinator.core.model import Allocation, Fate, GangPart, Job, Node
 from distributed_grid.coordinator.core.nodes import agents
 from distributed_grid.coordinator.core.pipeline import Pipeline
@@ -37,7 +37,7 @@ from distributed_grid.coordinator.core.queue import (
 from distributed_grid.coordinator.core.queue.queue import Members
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.jobs import Cause, Priority
 from distributed_grid.protocol.jobs import State as JobState
 from distributed_grid.protocol.messages import Ack, Exited, Stale
 from distributed_grid.protocol.placement import LabelRule, Sign, Walls
@@ -373,6 +373,37 @@ def lose_what_operators_have_granted(patch: Patch) -> None:
     patch(Disk, "apply", forgetful)
 
 
+def let_the_last_line_have_successors(patch: Patch) -> None:
+    def last(state: GridState) -> Any:
+        standings = (state.queue.first(priority) for priority in Priority)
+        return next((state.queue.first_line(one) for one in standings if one is not None), None)
+
+    patch(successors, "_first", last)
+
+
+def give_back_what_a_successor_takes_over(patch: Patch) -> None:
+    promote = GridState._promote
+
+    def generous(self: GridState, node: Node, ended: Allocation, allocation: Allocation) -> None:
+        promote(self, node, ended, allocation)
+        if node.room is not None and allocation.id not in node.counting:
+            node.room.give(allocation.grant)
+            self.refresh(node)
+
+    patch(GridState, "_promote", generous)
+
+
+def requeue_before_the_node_has_given_a_successor_up(patch: Patch) -> None:
+    take_back = successors.take_back
+
+    def at_once(state: GridState, allocation: Allocation, why: str) -> None:
+        take_back(state, allocation, why)
+        if allocation.id in state.allocations:
+            outcomes.requeue(state, state.jobs[allocation.job], allocation, why)
+
+    patch(successors, "take_back", at_once)
+
+
 BREACHES: dict[Callable[[Patch], None], int] = {
     launch_before_commit: 75,
     acknowledge_before_commit: 0,
@@ -389,7 +420,7 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     start_what_was_declined: 678,
     start_in_spite_of_an_intent: 442,
     obey_two_coordinators: 4,
-    drop_all_ends_at_one_acknowledgement: 1130,
+    drop_all_ends_at_one_acknowledgement: 3086,
     begin_without_what_is_held: 3,
     decide_about_a_gang_before_all_of_it_is_over: 72,
     let_the_others_of_a_gang_go_on: 20,
@@ -412,6 +443,9 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     forget_who_waits_for_a_quota: 16,
     let_who_can_never_start_keep_others_of_the_pool_waiting: 495,
     lose_what_operators_have_granted: 7,
+    let_the_last_line_have_successors: 169,
+    give_back_what_a_successor_takes_over: 28,
+    requeue_before_the_node_has_given_a_successor_up: 57,
 }
 
 

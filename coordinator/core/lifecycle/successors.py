@@ -75,6 +75,7 @@ def _serve(state: GridState) -> None:
         names = [name for part in tails[:most] for name in part]
         before = next((name for name in names if _may_follow(state, job, name)), None)
         plain = not (job.spec.stdin or job.spec.bundle or lease_of(job, state.policy))
+        plain = plain and not any(pool.by_day for pool in state.quotas.pools(job))  # it is not known when they start
         if before is None or not plain or not rights.admits(state, job):
             return
         _give(state, line, job, state.allocations[before])
