@@ -32,6 +32,8 @@ SERVICES = frozenset({"dev", "run", "install"})
 AT_START = ("PYTHON", "LC_", "LANG", "LANGUAGE", "COVERAGE", "MALLOC_", "LD_")
 """Beginnings of the names of variables that say how an interpreter starts."""
 LARGEST = 1 << 20
+HERE = "/proc/thread-self/ns/net"
+"""The network namespace of this thread, which may not be that of others."""
 
 
 def can(words: Sequence[str], environment: Mapping[str, str]) -> bool:
@@ -49,8 +51,8 @@ def grid(
     input: bytes | None = None,
     network: str = "",
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run `grid` with these words to its end, in this network namespace if one is named. Its input is empty unless one
-    is given. Raises subprocess.TimeoutExpired."""
+    """Run `grid` with these words to its end, in this network namespace, or in that of the calling thread. Its input is
+    empty unless one is given. Raises subprocess.TimeoutExpired."""
     with contextlib.ExitStack() as files:
 
         def pipe() -> tuple[IO[bytes], IO[bytes]]:
@@ -58,9 +60,12 @@ def grid(
             return files.enter_context(open(read, "rb", 0)), files.enter_context(open(write, "wb", 0))
 
         (stdin, ours), (out, stdout), (err, stderr), (told, tell) = pipe(), pipe(), pipe(), pipe()
-        asked = json.dumps([list(words), dict(environment), str(folder), network]).encode()
         with _asking:
-            socket.send_fds(_server(), [asked], [one.fileno() for one in (stdin, stdout, stderr, tell)])
+            server, its_network = _server()
+            if not network and os.readlink(HERE) != its_network:
+                network = f"/proc/{os.getpid()}/task/{threading.get_native_id()}/ns/net"  # we wait here meanwhile
+            asked = json.dumps([list(words), dict(environment), str(folder), network]).encode()
+            socket.send_fds(server, [asked], [one.fileno() for one in (stdin, stdout, stderr, tell)])
         for theirs in (stdin, stdout, stderr, tell):
             theirs.close()
         pid = int(told.read(16))
@@ -103,8 +108,9 @@ _asking = threading.Lock()
 
 
 @functools.cache
-def _server() -> socket.socket:
-    """The connection to the server of this process, which ends with it."""
+def _server() -> tuple[socket.socket, str]:
+    """The connection to the server of this process, which ends with it; and the server's network namespace, which is
+    that of the thread that made it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGEST)
@@ -113,7 +119,7 @@ def _server() -> socket.socket:
     theirs.close()
     atexit.register(server.wait)
     atexit.register(ours.close)  # called before the wait
-    return ours
+    return ours, os.readlink(HERE)
 
 
 # --- the server -------------------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """What a forked command does is what one does that begins with an interpreter of its own."""
 
 import os
+import socket
 import subprocess
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from tests import forked
 from tests.grid_fixture import GRID
+from tests.push.hosts import own_network
 
 
 @pytest.fixture
@@ -34,6 +37,18 @@ def test_output_and_exit_code_are_the_same(words: list[str], environment: Mappin
     done = forked.grid(words, environment, tmp_path, input=b"no token\n")
     real = subprocess.run([*GRID, *words], env=environment, cwd=tmp_path, input=b"no token\n", capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (real.returncode, real.stdout, real.stderr)
+
+
+@pytest.mark.netns
+def test_a_command_is_in_the_network_of_the_thread_that_asks(environment: Mapping[str, str], tmp_path: Path) -> None:
+    assert forked.grid(["--version"], environment, tmp_path).returncode == 0  # the server is in ours from now on
+    with own_network(), socket.create_server(("127.0.0.1", 0)) as there:
+        asker = threading.Thread(target=lambda: there.accept()[0].close())
+        asker.start()
+        address = f"ws://127.0.0.1:{there.getsockname()[1]}"
+        done = forked.grid(["jobs", "--coordinator", address], environment, tmp_path)
+        asker.join(10.0)
+    assert not asker.is_alive(), done.stderr
 
 
 def test_what_takes_too_long_is_killed(environment: Mapping[str, str], tmp_path: Path) -> None:
