@@ -113,7 +113,7 @@ class Spawner:
         # Where no process but those of this slot's jobs has this user id, or is in these namespaces.
         self._alone = slot.own or slot.private
         self._prepared = "", ""
-        """The job in whose directory we are already, on its cores, and its program."""
+        """The job in whose directory we are already, and its program."""
         self._untidy, self._tidied = False, 0.0
         self._begun = _limits()
         channel.setblocking(False)
@@ -206,8 +206,10 @@ class Spawner:
 
     def _enter(self, order: dict[str, Any]) -> str:
         self._prepared = "", ""
-        os.sched_setaffinity(0, order["cores"] or self._all_cores)  # always: entering a group may have changed them
         return _find(order)
+
+    def _take_cores(self, order: dict[str, Any]) -> None:
+        os.sched_setaffinity(0, order["cores"] or self._all_cores)
 
     def _spawn(self, order: dict[str, Any], fds: list[int]) -> None:
         stdin, hold = (fds[2], fds[3]) if len(fds) > 3 else (-1, -1)
@@ -232,10 +234,9 @@ class Spawner:
     def _make(self, order: dict[str, Any], out: int, err: int, stdin: int) -> int:
         program = ""
         try:
-            prepared, program = self._prepared
-            if prepared != order["id"]:
-                program = ""
-                program = self._enter(order)
+            prepared, found = self._prepared
+            program = found if prepared == order["id"] else self._enter(order)
+            self._take_cores(order)  # always: entering a group may have changed them
             if self._slot.walls == LANDLOCK:
                 return _fork(order, program, self._slot.state, out, err, stdin)
             return os.posix_spawn(
