@@ -148,8 +148,9 @@ def submit(command: str | Sequence[str], **options: Any) -> Steps[str]:
 
 
 def submit_many(jobs: Sequence[Submission]) -> Steps[list[str]]:
-    """Submit jobs and return their ids in order. They travel in groups; one that is refused takes its group with it,
-    and those that left before stay. A group leaves while the one before is stored, if no job names another."""
+    """Submit jobs and return their ids in order. They travel in groups, each of which is accepted as a whole or not at
+    all. If no job names another, a group leaves while the one before is stored: so where one is refused, the groups
+    before it, and at most one behind it, are accepted. Under the same keys they can be submitted again."""
     groups = (Submit(id=0, jobs=group) for group in _groups(jobs))
     named = any(job.after or job.request.constraints for job in jobs)
     answers = yield Together(groups, most=1 if named else 2)
