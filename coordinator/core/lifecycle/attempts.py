@@ -107,7 +107,7 @@ def start(state: GridState, job: Job, placement: Placement, gang: Gang | None = 
     on = state.nodes[allocation.node].ray
     if job.request.ray and (wanted := ray_bundle(on, allocation.grant.resources)):
         allocation.ray = RayPlace(on.id if on is not None else "", wanted)
-    if is_plain(job, allocation):
+    if is_plain(job, allocation.lease):
         state.succession.enter(allocation.id, job.request)
     by_ray = allocation.awaits_ray
     more = "; Ray is to reserve it" if by_ray else ""
@@ -119,20 +119,12 @@ def start(state: GridState, job: Job, placement: Placement, gang: Gang | None = 
         state.out.append(Send(placement.node, launch(state, job, allocation)))
 
 
-def is_plain(job: Job, allocation: Allocation) -> bool:
-    """Whether a job may have or be a successor: it needs nothing but its command and what it was granted, and no word
-    from here while it runs."""
+def is_plain(job: Job, lease: float) -> bool:
+    """Whether a job with this lease may have or be a successor: it needs nothing but its command and what it is
+    granted, and no word from here while it runs."""
     spec, request = job.spec, job.request
     asked = request.constraints
-    if (
-        spec.boost is not None
-        or spec.stdin
-        or spec.bundle
-        or request.gang
-        or request.ray
-        or request.immediate
-        or allocation.lease
-    ):
+    if spec.boost is not None or spec.stdin or spec.bundle or request.gang or request.ray or request.immediate or lease:
         return False
     return request.priority is not Priority.URGENT and (asked is None or not (asked.near or asked.apart))
 

@@ -8,23 +8,22 @@ import math
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Send
-from distributed_grid.coordinator.core.lifecycle.attempts import launch, lease_of
+from distributed_grid.coordinator.core.lifecycle.attempts import is_plain, launch, lease_of
 from distributed_grid.coordinator.core.model import Active, Allocation, Job, Node
 from distributed_grid.coordinator.core.queue import rights, scheduler
 from distributed_grid.coordinator.core.queue.queue import Line, Standing
 from distributed_grid.coordinator.core.queue.succession import MOST
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.jobs import Cause, Priority, State
+from distributed_grid.protocol.jobs import Cause, State
 from distributed_grid.protocol.messages import Stop
 from distributed_grid.protocol.nodes import NodeState
 
 SHORT = 0.5
 """Maximum run time of the jobs of a line that get or are successors (s)."""
 REACH = 0.02
-"""A chain of successors is to last so long (s), if nobody else waits: some times the way to a node and back."""
+"""A chain of successors is to last so long (s), if nobody else waits: a few round trips to a node."""
 OVERDUE = 1.0
 """Seconds after which a successor that still waits is taken back."""
-CLASSES_IN_ORDER = tuple(reversed(Priority))
 
 
 def look(state: GridState, fresh: dict[str, None]) -> None:
@@ -74,16 +73,18 @@ def _serve(state: GridState) -> None:
         most = 1 if others or longest >= REACH else min(MOST, math.ceil(REACH / max(longest, REACH / MOST)))
         names = [name for part in tails[:most] for name in part]
         before = next((name for name in names if _may_follow(state, job, name)), None)
-        plain = not (job.spec.stdin or job.spec.bundle or lease_of(job, state.policy))
-        plain = plain and not any(pool.by_day for pool in state.quotas.pools(job))  # it is not known when they start
-        if before is None or not plain or not rights.admits(state, job):
+        if before is None or not is_plain(job, lease_of(job, state.policy)):
+            return
+        if any(pool.by_day for pool in state.quotas.pools(job)):  # the hours count from a start that is not known
+            return
+        if not rights.admits(state, job):
             return
         _give(state, line, job, state.allocations[before])
 
 
 def _first(state: GridState) -> Line | None:
     """The line to be served first; None: none waits that could be."""
-    for priority in CLASSES_IN_ORDER:
+    for priority in scheduler.CLASSES_IN_ORDER:
         if (standing := state.queue.first(priority)) is not None:
             return state.queue.first_line(standing)
     return None
