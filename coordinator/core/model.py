@@ -113,7 +113,7 @@ class Earmark(msgspec.Struct, frozen=True, gc=False):
         return (Place(self.node, self.grant), *self.more)
 
 
-class Fate(StrEnum):
+class EndKind(StrEnum):
     """What the end of one member means for its gang."""
 
     DONE = "done"
@@ -137,7 +137,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     was unreachable then, which may have caused this end."""
 
     at: float
-    fate: Fate
+    kind: EndKind
     outcome: Outcome | None = None
     away: bool = False
 

@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core import ledger
 from distributed_grid.coordinator.core.commands import AckExits, Command, JobsSubmitted, Send
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import attempts, outcomes, successors
-from distributed_grid.coordinator.core.model import Allocation, Fate, GangPart, Job, Node
+from distributed_grid.coordinator.core.model import Allocation, EndKind, GangPart, Job, Node
 from distributed_grid.coordinator.core.nodes import agents
 from distributed_grid.coordinator.core.pipeline import Pipeline
 from distributed_grid.coordinator.core.placement import constraints, matching
@@ -197,7 +197,7 @@ def decide_about_a_gang_before_all_of_it_is_over(patch: Patch) -> None:
 
     def early(state: GridState, job: Job, allocation: Allocation, *rest: Any, **more: Any) -> None:
         part_over(state, job, allocation, *rest, **more)
-        if (part := outcomes.part_of(job)) is not None and part.fate is Fate.TO_RETRY:
+        if (part := outcomes.part_of(job)) is not None and part.kind is EndKind.TO_RETRY:
             for one in outcomes.gang_members(state, job):
                 if one.allocation in state.allocations:
                     state.move(state.allocations[one.allocation], JobState.ENDED)

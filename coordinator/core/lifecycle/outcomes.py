@@ -13,7 +13,7 @@ from distributed_grid.coordinator.core.model import (
     Attempt,
     Earmarked,
     Ended,
-    Fate,
+    EndKind,
     GangPart,
     Held,
     Job,
@@ -91,7 +91,7 @@ def requeue(state: GridState, job: Job, allocation: Allocation, text: str) -> No
     state.changed(job, allocation)
 
 
-ORIGINS = (Fate.NEVER_BEGAN, Fate.TAKEN_BACK, Fate.TO_RETRY, Fate.FAILED)
+ORIGINS = (EndKind.NEVER_BEGAN, EndKind.TAKEN_BACK, EndKind.TO_RETRY, EndKind.FAILED)
 """Ends of members that can be the reason why a gang ended; the others are none, or a consequence."""
 
 
@@ -136,15 +136,15 @@ def part_over(
     mates = [mate for one in gang_members(state, job) if (mate := state.allocations.get(one.allocation)) is not None]
     away = any(not _reachable(state, mate) for mate in mates if mate is not allocation)
     told = attempts.recorded_outcome(allocation, outcome) if outcome is not None else None
-    fate = _fate_of_part(job, allocation, outcome) if again else Fate.UNSURE
+    kind = _kind_of_end(job, allocation, outcome) if again else EndKind.UNSURE
     allocation.outcome = outcome
     state.move(allocation, State.ENDED)
-    state.become(job, GangPart(part=Part(state.now, fate, told, away), attempt=job.active.attempt), text)
+    state.become(job, GangPart(part=Part(state.now, kind, told, away), attempt=job.active.attempt), text)
     state.out.append(RecordAllocation(allocation))
     if len(mates) == 1:
         _decide_gang(state, gang_members(state, job))
         return
-    if fate is not Fate.DONE:
+    if kind is not EndKind.DONE:
         attempts.request_gang_stop(state, job, f"{job.id} of its gang: {text}", -1.0)
     state.waits_for(job, gang_reason(state, job))
     state.changed(job)
@@ -155,19 +155,19 @@ def _reachable(state: GridState, allocation: Allocation) -> bool:
     return node.state is NodeState.UP and node.synced
 
 
-def _fate_of_part(job: Job, allocation: Allocation, outcome: Outcome | None) -> Fate:
+def _kind_of_end(job: Job, allocation: Allocation, outcome: Outcome | None) -> EndKind:
     """What the end of a member means for its gang."""
     if outcome is None:
-        return Fate.NEVER_BEGAN
+        return EndKind.NEVER_BEGAN
     if outcome.cause is Cause.EXITED and outcome.code == 0:
-        return Fate.DONE
+        return EndKind.DONE
     if attempts.RETRY_CLASSES.get(outcome.cause) is RetryOn.LOST:  # also where it had been told to end with the others
-        return Fate.TO_RETRY if attempts.may_retry(job, outcome) else Fate.FAILED
+        return EndKind.TO_RETRY if attempts.may_retry(job, outcome) else EndKind.FAILED
     if allocation.stop is not None and allocation.stop.cause == Cause.GANG.value:
-        return Fate.ENDED
+        return EndKind.ENDED
     if attempts.was_taken_back(job, allocation, outcome):
-        return Fate.TAKEN_BACK
-    return Fate.TO_RETRY if attempts.wants_retry(job, allocation, outcome) else Fate.FAILED
+        return EndKind.TAKEN_BACK
+    return EndKind.TO_RETRY if attempts.wants_retry(job, allocation, outcome) else EndKind.FAILED
 
 
 def waiting_over(state: GridState, job: Job, outcome: Outcome, text: str) -> None:
@@ -177,9 +177,9 @@ def waiting_over(state: GridState, job: Job, outcome: Outcome, text: str) -> Non
         for one in whole:  # some may have run in an earlier attempt
             began = one.retried > 0 or one.taken_back > 0
             conclude(state, one, replace(outcome, started=outcome.started or began), text=text)
-    elif (part := part_of(job)) is not None and part.fate not in (Fate.DONE, Fate.FAILED, Fate.UNSURE):
+    elif (part := part_of(job)) is not None and part.kind not in (EndKind.DONE, EndKind.FAILED, EndKind.UNSURE):
         began = part.outcome is not None and part.outcome.started
-        part = Part(state.now, Fate.FAILED, replace(outcome, started=outcome.started or began))
+        part = Part(state.now, EndKind.FAILED, replace(outcome, started=outcome.started or began))
         state.become(job, replace(job.phase, part=part))
         state.changed(job)
 
@@ -192,14 +192,14 @@ def _decide_gang(state: GridState, whole: list[Job]) -> None:
     first = _first_ended(whole)
     parts = [part for one in whole if (part := part_of(one)) is not None]
     cancelled = any(part.outcome is not None and part.outcome.cause is Cause.CANCELLED for part in parts)
-    unsure = any(part.fate is Fate.UNSURE for part in parts)
+    unsure = any(part.kind is EndKind.UNSURE for part in parts)
     part = part_of(first) if first is not None else None
     if first is not None and part is not None and not cancelled and not unsure:
         request = _gang_request_after(state, first, part)
     else:
         request = None
     if first is not None and part is not None and request is not None:
-        _requeue_gang(state, whole, first, part.fate, request)
+        _requeue_gang(state, whole, first, part.kind, request)
     else:
         for one in whole:
             conclude(state, one, _outcome_of_member(one, first, cancelled))
@@ -207,9 +207,9 @@ def _decide_gang(state: GridState, whole: list[Job]) -> None:
 
 def _gang_request_after(state: GridState, first: Job, part: Part) -> Request | None:
     """The request of the next attempt of a gang; None: it ends."""
-    if part.fate is Fate.FAILED:
+    if part.kind is EndKind.FAILED:
         return None
-    if part.fate is not Fate.TO_RETRY or part.outcome is None:
+    if part.kind is not EndKind.TO_RETRY or part.outcome is None:
         return first.request
     request = request_after(state, first, part.outcome)
     return request if request is not None and can_fit(state, request) >= request.gang else None
@@ -219,9 +219,9 @@ def _first_ended(whole: list[Job]) -> Job | None:
     """The member whose end ended the gang: first one that never began, since it may have made the others fail; and a
     member on a lost node before those that failed while that was unreachable."""
     found = [
-        (part.fate is not Fate.NEVER_BEGAN, part.away, part.at, one.index, one)
+        (part.kind is not EndKind.NEVER_BEGAN, part.away, part.at, one.index, one)
         for one in whole
-        if (part := part_of(one)) is not None and part.fate in ORIGINS
+        if (part := part_of(one)) is not None and part.kind in ORIGINS
     ]
     return min(found, key=lambda one: one[:4])[4] if found else None
 
@@ -234,15 +234,15 @@ def _outcome_of_member(job: Job, first: Job | None, cancelled: bool) -> Outcome:
     return Outcome(cause=cause, text=because, started=job.retried > 0 or job.taken_back > 0)
 
 
-def _requeue_gang(state: GridState, whole: list[Job], first: Job, fate: Fate, request: Request) -> None:
+def _requeue_gang(state: GridState, whole: list[Job], first: Job, kind: EndKind, request: Request) -> None:
     """Requeue all members, with the turn of the first."""
     again = f"; to be run again{with_more(first.request, request)} ({first.retried + 1} of {request.retries})"
-    text = f"its gang waits again, since {first.id} {_FATES_IN_WORDS[fate]}{again if fate is Fate.TO_RETRY else ''}"
+    text = f"its gang waits again, since {first.id} {_KINDS_IN_WORDS[kind]}{again if kind is EndKind.TO_RETRY else ''}"
     for one in whole:
         part = part_of(one)
-        one.retried += fate is Fate.TO_RETRY
+        one.retried += kind is EndKind.TO_RETRY
         began = part is not None and part.outcome is not None and part.outcome.started
-        one.taken_back += fate is not Fate.TO_RETRY and began
+        one.taken_back += kind is not EndKind.TO_RETRY and began
         one.request = request
         state.become(one, Queued() if leads_gang(one) else Held(), text)
         if leads_gang(one):
@@ -250,10 +250,10 @@ def _requeue_gang(state: GridState, whole: list[Job], first: Job, fate: Fate, re
         state.changed(one)
 
 
-_FATES_IN_WORDS = {
-    Fate.NEVER_BEGAN: "could not begin",
-    Fate.TAKEN_BACK: "lost its place",
-    Fate.TO_RETRY: "has ended",
+_KINDS_IN_WORDS = {
+    EndKind.NEVER_BEGAN: "could not begin",
+    EndKind.TAKEN_BACK: "lost its place",
+    EndKind.TO_RETRY: "has ended",
 }
 
 
@@ -289,7 +289,7 @@ def check_gang(state: GridState, whole: list[Job], count: int) -> None:
     assert len(nodes) == len(holding), f"two members of the gang {name} are on one node"
     for one in whole:
         assert (part_of(one) is None) == (one in holding), f"{one.id} holds something and is over, or neither"
-    broken = any((part := part_of(one)) is not None and part.fate is not Fate.DONE for one in whole)
+    broken = any((part := part_of(one)) is not None and part.kind is not EndKind.DONE for one in whole)
     for one in holding:
         asked = state.allocations[one.allocation].stop
         assert asked is not None or not broken, f"{one.id} goes on, though a part of its gang is over"

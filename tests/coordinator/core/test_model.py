@@ -14,7 +14,7 @@ from distributed_grid.coordinator.core.model import (
     Earmark,
     Earmarked,
     Ended,
-    Fate,
+    EndKind,
     GangPart,
     Held,
     Job,
@@ -32,7 +32,7 @@ EXAMPLES: dict[type, Phase] = {
     Queued: Queued(reason=Reason("Resources", "needs 1 cpu")),
     Held: Held(after=(Condition("j-b", After.ENDED),)),
     Earmarked: Earmarked(kept=Earmark("n1", Grant((0,)), 9.0)),
-    GangPart: GangPart(part=Part(3.0, Fate.DONE, OK), attempt=PLACE),
+    GangPart: GangPart(part=Part(3.0, EndKind.DONE, OK), attempt=PLACE),
     Active: Active(state=State.RUNNING, attempt=PLACE, suspended=Suspension(3.0, "busy")),
     Ended: Ended(outcome=OK, at=4.0, attempt=PLACE),
 }
