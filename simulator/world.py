@@ -247,8 +247,8 @@ class World:
         room = node.room
         if room is None or room.whole != machine.plan.cores or room.whole_gpus != machine.plan.gpus:
             return name, "not all of it is to be had, though nobody uses it"
-        if node.strays or node.counting:
-            return name, f"{', '.join([*node.strays, *node.counting])} is held against it"
+        if node.orphans or node.counting:
+            return name, f"{', '.join([*node.orphans, *node.counting])} is held against it"
         return None
 
 

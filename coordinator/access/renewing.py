@@ -129,7 +129,7 @@ class Renewals:
     def _busy(self, name: str) -> bool:
         """Whether something of the grid runs, or may run, on the node of this name."""
         node = self._nodes.get(name)
-        return node is not None and bool(node.allocations or node.strays)
+        return node is not None and bool(node.allocations or node.orphans)
 
     def _judge(self, shown: Presented) -> None:
         """Raise GridError if this certificate may not be renewed by its key alone."""

@@ -165,7 +165,7 @@ def _check_node(state: GridState, node: Node) -> None:
     room = node.room
     if room is None:
         return
-    known = node.allocations.keys() | node.strays.keys()
+    known = node.allocations.keys() | node.orphans.keys()
     assert node.counting.keys() <= known, f"{name} counts what it does not hold: {list(node.counting)}"
     for core, milli in room.cores.items():
         held = cores.get(core, 0)

@@ -236,7 +236,7 @@ class Ledger:
             if (node := state.nodes.get(event.node)) is None:
                 return []
             node.heard, node.sample = now, event.sample
-            if event.at and not node.strays:  # what was given up there is to end
+            if event.at and not node.orphans:  # what was given up there is to end
                 state.out.append(Send(event.node, Renewed(event.at)))
             if node.state is NodeState.UP:
                 return state.take_out() if event.at else []

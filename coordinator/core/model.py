@@ -455,7 +455,7 @@ class Node:
     """What is left of the offer; None without one."""
     counting: dict[str, None] = field(default_factory=dict)
     """The allocations that the offer has already taken off."""
-    strays: dict[str, Grant] = field(default_factory=dict)
+    orphans: dict[str, Grant] = field(default_factory=dict)
     """Grants of allocations that were ended here when the node was lost, and may still run there."""
     synced: bool = False
     """Whether the agent has sent its inventory in this session."""

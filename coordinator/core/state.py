@@ -115,7 +115,7 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Gives:
+class PreemptibleCache:
     """Cache of what preemption could free on each node, valid while the node has the same allocations. Their number and
     the last one tell that, since allocations are only appended."""
 
@@ -123,7 +123,7 @@ class Gives:
     """By node: number of allocations, the last one, the cores, memory and GPUs that may be freed, and the time of the
     newest grant among these."""
 
-    def told(self, node: str) -> None:
+    def invalidate(self, node: str) -> None:
         """An allocation of this node was told to stop."""
         self.known.pop(node, None)
 
@@ -140,7 +140,7 @@ class Book:
     """Lost work of the last hour: time, core-seconds."""
     said: dict[Request, str] = field(default_factory=dict)
     """Why nobody is preempted for a request, as last found; for explanations only."""
-    gives: Gives = field(default_factory=Gives, compare=False)
+    preemptible: PreemptibleCache = field(default_factory=PreemptibleCache, compare=False)
 
     def remember(self, receipts: Iterable[Receipt]) -> None:
         """Restore the lost work from receipts."""
@@ -569,7 +569,7 @@ class GridState:
             node.room = None
             node.counting = {}
         else:
-            held = {one.id: one.grant for one in node.allocations.values()} | node.strays
+            held = {one.id: one.grant for one in node.allocations.values()} | node.orphans
             node.counting = dict.fromkeys(name for name in offer.counting if name in held)
             room = Room.of(node.facts, offer, node.closed)
             if held:

@@ -21,7 +21,7 @@ EACH = 12
 """Questions to one state."""
 MEMOS = {"_kinds", "_everything", "_entries"}
 """What the index remembers of what follows from the rest, so that it need not be worked out again: as `GridState.ever`
-and `Book.gives` do."""
+and `Book.preemptible` do."""
 
 
 def fingerprint(ledger: Ledger) -> Any:

@@ -197,7 +197,7 @@ def _request_stop(state: GridState, allocation: Allocation, cause: Cause, text: 
         return False
     allocation.stopped = state.now
     allocation.stop = Stop(allocation=allocation.id, grace=grace, cause=cause.value, text=text)
-    state.preempting.gives.told(allocation.node)
+    state.preempting.preemptible.invalidate(allocation.node)
     job, node = state.jobs[allocation.job], state.nodes[allocation.node]
     # It is LOST also on a node that is back, from the resent launch until it has started.
     reached = node.synced and node.state is NodeState.UP and not may_be_alive_unknown(node.facts, allocation)

@@ -131,7 +131,7 @@ def node_up(state: GridState, event: NodeUp) -> None:
     node.synced, node.offer = False, None
     if event.facts.unknown not in ("", before):
         state.out.append(Audit(event.facts.name, event.facts.unknown))
-    node.strays.clear()  # what was on its way on the old connection is gone; what runs is taken off the next offer
+    node.orphans.clear()  # what was on its way on the old connection is gone; what runs is taken off the next offer
     state.rebuild(node)
     arm(state, node)
 
@@ -201,7 +201,7 @@ def _give_up(state: GridState, node: Node) -> None:
         if allocation.state is not State.LOST:
             state.move(allocation, State.LOST, "")
         if allocation.id in node.allocations:
-            node.strays[allocation.id] = allocation.grant
+            node.orphans[allocation.id] = allocation.grant
         # Its lease ends nothing there where the node does not know of it.
         over = lease_expired(allocation, state.policy) and not may_be_alive_unknown(node.facts, allocation)
         after = "its lease has run out there" if over else "the job may have run on there"
@@ -411,7 +411,7 @@ def _stale(state: GridState, node: Node, message: Stale) -> None:
     allocation = _of(state, node, message.allocation)
     if allocation is None or allocation.started:
         state.out.append(Audit(node.facts.name, f"{message.allocation} answered stale, which was not awaited"))
-        _stray_over(state, node, message.allocation, returned=False)
+        _orphan_ended(state, node, message.allocation, returned=False)
         return
     if allocation.id not in node.ahead:
         quarantine.decline(state, node, message.device)
@@ -427,7 +427,7 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
     if allocation is None:
         if not take_unknown_result(state, node, message):
             state.out.append(Audit(node.facts.name, _ended_there(message.allocation, message.outcome)))
-        _stray_over(state, node, message.allocation, message.returned)
+        _orphan_ended(state, node, message.allocation, message.returned)
     else:
         if message.returned:
             node.counting.pop(allocation.id, None)  # so that the room grows by it
@@ -451,8 +451,8 @@ def _began(state: GridState, allocation: Allocation, seconds: float) -> float:
     return min(state.now, max(allocation.granted, state.now - seconds))
 
 
-def _stray_over(state: GridState, node: Node, name: str, returned: bool) -> None:
-    grant = node.strays.pop(name, None)
+def _orphan_ended(state: GridState, node: Node, name: str, returned: bool) -> None:
+    grant = node.orphans.pop(name, None)
     if grant is not None:
         if returned:
             node.counting.pop(name, None)

@@ -74,7 +74,7 @@ def _free(state: GridState, request: Request) -> dict[str, View]:
 def _large_enough(state: GridState, request: Request) -> list[tuple[float, str]]:
     """The nodes where free capacity and what candidates and stopping allocations hold add up to the request; those with
     the newest grant first."""
-    wanted, known = request.resources, state.preempting.gives.known
+    wanted, known = request.resources, state.preempting.preemptible.known
     found: list[tuple[float, str]] = []
     for name, node in state.nodes.items():
         held, room = node.allocations, node.room

@@ -39,7 +39,7 @@ class World:
         self.home = home
         self.pki = Pki.create(home / "pki", "0a1b", ["localhost"])
         self.audit = RequestLog(home / "audit.log")
-        node = Node(facts("lab1"), strays={"j-a.1": Grant()})  # something may run there still
+        node = Node(facts("lab1"), orphans={"j-a.1": Grant()})  # something may run there still
         self.renewals = Renewals(self.pki, self.audit, {"lab1": node, "lab2": Node(facts("lab2"))}, LogThrottle())
         self.url = ""
 

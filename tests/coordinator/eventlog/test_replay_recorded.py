@@ -15,7 +15,7 @@ from distributed_grid.coordinator.eventlog.replay import replay
 
 RECORDED = Path(__file__).with_name("recorded.tar.xz")
 LOGS = 14
-FIELDS: dict[str, str] = {"fate": "kind"}
+FIELDS: dict[str, str] = {"fate": "kind", "strays": "orphans"}
 """Fields of events, decisions and checkpoints that have another name now: old to new."""
 WORDS = {
     # Commit 90a616e says it only where some of the nodes are out of the question.
