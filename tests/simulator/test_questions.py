@@ -29,7 +29,7 @@ def fingerprint(ledger: Ledger) -> Any:
     heaps that are not true any more) is done first."""
     state = ledger.state
     index, queue = state.index, state.queue
-    where = dict(index.laid())
+    where = dict(index.flush())
     first = [(priority, queue.first(priority)) for priority in Priority]
     order = [list(queue.order[priority]) for priority in Priority]
     standings = [
@@ -40,7 +40,7 @@ def fingerprint(ledger: Ledger) -> Any:
     shelves = [
         (gpus, cores, list(row))
         for tier in index._tiers
-        for gpus, shelf in tier.shelves.items()
+        for gpus, shelf in tier.buckets.items()
         for cores, row in shelf.by_cores.items()
     ]
     left_out = MEMOS | {"affinity", "_nodes", "_tiers"}

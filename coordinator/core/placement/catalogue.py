@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.coordinator.core.placement.constraints import Known, Trait, has_trait, known, trait_of
-from distributed_grid.coordinator.core.placement.index import NO_GPUS, Accept, Index, Place
+from distributed_grid.coordinator.core.placement.index import NO_GPUS, Accept, Index, IndexKey
 from distributed_grid.coordinator.core.queue.queue import Key, key_of
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import Constraints, Local, Sign, same_model
@@ -215,11 +215,11 @@ class Catalogue(Index):
         self._owned: dict[str, dict[str, None]] = {}
         """The other nodes, by the users whose jobs they run."""
 
-    def lay(self, name: str, place: Place) -> None:
-        """Move a node to a place. With free GPUs its place in views may change even if this one does not, which only
+    def move(self, name: str, key: IndexKey) -> None:
+        """Move a node to a key. With free GPUs its key in views may change even if this one does not, which only
         has the largest part of shared GPUs."""
-        if self._where.get(name) != place or place[1] != NO_GPUS:
-            super().lay(name, place)
+        if self._index_keys.get(name) != key or key[1] != NO_GPUS:
+            super().move(name, key)
             self.touch(name)
 
     def drop(self, name: str) -> bool:
@@ -395,34 +395,34 @@ class Catalogue(Index):
         view = kind.views.get(pool)
         if view is None:
             view = kind.views[pool] = View()
-        where = self.laid()
+        where = self.flush()
         now = self._before + len(self._changes)
         if view.seen < self._before:
             view.index = Index()
             names = where if kind is self._everything else kind.members
-            view.index.fill((name, self._place_in(kind, name)) for name in names if self._belongs(name, kind, pool))
+            view.index.fill((name, self._key_in(kind, name)) for name in names if self._belongs(name, kind, pool))
         elif view.seen < now:
             changed, members = set(self._changes[view.seen - self._before :]), kind.members
             for name in changed if kind is self._everything else [name for name in changed if name in members]:
                 if self._belongs(name, kind, pool):
-                    view.index.lay(name, self._place_in(kind, name))
+                    view.index.move(name, self._key_in(kind, name))
                 else:
                     view.index.drop(name)
         view.seen = now
         return view.index
 
     def _belongs(self, name: str, kind: Kind, pool: Pool) -> bool:
-        if name not in self._where or (kind is not self._everything and name not in kind.members):
+        if name not in self._index_keys or (kind is not self._everything and name not in kind.members):
             return False
         return pool is Pool.ALL or bool(self._nodes[name].allocations) is (pool is Pool.IN_USE)
 
-    def _place_in(self, kind: Kind, name: str) -> Place:
-        place, trait = self._where[name], kind.trait
-        if trait is None or not trait.gpus or place[1] == NO_GPUS:
-            return place
+    def _key_in(self, kind: Kind, name: str) -> IndexKey:
+        key, trait = self._index_keys[name], kind.trait
+        if trait is None or not trait.gpus or key[1] == NO_GPUS:
+            return key
         room = self._nodes[name].room
         assert room is not None
-        return place[0], room.free_gpus(trait.gpu_model, trait.gpu_memory), *place[2:]
+        return key[0], room.free_gpus(trait.gpu_model, trait.gpu_memory), *key[2:]
 
 
 class Without:

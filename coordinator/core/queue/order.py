@@ -29,7 +29,7 @@ class Rest:
         self._number = 0
         self._heap: list[tuple[int, int, Line, Sequence[Entry], int]] = []
         """Turn, a number that breaks ties, line; and a heap with the line's place in it, below which others follow."""
-        for need, entries in queue.shelves(standing).items():
+        for need, entries in queue.lines_by_need(standing).items():
             if need is None or may_fit(need):
                 self._push(entries, 0)
         for line in standing.open:

@@ -19,8 +19,8 @@ from distributed_grid.protocol.jobs import After, Priority, Reason, Request, Sta
 from distributed_grid.protocol.resources import MILLI, Resources
 
 BLOCK = 512
-SHELVED = 64
-"""Number of entries of lines that are gone, beyond that of lines, from which on a standing's shelves are made anew."""
+STALE_MOST = 64
+"""Number of stale entries, beyond that of lines, from which on the heaps by need of a standing are made anew."""
 ALIKE_BITS = 4
 """Needs are rounded down to so many significant bits."""
 NOWHERE = (math.inf, 1 << 62)
@@ -84,7 +84,7 @@ class Standing:
     """A user's lines in a priority class, and the user's rank in it; the smallest is served first."""
 
     __slots__ = (
-        "blocks", "count", "included", "lines", "open", "place", "priority", "rank", "shelved", "shelves", "user"
+        "blocks", "count", "included", "lines", "open", "place", "priority", "rank", "by_need", "by_need_size", "user"
     )  # fmt: skip
 
     def __init__(self, user: str, priority: Priority) -> None:
@@ -102,11 +102,11 @@ class Standing:
         """The waiting turns, in blocks of `BLOCK` turns, so that `Queue.ahead` counts blocks and not jobs."""
         self.open: dict[Line, None] = {}
         """Its lines that are not blocked."""
-        self.shelves: dict[Resources | None, list[Entry]] | None = None
+        self.by_need: dict[Resources | None, list[Entry]] | None = None
         """Its lines by what they need (`need_of`), as heaps; None: not made yet. Every line that is not excluded is
         there, with a turn that is not after that of its first job; lines that are gone may be there, too."""
-        self.shelved = 0
-        """Number of entries in the shelves."""
+        self.by_need_size = 0
+        """Number of entries in these heaps."""
 
     def __lt__(self, other: "Standing") -> bool:
         """Breaks ties between entries with the same rank and turn, of which one is stale."""
@@ -168,27 +168,27 @@ class Queue:
         if not 0 <= line.entered <= turn:
             line.entered = turn
             heappush(standing.lines, (turn, line))
-            if standing.shelves is not None:
-                self._shelve(standing, turn, line)
+            if standing.by_need is not None:
+                self._add_by_need(standing, turn, line)
         if turn < standing.place[1]:
             self.enter(standing, turn)
 
-    def shelves(self, standing: Standing) -> dict[Resources | None, list["Entry"]]:
+    def lines_by_need(self, standing: Standing) -> dict[Resources | None, list["Entry"]]:
         """The lines of a standing by what they need, in heaps by turn."""
-        if standing.shelves is None:
-            standing.shelves, standing.shelved = {}, 0
+        if standing.by_need is None:
+            standing.by_need, standing.by_need_size = {}, 0
             for turn, line in standing.lines:
                 if turn == line.entered:
-                    self._shelve(standing, turn, line)
-        return standing.shelves
+                    self._add_by_need(standing, turn, line)
+        return standing.by_need
 
-    def _shelve(self, standing: Standing, turn: int, line: Line) -> None:
-        shelves = standing.shelves
-        assert shelves is not None
-        heappush(shelves.setdefault(need_of(line.request), []), (turn, line))
-        standing.shelved += 1
-        if standing.shelved > 2 * standing.included + SHELVED:  # made anew when they are needed next
-            standing.shelves = None
+    def _add_by_need(self, standing: Standing, turn: int, line: Line) -> None:
+        by_need = standing.by_need
+        assert by_need is not None
+        heappush(by_need.setdefault(need_of(line.request), []), (turn, line))
+        standing.by_need_size += 1
+        if standing.by_need_size > 2 * standing.included + STALE_MOST:  # made anew when they are needed next
+            standing.by_need = None
 
     def exclude(self, line: Line) -> None:
         """Take a line out of the order of service; its jobs keep their turns."""

@@ -76,7 +76,7 @@ class Twins(Grid):
 
 def assert_equal(one: Ledger, other: Ledger) -> None:
     assert encode(canonical(one)) == encode(canonical(other))
-    assert one.state.index.laid() == other.state.index.laid()
+    assert one.state.index.flush() == other.state.index.flush()
     one.check()
 
 
@@ -137,7 +137,7 @@ def test_every_field_of_what_it_is_made_of_is_kept() -> None:
     # A line by its jobs; of the queue everything follows from the lines and the ranks but for two.
     derived = {"request", "lasts", "operator", "standing", "heap", "count", "entered", "jobs"}
     assert {name.strip("_") for name in Line.__slots__} == derived ^ {*checkpoint.LineAt.__struct_fields__}
-    derived = {"user", "priority", "lines", "place", "count", "included", "blocks", "open", "shelves", "shelved"}
+    derived = {"user", "priority", "lines", "place", "count", "included", "blocks", "open", "by_need", "by_need_size"}
     assert set(Standing.__slots__) == derived | {"rank"}
     derived = {"turns", "_line_of", "order", "standings", "ranks"}
     assert set(vars(Queue())) == derived ^ {*checkpoint.QueueAt.__struct_fields__}

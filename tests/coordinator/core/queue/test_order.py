@@ -143,7 +143,7 @@ class Both:
 def test_a_pass_decides_as_one_that_visits_all_lines(seed: int, few: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(order, "FEW", few)
-        patch.setattr(queue, "SHELVED", few)
+        patch.setattr(queue, "STALE_MOST", few)
         both = Both(patch, random.Random(seed))
         for _ in range(60):
             both.play()
