@@ -1,0 +1,74 @@
+"""Pressure: how busy a node is, as one score from 0 to 1. It is made of one sample, or of the mean of several: of all
+use, and of what the node's owner uses alone. The owner's decides who may lend, since a node that is full of the grid's
+own jobs lends, and is not in need.
+"""
+
+import msgspec
+
+from distributed_grid.protocol.nodes import GpuSample, Sample
+
+CPU, MEMORY, GPU = 0.30, 0.30, 0.40
+"""The weights of the score; without a GPU those of CPU and memory are scaled to a sum of 1 (seed 001)."""
+_PERCENT = 100.0
+
+
+class Pressure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The parts, each from 0 to 1, and their weighted sum `score`. `gpu`: the mean over all GPUs; None: it has none."""
+
+    score: float
+    cpu: float = 0.0
+    memory: float = 0.0
+    gpu: float | None = None
+
+
+def weighted(cpu: float, memory: float, gpu: float | None) -> Pressure:
+    """The pressure with these parts. Parts outside of 0 to 1 are limited to it; NaN counts as 1: what is not known is
+    not idle."""
+    cpu, memory = _limited(cpu), _limited(memory)
+    if gpu is None:
+        return Pressure((CPU * cpu + MEMORY * memory) / (CPU + MEMORY), cpu, memory)
+    gpu = _limited(gpu)
+    return Pressure(CPU * cpu + MEMORY * memory + GPU * gpu, cpu, memory, gpu)
+
+
+def _limited(part: float) -> float:
+    return min(1.0, max(0.0, part)) if part == part else 1.0
+
+
+def of_all(sample: Sample, cores: int) -> Pressure:
+    """The pressure of all use on a node with so many cores."""
+    gpu = _mean([_use(one) for one in sample.gpus])
+    cpu = _part(sample.own_cpu + sample.foreign_cpu, cores)
+    return _waiting(sample, cpu, _part(sample.memory_own + sample.memory_foreign, sample.memory_total), gpu)
+
+
+def of_owner(sample: Sample, cores: int) -> Pressure:
+    """The pressure of what others than the grid's jobs use."""
+    gpu = _mean([_foreign_use(one) for one in sample.gpus])
+    return _waiting(sample, _part(sample.foreign_cpu, cores), _part(sample.memory_foreign, sample.memory_total), gpu)
+
+
+def _waiting(sample: Sample, cpu: float, memory: float, gpu: float | None) -> Pressure:
+    """With what the kernel tells of waiting (PSI): CPU and memory count at least the part of time in which programs of
+    others waited for them."""
+    told = sample.pressure
+    return weighted(max(cpu, told.get("cpu", 0.0) / _PERCENT), max(memory, told.get("memory", 0.0) / _PERCENT), gpu)
+
+
+def _part(used: float, total: float) -> float:
+    return used / total if total > 0 else 0.0
+
+
+def _use(gpu: GpuSample) -> float:
+    return 1.0 if gpu.error else gpu.utilisation / _PERCENT
+
+
+def _foreign_use(gpu: GpuSample) -> float:
+    """Utilisation is told for the whole device: it counts as the owner's unless all processes there are the grid's."""
+    if gpu.processes and all(one.own for one in gpu.processes):
+        return 0.0
+    return _use(gpu)
+
+
+def _mean(parts: list[float]) -> float | None:
+    return sum(parts) / len(parts) if parts else None
