@@ -18,7 +18,7 @@ from bench._store import fill
 from bench.ledger import facts, offer
 from distributed_grid.coordinator.api.submissions import new_ids
 from distributed_grid.coordinator.client import describe_job
-from distributed_grid.coordinator.core.commands import JobsSubmitted, NodeUp, Send, Told
+from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageReceived, NodeUp, Send
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.pipeline import Pipeline
@@ -49,8 +49,8 @@ class Played:
         self.snapshot = self.commit = 0.0
         self.launched: deque[str] = deque()
         self.node = facts(0, slots, 1 << 40, 0)
-        self.turn(NodeUp(self.node, "s"), Told(self.node.name, Inventory(known=())))
-        self.turn(Told(self.node.name, offer(self.node, slots, 1 << 40, 0)))
+        self.turn(NodeUp(self.node, "s"), MessageReceived(self.node.name, Inventory(known=())))
+        self.turn(MessageReceived(self.node.name, offer(self.node, slots, 1 << 40, 0)))
 
     def turn(self, *events: Any) -> None:
         """Hand these to the ledger, commit what it records, and take what it launches."""
@@ -88,11 +88,13 @@ class Played:
         name = self.node.name
         started: list[str] = []
         while self.launched or started:
-            ends = [Told(name, Exited(allocation=one, outcome=DONE, returned=True)) for one in started[:together]]
+            ends = [
+                MessageReceived(name, Exited(allocation=one, outcome=DONE, returned=True)) for one in started[:together]
+            ]
             del started[:together]
             starting = [self.launched.popleft() for _ in range(min(together, len(self.launched)))]
             started += starting
-            self.turn(*(Told(name, Started(allocation=one)) for one in starting), *ends)
+            self.turn(*(MessageReceived(name, Started(allocation=one)) for one in starting), *ends)
 
     def written(self) -> int:
         """Bytes of the log."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container
 from typing import Any
 
 from bench._common import percentile, report, ticking
-from distributed_grid.coordinator.core.commands import Heard, JobsSubmitted, NodeUp, Send, Told
+from distributed_grid.coordinator.core.commands import HeartbeatReceived, JobsSubmitted, MessageReceived, NodeUp, Send
 from distributed_grid.coordinator.core.explain import why
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Job, Placement
@@ -67,9 +67,9 @@ def grid(nodes: int, rng: random.Random) -> Ledger:
         gpus = rng.choice((0, 0, 0, 1, 2, 4, 8))
         of = facts(number, cores, cores * 4 * GIB, gpus)
         ledger.handle(NodeUp(of, "s"), 0.0)
-        ledger.handle(Told(of.name, Inventory(known=())), 0.0)
+        ledger.handle(MessageReceived(of.name, Inventory(known=())), 0.0)
         part = offer(of, rng.randint(0, cores), rng.randrange(cores * 4) * GIB, rng.randint(0, gpus))
-        ledger.handle(Told(of.name, part), 0.0)
+        ledger.handle(MessageReceived(of.name, part), 0.0)
     ledger.settle(0.0)
     return ledger
 
@@ -84,7 +84,11 @@ def lives(count: int, batch: int, watched: Container[str] = EVERYTHING) -> float
     Of the jobs that are `watched` a view is made with each change."""
     ledger = Ledger(watched=watched)
     of = facts(0, 64, 256 * GIB, 0)
-    for event in (NodeUp(of, "s"), Told(of.name, Inventory(known=())), Told(of.name, offer(of, 64, of.memory, 0))):
+    for event in (
+        NodeUp(of, "s"),
+        MessageReceived(of.name, Inventory(known=())),
+        MessageReceived(of.name, offer(of, 64, of.memory, 0)),
+    ):
         ledger.handle(event, 0.0)
     events = 0
     begin = time.perf_counter()
@@ -96,10 +100,10 @@ def lives(count: int, batch: int, watched: Container[str] = EVERYTHING) -> float
         launched = [c.message.allocation for c in out if isinstance(c, Send) and isinstance(c.message, Launch)]
         assert len(launched) == batch
         for name in launched:
-            ledger.handle(Told(of.name, Started(allocation=name)), 1.0)
+            ledger.handle(MessageReceived(of.name, Started(allocation=name)), 1.0)
         ledger.settle(1.0)
         for name in launched:
-            ledger.handle(Told(of.name, Exited(allocation=name, outcome=done, returned=True)), 1.0)
+            ledger.handle(MessageReceived(of.name, Exited(allocation=name, outcome=done, returned=True)), 1.0)
         ledger.settle(1.0)
         events += 3 * batch
     assert not ledger.state.jobs
@@ -110,7 +114,7 @@ def heartbeats(ledger: Ledger, count: int) -> float:
     """Seconds a heartbeat costs, with a settle for every 64."""
     names = list(ledger.state.nodes)
     sample = Sample(at=1.0)
-    events = [Heard(names[number % len(names)], sample) for number in range(count)]
+    events = [HeartbeatReceived(names[number % len(names)], sample) for number in range(count)]
     begin = time.perf_counter()
     for number, event in enumerate(events):
         ledger.handle(event, 1.0)
@@ -140,7 +144,11 @@ def full(kinds: int, users: int = 1, queued: int = QUEUED) -> Ledger:
     """A ledger with a queue of jobs of so many kinds, the last of which asks for least, and one node that is full."""
     ledger = Ledger()
     of = facts(0, 4, 16 * GIB, 0)
-    for event in (NodeUp(of, "s"), Told(of.name, Inventory(known=())), Told(of.name, offer(of, 0, 0, 0))):
+    for event in (
+        NodeUp(of, "s"),
+        MessageReceived(of.name, Inventory(known=())),
+        MessageReceived(of.name, offer(of, 0, 0, 0)),
+    ):
         ledger.handle(event, 0.0)
     requests = [Request(Resources(MILLI, LEAST + kinds - 1 - kind)) for kind in range(kinds)]
     ledger.handle(JobsSubmitted(1, tuple(job(n, requests[n % kinds], f"u{n % users}") for n in range(queued))), 0.0)
@@ -152,7 +160,7 @@ def a_pass(ledger: Ledger, memory: int) -> tuple[float, list[str]]:
     """Seconds of a pass after the node has grown by a core and so much memory, and the jobs that were granted."""
     name = next(iter(ledger.state.nodes))
     of = ledger.state.nodes[name].facts
-    ledger.handle(Told(name, offer(of, 1, memory, 0)), 0.1)
+    ledger.handle(MessageReceived(name, offer(of, 1, memory, 0)), 0.1)
     begin = time.perf_counter()
     out = ledger.settle(0.1)
     took = time.perf_counter() - begin

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench._common import percentile, report, ticking
 from bench.ledger import job
-from distributed_grid.coordinator.core.commands import JobsSubmitted, NodeUp, Told
+from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageReceived, NodeUp
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Placement
 from distributed_grid.coordinator.core.placement.matching import place
@@ -58,7 +58,11 @@ def grid(rng: random.Random) -> Ledger:
     ledger = Ledger()
     for number in range(NODES):
         of = node(number, rng)
-        for event in (NodeUp(of, "s"), Told(of.name, Inventory(known=())), Told(of.name, offer(of, rng))):
+        for event in (
+            NodeUp(of, "s"),
+            MessageReceived(of.name, Inventory(known=())),
+            MessageReceived(of.name, offer(of, rng)),
+        ):
             ledger.handle(event, 0.0)
     ledger.settle(0.0)
     return ledger
@@ -163,7 +167,7 @@ def measure() -> dict[str, Any]:
         }
     name = next(iter(ledger.state.nodes))
     begin = time.perf_counter()
-    ledger.handle(Told(name, offer(ledger.state.nodes[name].facts, rng)), 0.5)
+    ledger.handle(MessageReceived(name, offer(ledger.state.nodes[name].facts, rng)), 0.5)
     ledger.settle(0.5)
     took = time.perf_counter() - begin
     return {

@@ -7,7 +7,7 @@ import time
 
 from bench._common import report, ticking
 from bench.ledger import facts, job, offer
-from distributed_grid.coordinator.core.commands import JobsSubmitted, NodeUp, Told
+from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageReceived, NodeUp
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.preemption.execute import foresee
@@ -27,14 +27,18 @@ def full(rng: random.Random) -> Ledger:
     ledger = Ledger(policy=Policy(suspect_after=1e9, disconnected_after=2e9))
     for number in range(NODES):
         of = facts(number, CORES, CORES * 4 * GIB, 0)
-        for event in (NodeUp(of, "s"), Told(of.name, Inventory(known=())), Told(of.name, offer(of, CORES, GIB, 0))):
+        for event in (
+            NodeUp(of, "s"),
+            MessageReceived(of.name, Inventory(known=())),
+            MessageReceived(of.name, offer(of, CORES, GIB, 0)),
+        ):
             ledger.handle(event, 0.0)
     half = Request(Resources(CORES * MILLI // 2), Priority.LOW)
     for number in range(2 * NODES):
         ledger.handle(JobsSubmitted(1, (job(number, half),)), 0.0)
     ledger.settle(0.0)
     for at, allocation in sorted((rng.uniform(1.0, 60.0), one) for one in ledger.state.allocations):
-        ledger.handle(Told(ledger.state.allocations[allocation].node, Started(allocation=allocation)), at)
+        ledger.handle(MessageReceived(ledger.state.allocations[allocation].node, Started(allocation=allocation)), at)
     ledger.settle(60.0)
     return ledger
 

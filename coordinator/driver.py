@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from distributed_grid.coordinator.core.commands import Command, Event, Heard, Record
+from distributed_grid.coordinator.core.commands import Command, Event, HeartbeatReceived, Record
 from distributed_grid.coordinator.core.pipeline import NEVER, Mutator, Pipeline
 from distributed_grid.coordinator.core.rollback import CHOOSE, loss_words
 from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed
@@ -139,14 +139,14 @@ class Driver:
             self._turn_due = True
             self._loop.call_soon(self._turn)
 
-    def hear(self, event: Heard) -> None:
+    def heartbeat(self, event: HeartbeatReceived) -> None:
         """A heartbeat has come. Where nothing is queued before it, it is a turn of its own, at once: nearly always
         without consequence."""
         if self._turn_due or self._pipeline.queue or self.failed.done() or self._closing:
             self.put(event)
             return
         try:
-            followed = self._pipeline.hear(event, self._clock())
+            followed = self._pipeline.heartbeat(event, self._clock())
         except Exception as error:
             self._broken(error)
             return

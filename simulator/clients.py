@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import (
     Accepted,
-    DrainAsked,
+    DrainRequested,
     Granted,
     Rejected,
     RightsSet,
-    UndrainAsked,
+    UndrainRequested,
 )
 from distributed_grid.coordinator.core.model import Condition, Held, Job
 from distributed_grid.protocol.jobs import JobSpec, Request
@@ -160,7 +160,7 @@ class Operator:
         if (coordinator := self._at()) is not None:
             self.engine.note(f"{self.node} is to be drained, deadline {self._seconds:.1f} s")
             coordinator.order(
-                lambda token: DrainAsked(token, (self.node,), "op", deadline=self._seconds), self._heard_drained
+                lambda token: DrainRequested(token, (self.node,), "op", deadline=self._seconds), self._heard_drained
             )
         self.engine.later(ORDER_PATIENCE, None, self._drain)
 
@@ -211,7 +211,7 @@ class Operator:
             return
         if (coordinator := self._at()) is not None:
             self.engine.note(f"{self.node} is to be undrained")
-            coordinator.order(lambda token: UndrainAsked(token, (self.node,), "op"), self._heard_undrained)
+            coordinator.order(lambda token: UndrainRequested(token, (self.node,), "op"), self._heard_undrained)
         self.engine.later(ORDER_PATIENCE, None, self._undrain)
 
     def _heard_undrained(self, answer: Any) -> None:

@@ -12,17 +12,17 @@ import msgspec
 from distributed_grid.coordinator.core.commands import (
     Accepted,
     AckExits,
-    CancelAsked,
+    CancelRequested,
     Command,
     Event,
     Granted,
-    Heard,
+    HeartbeatReceived,
     JobsSubmitted,
+    MessageReceived,
     NodeDown,
     NodeUp,
     Rejected,
     Send,
-    Told,
 )
 from distributed_grid.coordinator.core.model import Condition, End, Group, Held, Job
 from distributed_grid.coordinator.core.pipeline import NEVER, Pipeline
@@ -252,9 +252,9 @@ class Coordinator(Driver):
             return
         for message in frame:
             if type(message) is Heartbeat:
-                self.put(Heard(name, message.sample, message.at))
+                self.put(HeartbeatReceived(name, message.sample, message.at))
             else:
-                self.put(Told(name, message))
+                self.put(MessageReceived(name, message))
 
     def heartbeat(self, wire: Wire, message: Heartbeat) -> bool:
         """One that arrives at once on a quiet wire, which nearly all do: a turn of its own, without the waiting. False
@@ -263,7 +263,7 @@ class Coordinator(Driver):
         if self.pipeline.queue or message.at or session is None or session.wire is not wire:
             return False
         wire.heard, wire.doubted = self.engine.now, False
-        self.pipeline.put(Heard(session.facts.name, message.sample))
+        self.pipeline.put(HeartbeatReceived(session.facts.name, message.sample))
         self._turn_now()
         return True
 
@@ -376,7 +376,7 @@ class Coordinator(Driver):
         elif self.pipeline.trouble:
             answer(Rejected(0, "unavailable", "the disk is in trouble"))
         else:
-            self.put(CancelAsked(self._expect(answer), (job,)))
+            self.put(CancelRequested(self._expect(answer), (job,)))
 
     def order(self, event: Callable[[int], Event], answer: Callable[[Any], None]) -> None:
         """An operator orders something; it is not heard before it is on disk."""

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core.commands import (
-    DrainAsked,
-    ForgetAsked,
-    LabelAsked,
+    DrainRequested,
+    LabelsRequested,
+    RemovalRequested,
     RightsSet,
-    SetAsked,
-    UndrainAsked,
+    SettingsRequested,
+    UndrainRequested,
 )
 from distributed_grid.coordinator.net.connection import Connection
 from distributed_grid.protocol import messages
@@ -132,7 +132,7 @@ Order = messages.DrainNodes | messages.UndrainNodes | messages.LabelNodes | mess
 
 def order(
     message: Order, user: str, token: Callable[[], int]
-) -> DrainAsked | UndrainAsked | LabelAsked | SetAsked | ForgetAsked:
+) -> DrainRequested | UndrainRequested | LabelsRequested | SettingsRequested | RemovalRequested:
     """The event for the ledger, with a `token` that is drawn once the request has been checked. Raises BadValue."""
     if not message.nodes:
         raise BadValue("no node is named", hint="see `grid nodes`")
@@ -142,20 +142,20 @@ def order(
         case messages.DrainNodes(nodes=nodes, deadline=deadline):
             if deadline > MOST or not math.isfinite(deadline):
                 raise BadValue(f"a deadline in {deadline:g} s cannot be used", hint="give seconds, below ten years")
-            return DrainAsked(token(), nodes, user, message.reason[:REASON_CHARS], deadline)
+            return DrainRequested(token(), nodes, user, message.reason[:REASON_CHARS], deadline)
         case messages.UndrainNodes(nodes=nodes):
-            return UndrainAsked(token(), nodes, user)
+            return UndrainRequested(token(), nodes, user)
         case messages.LabelNodes(nodes=nodes, labels=labels):
             check_labels(labels)
-            return LabelAsked(token(), nodes, labels, user)
+            return LabelsRequested(token(), nodes, labels, user)
         case messages.SetNodes(nodes=nodes, values=values, unset=unset):
             if not (values.given() or unset):
                 raise BadValue("nothing is to be set", hint="see `grid node set --help`")
             if others := [name for name in (*values.given(), *unset) if name not in ORDERED]:
                 raise BadValue(f"{others[0][:80]!r} is not set by orders", why=f"only {', '.join(ORDERED)} are")
-            return SetAsked(token(), nodes, values, unset, user)
+            return SettingsRequested(token(), nodes, values, unset, user)
         case messages.ForgetNodes(nodes=nodes):
-            return ForgetAsked(token(), nodes, user)
+            return RemovalRequested(token(), nodes, user)
 
 
 def rights(message: messages.SetRights, user: str, token: Callable[[], int]) -> RightsSet:

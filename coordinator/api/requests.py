@@ -35,11 +35,11 @@ from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
     Accepted,
-    CancelAsked,
-    ExtendAsked,
+    CancelRequested,
+    ExtensionRequested,
     Granted,
     Rejected,
-    SignalAsked,
+    SignalRequested,
 )
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.queue import rights as core_rights
@@ -297,14 +297,14 @@ class Requests:
             return
         self._driver.trouble.refuse()  # a cancel is on disk before it takes effect
         token = self._answer_plainly(asked)
-        self._driver.put(CancelAsked(token, tuple(live), message.reason[:REASON_CHARS], message.grace))
+        self._driver.put(CancelRequested(token, tuple(live), message.reason[:REASON_CHARS], message.grace))
 
     def _signal(self, asked: AuditedRequest, client: Client, sight: Visibility, message: messages.SignalJob) -> None:
         if not 1 <= message.signal <= 64:
             raise BadValue(f"there is no signal {message.signal}", hint="1 to 64")
         job = self._lookup.single(sight, message.job)
         self._driver.trouble.refuse()
-        self._driver.put(SignalAsked(self._answer_plainly(asked), job, message.signal))
+        self._driver.put(SignalRequested(self._answer_plainly(asked), job, message.signal))
 
     async def _boost(
         self,
@@ -323,7 +323,7 @@ class Requests:
             case messages.ExtendBoost():
                 job = self._lookup.single(sight, message.boost)
                 self._driver.trouble.refuse()
-                self._driver.put(ExtendAsked(self._answer_plainly(asked), job, message.seconds))
+                self._driver.put(ExtensionRequested(self._answer_plainly(asked), job, message.seconds))
             case messages.ListBoosts():
                 shown = await self._boosts.shown(message, sight, self._lookup.views)
                 self._reply(client, boost_page(shown, message.past))

@@ -36,7 +36,8 @@ from distributed_grid.coordinator.core.commands import (
     Alarm,
     Configure,
     Granted,
-    Heard,
+    HeartbeatReceived,
+    MessageReceived,
     NodeDown,
     NodeUp,
     Over,
@@ -44,7 +45,6 @@ from distributed_grid.coordinator.core.commands import (
     Rejected,
     Reserve,
     Send,
-    Told,
     Unreserve,
 )
 from distributed_grid.coordinator.core.state import GridState
@@ -279,7 +279,7 @@ class Server:
                 return False
             if self._driver.crowded or words.take(1, clock()) > 0:
                 return False
-            self._driver.hear(Heard(name, message.sample, message.at))
+            self._driver.heartbeat(HeartbeatReceived(name, message.sample, message.at))
             return True
 
         connection.at_once(beat)
@@ -299,13 +299,13 @@ class Server:
                             raise BadFrame("a second inventory on one connection")
                         told = True
                     if type(message) is messages.Heartbeat:
-                        self._driver.put(Heard(name, message.sample, message.at))
+                        self._driver.put(HeartbeatReceived(name, message.sample, message.at))
                     elif type(message) is messages.WantCertificate:
                         connection.send(self._access.renew(connection, message))
                     else:
                         if type(message) is messages.InEffect:
                             self._settings.told(agent, message)
-                        self._driver.put(Told(name, self._contradictions.told(name, message)))
+                        self._driver.put(MessageReceived(name, self._contradictions.told(name, message)))
                 if self._driver.crowded:
                     await self._driver.room()
         finally:

@@ -55,7 +55,7 @@ class NodeDown(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True)
     session: str
 
 
-class Heard(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+class HeartbeatReceived(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A heartbeat. `at`: when it was sent, on the node's own clock, where it asks for its leases to be renewed."""
 
     node: str
@@ -63,7 +63,7 @@ class Heard(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     at: float = 0.0
 
 
-class Told(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+class MessageReceived(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A message from the agent of this node about its offer or allocations."""
 
     node: str
@@ -81,7 +81,7 @@ class JobsSubmitted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=
     groups: tuple[Group, ...] = ()
 
 
-class CancelAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+class CancelRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A user (or the grid) cancels these jobs; `grace` below zero: the job's own."""
 
     token: int
@@ -90,7 +90,7 @@ class CancelAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tr
     grace: float = -1.0
 
 
-class SignalAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+class SignalRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A user wants a signal sent to a running job."""
 
     token: int
@@ -108,7 +108,7 @@ class Tick(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Time has passed."""
 
 
-class DrainAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+class DrainRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The operator `by` this name drains these nodes: no new jobs, and after `deadline` seconds the rest is stopped
     (below zero: never)."""
 
@@ -119,7 +119,7 @@ class DrainAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tru
     deadline: float = -1.0
 
 
-class UndrainAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+class UndrainRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The operator ends the drain of these nodes."""
 
     token: int
@@ -127,7 +127,7 @@ class UndrainAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=T
     by: str = ""
 
 
-class LabelAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+class LabelsRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The operator sets labels of these nodes; None removes one."""
 
     token: int
@@ -136,7 +136,7 @@ class LabelAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tru
     by: str = ""
 
 
-class SetAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+class SettingsRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The operator sets what these nodes lend at most; settings named in `unset` are as configured again."""
 
     token: int
@@ -146,7 +146,7 @@ class SetAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True)
     by: str = ""
 
 
-class ForgetAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+class RemovalRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The operator removes these nodes from the grid."""
 
     token: int
@@ -161,7 +161,7 @@ class NodeDoubted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tr
     found: str
 
 
-class RayLooked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+class RayReported(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The resources of Ray on these nodes (None: none any more); or the `trouble` because of which they are unknown."""
 
     nodes: dict[str, OnRay | None]
@@ -181,21 +181,21 @@ class ReserveRefused(msgspec.Struct, frozen=True, gc=False, tag=True, array_like
     why: str
 
 
-class Joined(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+class RayletJoined(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The raylet of this allocation has joined Ray as its node of this id, with all resources."""
 
     allocation: str
     node: str
 
 
-class Left(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+class RayletLeft(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The raylet of this allocation has left Ray; `why` is for its submitter."""
 
     allocation: str
     why: str
 
 
-class ExtendAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+class ExtensionRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A user extends a boost by so many seconds."""
 
     token: int
@@ -223,22 +223,22 @@ class RightsSet(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True
 Event = (
     NodeUp
     | NodeDown
-    | Heard
-    | Told
+    | HeartbeatReceived
+    | MessageReceived
     | JobsSubmitted
-    | CancelAsked
-    | SignalAsked
+    | CancelRequested
+    | SignalRequested
     | Hold
     | Tick
-    | DrainAsked
-    | UndrainAsked
-    | LabelAsked
-    | SetAsked
-    | Joined
-    | Left
-    | ExtendAsked
-    | ForgetAsked
-    | RayLooked
+    | DrainRequested
+    | UndrainRequested
+    | LabelsRequested
+    | SettingsRequested
+    | RayletJoined
+    | RayletLeft
+    | ExtensionRequested
+    | RemovalRequested
+    | RayReported
     | Reserved
     | ReserveRefused
     | LossFound

@@ -12,32 +12,31 @@ import msgspec
 
 from distributed_grid.coordinator.core import checks, views
 from distributed_grid.coordinator.core.commands import (
-    CancelAsked,
+    CancelRequested,
     Command,
-    DrainAsked,
+    DrainRequested,
     Event,
-    ExtendAsked,
-    ForgetAsked,
-    Heard,
+    ExtensionRequested,
+    HeartbeatReceived,
     Hold,
     JobsSubmitted,
-    Joined,
-    LabelAsked,
-    Left,
+    LabelsRequested,
     LossFound,
+    MessageReceived,
     NodeDoubted,
     NodeDown,
     NodeUp,
-    RayLooked,
+    RayletJoined,
+    RayletLeft,
+    RayReported,
+    RemovalRequested,
     Reserved,
     ReserveRefused,
     RightsSet,
-    Send,
-    SetAsked,
-    SignalAsked,
+    SettingsRequested,
+    SignalRequested,
     Tick,
-    Told,
-    UndrainAsked,
+    UndrainRequested,
 )
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.lifecycle import boosts, outcomes, successors
@@ -51,9 +50,8 @@ from distributed_grid.coordinator.core.queue.queue import Waiters
 from distributed_grid.coordinator.core.queue.quotas import Spent
 from distributed_grid.coordinator.core.state import EVERYTHING, Facts, GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, State
-from distributed_grid.protocol.messages import Renewed
 from distributed_grid.protocol.messages.rights import Rights
-from distributed_grid.protocol.nodes import NodeFacts, NodeOrders, NodeState
+from distributed_grid.protocol.nodes import NodeFacts, NodeOrders
 
 
 def _hold(state: GridState, event: Hold) -> None:
@@ -68,22 +66,22 @@ def _tick(state: GridState, event: Tick) -> None:
 ON: dict[type, Callable[[GridState, Any], None]] = {
     NodeUp: agents.node_up,
     NodeDown: agents.node_down,
-    Heard: agents.heard,
-    Told: agents.told,
+    HeartbeatReceived: agents.heartbeat,
+    MessageReceived: agents.message,
     JobsSubmitted: admission.submit,
-    CancelAsked: admission.cancel,
-    SignalAsked: admission.signal,
+    CancelRequested: admission.cancel,
+    SignalRequested: admission.signal,
     Hold: _hold,
     Tick: _tick,
-    DrainAsked: operator.drain,
-    UndrainAsked: operator.undrain,
-    LabelAsked: operator.label,
-    SetAsked: operator.lend,
-    Joined: boosts.joined,
-    Left: boosts.left,
-    ExtendAsked: boosts.extend,
-    ForgetAsked: operator.forget,
-    RayLooked: ray.looked,
+    DrainRequested: operator.drain,
+    UndrainRequested: operator.undrain,
+    LabelsRequested: operator.label,
+    SettingsRequested: operator.lend,
+    RayletJoined: boosts.joined,
+    RayletLeft: boosts.left,
+    ExtensionRequested: boosts.extend,
+    RemovalRequested: operator.forget,
+    RayReported: ray.looked,
     Reserved: ray.reserved,
     ReserveRefused: ray.refused,
     LossFound: agents.loss_found,
@@ -232,14 +230,6 @@ class Ledger:
         state.now = now
         if state.quotas.counted:
             state.quotas.forget_used()
-        if type(event) is Heard:  # by far the most frequent, and nearly always without consequence
-            if (node := state.nodes.get(event.node)) is None:
-                return []
-            node.heard, node.sample = now, event.sample
-            if event.at and not node.orphans:  # what was given up there is to end
-                state.out.append(Send(event.node, Renewed(event.at)))
-            if node.state is NodeState.UP:
-                return state.take_out() if event.at else []
         ON[type(event)](state, event)
         follow(state)
         return state.take_out()

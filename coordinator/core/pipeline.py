@@ -103,7 +103,7 @@ class Pipeline:
         self.handling = None
         self.take(ledger.settle(now))
 
-    def hear(self, event: Event, now: float) -> bool:
+    def heartbeat(self, event: Event, now: float) -> bool:
         """A turn with one event, while none is queued. Returns whether commands came of it. Raises what the ledger
         raises."""
         self.handling = event

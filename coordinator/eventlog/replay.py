@@ -10,31 +10,31 @@ import msgspec
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.checkpoint import Checkpoint
 from distributed_grid.coordinator.core.commands import (
-    CancelAsked,
+    CancelRequested,
     Command,
-    DrainAsked,
+    DrainRequested,
     Event,
-    ExtendAsked,
-    ForgetAsked,
-    Heard,
+    ExtensionRequested,
+    HeartbeatReceived,
     Hold,
     JobsSubmitted,
-    Joined,
-    LabelAsked,
-    Left,
+    LabelsRequested,
     LossFound,
+    MessageReceived,
     NodeDoubted,
     NodeDown,
     NodeUp,
-    RayLooked,
+    RayletJoined,
+    RayletLeft,
+    RayReported,
+    RemovalRequested,
     Reserved,
     ReserveRefused,
     RightsSet,
-    SetAsked,
-    SignalAsked,
+    SettingsRequested,
+    SignalRequested,
     Tick,
-    Told,
-    UndrainAsked,
+    UndrainRequested,
     decisions,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -59,42 +59,44 @@ def event_words(event: Event) -> str:
             return f"{facts.name} came"
         case NodeDown(node):
             return f"the connection of {node} closed"
-        case Heard(node):
-            return f"{node} was heard"
-        case Told(node, message):
+        case HeartbeatReceived(node):
+            return f"{node} sent a heartbeat"
+        case MessageReceived(node, message):
             about = getattr(message, "allocation", "")
-            return f"{node} told {type(message).__name__.lower()}{f' of {about}' if about else ''}"
+            return f"{node} sent {type(message).__name__.lower()}{f' of {about}' if about else ''}"
         case JobsSubmitted(_, jobs):
             return f"{jobs[0].user} submitted {names([job.id for job in jobs])}" if jobs else "no jobs were submitted"
-        case CancelAsked(_, jobs, reason):
+        case CancelRequested(_, jobs, reason):
             return f"the end of {names(jobs)} was asked for{f': {reason}' if reason else ''}"
-        case SignalAsked(_, job, number):
+        case SignalRequested(_, job, number):
             return f"signal {number} for {job} was asked for"
         case Hold(on):
             return "the disk refused, nothing new is to start" if on else "the disk is well again"
         case Tick():
             return "time passed"
-        case DrainAsked(_, nodes, by, reason):
+        case DrainRequested(_, nodes, by, reason):
             return f"{by} drained {names(nodes)}{f': {reason}' if reason else ''}"
-        case UndrainAsked(_, nodes, by):
+        case UndrainRequested(_, nodes, by):
             return f"{by} undrained {names(nodes)}"
-        case LabelAsked(_, nodes, _, by):
+        case LabelsRequested(_, nodes, _, by):
             return f"{by} labelled {names(nodes)}"
-        case SetAsked(_, nodes, values, unset, by):
+        case SettingsRequested(_, nodes, values, unset, by):
             said = [f"{name} {value}" for name, value in values.given().items()] + [
                 f"{name} as configured" for name in unset
             ]
             return f"{by} set for {names(nodes)}: {', '.join(said)}"
-        case Joined(allocation, node):
+        case RayletJoined(allocation, node):
             return f"Ray showed {allocation} as node {node[:12]}"
-        case Left(allocation, why):
+        case RayletLeft(allocation, why):
             return f"{allocation} was not in Ray any more: {why}"
-        case ExtendAsked(_, job, seconds):
+        case ExtensionRequested(_, job, seconds):
             return f"{job} was to last {seconds:g} s longer"
-        case ForgetAsked(_, nodes, by):
+        case RemovalRequested(_, nodes, by):
             return f"{by} had {names(nodes)} forgotten"
-        case RayLooked(nodes, trouble):
-            return f"Ray could not be asked: {trouble}" if trouble else f"Ray told of its nodes on {names(list(nodes))}"
+        case RayReported(nodes, trouble):
+            return (
+                f"Ray could not be asked: {trouble}" if trouble else f"Ray reported its nodes on {names(list(nodes))}"
+            )
         case Reserved(allocation):
             return f"Ray reserved {allocation}"
         case ReserveRefused(allocation, why):
@@ -111,15 +113,15 @@ def event_words(event: Event) -> str:
 def event_concerns(event: Event, job: str) -> bool:
     """Whether the event is about this job."""
     match event:
-        case Told(_, message):
+        case MessageReceived(_, message):
             return str(getattr(message, "allocation", "")).rpartition(".")[0] == job
         case JobsSubmitted(_, jobs):
             return any(one.id == job for one in jobs)
-        case CancelAsked(_, jobs):
+        case CancelRequested(_, jobs):
             return job in jobs
-        case SignalAsked(_, name) | ExtendAsked(_, name):
+        case SignalRequested(_, name) | ExtensionRequested(_, name):
             return name == job
-        case Joined(allocation) | Left(allocation) | Reserved(allocation) | ReserveRefused(allocation):
+        case RayletJoined(allocation) | RayletLeft(allocation) | Reserved(allocation) | ReserveRefused(allocation):
             return allocation.rpartition(".")[0] == job
         case _:
             return False

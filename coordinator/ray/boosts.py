@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.coordinator.core.commands import Event, Joined, Left
+from distributed_grid.coordinator.core.commands import Event, RayletJoined, RayletLeft
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.views import Visibility
@@ -375,7 +375,7 @@ class BoostService:
                 shown = told
                 for job in self._awaited():
                     if (node := shown.get(job.id)) is not None and not differs(job, node):
-                        self._put(Joined(job.allocation, node.id))
+                        self._put(RayletJoined(job.allocation, node.id))
             if self._trouble:
                 await asyncio.sleep(SOON)
             else:  # where the bridge did not wait for them, we do
@@ -407,7 +407,7 @@ class BoostService:
         self._unseen = {allocation: self._unseen.get(allocation, now) for allocation in unseen}
         for allocation, since in self._unseen.items():
             if now >= since + UNSEEN:
-                self._put(Left(allocation, GONE))
+                self._put(RayletLeft(allocation, GONE))
 
     async def close(self) -> None:
         """End the bridge."""

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from distributed_grid.coordinator.core.commands import Event, RayLooked, Reserve, Reserved, ReserveRefused, Unreserve
+from distributed_grid.coordinator.core.commands import Event, RayReported, Reserve, Reserved, ReserveRefused, Unreserve
 from distributed_grid.coordinator.core.model import Allocation, Node, OnRay
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.ray.bridge_client import BOOSTS, JOBS, Bridge, NoRay
@@ -144,13 +144,13 @@ class RayReservations:
         found = matched(nodes, told)
         changed = {name: found.get(name) for name, node in nodes.items() if node.ray != found.get(name)}
         if changed or self._state.ray_trouble:
-            self._put(RayLooked(changed))
+            self._put(RayReported(changed))
 
     def _in_trouble(self, why: str) -> None:
         if why != self._trouble:
             self._trouble = why
             log.warning("ray cannot be asked", why=why)
-            self._put(RayLooked({}, why))
+            self._put(RayReported({}, why))
 
     async def _compare(self) -> None:
         """Release reservations of no job, and make lost ones again: a head that was restarted has forgotten them, and

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, NodeUp, Send, Told
+from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, MessageReceived, NodeUp, Send
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy
@@ -59,7 +59,7 @@ class Grid:
         self._out: list[Command] = []
         self._offers = 0
         for facts in self._facts:
-            for event in (NodeUp(facts, "s"), Told(facts.name, Inventory(known=()))):
+            for event in (NodeUp(facts, "s"), MessageReceived(facts.name, Inventory(known=()))):
                 self.ledger.handle(event, EPOCH)
             self._offer(facts, facts.cores, EPOCH)
         self.ledger.settle(EPOCH)
@@ -69,7 +69,7 @@ class Grid:
         self._offers += 1
         gpus = tuple(GpuOffer(gpu.uuid, gpu.index, gpu.model, gpu.memory, gpu.memory) for gpu in facts.gpus)
         offer = Offer(number=self._offers, expires_in=FOREVER, cores=cores, memory=facts.memory, gpus=gpus)
-        self._out += self.ledger.handle(Told(facts.name, offer), now)
+        self._out += self.ledger.handle(MessageReceived(facts.name, offer), now)
 
     def submit(self, jobs: Sequence[int], now: float) -> None:
         """One submission for each user, so that a refused one is one job's."""
@@ -121,7 +121,7 @@ class Grid:
         self._tell(self.ledger.state.allocations[name].node, Recalled(allocation=name, why=why), now)
 
     def _tell(self, node: str, message: Exited | Suspended | Recalled | Started, now: float) -> None:
-        self._out += self.ledger.handle(Told(node, message), EPOCH + now)
+        self._out += self.ledger.handle(MessageReceived(node, message), EPOCH + now)
 
     def decide(self, now: float) -> Decision:
         """Settle, and read who is launched and who is stopped."""

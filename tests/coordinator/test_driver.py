@@ -17,7 +17,7 @@ from distributed_grid.coordinator.core.commands import (
     Command,
     Event,
     Granted,
-    Heard,
+    HeartbeatReceived,
     Hold,
     RecordJob,
     Send,
@@ -115,8 +115,8 @@ async def until(there: Callable[[], object]) -> None:
             await asyncio.sleep(0.002)
 
 
-def beat(at: float = 0.0) -> Heard:
-    return Heard("n1", Sample(at=1.0), at)
+def beat(at: float = 0.0) -> HeartbeatReceived:
+    return HeartbeatReceived("n1", Sample(at=1.0), at)
 
 
 async def turns() -> None:
@@ -506,9 +506,9 @@ async def test_a_heartbeat_is_handled_at_once_and_settled(store: Counting) -> No
     renewed = Send("n1", Renewed(7.0))
     ledger = Scripted(lambda event: [renewed] if event.at else [])
     driver = driven(ledger, store, done.append)
-    driver.hear(beat())
+    driver.heartbeat(beat())
     assert (done, ledger.settled) == ([], 1)
-    driver.hear(beat(7.0))
+    driver.heartbeat(beat(7.0))
     assert (done, ledger.settled) == ([renewed], 2)
     await driver.close()
 
@@ -518,7 +518,7 @@ async def test_a_heartbeat_is_not_handled_before_what_came_before_it(store: Coun
     ledger = Scripted(lambda event: handled.append(event) or [])  # type: ignore[func-returns-value]
     driver = driven(ledger, store, lambda command: None)
     driver.put(Hold(True))
-    driver.hear(beat())
+    driver.heartbeat(beat())
     assert handled == []
     await turns()
     assert handled == [Hold(True), beat()]
@@ -534,7 +534,7 @@ async def test_a_deadline_that_a_heartbeat_brings_is_kept(store: Counting) -> No
         return []
 
     ledger.answer = armed
-    driver.hear(beat())
+    driver.heartbeat(beat())
     await until(lambda: ledger.ticks)
     await driver.close()
 
@@ -544,5 +544,5 @@ async def test_a_heartbeat_that_breaks_the_ledger_ends_the_driver(store: Countin
         raise AssertionError("impossible")
 
     driver = driven(Scripted(broken), store, lambda command: None)
-    driver.hear(beat())
+    driver.heartbeat(beat())
     assert isinstance(driver.failed.exception(), LedgerBroken)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import JobsSubmitted, NodeUp, Told
+from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageReceived, NodeUp
 from distributed_grid.coordinator.core.model import Attempt, Ended, Placement
 from distributed_grid.coordinator.core.policy import DEFAULT
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request
@@ -20,7 +20,7 @@ def waiting(first: Request, second: Request, users: tuple[str, str] = ("ann", "a
         ledger.handle(JobsSubmitted(number, (job(f"j{number}", request, float(number), user),)), float(number))
         ledger.settle(float(number))
     node = facts("n0", cores=2)
-    for event in (NodeUp(node, "s"), Told("n0", Inventory(())), Told("n0", offer(node))):
+    for event in (NodeUp(node, "s"), MessageReceived("n0", Inventory(())), MessageReceived("n0", offer(node))):
         ledger.handle(event, 3.0)
     return ledger
 

@@ -5,10 +5,10 @@ else a boost is a job like any other.
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import (
-    ExtendAsked,
+    ExtensionRequested,
     Granted,
-    Joined,
-    Left,
+    RayletJoined,
+    RayletLeft,
     RecordAllocation,
     RecordJob,
     Rejected,
@@ -62,7 +62,7 @@ def _join_within(state: GridState, allocation: Allocation) -> float:
     return boost.join_within if boost is not None else 0.0
 
 
-def joined(state: GridState, event: Joined) -> None:
+def joined(state: GridState, event: RayletJoined) -> None:
     """Ray shows the raylet with all of its resources: the boost is lent from now on."""
     allocation = state.allocations.get(event.allocation)
     if allocation is None or allocation.state is not State.STARTING or not allocation.started:
@@ -74,7 +74,7 @@ def joined(state: GridState, event: Joined) -> None:
     again(state, job)
 
 
-def left(state: GridState, event: Left) -> None:
+def left(state: GridState, event: RayletLeft) -> None:
     """The raylet has left Ray: end the boost."""
     allocation = state.allocations.get(event.allocation)
     if allocation is not None and allocation.state is State.RUNNING:
@@ -109,7 +109,7 @@ def told(job: Job, outcome: Outcome) -> Outcome:
     return replace(outcome, cause=Cause.NOT_JOINED, text=f"its raylet did not join: {said}")
 
 
-def extend(state: GridState, event: ExtendAsked) -> None:
+def extend(state: GridState, event: ExtensionRequested) -> None:
     """Extend the time limit of a boost."""
     job = state.jobs.get(event.job)
     if job is None or job.spec.boost is None or job.state is State.STOPPING:

@@ -12,8 +12,9 @@ from distributed_grid.coordinator.core.commands import (
     AckExits,
     Alarm,
     Audit,
-    Heard,
+    HeartbeatReceived,
     LossFound,
+    MessageReceived,
     NodeDown,
     NodeUp,
     RecordAllocation,
@@ -21,7 +22,6 @@ from distributed_grid.coordinator.core.commands import (
     RecordLoss,
     RecordNode,
     Send,
-    Told,
 )
 from distributed_grid.coordinator.core.lifecycle import boosts, outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import (
@@ -48,6 +48,7 @@ from distributed_grid.protocol.messages import (
     Inventory,
     Noted,
     Recalled,
+    Renewed,
     Stale,
     Started,
     Stop,
@@ -216,9 +217,15 @@ def _end_lost(state: GridState, allocation: Allocation, cause: Cause, text: str,
     outcomes.over(state, state.jobs[allocation.job], outcome, allocation, text, again)
 
 
-def heard(state: GridState, event: Heard) -> None:
-    """A heartbeat of a node that was not UP."""
-    _alive(state, state.nodes[event.node])
+def heartbeat(state: GridState, event: HeartbeatReceived) -> None:
+    """Handle a heartbeat: it renews the leases there, and a silent node is back."""
+    if (node := state.nodes.get(event.node)) is None:
+        return
+    node.heard, node.sample = state.now, event.sample
+    if event.at and not node.orphans:  # what was given up there is to end
+        state.out.append(Send(event.node, Renewed(event.at)))
+    if node.state is not NodeState.UP:
+        _alive(state, node)
 
 
 def _alive(state: GridState, node: Node) -> None:
@@ -239,7 +246,7 @@ def _alive(state: GridState, node: Node) -> None:
 # --- messages ------------------------------------------------------------------------------------------------------
 
 
-def told(state: GridState, event: Told) -> None:
+def message(state: GridState, event: MessageReceived) -> None:
     """Handle a message about offers or allocations."""
     node = state.nodes.get(event.node)
     if node is None or not node.session:

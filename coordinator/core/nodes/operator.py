@@ -12,16 +12,16 @@ from msgspec.structs import replace
 from distributed_grid.coordinator.core.commands import (
     Audit,
     Configure,
-    DrainAsked,
-    ForgetAsked,
+    DrainRequested,
     Granted,
-    LabelAsked,
+    LabelsRequested,
     NodeDoubted,
     RecordForgotten,
     RecordOrders,
     Rejected,
-    SetAsked,
-    UndrainAsked,
+    RemovalRequested,
+    SettingsRequested,
+    UndrainRequested,
 )
 from distributed_grid.coordinator.core.lifecycle import attempts
 from distributed_grid.coordinator.core.model import Node
@@ -50,7 +50,7 @@ def restore(state: GridState, orders: Mapping[str, NodeOrders]) -> None:
             quarantine.arm(state, node)
 
 
-def drain(state: GridState, event: DrainAsked) -> None:
+def drain(state: GridState, event: DrainRequested) -> None:
     """Drain these nodes. For a drained node the new order replaces the old one, except its reason if none is given."""
     nodes = _known(state, event)
     jobs = 0
@@ -104,7 +104,7 @@ def doubted(state: GridState, event: NodeDoubted) -> None:
         _set(state, node, replace(node.orders, drain=Drain(since=state.now, by=THE_GRID, reason=why)))
 
 
-def undrain(state: GridState, event: UndrainAsked) -> None:
+def undrain(state: GridState, event: UndrainRequested) -> None:
     """End the drain of these nodes, and also that they are set aside."""
     nodes = _known(state, event)
     changed = [node for node in nodes if not node.orders.open]
@@ -117,7 +117,7 @@ def undrain(state: GridState, event: UndrainAsked) -> None:
         state.out.append(Granted(event.token, text))
 
 
-def label(state: GridState, event: LabelAsked) -> None:
+def label(state: GridState, event: LabelsRequested) -> None:
     """Set labels. A removal is only remembered for labels that the node's agent reports."""
     nodes = _known(state, event)
     for node in nodes:
@@ -130,7 +130,7 @@ def label(state: GridState, event: LabelAsked) -> None:
         state.out.append(Granted(event.token, f"{_names(nodes)} labelled"))
 
 
-def lend(state: GridState, event: SetAsked) -> None:
+def lend(state: GridState, event: SettingsRequested) -> None:
     """Set what these nodes lend at most, over the configuration. What was set before stays, where this does not say."""
     nodes = _known(state, event)
     for node in nodes:
@@ -145,7 +145,9 @@ def lend(state: GridState, event: SetAsked) -> None:
         state.out.append(Granted(event.token, f"{_names(nodes)} to lend as ordered"))
 
 
-def _known(state: GridState, event: DrainAsked | UndrainAsked | LabelAsked | SetAsked) -> list[Node]:
+def _known(
+    state: GridState, event: DrainRequested | UndrainRequested | LabelsRequested | SettingsRequested
+) -> list[Node]:
     """The named nodes, each once; none if one is unknown, which is answered by a rejection."""
     for name in event.nodes:
         if name not in state.nodes:
@@ -173,7 +175,7 @@ DUE = ("silence", "offer", "decline", "drain", "aside")
 """The kinds of timers of nodes."""
 
 
-def forget(state: GridState, event: ForgetAsked) -> None:
+def forget(state: GridState, event: RemovalRequested) -> None:
     """Forget these nodes, all or none."""
     nodes = []
     for name in dict.fromkeys(event.nodes):

@@ -5,7 +5,7 @@ ended or requeued without asking the node. Boosts are lent to Ray, and need no r
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.commands import RayLooked, Reserved, ReserveRefused, Send, Unreserve
+from distributed_grid.coordinator.core.commands import RayReported, Reserved, ReserveRefused, Send, Unreserve
 from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import launch, reserve
 from distributed_grid.coordinator.core.model import Allocation, Node
@@ -84,7 +84,7 @@ def never_began(state: GridState, allocation: Allocation, text: str) -> None:
         outcomes.requeue(state, job, allocation, text)
 
 
-def looked(state: GridState, event: RayLooked) -> None:
+def looked(state: GridState, event: RayReported) -> None:
     """Update what is known of Ray's resources."""
     before, state.ray_trouble = state.ray_trouble, event.trouble
     told = dict.fromkeys(state.nodes) if event.trouble else event.nodes

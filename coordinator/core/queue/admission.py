@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import (
     Accepted,
-    CancelAsked,
+    CancelRequested,
     Granted,
     JobsSubmitted,
     RecordGroup,
     RecordJob,
     Rejected,
     Send,
-    SignalAsked,
+    SignalRequested,
 )
 from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits, unknown_name
 from distributed_grid.coordinator.core.model import Group, Held, Job
@@ -186,7 +186,7 @@ def unknown_node(state: GridState, token: int, name: str) -> Rejected:
 # --- cancel and signal ----------------------------------------------------------------------------------------------
 
 
-def cancel(state: GridState, event: CancelAsked) -> None:
+def cancel(state: GridState, event: CancelRequested) -> None:
     """Cancel these jobs. Names are resolved at submission, so an unknown id is that of a job that has ended."""
     asked = over = 0
     for name in event.jobs:
@@ -204,7 +204,7 @@ def cancel(state: GridState, event: CancelAsked) -> None:
     state.out.append(Granted(event.token, some if asked else "already ended"))
 
 
-def signal(state: GridState, event: SignalAsked) -> None:
+def signal(state: GridState, event: SignalRequested) -> None:
     """Send a signal to a running job."""
     job = state.jobs.get(event.job)
     if job is None:

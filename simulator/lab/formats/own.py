@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from distributed_grid.coordinator.core.checkpoint import Checkpoint
-from distributed_grid.coordinator.core.commands import Event, JobsSubmitted, NodeUp, Told
+from distributed_grid.coordinator.core.commands import Event, JobsSubmitted, MessageReceived, NodeUp
 from distributed_grid.coordinator.core.model import Group, Job
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import indexes, member_id
@@ -46,7 +46,7 @@ def from_events(records: Iterable[Record]) -> Trace:
             elif isinstance(event, JobsSubmitted):
                 for job in _members(event.jobs, event.groups):
                     seen.setdefault(job.id, _Seen(job, len(seen) + 1))
-            elif isinstance(event, Told) and isinstance(event.message, Exited):
+            elif isinstance(event, MessageReceived) and isinstance(event.message, Exited):
                 known = seen.get(event.message.allocation.rpartition(".")[0])
                 outcome = event.message.outcome
                 if known is not None and outcome.started:

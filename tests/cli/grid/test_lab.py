@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from distributed_grid.cli.main import main
-from distributed_grid.coordinator.core.commands import JobsSubmitted, NodeUp, Told
+from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageReceived, NodeUp
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.eventlog.write import EventLog
 from distributed_grid.simulator.lab.grid import node_facts
@@ -94,7 +94,7 @@ async def logged(folder: Path) -> None:
         (150.0, [exited("a.1", 50.0), exited("b.1", 40.0)]),
     ):
         for event in events:
-            assert isinstance(event, NodeUp | JobsSubmitted | Told)
+            assert isinstance(event, NodeUp | JobsSubmitted | MessageReceived)
             log.handle(event, now)
         log.settle(now)
     log.close()

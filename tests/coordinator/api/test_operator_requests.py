@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from distributed_grid.coordinator.api.operator_requests import NODES_MOST, AccessRequests, NoAuthority, order
-from distributed_grid.coordinator.core.commands import DrainAsked, ForgetAsked, LabelAsked, SetAsked, UndrainAsked
+from distributed_grid.coordinator.core.commands import (
+    DrainRequested,
+    LabelsRequested,
+    RemovalRequested,
+    SettingsRequested,
+    UndrainRequested,
+)
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.messages import DrainNodes, ForgetNodes, LabelNodes, ListAccess, SetNodes, UndrainNodes
 from distributed_grid.protocol.nodes import REASON_CHARS, Lending, OwnerPolicy
@@ -15,14 +21,14 @@ from distributed_grid.protocol.nodes import REASON_CHARS, Lending, OwnerPolicy
 @pytest.mark.parametrize(
     ("message", "event"),
     [
-        (DrainNodes(1, ("a", "b"), "x" * 9_999, 60.0), DrainAsked(7, ("a", "b"), "ada", "x" * REASON_CHARS, 60.0)),
-        (UndrainNodes(1, ("a",)), UndrainAsked(7, ("a",), "ada")),
-        (LabelNodes(1, ("a",), {"room": "b"}), LabelAsked(7, ("a",), {"room": "b"}, "ada")),
+        (DrainNodes(1, ("a", "b"), "x" * 9_999, 60.0), DrainRequested(7, ("a", "b"), "ada", "x" * REASON_CHARS, 60.0)),
+        (UndrainNodes(1, ("a",)), UndrainRequested(7, ("a",), "ada")),
+        (LabelNodes(1, ("a",), {"room": "b"}), LabelsRequested(7, ("a",), {"room": "b"}, "ada")),
         (
             SetNodes(1, ("a",), Lending(max_share_cpu=2.0), ("can_share",)),
-            SetAsked(7, ("a",), Lending(max_share_cpu=2.0), ("can_share",), "ada"),
+            SettingsRequested(7, ("a",), Lending(max_share_cpu=2.0), ("can_share",), "ada"),
         ),
-        (ForgetNodes(1, ("a",)), ForgetAsked(7, ("a",), "ada")),
+        (ForgetNodes(1, ("a",)), RemovalRequested(7, ("a",), "ada")),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -10,12 +10,13 @@ from distributed_grid.coordinator.core.commands import (
     Accepted,
     AckExits,
     Audit,
-    CancelAsked,
+    CancelRequested,
     Command,
     Event,
     Granted,
-    Heard,
+    HeartbeatReceived,
     JobsSubmitted,
+    MessageReceived,
     NodeDown,
     NodeUp,
     Publish,
@@ -26,9 +27,8 @@ from distributed_grid.coordinator.core.commands import (
     RecordShare,
     Rejected,
     Send,
-    SignalAsked,
+    SignalRequested,
     Tick,
-    Told,
 )
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -70,8 +70,8 @@ def job(name: str, request: Request, at: float = 0.0, user: str = "ann", key: st
 def join(ledger: Ledger, of: NodeFacts, now: float = 0.0, **parts: Any) -> list[Command]:
     """A node comes with nothing running and offers."""
     out = ledger.handle(NodeUp(of, f"session-{of.name}"), now)
-    out += ledger.handle(Told(of.name, Inventory(known=())), now)
-    out += ledger.handle(Told(of.name, offer(of, **parts)), now)
+    out += ledger.handle(MessageReceived(of.name, Inventory(known=())), now)
+    out += ledger.handle(MessageReceived(of.name, offer(of, **parts)), now)
     return out + ledger.settle(now)
 
 
@@ -173,29 +173,29 @@ class Scene:
             case "down":
                 return [NodeDown(name, values.get("session", self.ledger.state.nodes[name].session))]
             case "beat":
-                return [Heard(name, Sample(at=now))]
+                return [HeartbeatReceived(name, Sample(at=now))]
             case "tick":
                 return [Tick()]
             case "inventory":
                 known = (self._known(key, value) for key, value in values.items())
-                return [Told(name, Inventory(known=tuple(known)))]
+                return [MessageReceived(name, Inventory(known=tuple(known)))]
             case "offer":
-                return [Told(name, self._offer(name, values))]
+                return [MessageReceived(name, self._offer(name, values))]
             case "ask":
                 return [JobsSubmitted(1, (self._job(name, values, flags, now),))]
             case "started":
-                return [Told(self._node(name, values), Started(allocation=name, pid=1))]
+                return [MessageReceived(self._node(name, values), Started(allocation=name, pid=1))]
             case "stale":
                 message = Stale(allocation=name, reason=values.get("why", "busy"), device=values.get("device", ""))
-                return [Told(self._node(name, values), message)]
+                return [MessageReceived(self._node(name, values), message)]
             case "exited":
                 outcome = Outcome(cause=Cause(values.get("cause", "exited")), code=int(values.get("code", "0")))
                 message_ = Exited(allocation=name, outcome=outcome, returned="returned" in flags)
-                return [Told(self._node(name, values), message_)]
+                return [MessageReceived(self._node(name, values), message_)]
             case "cancel":
-                return [CancelAsked(2, (name, *flags))]
+                return [CancelRequested(2, (name, *flags))]
             case "signal":
-                return [SignalAsked(3, name, int(flags[0]))]
+                return [SignalRequested(3, name, int(flags[0]))]
         raise ValueError(f"unknown verb {verb}")
 
     def _node(self, allocation: str, values: dict[str, str]) -> str:
@@ -215,7 +215,7 @@ class Scene:
         up = NodeUp(self.facts[name], f"s{self.sessions}")
         if verb == "up":
             return [up]
-        return [up, Told(name, Inventory(known=())), Told(name, self._offer(name, {}))]
+        return [up, MessageReceived(name, Inventory(known=())), MessageReceived(name, self._offer(name, {}))]
 
     @staticmethod
     def _known(allocation: str, state: str) -> Known:

@@ -9,7 +9,15 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint
-from distributed_grid.coordinator.core.commands import Command, Event, JobsSubmitted, NodeUp, Publish, Tick, Told
+from distributed_grid.coordinator.core.commands import (
+    Command,
+    Event,
+    JobsSubmitted,
+    MessageReceived,
+    NodeUp,
+    Publish,
+    Tick,
+)
 from distributed_grid.coordinator.core.deadlines import Deadlines
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
@@ -162,7 +170,7 @@ def test_room_that_was_given_back_is_chosen_in_the_same_order() -> None:
     ledger = Ledger()
     of = facts("n1", cores=4)
     join(ledger, of)
-    ledger.handle(Told("n1", offer(of, 2, cores=(3, 1))), 1.0)
+    ledger.handle(MessageReceived("n1", offer(of, 2, cores=(3, 1))), 1.0)
     room = ledger.state.nodes["n1"].room
     assert room is not None
     room.take(room.choose(Resources(cpu=1000)))

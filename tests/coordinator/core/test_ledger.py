@@ -13,11 +13,12 @@ from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
     Accepted,
     AckExits,
-    CancelAsked,
+    CancelRequested,
     Command,
-    Heard,
+    HeartbeatReceived,
     Hold,
     JobsSubmitted,
+    MessageReceived,
     NodeDown,
     NodeUp,
     Over,
@@ -27,7 +28,6 @@ from distributed_grid.coordinator.core.commands import (
     RecordNode,
     Send,
     Tick,
-    Told,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import MOVES, Allocation, Job
@@ -41,12 +41,14 @@ from tests.coordinator.core.scene import facts, job, join, line, offer, state_of
 ONE = Request(Resources(cpu=1000))
 
 
-def started(name: str, node: str = "n1") -> Told:
-    return Told(node, Started(allocation=name))
+def started(name: str, node: str = "n1") -> MessageReceived:
+    return MessageReceived(node, Started(allocation=name))
 
 
-def exited(name: str, node: str = "n1", code: int = 0, returned: bool = False) -> Told:
-    return Told(node, Exited(allocation=name, outcome=Outcome(cause=Cause.EXITED, code=code), returned=returned))
+def exited(name: str, node: str = "n1", code: int = 0, returned: bool = False) -> MessageReceived:
+    return MessageReceived(
+        node, Exited(allocation=name, outcome=Outcome(cause=Cause.EXITED, code=code), returned=returned)
+    )
 
 
 def test_a_launch_comes_after_the_records_it_rests_on_and_nothing_else_is_said() -> None:
@@ -78,18 +80,18 @@ def test_a_heartbeat_says_nothing_and_keeps_the_node() -> None:
     ledger = Ledger()
     join(ledger, facts("n1"))
     for second in range(1, 40):
-        assert step(ledger, Heard("n1", Sample(at=float(second))), float(second)) == []
+        assert step(ledger, HeartbeatReceived("n1", Sample(at=float(second))), float(second)) == []
     assert views.nodes(ledger.state, 40.0)[0].silent_for == 1.0
 
 
 def test_a_heartbeat_from_nowhere_is_nothing() -> None:
-    assert Ledger().handle(Heard("n1", Sample(at=1.0)), 1.0) == []
+    assert Ledger().handle(HeartbeatReceived("n1", Sample(at=1.0)), 1.0) == []
 
 
 def test_the_coordinators_own_delay_makes_no_node_silent() -> None:
     ledger = Ledger()
     join(ledger, facts("n1"))
-    ledger.handle(Heard("n1", Sample(at=1.0)), 30.0)
+    ledger.handle(HeartbeatReceived("n1", Sample(at=1.0)), 30.0)
     assert ledger.settle(30.0) == []
     assert ledger.state.nodes["n1"].state.value == "up"
 
@@ -97,7 +99,7 @@ def test_the_coordinators_own_delay_makes_no_node_silent() -> None:
 def test_an_offer_that_has_expired_is_not_matched() -> None:
     ledger = Ledger()
     join(ledger, facts("n1"), expires_in=5.0)
-    step(ledger, Heard("n1", Sample(at=1.0)), 4.0)
+    step(ledger, HeartbeatReceived("n1", Sample(at=1.0)), 4.0)
     assert ledger.next_deadline() == 5.0
     out = step(ledger, JobsSubmitted(1, (job("a", ONE),)), 5.0)
     assert not any(isinstance(command, Send) for command in out)
@@ -126,8 +128,8 @@ def test_a_cancelled_job_that_never_started_ends_when_the_agent_says_stale() -> 
     join(ledger, facts("n1"))
     step(ledger, JobsSubmitted(1, (job("a", ONE),)), 1.0)
     a = ledger.state.jobs["a"]
-    step(ledger, CancelAsked(2, ("a",)), 2.0)
-    step(ledger, Told("n1", Stale(allocation="a.1", reason="busy")), 3.0)
+    step(ledger, CancelRequested(2, ("a",)), 2.0)
+    step(ledger, MessageReceived("n1", Stale(allocation="a.1", reason="busy")), 3.0)
     assert a.outcome == Outcome(cause=Cause.CANCELLED, text="cancelled", started=False)
 
 
@@ -139,9 +141,9 @@ def test_a_cancel_while_the_node_is_lost_is_told_when_it_returns_and_takes_effec
     step(ledger, NodeDown("n1", "session-n1"), 1.0)
     step(ledger, Tick(), 11.0)
     assert state_of(ledger, "a") is State.LOST
-    assert not any(isinstance(c, Send) for c in step(ledger, CancelAsked(1, ("a",)), 12.0))
+    assert not any(isinstance(c, Send) for c in step(ledger, CancelRequested(1, ("a",)), 12.0))
     step(ledger, NodeUp(facts("n1"), "new"), 13.0)
-    out = step(ledger, Told("n1", Inventory(known=(Known("a.1", State.RUNNING),))), 13.0)
+    out = step(ledger, MessageReceived("n1", Inventory(known=(Known("a.1", State.RUNNING),))), 13.0)
     assert [line(c) for c in out if isinstance(c, Send)] == ["n1 <- stop a.1 after 5 s: cancelled, cancelled"]
     assert state_of(ledger, "a") is State.STOPPING
 
@@ -163,9 +165,9 @@ def test_a_cancel_after_the_node_is_back_and_before_it_has_said_that_a_lost_job_
     step(ledger, NodeDown("n1", "session-n1"), 1.0)
     step(ledger, Tick(), 11.0)
     step(ledger, NodeUp(facts("n1"), "new"), 12.0)
-    step(ledger, Told("n1", Inventory(known=())), 12.0)  # the launch is said again
+    step(ledger, MessageReceived("n1", Inventory(known=())), 12.0)  # the launch is said again
     assert state_of(ledger, "a") is State.LOST
-    out = step(ledger, CancelAsked(1, ("a",)), 13.0)
+    out = step(ledger, CancelRequested(1, ("a",)), 13.0)
     assert [line(c) for c in out if isinstance(c, Send)] == ["n1 <- stop a.1 after 5 s: cancelled, cancelled"]
     step(ledger, started("a.1"), 13.1)
     assert state_of(ledger, "a") is State.STOPPING
@@ -180,10 +182,10 @@ def test_a_job_that_is_cancelled_while_it_waits_to_be_run_again_is_not_said_neve
     step(ledger, started("a.1"), 1.0)
     step(ledger, NodeDown("n1", "session-n1"), 1.5)
     step(ledger, NodeUp(facts("n1", cores=1), "new"), 2.0)
-    step(ledger, Told("n1", Inventory(known=(Known("a.1", State.ENDED),))), 2.0)
+    step(ledger, MessageReceived("n1", Inventory(known=(Known("a.1", State.ENDED),))), 2.0)
     step(ledger, exited("a.1", code=3), 2.0)
     assert a.state is State.WAITING
-    step(ledger, CancelAsked(1, ("a",)), 3.0)
+    step(ledger, CancelRequested(1, ("a",)), 3.0)
     assert a.outcome == Outcome(cause=Cause.CANCELLED, text="cancelled", started=True)
 
 
@@ -213,8 +215,8 @@ def test_a_long_story_keeps_its_beginning_and_its_end() -> None:
     now = 0.0
     for attempt in range(1, 80):
         now += 400.0
-        step(ledger, Told("n1", Stale(allocation=f"a.{attempt}", reason=f"busy {attempt}")), now - 399.0)
-        step(ledger, Heard("n1", Sample(at=now)), now)
+        step(ledger, MessageReceived("n1", Stale(allocation=f"a.{attempt}", reason=f"busy {attempt}")), now - 399.0)
+        step(ledger, HeartbeatReceived("n1", Sample(at=now)), now)
     story = ledger.state.jobs["a"].story
     assert len(story) == STORY_MOST and story[0].text == "submitted" and "busy 79" in story[-2].text
 
@@ -232,9 +234,9 @@ def busy_ledger() -> Ledger:
         step(ledger, JobsSubmitted(1, (one,)), one.submitted)
     for name in list(ledger.state.allocations)[:3]:
         step(ledger, started(name, ledger.state.allocations[name].node), 9.0)
-        step(ledger, Heard("n1", Sample(at=9.0)), 9.0)
-        step(ledger, Heard("n2", Sample(at=9.0)), 9.0)
-    step(ledger, CancelAsked(1, (next(iter(ledger.state.jobs)),)), 9.5)
+        step(ledger, HeartbeatReceived("n1", Sample(at=9.0)), 9.0)
+        step(ledger, HeartbeatReceived("n2", Sample(at=9.0)), 9.0)
+    step(ledger, CancelRequested(1, (next(iter(ledger.state.jobs)),)), 9.5)
     assert {State.WAITING, State.STARTING, State.RUNNING, State.STOPPING} <= {
         j.state for j in ledger.state.jobs.values()
     }
@@ -249,10 +251,12 @@ def the_rest(ledger: Ledger, now: float) -> list[bytes]:
     for name, allocations in held.items():
         known = tuple(Known(one, State.RUNNING) for one in allocations if one in runs)
         out += step(ledger, NodeUp(ledger.state.nodes[name].facts, "again"), now)
-        out += step(ledger, Told(name, Inventory(known=known)), now)
-        out += step(ledger, Heard(name, Sample(at=now)), now)
+        out += step(ledger, MessageReceived(name, Inventory(known=known)), now)
+        out += step(ledger, HeartbeatReceived(name, Sample(at=now)), now)
         mine = ledger.state.nodes[name].facts
-        out += step(ledger, Told(name, offer(mine, cores=(), gpus=(), memory=0, counting=tuple(allocations))), now)
+        out += step(
+            ledger, MessageReceived(name, offer(mine, cores=(), gpus=(), memory=0, counting=tuple(allocations))), now
+        )
     while ledger.state.allocations:
         now += 0.1
         first = next(iter(ledger.state.allocations.values()))
@@ -304,7 +308,7 @@ def test_a_start_whose_record_was_lost_in_a_crash_is_told_again_by_the_agent(end
     step(other, NodeUp(facts("n1"), "again"), 11.0)
     outcome = Outcome(cause=Cause.EXITED, code=3)
     known = Known("a.1", State.RUNNING, None, 9.0) if end == "runs" else Known("a.1", State.ENDED, outcome)
-    out = step(other, Told("n1", Inventory(known=(known,))), 11.0)
+    out = step(other, MessageReceived("n1", Inventory(known=(known,))), 11.0)
     assert not any(isinstance(command, Send) for command in out), "nothing is launched again"
     if end == "runs":
         assert other.state.jobs["a"].state is State.RUNNING and other.state.jobs["a"].started == 2.0

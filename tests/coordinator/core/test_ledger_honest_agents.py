@@ -15,18 +15,18 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from distributed_grid.coordinator.core.commands import (
     AckExits,
-    CancelAsked,
+    CancelRequested,
     Command,
     Event,
-    Heard,
+    HeartbeatReceived,
     JobsSubmitted,
+    MessageReceived,
     NodeDown,
     NodeUp,
     Publish,
     Rejected,
     Send,
     Tick,
-    Told,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
@@ -63,7 +63,7 @@ class Agent:
 
     def tell(self, message: Offer | Inventory | Started | Stale | Exited) -> None:
         if self.up:
-            self.to_ledger.append(Told(self.facts.name, message))
+            self.to_ledger.append(MessageReceived(self.facts.name, message))
 
     def cores_used(self) -> dict[int, int]:
         used: dict[int, int] = {}
@@ -258,7 +258,7 @@ class Grid(RuleBasedStateMachine):
 
     @rule(name=jobs)
     def cancel(self, name: str) -> None:
-        self.happen(CancelAsked(1, (name,)))
+        self.happen(CancelRequested(1, (name,)))
 
     @rule(name=st.sampled_from(["n1", "n2"]), many=st.integers(1, 4))
     def ledger_hears(self, name: str, many: int) -> None:
@@ -320,7 +320,7 @@ class Grid(RuleBasedStateMachine):
             self.now += seconds / 4
             for agent in self.agents.values():
                 if heard and agent.up and not agent.to_ledger:
-                    self.happen(Heard(agent.facts.name, Sample(at=self.now)))
+                    self.happen(HeartbeatReceived(agent.facts.name, Sample(at=self.now)))
             self.happen(Tick())
 
     @invariant()

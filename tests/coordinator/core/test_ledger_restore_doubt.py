@@ -11,10 +11,10 @@ from distributed_grid.coordinator.core.commands import (
     Audit,
     Command,
     JobsSubmitted,
+    MessageReceived,
     NodeUp,
     RecordJob,
     Send,
-    Told,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, Job
@@ -34,7 +34,7 @@ def as_it_was() -> Ledger:
     ledger = Ledger(epoch=3)
     join(ledger, N1)
     step(ledger, JobsSubmitted(1, (job("runs", CORE), job("starts", CORE), job("waits", CORE))), 1.0)
-    step(ledger, Told("n1", Started("runs.1", 11)), 2.0)
+    step(ledger, MessageReceived("n1", Started("runs.1", 11)), 2.0)
     assert [one.state for one in ledger.state.jobs.values()] == [State.RUNNING, State.STARTING, State.WAITING]
     return ledger
 
@@ -59,8 +59,8 @@ def ledger() -> Ledger:
 def back(ledger: Ledger, *known: Known) -> list[Command]:
     """The node returns and says what it knows, and then that it has room."""
     out = step(ledger, NodeUp(N1, "s2"), RESTORED + 5)
-    out += step(ledger, Told("n1", Inventory(known)), RESTORED + 5)
-    return out + step(ledger, Told("n1", offer(N1)), RESTORED + 5)
+    out += step(ledger, MessageReceived("n1", Inventory(known)), RESTORED + 5)
+    return out + step(ledger, MessageReceived("n1", offer(N1)), RESTORED + 5)
 
 
 def of(kind: type, out: list[Command]) -> list[Any]:
@@ -89,7 +89,7 @@ def test_what_the_node_still_runs_runs_on(ledger: Ledger) -> None:
 
 def test_a_result_that_the_node_still_has_is_taken(ledger: Ledger) -> None:
     out = back(ledger, Known("runs.1", State.ENDED), Known("starts.1", State.ENDED))
-    out += step(ledger, Told("n1", Exited("starts.1", Outcome(Cause.EXITED, code=3))), RESTORED + 6)
+    out += step(ledger, MessageReceived("n1", Exited("starts.1", Outcome(Cause.EXITED, code=3))), RESTORED + 6)
     ended = {one.job.id: one.job.outcome for one in out if isinstance(one, RecordJob) and one.job.outcome}
     assert ended == {"starts": Outcome(Cause.EXITED, code=3)}
     assert not of(Launch, out)
@@ -109,7 +109,7 @@ def test_a_stranger_from_before_is_let_run_on_and_its_result_is_kept_in_the_audi
     stranger = Known("waits.1", State.RUNNING, started_for=6.0)
     out = back(ledger, stranger)
     assert not of(Stop, out)
-    out = step(ledger, Told("n1", Exited("waits.1", Outcome(Cause.EXITED, code=7))), RESTORED + 7)
+    out = step(ledger, MessageReceived("n1", Exited("waits.1", Outcome(Cause.EXITED, code=7))), RESTORED + 7)
     assert AckExits("n1", ("waits.1",)) in out
     assert any(isinstance(one, Audit) and "exited with code 7" in one.what for one in out)
 

@@ -105,8 +105,8 @@ def test_a_heartbeat_is_a_turn_of_its_own_and_says_whether_something_came_of_it(
     renewed = Send("n1", Renewed(7.0))
     nothing: Any = ()
     something: Any = (Granted(1), renewed, record(1))
-    assert not pipeline.hear(nothing, 0.0)
-    assert pipeline.hear(something, 0.0)
+    assert not pipeline.heartbeat(nothing, 0.0)
+    assert pipeline.heartbeat(something, 0.0)
     assert pipeline.performable(0.0) == [renewed] and pipeline.begin_write(0.0) == [record(1)]
 
 

@@ -5,7 +5,7 @@ from copy import deepcopy
 import pytest
 
 from distributed_grid.coordinator.core import views
-from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, RecordShare, Tick, Told
+from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, MessageReceived, RecordShare, Tick
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy, Sharing
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request
@@ -33,8 +33,8 @@ def submit(ledger: Ledger, user: str, count: int, now: float, priority: Priority
 
 
 def run_for(ledger: Ledger, name: str, began: float, ended: float) -> list[Command]:
-    out = step(ledger, Told("n1", Started(allocation=f"{name}.1")), began)
-    return out + step(ledger, Told("n1", Exited(f"{name}.1", Outcome(cause=Cause.EXITED), True)), ended)
+    out = step(ledger, MessageReceived("n1", Started(allocation=f"{name}.1")), began)
+    return out + step(ledger, MessageReceived("n1", Exited(f"{name}.1", Outcome(cause=Cause.EXITED), True)), ended)
 
 
 def saved(out: list[Command]) -> dict[str, tuple[float, float]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgpack
 import msgspec
 
-from distributed_grid.coordinator.core.commands import Event, Heard, JobsSubmitted, NodeUp, Told
+from distributed_grid.coordinator.core.commands import Event, HeartbeatReceived, JobsSubmitted, MessageReceived, NodeUp
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.eventlog.format import files
@@ -43,7 +43,11 @@ def written(folder: Path, story: Story, policy: Policy = DEFAULT) -> Path:
 
 def came(of: NodeFacts, at: float = 0.0) -> list[tuple[float, Event]]:
     """A node with nothing on it offers all it has."""
-    return [(at, NodeUp(of, f"s-{of.name}")), (at, Told(of.name, Inventory(()))), (at, Told(of.name, offer(of)))]
+    return [
+        (at, NodeUp(of, f"s-{of.name}")),
+        (at, MessageReceived(of.name, Inventory(()))),
+        (at, MessageReceived(of.name, offer(of))),
+    ]
 
 
 def asked(name: str, at: float, cpu: int = 1000, on: tuple[str, ...] = ()) -> tuple[float, Event]:
@@ -52,7 +56,7 @@ def asked(name: str, at: float, cpu: int = 1000, on: tuple[str, ...] = ()) -> tu
 
 def beats(node: str, start: float, end: float) -> list[tuple[float, Event]]:
     """A heartbeat every second."""
-    return [(start + n, Heard(node, Sample(at=start + n))) for n in range(int(end - start))]
+    return [(start + n, HeartbeatReceived(node, Sample(at=start + n))) for n in range(int(end - start))]
 
 
 def in_order(*parts: Story) -> list[tuple[float, Event]]:
@@ -77,7 +81,11 @@ def rewrite(path: Path, change: object) -> None:
 SILENT = in_order(
     came(facts("lab1", cores=2)),
     came(facts("lab2", cores=2)),
-    [asked("j1", 1.0, on=("lab1",)), asked("j2", 1.0, on=("lab1",)), (2.0, Told("lab1", Started(allocation="j1.1")))],
+    [
+        asked("j1", 1.0, on=("lab1",)),
+        asked("j2", 1.0, on=("lab1",)),
+        (2.0, MessageReceived("lab1", Started(allocation="j1.1"))),
+    ],
     beats("lab2", 0.0, 90.0),
 )
 """lab1 is never heard again after 2 s, and lost at 72."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from distributed_grid.coordinator.core.commands import CancelAsked
+from distributed_grid.coordinator.core.commands import CancelRequested
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.eventlog.format import FORMAT, BadLog
 from distributed_grid.coordinator.eventlog.replay import logs, replay
@@ -30,13 +30,13 @@ def test_it_stops_where_it_is_told_to(tmp_path: Path) -> None:
 
 
 def test_the_story_of_a_job_is_told(tmp_path: Path) -> None:
-    path = written(tmp_path, [*SILENT, (90.0, CancelAsked(1, ("j1", "j2")))])
+    path = written(tmp_path, [*SILENT, (90.0, CancelRequested(1, ("j1", "j2")))])
     assert [f"{one.at:g} {one.what}" for one in replay(path, job="j1").story] == [
         "1 ann submitted j1",
         "1 take j1",
         "1 j1 is starting on lab1",
         "1 start j1.1 on lab1 with cores 0",
-        "2 lab1 told started of j1.1",
+        "2 lab1 sent started of j1.1",
         "2 j1 is running on lab1",
         "12 j1 is lost on lab1",
         "72 j1 has ended: node-lost",

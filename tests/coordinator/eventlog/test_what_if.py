@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import Heard, Tick, Told
+from distributed_grid.coordinator.core.commands import HeartbeatReceived, MessageReceived, Tick
 from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy
 from distributed_grid.coordinator.eventlog.what_if import changed, compare, lines
 from distributed_grid.protocol.errors import BadValue
@@ -34,7 +34,7 @@ def test_more_patience_would_not_have_lost_it_yet(tmp_path: Path) -> None:
 
 
 def test_a_node_that_came_back_in_time_would_have_been_lost(tmp_path: Path) -> None:
-    story = in_order(SILENT, [(60.0, Heard("lab1", Sample(at=60.0)))], beats("lab1", 60.5, 89.5))
+    story = in_order(SILENT, [(60.0, HeartbeatReceived("lab1", Sample(at=60.0)))], beats("lab1", 60.5, 89.5))
     assert otherwise(written(tmp_path, story), "lost_after=30") == [
         "42 lab1 would have been taken for lost, ending j1, j2; it never was"
     ]
@@ -42,7 +42,7 @@ def test_a_node_that_came_back_in_time_would_have_been_lost(tmp_path: Path) -> N
 
 def test_a_result_that_came_would_have_come_too_late(tmp_path: Path) -> None:
     over = Exited(allocation="j1.1", outcome=Outcome(cause=Cause.EXITED))
-    story = in_order(SILENT, [(62.0, Told("lab1", over))], beats("lab1", 62.5, 89.5))
+    story = in_order(SILENT, [(62.0, MessageReceived("lab1", over))], beats("lab1", 62.5, 89.5))
     assert otherwise(written(tmp_path, story), "lost_after=30")[0] == (
         "42 j1 would have been ended as node-lost on lab1 20s earlier, not ended as exited on lab1"
     )
@@ -73,7 +73,7 @@ def test_other_weights_would_have_taken_another_node(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_left_alone_for_less_would_have_been_tried_earlier(tmp_path: Path) -> None:
-    stale = Told("lab1", Stale(allocation="j1.1", reason="busy", device=""))
+    stale = MessageReceived("lab1", Stale(allocation="j1.1", reason="busy", device=""))
     ticks = [(float(second), Tick()) for second in range(3, 12)]
     path = written(tmp_path, in_order(came(facts("lab1")), [asked("j1", 1.0), (2.0, stale)], ticks))
     assert otherwise(path, "decline_first=2") == ["4 j1 would have been granted on lab1 3.0s earlier"]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from distributed_grid.coordinator.core.commands import Command, Event, Heard, JobsSubmitted, Tick
+from distributed_grid.coordinator.core.commands import Command, Event, HeartbeatReceived, JobsSubmitted, Tick
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.queue import scheduler
 from distributed_grid.coordinator.core.state import GridState
@@ -110,7 +110,7 @@ async def test_its_files_are_for_their_owner_alone_and_bounded(tmp_path: Path, s
     await settled(folder.exists)
     most = 0
     for number in range(4000):
-        log.handle(Heard("n1", Sample(at=float(number), cores=dict.fromkeys(range(64), 7))), float(number))
+        log.handle(HeartbeatReceived("n1", Sample(at=float(number), cores=dict.fromkeys(range(64), 7))), float(number))
         log.settle(float(number))
         if not number % 50:
             await asyncio.sleep(0.001)

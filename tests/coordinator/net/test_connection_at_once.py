@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from websockets.frames import Frame, Opcode
 
 from distributed_grid.coordinator.api import server
-from distributed_grid.coordinator.core.commands import Heard, Told
+from distributed_grid.coordinator.core.commands import HeartbeatReceived, MessageReceived
 from distributed_grid.coordinator.net.connection import Connection, Wire, frame_at, last_of
 from distributed_grid.protocol.codec import encode
 from distributed_grid.protocol.messages import Heartbeat
@@ -59,8 +59,8 @@ class Listening:
         handle, receive = grid.ledger.handle, Connection.receive
 
         def handled(event: Any, now: float) -> Any:
-            if isinstance(event, Heard | Told):
-                self.events.append(event.sample.at if isinstance(event, Heard) else event.message)
+            if isinstance(event, HeartbeatReceived | MessageReceived):
+                self.events.append(event.sample.at if isinstance(event, HeartbeatReceived) else event.message)
             return handle(event, now)
 
         async def received(connection: Connection) -> list[Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import CancelAsked, JobsSubmitted, Record, RecordGroup, RecordJob
+from distributed_grid.coordinator.core.commands import CancelRequested, JobsSubmitted, Record, RecordGroup, RecordJob
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.store.store import Store
 from tests.coordinator.core.queue.test_groups import CPU, submitted
@@ -77,7 +77,7 @@ def test_members_are_taken_up_in_the_order_of_their_indexes(path: Path, ledger: 
 
 
 def test_an_array_goes_with_the_last_of_its_members(path: Path, ledger: Ledger) -> None:
-    out = ledger.handle(CancelAsked(3, ("j-abc",)), 4.0)
+    out = ledger.handle(CancelRequested(3, ("j-abc",)), 4.0)
     save(path, [one for one in out if isinstance(one, RecordJob | RecordGroup)])
     db = sqlite3.connect(path)
     assert db.execute("SELECT ended FROM groups").fetchall() == [(4.0,)]

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
     Accepted,
-    DrainAsked,
+    DrainRequested,
     JobsSubmitted,
+    MessageReceived,
     NodeDown,
     Rejected,
     Tick,
-    Told,
 )
 from distributed_grid.coordinator.core.explain import why
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -87,7 +87,7 @@ def test_a_placed_job_shows_the_scores_it_was_placed_by() -> None:
 def test_a_job_on_a_silent_node_is_lost_and_not_placed() -> None:
     ledger = grid([(2, 2, 0, True)], [])
     step(ledger, JobsSubmitted(1, (job("a", Request(Resources(cpu=1000))),)), 1.0)
-    step(ledger, Told("n0", Started(allocation="a.1")), 2.0)
+    step(ledger, MessageReceived("n0", Started(allocation="a.1")), 2.0)
     step(ledger, NodeDown("n0", "session-n0"), 3.0)
     step(ledger, Tick(), 20.0)
     said = why.why(ledger.state, "a", None, 20.0)
@@ -98,7 +98,7 @@ def test_who_holds_what_it_needs_is_named_and_who_ends_first_comes_first() -> No
     ledger = grid([(2, 4, 0, True), (1, 4, 1, True)], [])
     for name, limit, wanted in (("long", 900.0, 1000), ("short", 60.0, 1000), ("open", 0.0, 1000)):
         step(ledger, JobsSubmitted(1, (job(name, Request(Resources(cpu=wanted)), time_limit=limit),)), 0.0)
-        step(ledger, Told(ledger.state.jobs[name].node, Started(allocation=f"{name}.1")), 1.0)
+        step(ledger, MessageReceived(ledger.state.jobs[name].node, Started(allocation=f"{name}.1")), 1.0)
     said = why.why(ledger.state, None, Request(Resources(cpu=1000)), 2.0)
     assert [(one.job, one.ends) for one in said.holders] == [("short", 61.0), ("long", 901.0), ("open", 0.0)]
     assert not why.why(ledger.state, None, Request(Resources(memory=GIB)), 2.0).holders
@@ -114,7 +114,7 @@ def test_an_explanation_names_the_state_of_the_ledger_that_it_was_made_of() -> N
 
 def test_where_a_drained_node_could_serve_that_is_what_would_help() -> None:
     ledger = grid([(2, 4, 0, True)], [])
-    step(ledger, DrainAsked(1, ("n0",), "ann", "new disk"), 1.0)
+    step(ledger, DrainRequested(1, ("n0",), "ann", "new disk"), 1.0)
     said = why.why(ledger.state, None, Request(Resources(cpu=1000)), 2.0)
     assert (said.reason.code, said.hint) == ("Drained", "grid node undrain n0: it could lend this")
 

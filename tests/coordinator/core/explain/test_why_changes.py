@@ -9,7 +9,14 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.core.commands import Accepted, Command, Event, JobsSubmitted, NodeDown, Told
+from distributed_grid.coordinator.core.commands import (
+    Accepted,
+    Command,
+    Event,
+    JobsSubmitted,
+    MessageReceived,
+    NodeDown,
+)
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.explain.why import changes
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -69,7 +76,7 @@ def grid(lot: random.Random, policy: Policy = DEFAULT) -> Ledger:
         step(ledger, JobsSubmitted(1, (one,)), 0.0)
         if (name := one.allocation) and lot.random() < 0.8:
             stale = Stale(allocation=name, reason="busy", device=lot.choice(["", "0", "memory", f"{one.node}-gpu0"]))
-            step(ledger, Told(one.node, stale if lot.random() < 0.2 else Started(allocation=name)), 0.5)
+            step(ledger, MessageReceived(one.node, stale if lot.random() < 0.2 else Started(allocation=name)), 0.5)
     for name in list(ledger.state.nodes):
         if lot.random() < 0.1:
             step(ledger, NodeDown(name, f"session-{name}"), 0.6)

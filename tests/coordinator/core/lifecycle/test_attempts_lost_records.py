@@ -4,16 +4,16 @@ import pytest
 
 from distributed_grid.coordinator.core.commands import (
     Audit,
-    CancelAsked,
+    CancelRequested,
     Command,
-    Heard,
+    HeartbeatReceived,
     JobsSubmitted,
+    MessageReceived,
     NodeDown,
     NodeUp,
     RecordJob,
     Send,
     Tick,
-    Told,
 )
 from distributed_grid.coordinator.core.explain.why import why
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -38,7 +38,7 @@ def granted(request: Request = LOST, started: bool = True) -> Ledger:
     join(ledger, n1())
     step(ledger, JobsSubmitted(1, (job("j", request),)), 0.5)
     if started:
-        step(ledger, Told("n1", Started(allocation="j.1")), 1.0)
+        step(ledger, MessageReceived("n1", Started(allocation="j.1")), 1.0)
     return ledger
 
 
@@ -46,8 +46,8 @@ def back(ledger: Ledger, of: NodeFacts, now: float, *known: Known) -> list[Comma
     """n1's agent is back and knows of these, and offers its core."""
     step(ledger, NodeDown("n1", ledger.state.nodes["n1"].session), now)
     out = step(ledger, NodeUp(of, f"session at {now}"), now)
-    out += step(ledger, Told("n1", Inventory(known=known)), now)
-    return out + step(ledger, Told("n1", offer(of)), now)
+    out += step(ledger, MessageReceived("n1", Inventory(known=known)), now)
+    return out + step(ledger, MessageReceived("n1", offer(of)), now)
 
 
 def sent(commands: list[Command]) -> list[object]:
@@ -98,14 +98,14 @@ def test_what_the_node_found_all_the_same_goes_on() -> None:
     assert sent(out) == [] and ledger.state.allocations["j.1"].state is State.RUNNING
     back(ledger, n1("first~a"), 9.0, Known("j.1", State.RUNNING, started_for=8.0))
     assert ledger.state.allocations["j.1"].state is State.RUNNING
-    step(ledger, Told("n1", Exited(allocation="j.1", outcome=Outcome(Cause.EXITED), returned=True)), 10.0)
+    step(ledger, MessageReceived("n1", Exited(allocation="j.1", outcome=Outcome(Cause.EXITED), returned=True)), 10.0)
     assert ledger.state.jobs == {}
 
 
 def test_a_stop_is_not_sent_where_it_would_be_answered_that_it_never_ran() -> None:
     ledger = granted()
     back(ledger, n1("first~a", WHY), 5.0)
-    assert sent(step(ledger, CancelAsked(2, ("j",)), 6.0)) == []
+    assert sent(step(ledger, CancelRequested(2, ("j",)), 6.0)) == []
     assert ledger.state.allocations["j.1"].state is State.LOST
     back(ledger, n1("first~a"), 9.0)
     assert ledger.state.jobs == {} and ledger.state.allocations == {}
@@ -122,7 +122,7 @@ def test_a_node_that_was_silent_and_speaks_again_does_not_make_it_run() -> None:
     ledger = granted()
     back(ledger, n1("first~a", WHY), 5.0)
     step(ledger, Tick(), 17.0)
-    assert sent(step(ledger, Heard("n1", Sample(at=18.0)), 18.0)) == []
+    assert sent(step(ledger, HeartbeatReceived("n1", Sample(at=18.0)), 18.0)) == []
     assert ledger.state.allocations["j.1"].state is State.LOST
 
 
@@ -132,7 +132,7 @@ def test_a_node_that_is_lost_before_it_knows_has_its_job_ended_and_not_run_again
     assert ledger.state.allocations["j.1"].lease > 0
     back(ledger, n1("first~a", WHY), 5.0)
     for now in range(6, 100):
-        step(ledger, Told("n2", offer(facts("n2", cores=1))), now)
+        step(ledger, MessageReceived("n2", offer(facts("n2", cores=1))), now)
     assert ledger.state.jobs == {} and ledger.state.allocations == {}
 
 

@@ -6,15 +6,15 @@ import pytest
 
 from distributed_grid.coordinator.core.commands import (
     AckExits,
-    CancelAsked,
+    CancelRequested,
     Command,
-    Heard,
+    HeartbeatReceived,
     JobsSubmitted,
+    MessageReceived,
     NodeDown,
     NodeUp,
     RecordAllocation,
     Send,
-    Told,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import attempts
@@ -36,7 +36,7 @@ def running(request: Request, policy: Policy | None = None) -> Ledger:
     ledger = Ledger(policy=policy or Policy())
     join(ledger, N1)
     step(ledger, JobsSubmitted(1, (job("j", request),)), 0.5)
-    step(ledger, Told("n1", Started(allocation="j.1")), 1.0)
+    step(ledger, MessageReceived("n1", Started(allocation="j.1")), 1.0)
     assert ledger.state.jobs["j"].state is State.RUNNING
     return ledger
 
@@ -46,14 +46,14 @@ def launches(commands: list[Command]) -> list[Launch]:
 
 
 def exits(ledger: Ledger, outcome: Outcome, attempt: int = 1, now: float = 2.0) -> list[Command]:
-    return step(ledger, Told("n1", Exited(allocation=f"j.{attempt}", outcome=outcome, returned=True)), now)
+    return step(ledger, MessageReceived("n1", Exited(allocation=f"j.{attempt}", outcome=outcome, returned=True)), now)
 
 
 def again(ledger: Ledger, boot: str = "b1", instance: str = "first", known: tuple[Known, ...] = ()) -> list[Command]:
     """n1's agent comes back at 5 s, perhaps not the one it was."""
     step(ledger, NodeDown("n1", "session-n1"), 4.0)
     step(ledger, NodeUp(facts("n1", cores=1, boot=boot, instance=instance), "second"), 5.0)
-    return step(ledger, Told("n1", Inventory(known=known)), 5.0)
+    return step(ledger, MessageReceived("n1", Inventory(known=known)), 5.0)
 
 
 def silent(ledger: Ledger, until: float) -> list[Command]:
@@ -61,7 +61,7 @@ def silent(ledger: Ledger, until: float) -> list[Command]:
     out, now = [], ledger.state.now
     while now < until:
         now += 1.0
-        out += step(ledger, Heard("n2", Sample(at=now)), now)
+        out += step(ledger, HeartbeatReceived("n2", Sample(at=now)), now)
     return out
 
 
@@ -69,7 +69,9 @@ def silent(ledger: Ledger, until: float) -> list[Command]:
 def test_it_is_run_again_after_the_ends_that_were_named_and_after_no_others(cause: Cause, on: RetryOn) -> None:
     ledger = running(Request(CORE, retry_on=(on,), retries=2))
     made = launches(exits(ledger, Outcome(cause, code=1)))
-    made += launches(step(ledger, Heard("n1", Sample(at=7.5)), 7.5))  # a node without memory is left alone for 5 s
+    made += launches(
+        step(ledger, HeartbeatReceived("n1", Sample(at=7.5)), 7.5)
+    )  # a node without memory is left alone for 5 s
     again = attempts.RETRY_CLASSES.get(cause) is on or cause in attempts.TAKEN_BACK_CAUSES
     assert [one.allocation for one in made] == (["j.2"] if again else [])
     assert ("j" in ledger.state.jobs) == bool(made)
@@ -89,13 +91,13 @@ def test_it_is_run_as_often_as_was_allowed_and_the_last_end_is_the_jobs_end() ->
         assert [one.outcome.code for one in ended if one.outcome] == ([attempt] if attempt < 3 else [])
         assert AckExits("n1", (f"j.{attempt}",)) in out
         if attempt < 3:
-            step(ledger, Told("n1", Started(allocation=f"j.{attempt + 1}")), attempt + 1.5)
+            step(ledger, MessageReceived("n1", Started(allocation=f"j.{attempt + 1}")), attempt + 1.5)
     assert not ledger.state.jobs
 
 
 def test_what_was_cancelled_is_not_run_again_however_it_ends() -> None:
     ledger = running(Request(CORE, retry_on=tuple(RetryOn), retries=5))
-    step(ledger, CancelAsked(2, ("j",)), 1.5)
+    step(ledger, CancelRequested(2, ("j",)), 1.5)
     assert not launches(exits(ledger, Outcome(Cause.SIGNALLED, signal=15))) and not ledger.state.jobs
 
 
@@ -130,7 +132,7 @@ def test_what_is_cancelled_while_it_is_taken_back_ends_as_cancelled() -> None:
     one = ledger.state.jobs["j"]
     assert attempts.request_stop(ledger.state, ledger.state.allocations["j.1"], Cause.PREEMPTED, "for j2", 5.0)
     assert not attempts.request_stop(ledger.state, ledger.state.allocations["j.1"], Cause.DRAINED, "", 5.0)
-    out = step(ledger, CancelAsked(2, ("j",), "not needed"), 1.5)
+    out = step(ledger, CancelRequested(2, ("j",), "not needed"), 1.5)
     stops = [one.message for one in out if isinstance(one, Send) and isinstance(one.message, Stop)]
     assert [stop.cause for stop in stops] == ["preempted", "cancelled"]
     exits(ledger, Outcome(Cause.PREEMPTED, signal=15, text="for j2"))
@@ -150,19 +152,19 @@ def test_a_late_word_about_an_attempt_before_changes_nothing() -> None:
     exits(ledger, Outcome(Cause.EXITED, code=1))
     before = (ledger.state.jobs["j"].state, ledger.state.jobs["j"].allocation)
     for late in (Started(allocation="j.1"), Exited(allocation="j.1", outcome=Outcome(Cause.EXITED, code=0))):
-        step(ledger, Told("n1", late), 3.0)
+        step(ledger, MessageReceived("n1", late), 3.0)
         assert (ledger.state.jobs["j"].state, ledger.state.jobs["j"].allocation) == before
 
 
 def test_only_what_is_run_again_when_lost_is_leased_and_its_last_attempt_is_not() -> None:
     ledger = Ledger()
     join(ledger, N1)
-    step(ledger, Heard("n1", Sample(at=77.0)), 0.2)
+    step(ledger, HeartbeatReceived("n1", Sample(at=77.0)), 0.2)
     (plain,) = launches(step(ledger, JobsSubmitted(1, (job("p", Request(CORE)),)), 0.5))
     assert (plain.lease, plain.heard) == (0.0, 0.0)
     ledger = running(Request(CORE, retry_on=(RetryOn.LOST,), retries=1))
     assert ledger.state.allocations["j.1"].lease == pytest.approx((10 + 60 - 3) / 1.01)
-    step(ledger, Heard("n1", Sample(at=77.0), 78.0), 1.5)
+    step(ledger, HeartbeatReceived("n1", Sample(at=77.0), 78.0), 1.5)
     (last,) = launches(exits(ledger, Outcome(Cause.SUPERVISOR_LOST)))
     assert (last.lease, last.heard) == (0.0, 0.0)
 
@@ -170,15 +172,15 @@ def test_only_what_is_run_again_when_lost_is_leased_and_its_last_attempt_is_not(
 def test_a_lease_begins_where_the_node_was_last_heard_of() -> None:
     ledger = Ledger()
     join(ledger, N1)
-    step(ledger, Heard("n1", Sample(at=77.0)), 0.2)
+    step(ledger, HeartbeatReceived("n1", Sample(at=77.0)), 0.2)
     (launch,) = launches(step(ledger, JobsSubmitted(1, (job("j", LOST),)), 0.5))
     assert launch.heard == 77.0 and launch.lease > 0
 
 
 def test_a_heartbeat_that_asks_for_it_is_answered_and_one_that_does_not_is_not() -> None:
     ledger = running(LOST)
-    assert step(ledger, Heard("n1", Sample(at=3.0)), 2.0) == []
-    assert step(ledger, Heard("n1", Sample(at=3.0), 4.5), 2.0) == [Send("n1", Renewed(4.5))]
+    assert step(ledger, HeartbeatReceived("n1", Sample(at=3.0)), 2.0) == []
+    assert step(ledger, HeartbeatReceived("n1", Sample(at=3.0), 4.5), 2.0) == [Send("n1", Renewed(4.5))]
 
 
 def test_a_silent_node_is_lost_after_all_patience_and_only_what_was_leased_runs_again() -> None:
@@ -230,7 +232,7 @@ def test_what_a_returning_agent_does_not_know(
     assert ("j" in ledger.state.jobs) == runs_again
     ended = next(one.allocation for one in out if isinstance(one, RecordAllocation))
     assert ended.state is State.ENDED and (ended.outcome is None or ended.outcome.cause is cause)
-    more = step(ledger, Told("n1", offer(facts("n1", cores=1))), 6.0)
+    more = step(ledger, MessageReceived("n1", offer(facts("n1", cores=1))), 6.0)
     assert [one.allocation for one in launches(more)] == (["j.2"] if runs_again else [])
 
 
@@ -242,7 +244,7 @@ def test_after_a_start_of_the_coordinator_nobody_is_lost_before_there_was_time_t
     assert not launches(silent(after, 1069.0)) and state_of(after, "j") is State.LOST
     known = (Known("j.1", State.RUNNING, started_for=1068.0),)
     step(after, NodeUp(N1, "back"), 1069.5)
-    step(after, Told("n1", Inventory(known=known)), 1069.5)
+    step(after, MessageReceived("n1", Inventory(known=known)), 1069.5)
     assert state_of(after, "j") is State.RUNNING and after.state.jobs["j"].retried == 0
 
 
@@ -251,7 +253,7 @@ def test_what_was_given_up_on_a_node_is_not_renewed_and_told_to_stop() -> None:
     join(ledger, N2, now=1.0)
     out = silent(ledger, 72.0)
     assert [one.message.allocation for one in out if isinstance(one, Send) and isinstance(one.message, Stop)] == ["j.1"]
-    said = step(ledger, Heard("n1", Sample(at=80.0), 80.0), 73.0)
+    said = step(ledger, HeartbeatReceived("n1", Sample(at=80.0), 80.0), 73.0)
     assert not [one for one in said if isinstance(one, Send) and isinstance(one.message, Renewed)]
 
 

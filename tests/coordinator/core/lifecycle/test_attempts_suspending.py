@@ -5,13 +5,13 @@ import msgspec
 from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
     Audit,
-    CancelAsked,
+    CancelRequested,
     Command,
+    MessageReceived,
     NodeDown,
     NodeUp,
     RecordJob,
     Send,
-    Told,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
@@ -24,7 +24,7 @@ WHY = "foreign CPU 87 %"
 
 
 def suspended(ledger: Ledger, now: float, why: str = WHY, lasted: float = 0.0, in_all: float = 0.0) -> list[Command]:
-    return step(ledger, Told("n1", Suspended(allocation="j.1", why=why, lasted=lasted, in_all=in_all)), now)
+    return step(ledger, MessageReceived("n1", Suspended(allocation="j.1", why=why, lasted=lasted, in_all=in_all)), now)
 
 
 def stops(commands: list[Command]) -> list[Stop]:
@@ -60,7 +60,7 @@ def test_it_is_told_again_after_a_reconnect_and_then_nothing_new_has_happened() 
     lines = len(ledger.state.jobs["j"].story)
     step(ledger, NodeDown("n1", "session-n1"), 6.0)
     step(ledger, NodeUp(N1, "second"), 7.0)
-    step(ledger, Told("n1", Inventory(known=(Known("j.1", State.RUNNING, started_for=6.0),))), 7.0)
+    step(ledger, MessageReceived("n1", Inventory(known=(Known("j.1", State.RUNNING, started_for=6.0),))), 7.0)
     suspended(ledger, 7.0, lasted=2.0, in_all=2.0)
     assert len(ledger.state.jobs["j"].story) == lines
     found = ledger.state.jobs["j"].active.suspended
@@ -69,15 +69,17 @@ def test_it_is_told_again_after_a_reconnect_and_then_nothing_new_has_happened() 
 
 def test_what_is_not_known_here_is_noted() -> None:
     ledger = running(Request(CORE))
-    out = step(ledger, Told("n1", Suspended(allocation="x.1", why=WHY)), 5.0)
+    out = step(ledger, MessageReceived("n1", Suspended(allocation="x.1", why=WHY)), 5.0)
     assert [type(one) for one in out] == [Audit]
 
 
 def test_an_end_is_an_end_also_of_a_suspended_job() -> None:
     ledger = running(Request(CORE))
     suspended(ledger, 5.0)
-    assert [one.cause for one in stops(step(ledger, CancelAsked(2, ("j",)), 6.0))] == ["cancelled"]
-    out = step(ledger, Told("n1", Exited(allocation="j.1", outcome=Outcome(Cause.CANCELLED, suspended=1.0))), 7.0)
+    assert [one.cause for one in stops(step(ledger, CancelRequested(2, ("j",)), 6.0))] == ["cancelled"]
+    out = step(
+        ledger, MessageReceived("n1", Exited(allocation="j.1", outcome=Outcome(Cause.CANCELLED, suspended=1.0))), 7.0
+    )
     (record,) = [one for one in out if isinstance(one, RecordJob)]
     assert record.job.state is State.ENDED and record.job.view(None).suspended is None
 
@@ -85,14 +87,14 @@ def test_an_end_is_an_end_also_of_a_suspended_job() -> None:
 def test_a_recalled_job_waits_again_with_its_age_and_starts_anew() -> None:
     ledger = running(Request(CORE))
     suspended(ledger, 5.0)
-    out = step(ledger, Told("n1", Recalled(allocation="j.1", why=WHY, grace=5.0)), 8.0)
+    out = step(ledger, MessageReceived("n1", Recalled(allocation="j.1", why=WHY, grace=5.0)), 8.0)
     job = ledger.state.jobs["j"]
     assert job.state is State.STOPPING and [one.cause for one in stops(out)] == ["recalled"]
     assert job.story[-1].text == f"recalled: the owner of n1 is back ({WHY}); it has 5 s to end"
-    again = step(ledger, Told("n1", Recalled(allocation="j.1", why=WHY, grace=4.0)), 9.0)
+    again = step(ledger, MessageReceived("n1", Recalled(allocation="j.1", why=WHY, grace=4.0)), 9.0)
     assert stops(again) == []
     outcome = Outcome(Cause.RECALLED, signal=15, suspended=3.0)
-    out = step(ledger, Told("n1", Exited(allocation="j.1", outcome=outcome, returned=True)), 10.0)
+    out = step(ledger, MessageReceived("n1", Exited(allocation="j.1", outcome=outcome, returned=True)), 10.0)
     launches = [one.message for one in out if isinstance(one, Send) and isinstance(one.message, Launch)]
     assert [one.allocation for one in launches] == ["j.2"]
     assert (job.taken_back, job.retried) == (1, 0)
@@ -101,8 +103,10 @@ def test_a_recalled_job_waits_again_with_its_age_and_starts_anew() -> None:
 
 def test_a_recalled_job_that_is_not_to_wait_again_ends_as_recalled() -> None:
     ledger = running(Request(CORE, requeue=False))
-    step(ledger, Told("n1", Recalled(allocation="j.1", why=WHY, grace=5.0)), 8.0)
-    out = step(ledger, Told("n1", Exited(allocation="j.1", outcome=Outcome(Cause.RECALLED, signal=15))), 10.0)
+    step(ledger, MessageReceived("n1", Recalled(allocation="j.1", why=WHY, grace=5.0)), 8.0)
+    out = step(
+        ledger, MessageReceived("n1", Exited(allocation="j.1", outcome=Outcome(Cause.RECALLED, signal=15))), 10.0
+    )
     (record,) = [one for one in out if isinstance(one, RecordJob)]
     assert record.job.state is State.ENDED and record.job.outcome is not None
     assert record.job.outcome.cause is Cause.RECALLED
@@ -115,7 +119,7 @@ UNREAD = "257M of stdout unread"
 
 
 def awaits(ledger: Ledger, now: float, why: str = UNREAD) -> list[Command]:
-    return step(ledger, Told("n1", AwaitsReader(allocation="j.1", why=why, lasted=1.0)), now)
+    return step(ledger, MessageReceived("n1", AwaitsReader(allocation="j.1", why=why, lasted=1.0)), now)
 
 
 def test_that_a_job_waits_for_its_reader_is_shown_and_told_once() -> None:
@@ -148,11 +152,11 @@ def test_the_inventory_says_who_still_waits_for_its_reader() -> None:
         step(ledger, NodeDown("n1", "session-n1"), 6.0)
         step(ledger, NodeUp(N1, "session-n1"), 7.0)
         known = Known("j.1", State.RUNNING, started_for=6.0, awaits_reader=why)
-        step(ledger, Told("n1", Inventory(known=(known,))), 7.0)
+        step(ledger, MessageReceived("n1", Inventory(known=(known,))), 7.0)
         found = ledger.state.jobs["j"].active.awaits_reader
         assert (found.why if found is not None else "") == why
 
 
 def test_a_node_that_waits_for_the_reader_of_a_job_it_does_not_have_is_not_heard() -> None:
     ledger = running(Request(CORE))
-    assert step(ledger, Told("n1", AwaitsReader(allocation="x.1", why=UNREAD)), 5.0) == []
+    assert step(ledger, MessageReceived("n1", AwaitsReader(allocation="x.1", why=UNREAD)), 5.0) == []

@@ -5,20 +5,20 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
-    CancelAsked,
+    CancelRequested,
     Command,
-    ExtendAsked,
+    ExtensionRequested,
     Granted,
-    Heard,
+    HeartbeatReceived,
     JobsSubmitted,
-    Joined,
-    Left,
+    MessageReceived,
     NodeDown,
     NodeUp,
+    RayletJoined,
+    RayletLeft,
     Rejected,
     Send,
     Tick,
-    Told,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.boosts import Boost
@@ -43,13 +43,13 @@ def granted() -> Ledger:
 
 def started() -> Ledger:
     ledger = granted()
-    step(ledger, Told("lab", Started(allocation="b.1", pid=7)), 2.0)
+    step(ledger, MessageReceived("lab", Started(allocation="b.1", pid=7)), 2.0)
     return ledger
 
 
 def running() -> Ledger:
     ledger = started()
-    step(ledger, Joined("b.1", "f00d"), 4.0)
+    step(ledger, RayletJoined("b.1", "f00d"), 4.0)
     return ledger
 
 
@@ -68,7 +68,7 @@ def told(out: list[Command]) -> Outcome | None:
 def test_a_raylet_that_runs_is_no_boost_until_ray_shows_it() -> None:
     ledger = started()
     assert state_of(ledger, "b") is State.STARTING
-    step(ledger, Joined("b.1", "f00d"), 4.0)
+    step(ledger, RayletJoined("b.1", "f00d"), 4.0)
     assert state_of(ledger, "b") is State.RUNNING
     assert [one.text for one in ledger.state.jobs["b"].story][-2:] == [
         "raylet started on lab, Ray is to show it",
@@ -78,10 +78,10 @@ def test_a_raylet_that_runs_is_no_boost_until_ray_shows_it() -> None:
 
 def test_its_duration_counts_from_when_it_is_lent_and_its_raylet_gives_way_from_then_on() -> None:
     ledger = granted()
-    (launched,) = sent(step(granted(), Told("lab", Inventory(known=())), 1.5))
+    (launched,) = sent(step(granted(), MessageReceived("lab", Inventory(known=())), 1.5))
     assert isinstance(launched, Launch) and launched.spec.time_limit == 3600.0 + LENT.join_within
-    step(ledger, Told("lab", Started(allocation="b.1", pid=7)), 2.0)
-    out = step(ledger, Joined("b.1", "f00d"), 42.0)
+    step(ledger, MessageReceived("lab", Started(allocation="b.1", pid=7)), 2.0)
+    out = step(ledger, RayletJoined("b.1", "f00d"), 42.0)
     assert sent(out) == [Extend(allocation="b.1", limit=3640.0), Renice(allocation="b.1")]
     assert ledger.state.jobs["b"].started == 42.0
     (held,) = views.allocations(ledger.state, "lab")
@@ -97,17 +97,17 @@ def test_both_are_told_again_to_a_node_that_is_back_but_not_while_it_joins() -> 
         step(ledger, NodeDown("lab", "session-lab"), 5.0)
         step(ledger, NodeUp(NODE, "s2"), 6.0)
         known = Known("b.1", State.RUNNING, started_for=4.0)
-        assert sent(step(ledger, Told("lab", Inventory(known=(known,))), 6.0)) == expected
+        assert sent(step(ledger, MessageReceived("lab", Inventory(known=(known,))), 6.0)) == expected
 
 
 def test_an_extension_while_it_joins_is_told_to_the_node_with_the_time_to_join() -> None:
-    out = step(started(), ExtendAsked(3, "b", 60.0), 10.0)
+    out = step(started(), ExtensionRequested(3, "b", 60.0), 10.0)
     assert sent(out) == [Extend(allocation="b.1", limit=3660.0 + LENT.join_within)]
 
 
 def test_the_end_of_its_time_is_told_by_how_long_it_was_lent() -> None:
     outcome = Outcome(Cause.TIME_LIMIT, text="ran longer than its time limit of 3602.25 s")
-    said = told(step(running(), Told("lab", Exited(allocation="b.1", outcome=outcome)), 3604.0))
+    said = told(step(running(), MessageReceived("lab", Exited(allocation="b.1", outcome=outcome)), 3604.0))
     assert said is not None and said.text == "it was lent for 1h00m"
 
 
@@ -117,7 +117,7 @@ def test_how_long_it_may_take_to_join_is_its_own() -> None:
     patient = replace(LENT, join_within=5.0)
     boost = job("b", Request(Resources(cpu=2000), requeue=False), boost=patient, time_limit=3600.0)
     step(ledger, JobsSubmitted(1, (boost,)), 1.0)
-    step(ledger, Told("lab", Started(allocation="b.1", pid=7)), 2.0)
+    step(ledger, MessageReceived("lab", Started(allocation="b.1", pid=7)), 2.0)
     assert stops(step(ledger, Tick(), 6.9)) == []
     assert [one.text for one in stops(step(ledger, Tick(), 7.0))] == ["Ray did not show it within 5 s"]
 
@@ -125,26 +125,26 @@ def test_how_long_it_may_take_to_join_is_its_own() -> None:
 def test_an_owner_who_is_back_has_it_recalled_also_while_it_joins() -> None:
     ledger = started()
     why = Recalled(allocation="b.1", why="foreign CPU 87 % > 30 %", grace=15.0)
-    (stop,) = stops(step(ledger, Told("lab", why), 3.0))
+    (stop,) = stops(step(ledger, MessageReceived("lab", why), 3.0))
     assert (stop.cause, stop.grace, state_of(ledger, "b")) == ("recalled", 15.0, State.STOPPING)
-    assert sent(step(ledger, Joined("b.1", "f00d"), 4.0)) == [], "it is neither lent nor told to give way"
+    assert sent(step(ledger, RayletJoined("b.1", "f00d"), 4.0)) == [], "it is neither lent nor told to give way"
 
 
 def test_what_ray_shows_before_its_raylet_was_told_of_or_after_its_end_changes_nothing() -> None:
     ledger = granted()
-    assert step(ledger, Joined("b.1", "f00d"), 1.5) == []
+    assert step(ledger, RayletJoined("b.1", "f00d"), 1.5) == []
     assert state_of(ledger, "b") is State.STARTING
-    assert step(ledger, Joined("c.1", "f00d"), 1.6) == []
+    assert step(ledger, RayletJoined("c.1", "f00d"), 1.6) == []
 
 
 def test_one_that_ray_does_not_show_in_time_is_ended() -> None:
     ledger = started()
     for at in range(3, 62):
-        assert stops(step(ledger, Heard("lab", Sample(at=float(at))), float(at))) == []
+        assert stops(step(ledger, HeartbeatReceived("lab", Sample(at=float(at))), float(at))) == []
     assert stops(step(ledger, Tick(), 62.0)) == [
         Stop(allocation="b.1", grace=0.0, cause="not-joined", text="Ray did not show it within 60 s")
     ]
-    step(ledger, Told("lab", Exited(allocation="b.1", outcome=Outcome(Cause.NOT_JOINED, text="no"))), 63.0)
+    step(ledger, MessageReceived("lab", Exited(allocation="b.1", outcome=Outcome(Cause.NOT_JOINED, text="no"))), 63.0)
     assert "b" not in ledger.state.jobs and not ledger.state.nodes["lab"].allocations
 
 
@@ -158,18 +158,18 @@ def test_one_that_ray_does_not_show_in_time_is_ended() -> None:
 def test_a_raylet_that_ends_by_itself_says_why_in_rays_own_words(ledger: object, cause: Cause, text: str) -> None:
     made = ledger()  # type: ignore[operator]
     outcome = Outcome(Cause.EXITED, code=1, stderr_tail=b"starting\nRuntimeError: Version mismatch\n")
-    said = told(step(made, Told("lab", Exited(allocation="b.1", outcome=outcome)), 9.0))
+    said = told(step(made, MessageReceived("lab", Exited(allocation="b.1", outcome=outcome)), 9.0))
     assert said is not None and (said.cause, said.text) == (cause, text)
 
 
 def test_one_that_ray_does_not_show_any_more_is_ended_at_once_and_one_that_it_never_showed_is_not() -> None:
-    gone = Left("b.1", "its head was started anew")
+    gone = RayletLeft("b.1", "its head was started anew")
     assert stops(step(started(), gone, 5.0)) == []
     ledger = running()
     said = Stop(allocation="b.1", grace=0.0, cause="not-joined", text="its head was started anew")
     assert stops(step(ledger, gone, 5.0)) == [said]
     assert stops(step(ledger, gone, 6.0)) == [], "it is asked once"
-    step(ledger, Told("lab", Exited(allocation="b.1", outcome=Outcome(Cause.NOT_JOINED, text="no"))), 7.0)
+    step(ledger, MessageReceived("lab", Exited(allocation="b.1", outcome=Outcome(Cause.NOT_JOINED, text="no"))), 7.0)
     assert "b" not in ledger.state.jobs and not ledger.state.nodes["lab"].allocations
     assert stops(step(ledger, gone, 8.0)) == []
 
@@ -178,18 +178,18 @@ def test_a_release_while_it_joins_is_one_stop_however_often_it_is_asked_and_what
     None
 ):
     ledger = started()
-    assert [one.cause for one in stops(step(ledger, CancelAsked(5, ("b",), "released"), 3.0))] == ["cancelled"]
-    assert stops(step(ledger, CancelAsked(6, ("b",), "released"), 3.1)) == []
-    step(ledger, Joined("b.1", "f00d"), 3.2)
+    assert [one.cause for one in stops(step(ledger, CancelRequested(5, ("b",), "released"), 3.0))] == ["cancelled"]
+    assert stops(step(ledger, CancelRequested(6, ("b",), "released"), 3.1)) == []
+    step(ledger, RayletJoined("b.1", "f00d"), 3.2)
     assert state_of(ledger, "b") is State.STOPPING
-    out = step(ledger, ExtendAsked(7, "b", 60.0), 3.3)
+    out = step(ledger, ExtensionRequested(7, "b", 60.0), 3.3)
     assert [type(one) for one in out] == [Rejected]
 
 
 def test_an_extension_while_it_waits_or_joins_lasts_as_long_as_one_while_it_runs() -> None:
     for make in (granted, started, running):
         ledger = make()
-        step(ledger, ExtendAsked(3, "b", 60.0), 10.0)
+        step(ledger, ExtensionRequested(3, "b", 60.0), 10.0)
         assert ledger.state.jobs["b"].spec.time_limit == 3660.0
 
 
@@ -198,7 +198,9 @@ def test_a_node_that_is_back_has_its_boost_as_it_was() -> None:
         ledger = make()
         step(ledger, NodeDown("lab", "session-lab"), 5.0)
         step(ledger, NodeUp(NODE, "s2"), 6.0)
-        out = step(ledger, Told("lab", Inventory(known=(Known("b.1", State.RUNNING, started_for=4.0),))), 6.0)
+        out = step(
+            ledger, MessageReceived("lab", Inventory(known=(Known("b.1", State.RUNNING, started_for=4.0),))), 6.0
+        )
         assert (ledger.state.jobs["b"].state, stops(out)) == (state, [])
 
 
@@ -209,14 +211,14 @@ def test_one_whose_node_was_lost_while_it_was_to_join_is_ended_and_one_that_ray_
         step(ledger, Tick(), 20.0)
         assert state_of(ledger, "b") is State.LOST
         step(ledger, NodeUp(NODE, "s2"), 21.0)
-        step(ledger, Told("lab", Inventory(known=(Known("b.1", State.RUNNING, started_for=19.0),))), 21.0)
+        step(ledger, MessageReceived("lab", Inventory(known=(Known("b.1", State.RUNNING, started_for=19.0),))), 21.0)
         assert state_of(ledger, "b") is state
 
 
 def test_an_extension_is_told_to_the_node_and_adds_up() -> None:
     ledger = running()
     for more, limit in ((1800.0, 5402.0), (600.0, 6002.0)):
-        out = step(ledger, ExtendAsked(3, "b", more), 10.0)
+        out = step(ledger, ExtensionRequested(3, "b", more), 10.0)
         assert sent(out)[0] == Extend(allocation="b.1", limit=limit), "from the start of its raylet, 2 s earlier"
         assert any(isinstance(one, Granted) for one in out)
     assert ledger.state.jobs["b"].spec.time_limit == 6000.0
@@ -226,6 +228,6 @@ def test_what_cannot_be_extended_is_refused_and_nothing_changes() -> None:
     ledger = running()
     step(ledger, JobsSubmitted(1, (job("j", Request(Resources(cpu=1000))),)), 5.0)
     for name, more in (("j", 60.0), ("gone", 60.0), ("b", -5.0), ("b", 1e9)):
-        out = step(ledger, ExtendAsked(3, name, more), 10.0)
+        out = step(ledger, ExtensionRequested(3, name, more), 10.0)
         assert [type(one) for one in out] == [Rejected]
     assert ledger.state.jobs["b"].spec.time_limit == 3600.0

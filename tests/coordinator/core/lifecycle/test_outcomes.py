@@ -5,10 +5,11 @@ import pytest
 from distributed_grid.coordinator.core import ledger as restore
 from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
-    CancelAsked,
+    CancelRequested,
     Command,
-    Heard,
+    HeartbeatReceived,
     JobsSubmitted,
+    MessageReceived,
     NodeDown,
     NodeUp,
     RecordAllocation,
@@ -16,7 +17,6 @@ from distributed_grid.coordinator.core.commands import (
     RecordJob,
     Rejected,
     Send,
-    Told,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import attempts
@@ -59,7 +59,7 @@ def running(request: Request = GANG, nodes: int = 2) -> Ledger:
     ledger = grid(nodes)
     submitted(ledger, request=request)
     for allocation in list(ledger.state.allocations.values()):
-        step(ledger, Told(allocation.node, Started(allocation=allocation.id)), 2.0)
+        step(ledger, MessageReceived(allocation.node, Started(allocation=allocation.id)), 2.0)
     return ledger
 
 
@@ -74,13 +74,17 @@ def held(ledger: Ledger, rank: int) -> Allocation:
 def ends(ledger: Ledger, rank: int, outcome: Outcome, now: float = 3.0) -> list[Command]:
     """The node of a member tells its end."""
     allocation = held(ledger, rank)
-    return step(ledger, Told(allocation.node, Exited(allocation=allocation.id, outcome=outcome, returned=True)), now)
+    return step(
+        ledger, MessageReceived(allocation.node, Exited(allocation=allocation.id, outcome=outcome, returned=True)), now
+    )
 
 
 def refuses(ledger: Ledger, rank: int, now: float = 2.0, device: str = "") -> list[Command]:
     """The node of a member will not have it."""
     allocation = held(ledger, rank)
-    return step(ledger, Told(allocation.node, Stale(allocation=allocation.id, reason="busy", device=device)), now)
+    return step(
+        ledger, MessageReceived(allocation.node, Stale(allocation=allocation.id, reason="busy", device=device)), now
+    )
 
 
 def launches(commands: list[Command]) -> list[Launch]:
@@ -135,9 +139,11 @@ def test_a_gang_holds_nothing_while_one_place_is_missing_and_others_pass_it() ->
     sent = launches(step(ledger, JobsSubmitted(2, (job("other", Request(CORE), time_limit=9.0),)), 1.5))
     assert [one.job for one in sent] == ["other"]  # it will be over, and nobody knows when the first will
     node = ledger.state.jobs["first"].node
-    assert not launches(step(ledger, Told(node, Exited(allocation="first.1", outcome=DONE, returned=True)), 2.0))
+    assert not launches(
+        step(ledger, MessageReceived(node, Exited(allocation="first.1", outcome=DONE, returned=True)), 2.0)
+    )
     node = ledger.state.jobs["other"].node
-    sent = launches(step(ledger, Told(node, Exited(allocation="other.1", outcome=DONE, returned=True)), 3.0))
+    sent = launches(step(ledger, MessageReceived(node, Exited(allocation="other.1", outcome=DONE, returned=True)), 3.0))
     assert [one.job for one in sent] == ["g_0", "g_1"]
 
 
@@ -171,12 +177,12 @@ def test_one_that_is_refused_takes_the_others_back_and_all_wait_again() -> None:
     ledger = grid()
     submitted(ledger)
     other = held(ledger, 1)
-    step(ledger, Told(other.node, Started(allocation=other.id)), 1.5)
+    step(ledger, MessageReceived(other.node, Started(allocation=other.id)), 1.5)
     assert stops(refuses(ledger, 0)) == [("g_1.1", "gang")]
     out = ends(ledger, 1, Outcome(Cause.GANG, signal=15))
     assert not results(out) and waits(ledger) and not launches(out)
     assert [member(ledger, rank).retried for rank in (0, 1)] == [0, 0]
-    out = step(ledger, Heard("n0", Sample(at=7.5)), 7.5)  # the node that refused is left alone for a while
+    out = step(ledger, HeartbeatReceived("n0", Sample(at=7.5)), 7.5)  # the node that refused is left alone for a while
     assert [one.allocation for one in launches(out)] == ["g_0.2", "g_1.2"]
 
 
@@ -194,7 +200,7 @@ def test_what_others_made_of_one_that_never_began_is_no_failure() -> None:
     ledger = grid()
     submitted(ledger)
     other = held(ledger, 1)
-    step(ledger, Told(other.node, Started(allocation=other.id)), 1.5)
+    step(ledger, MessageReceived(other.node, Started(allocation=other.id)), 1.5)
     assert stops(ends(ledger, 1, FAILED)) == [("g_0.1", "gang")]
     out = refuses(ledger, 0, now=4.0)
     assert not results(out) and waits(ledger)
@@ -285,7 +291,7 @@ def silent(ledger: Ledger, until: float) -> list[Command]:
     out, now = [], ledger.state.now
     while now < until:
         now += 1.0
-        out += step(ledger, Heard(other, Sample(at=now)), now)
+        out += step(ledger, HeartbeatReceived(other, Sample(at=now)), now)
     return out
 
 
@@ -310,7 +316,7 @@ def test_a_gang_that_may_be_run_again_when_lost_is_so_as_one_also_where_the_othe
     for now in range(5, 90):
         for name in ledger.state.nodes:
             if name != node:
-                out += step(ledger, Heard(name, Sample(at=float(now))), float(now))
+                out += step(ledger, HeartbeatReceived(name, Sample(at=float(now))), float(now))
     assert not results(out)
     assert [one.allocation for one in launches(out)] == ["g_0.2", "g_1.2"]
     assert node not in {held(ledger, rank).node for rank in (0, 1)}
@@ -323,7 +329,7 @@ def test_one_that_comes_back_is_ended_and_the_failure_of_the_other_counts() -> N
     ends(ledger, 0, FAILED, 4.0)
     step(ledger, NodeUp(ledger.state.nodes[node].facts, "second"), 6.0)
     known = (Known("g_1.1", State.RUNNING, started_for=4.0),)
-    assert stops(step(ledger, Told(node, Inventory(known=known)), 6.0)) == [("g_1.1", "gang")]
+    assert stops(step(ledger, MessageReceived(node, Inventory(known=known)), 6.0)) == [("g_1.1", "gang")]
     out = ends(ledger, 1, Outcome(Cause.GANG, signal=15), 7.0)
     assert results(out) == {"g_0": ("exited", 3), "g_1": ("gang", 0)}
 
@@ -334,7 +340,10 @@ def test_one_that_comes_back_is_ended_and_the_failure_of_the_other_counts() -> N
 @pytest.mark.parametrize("name", ["g", "g_0", "g_1"])
 def test_cancelling_a_gang_or_one_of_it_ends_all(name: str) -> None:
     ledger = running()
-    assert sorted(stops(step(ledger, CancelAsked(2, (name,)), 3.0))) == [("g_0.1", "cancelled"), ("g_1.1", "cancelled")]
+    assert sorted(stops(step(ledger, CancelRequested(2, (name,)), 3.0))) == [
+        ("g_0.1", "cancelled"),
+        ("g_1.1", "cancelled"),
+    ]
     ends(ledger, 0, Outcome(Cause.CANCELLED, signal=15))
     out = ends(ledger, 1, Outcome(Cause.CANCELLED, signal=15))
     assert results(out) == {"g_0": ("cancelled", 0), "g_1": ("cancelled", 0)} and not ledger.state.jobs
@@ -345,7 +354,7 @@ def test_a_gang_that_waits_is_cancelled_as_one(name: str) -> None:
     ledger = grid(2)
     step(ledger, JobsSubmitted(1, (job("first", Request(CORE)),)), 0.5)
     submitted(ledger)
-    out = step(ledger, CancelAsked(2, (name,)), 2.0)
+    out = step(ledger, CancelRequested(2, (name,)), 2.0)
     assert results(out) == {"g_0": ("cancelled", 0), "g_1": ("cancelled", 0)} and not ledger.state.queue.turns
 
 
@@ -353,7 +362,7 @@ def test_a_gang_that_is_cancelled_while_its_place_is_taken_back_does_not_wait_ag
     ledger = running()
     attempts.request_stop(ledger.state, held(ledger, 1), Cause.PREEMPTED, "somebody else", 5.0)
     ends(ledger, 1, Outcome(Cause.PREEMPTED, signal=15))
-    step(ledger, CancelAsked(2, ("g",)), 3.5)
+    step(ledger, CancelRequested(2, ("g",)), 3.5)
     out = ends(ledger, 0, Outcome(Cause.GANG, signal=15), 4.0)
     assert results(out) == {"g_0": ("cancelled", 0), "g_1": ("cancelled", 0)} and not ledger.state.jobs
 
@@ -361,7 +370,7 @@ def test_a_gang_that_is_cancelled_while_its_place_is_taken_back_does_not_wait_ag
 def test_one_that_ran_and_is_cancelled_while_the_others_end_is_not_told_never_to_have_run() -> None:
     ledger = running(Request(CORE, gang=2, retry_on=(RetryOn.FAILED,), retries=1))
     ends(ledger, 0, FAILED)
-    step(ledger, CancelAsked(2, ("g",)), 3.5)
+    step(ledger, CancelRequested(2, ("g",)), 3.5)
     out = ends(ledger, 1, Outcome(Cause.GANG, signal=15), 4.0)
     ended = {one.job.id: one.job.outcome for one in out if isinstance(one, RecordJob) and one.job.outcome is not None}
     assert {name: (one.cause, one.started) for name, one in ended.items()} == {
@@ -398,7 +407,7 @@ def waiting_for_first() -> Ledger:
 def test_a_gang_waits_for_others_as_one_and_ends_as_one_where_they_fail(outcome: Outcome) -> None:
     ledger = waiting_for_first()
     node = ledger.state.jobs["first"].node
-    out = step(ledger, Told(node, Exited(allocation="first.1", outcome=outcome, returned=True)), 2.0)
+    out = step(ledger, MessageReceived(node, Exited(allocation="first.1", outcome=outcome, returned=True)), 2.0)
     if outcome is DONE:
         assert [one.job for one in launches(out)] == ["g_0", "g_1"]
     else:
@@ -410,7 +419,7 @@ def test_a_gang_waits_for_others_as_one_and_ends_as_one_where_they_fail(outcome:
 
 def test_a_gang_that_waits_for_others_can_be_cancelled() -> None:
     ledger = waiting_for_first()
-    assert results(step(ledger, CancelAsked(3, ("g",)), 2.0)) == {"g_0": ("cancelled", 0), "g_1": ("cancelled", 0)}
+    assert results(step(ledger, CancelRequested(3, ("g",)), 2.0)) == {"g_0": ("cancelled", 0), "g_1": ("cancelled", 0)}
     assert list(ledger.state.jobs) == ["first"]
 
 
@@ -430,7 +439,7 @@ def restarted(ledger: Ledger, now: float) -> Ledger:
 
 def back(ledger: Ledger, node: str, now: float, *known: Known) -> list[Command]:
     step(ledger, NodeUp(ledger.state.nodes[node].facts, f"again-{node}"), now)
-    return step(ledger, Told(node, Inventory(known=known)), now)
+    return step(ledger, MessageReceived(node, Inventory(known=known)), now)
 
 
 def test_what_came_of_a_part_survives_a_restart_and_the_others_are_told_again_to_end() -> None:
@@ -486,11 +495,11 @@ def test_of_a_backup_a_gang_that_waits_is_held_back_and_one_that_runs_is_told_by
 def test_of_a_gang_that_waits_again_it_is_told_who_has_run_and_who_has_not(immediate: bool) -> None:
     ledger = grid()
     submitted(ledger, request=Request(CORE, gang=2, immediate=immediate))
-    step(ledger, Told(held(ledger, 1).node, Started(allocation="g_1.1")), 2.0)
+    step(ledger, MessageReceived(held(ledger, 1).node, Started(allocation="g_1.1")), 2.0)
     refuses(ledger, 0)
     ends(ledger, 1, Outcome(Cause.GANG, signal=15))
     assert waits(ledger)
-    out = step(ledger, CancelAsked(2, ("g",)), 4.0)
+    out = step(ledger, CancelRequested(2, ("g",)), 4.0)
     over = {one.job.id: one.job.outcome for one in out if isinstance(one, RecordJob)}
     assert {name: (one.cause, one.started) for name, one in over.items() if one} == {
         "g_0": (Cause.CANCELLED, False), "g_1": (Cause.CANCELLED, True)

@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import CancelAsked, Command, DrainAsked, JobsSubmitted, Send, Tick, Told
+from distributed_grid.coordinator.core.commands import (
+    CancelRequested,
+    Command,
+    DrainRequested,
+    JobsSubmitted,
+    MessageReceived,
+    Send,
+    Tick,
+)
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle.successors import OVERDUE
@@ -39,11 +47,11 @@ class Grid:
         self.step(JobsSubmitted(1, new))
 
     def start(self, name: str) -> None:
-        self.step(Told("n1", Started(allocation=name)))
+        self.step(MessageReceived("n1", Started(allocation=name)))
 
     def end(self, name: str, seconds: float = 0.01, **more: Any) -> None:
         outcome = Outcome(cause=Cause.EXITED, seconds=seconds)
-        self.step(Told("n1", Exited(allocation=name, outcome=outcome, **more)))
+        self.step(MessageReceived("n1", Exited(allocation=name, outcome=outcome, **more)))
 
     def learn(self, seconds: float = 0.01) -> None:
         """The first four jobs have run for so long."""
@@ -181,7 +189,7 @@ def test_a_start_that_is_heard_before_the_end_of_the_one_before_it_takes_over(bu
 
 
 def test_a_refused_successor_waits_again_and_its_node_is_not_left_alone(busy: Grid) -> None:
-    busy.step(Told("n1", Stale(allocation="j5.1", reason="what it follows holds something else")))
+    busy.step(MessageReceived("n1", Stale(allocation="j5.1", reason="what it follows holds something else")))
     assert busy.ledger.state.nodes["n1"].closed == frozenset()
     assert busy.waiting()["j6.1"] == "j4.1"
     assert busy.state("j5") is State.WAITING
@@ -195,7 +203,7 @@ def test_a_successor_is_taken_back_for_somebody_who_comes_first(busy: Grid) -> N
     assert busy.taken_back() == ["j5.1", "j6.1"]
     for name in ("j5.1", "j6.1"):
         gone = Outcome(cause=Cause.WITHDRAWN, started=False)
-        busy.step(Told("n1", Exited(allocation=name, outcome=gone)))
+        busy.step(MessageReceived("n1", Exited(allocation=name, outcome=gone)))
     assert busy.state("j5") is State.WAITING
     busy.end("j4.1", returned=True)
     assert busy.launched().get("j20.1") == ""
@@ -217,7 +225,7 @@ def test_one_that_had_started_runs_on_and_ends_as_it_does(busy: Grid) -> None:
 
 
 def test_the_successors_of_a_drained_node_are_taken_back(busy: Grid) -> None:
-    busy.step(DrainAsked(1, ("n1",), "ann", ""))
+    busy.step(DrainRequested(1, ("n1",), "ann", ""))
     assert busy.taken_back() == ["j5.1", "j6.1"]
 
 
@@ -229,10 +237,10 @@ def test_a_successor_goes_elsewhere_where_the_one_before_it_takes_long(busy: Gri
 
 
 def test_a_cancelled_successor_ends_and_the_next_one_follows_in_its_place(busy: Grid) -> None:
-    busy.step(CancelAsked(1, ("j5",)))
+    busy.step(CancelRequested(1, ("j5",)))
     stop = busy.sent[-1]
     assert isinstance(stop, Stop) and (stop.allocation, stop.unless_started) == ("j5.1", False)
-    busy.step(Told("n1", Exited(allocation="j5.1", outcome=Outcome(cause=Cause.CANCELLED, started=False))))
+    busy.step(MessageReceived("n1", Exited(allocation="j5.1", outcome=Outcome(cause=Cause.CANCELLED, started=False))))
     assert "j5" not in busy.ledger.state.jobs and busy.waiting()["j6.1"] == "j4.1"
     assert busy.ledger.state.allocations["j6.1"].after == "j4.1", "as it is recorded, for the next coordinator"
 

@@ -8,7 +8,14 @@ from heapq import heappop, heappush
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import Event, Heard, JobsSubmitted, Send, Tick, Told
+from distributed_grid.coordinator.core.commands import (
+    Event,
+    HeartbeatReceived,
+    JobsSubmitted,
+    MessageReceived,
+    Send,
+    Tick,
+)
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.queue import succession
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request
@@ -49,7 +56,7 @@ class Simulated:
                 self.at(WAY, partial(self.hear, message))
 
     def tell(self, message: Started | Exited) -> None:
-        self.at(WAY, lambda: self.happen(Told("n1", message)))
+        self.at(WAY, lambda: self.happen(MessageReceived("n1", message)))
 
     def submit(self, user: str, seconds: list[float], priority: Priority = Priority.MEDIUM) -> list[str]:
         names = [f"j{self.count + n}" for n in range(len(seconds))]
@@ -93,7 +100,7 @@ class Simulated:
 
     def ended(self, launch: Launch, message: Exited) -> None:
         self.held[launch.user] += self.now - self.ledger.state.allocations[launch.allocation].granted
-        self.happen(Told("n1", message))
+        self.happen(MessageReceived("n1", message))
 
     def run(self, until: float) -> None:
         beat = 1.0
@@ -104,7 +111,7 @@ class Simulated:
             self.now = max(self.now, step)
             if step == beat:
                 beat += 1.0
-                self.happen(Heard("n1", Sample(at=self.now)))
+                self.happen(HeartbeatReceived("n1", Sample(at=self.now)))
             elif self.events and step == due:
                 heappop(self.events)[2]()
             else:

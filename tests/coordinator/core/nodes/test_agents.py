@@ -8,9 +8,10 @@ from distributed_grid.coordinator.core.commands import (
     Alarm,
     Audit,
     Command,
-    DrainAsked,
+    DrainRequested,
     JobsSubmitted,
     LossFound,
+    MessageReceived,
     NodeDoubted,
     NodeUp,
     RecordJob,
@@ -18,8 +19,7 @@ from distributed_grid.coordinator.core.commands import (
     RecordOrders,
     Send,
     Tick,
-    Told,
-    UndrainAsked,
+    UndrainRequested,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
@@ -48,8 +48,8 @@ def grid(*names: str) -> Ledger:
 
 def back(ledger: Ledger, *known: Known, now: float = 10.0) -> list[Command]:
     out = step(ledger, NodeUp(N1, "s2"), now)
-    out += step(ledger, Told("n1", Inventory(known)), now)
-    return out + step(ledger, Told("n1", offer(N1)), now)
+    out += step(ledger, MessageReceived("n1", Inventory(known)), now)
+    return out + step(ledger, MessageReceived("n1", offer(N1)), now)
 
 
 def test_what_waits_is_not_started_and_says_so() -> None:
@@ -66,14 +66,14 @@ def test_from_the_moment_it_is_found_nothing_is_started_and_that_is_made_durable
     out = step(ledger, LossFound(FOUND), 2.0)
     assert out[:2] == [RecordLoss(FOUND), Alarm(FOUND)] and not of(Launch, out)
     assert step(ledger, LossFound(FOUND), 2.0) == []
-    out = step(ledger, Told("n1", Exited("a.1", EXITED, returned=True)), 3.0)
+    out = step(ledger, MessageReceived("n1", Exited("a.1", EXITED, returned=True)), 3.0)
     assert not of(Launch, out) and ledger.state.jobs["waits"].state is State.WAITING
     assert AckExits("n1", ("a.1",)) in out, "results are taken"
 
 
 def test_what_a_node_does_not_know_any_more_stays_as_it_is() -> None:
     ledger = grid("a", "b")
-    step(ledger, Told("n1", Started("a.1", 11)), 2.0)
+    step(ledger, MessageReceived("n1", Started("a.1", 11)), 2.0)
     step(ledger, LossFound(FOUND), 2.0)
     out = back(ledger)
     assert not of(Launch, out) and not of(Stop, out)
@@ -108,13 +108,13 @@ def test_a_node_that_says_what_it_cannot_prove_gets_no_job_and_the_others_do() -
     step(ledger, NodeDoubted("nobody", "it knows of x.1"), 2.0)
     out = step(ledger, JobsSubmitted(2, tuple(job(f"k{n}", CORE, 2.0) for n in range(4))), 2.0)
     assert {one.node for one in out if isinstance(one, Send)} == {"n2"} and ledger.state.loss == ()
-    out = step(ledger, UndrainAsked(3, ("n1",)), 3.0)
+    out = step(ledger, UndrainRequested(3, ("n1",)), 3.0)
     assert {one.node for one in out if isinstance(one, Send)} == {"n1"}, "until an operator says otherwise"
 
 
 def test_an_operators_own_order_stays() -> None:
     ledger = grid()
-    step(ledger, DrainAsked(2, ("n1",), "ann", "a new kernel"), 2.0)
+    step(ledger, DrainRequested(2, ("n1",), "ann", "a new kernel"), 2.0)
     step(ledger, NodeDoubted("n1", "n1 knows of x.1"), 2.0)
     drain = ledger.state.nodes["n1"].orders.drain
     assert drain is not None and (drain.by, drain.reason) == ("ann", "a new kernel")
@@ -125,7 +125,7 @@ def test_the_result_of_an_attempt_whose_grant_was_lost_is_the_jobs_where_that_is
         ledger = Ledger(epoch=3)
         ledger.restore([job("waits", CORE, 1.0)], [], [N1], 5.0, loss=(FOUND,))
         out = back(ledger, Known("waits.1", State.ENDED, stamp=stamp))
-        out += step(ledger, Told("n1", Exited("waits.1", EXITED, returned=True, stamp=stamp)), 11.0)
+        out += step(ledger, MessageReceived("n1", Exited("waits.1", EXITED, returned=True, stamp=stamp)), 11.0)
         ended = [one.job for one in out if isinstance(one, RecordJob) and one.job.state is State.ENDED]
         said = [(one.id, one.outcome, one.tries, one.node) for one in ended]
         assert said == ([("waits", EXITED, 1, "n1")] if taken else [])
@@ -135,7 +135,7 @@ def test_the_result_of_an_attempt_whose_grant_was_lost_is_the_jobs_where_that_is
 def test_a_proof_of_an_attempt_that_is_known_ends_nothing() -> None:
     ledger = grid("a")
     step(ledger, LossFound(FOUND), 2.0)
-    step(ledger, Told("n1", Exited("a.1", EXITED)), 3.0)
+    step(ledger, MessageReceived("n1", Exited("a.1", EXITED)), 3.0)
     for name in ("a.1", "a.0", "nobody.7", "a.x", "a"):
-        step(ledger, Told("n1", Exited(name, EXITED, stamp=STAMP)), 4.0)
+        step(ledger, MessageReceived("n1", Exited(name, EXITED, stamp=STAMP)), 4.0)
     assert ledger.state.jobs == {}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, RecordJob, Send, Told
+from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, MessageReceived, RecordJob, Send
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy, Unused
 from distributed_grid.protocol.jobs import Cause, GpuUse, Outcome, Request, RetryOn, State, Use
@@ -24,7 +24,7 @@ class Stage:
             Resources(cpu=round(cpus * 1000), gpu=gpus * 1000), retry_on=tuple(RetryOn), retries=5
         )  # what is released is not retried
         step(self.ledger, JobsSubmitted(1, (job("j", wanted),)), 0.5)
-        step(self.ledger, Told("n1", Started(allocation="j.1")), 1.0)
+        step(self.ledger, MessageReceived("n1", Started(allocation="j.1")), 1.0)
         self.uuids = [gpu.uuid for gpu in self.ledger.state.allocations["j.1"].grant.gpus]
         self.log: list[Command] = []
 
@@ -34,10 +34,10 @@ class Stage:
         while self.ledger.state.now + EVERY <= end + 1e-6:
             of = tuple(GpuUse(uuid, busy, busy) for uuid, busy in zip(self.uuids, gpus, strict=False))
             use = Use(allocation="j.1", seconds=EVERY, cpu=cpu, cpu_peak=peak or cpu, memory=1 << 30, gpus=of)
-            self.log += step(self.ledger, Told("n1", InUse(uses=(use,))), self.ledger.state.now + EVERY)
+            self.log += step(self.ledger, MessageReceived("n1", InUse(uses=(use,))), self.ledger.state.now + EVERY)
 
     def silent(self, minutes: float) -> None:
-        step(self.ledger, Told("n1", InUse(uses=())), self.ledger.state.now + 60 * minutes)
+        step(self.ledger, MessageReceived("n1", InUse(uses=())), self.ledger.state.now + 60 * minutes)
 
     def said(self) -> list[str]:
         """What its story has beyond its start."""
@@ -102,9 +102,17 @@ def test_a_suspended_job_is_not_judged_and_the_time_before_does_not_count() -> N
     stage = Stage()
     for _ in range(10):
         stage.tells(9, cpu=0.1)
-        step(stage.ledger, Told("n1", Suspended(allocation="j.1", why="the owner", in_all=1.0)), stage.ledger.state.now)
+        step(
+            stage.ledger,
+            MessageReceived("n1", Suspended(allocation="j.1", why="the owner", in_all=1.0)),
+            stage.ledger.state.now,
+        )
         stage.tells(2, cpu=0.0)
-        step(stage.ledger, Told("n1", Suspended(allocation="j.1", lasted=120.0, in_all=120.0)), stage.ledger.state.now)
+        step(
+            stage.ledger,
+            MessageReceived("n1", Suspended(allocation="j.1", lasted=120.0, in_all=120.0)),
+            stage.ledger.state.now,
+        )
     assert not [text for text in stage.said() if "would have been enough" in text]
     used = stage.ledger.state.jobs["j"].used
     assert used is not None and used.cpu == pytest.approx(0.1)
@@ -121,10 +129,10 @@ def test_a_telling_about_another_nodes_job_or_one_that_has_ended_changes_nothing
     stage = Stage()
     join(stage.ledger, facts("n2"), 1.5)
     use = Use(allocation="j.1", seconds=EVERY, cpu=1.0, cpu_peak=1.0)
-    step(stage.ledger, Told("n2", InUse(uses=(use, Use(allocation="x.1", seconds=EVERY)))), 2.0)
+    step(stage.ledger, MessageReceived("n2", InUse(uses=(use, Use(allocation="x.1", seconds=EVERY)))), 2.0)
     assert stage.ledger.state.jobs["j"].used is None and not stage.ledger.state.idle
     stage.tells(1)
-    step(stage.ledger, Told("n1", Exited(allocation="j.1", outcome=Outcome(Cause.EXITED))), 70.0)
+    step(stage.ledger, MessageReceived("n1", Exited(allocation="j.1", outcome=Outcome(Cause.EXITED))), 70.0)
     stage.tells(1)
     assert not stage.ledger.state.idle
 
@@ -175,7 +183,7 @@ def test_gpus_that_stay_unused_are_released_after_the_warning_and_the_job_is_not
     (stop,) = stage.stops()
     assert (stop.cause, stop.text) == (Cause.RELEASED, "its GPU went unused for 40m00s (unused.policy)")
     ended = Outcome(Cause.RELEASED, signal=15, text=stop.text)
-    step(stage.ledger, Told("n1", Exited(allocation="j.1", outcome=ended)), stage.ledger.state.now + 1)
+    step(stage.ledger, MessageReceived("n1", Exited(allocation="j.1", outcome=ended)), stage.ledger.state.now + 1)
     assert not stage.ledger.state.jobs, "it would be idle again"
 
 

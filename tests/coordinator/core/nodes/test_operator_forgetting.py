@@ -3,15 +3,15 @@
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.commands import (
     Command,
-    DrainAsked,
-    ForgetAsked,
+    DrainRequested,
     Granted,
     JobsSubmitted,
+    MessageReceived,
     NodeDown,
     RecordForgotten,
     RecordOrders,
     Rejected,
-    Told,
+    RemovalRequested,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.jobs import Request
@@ -43,9 +43,9 @@ def answer(commands: list[Command]) -> Granted | Rejected:
 
 def test_a_node_that_left_is_forgotten_with_what_was_ordered_for_it() -> None:
     ledger = grid()
-    step(ledger, DrainAsked(1, ("n1",), "ann", "old", 50.0), 1.0)
+    step(ledger, DrainRequested(1, ("n1",), "ann", "old", 50.0), 1.0)
     gone(ledger, "n1", 2.0)
-    out = step(ledger, ForgetAsked(7, ("n1",), "ann"), 3.0)
+    out = step(ledger, RemovalRequested(7, ("n1",), "ann"), 3.0)
     assert answer(out) == Granted(7, "n1 is forgotten")
     assert [one for one in out if not isinstance(one, Granted)] == [
         RecordOrders("n1", NO_ORDERS),
@@ -55,14 +55,14 @@ def test_a_node_that_left_is_forgotten_with_what_was_ordered_for_it() -> None:
     assert ledger.state.shares.capacity == N2.lendable
     assert ledger.state.index.values("room") == []
     for at in (20.0, 60.0, 500.0):  # nothing that was due for it comes up
-        step(ledger, DrainAsked(2, ("n2",)), at)
+        step(ledger, DrainRequested(2, ("n2",)), at)
 
 
 def test_it_is_a_new_node_if_it_comes_back() -> None:
     ledger = grid()
-    step(ledger, DrainAsked(1, ("n1",)), 1.0)
+    step(ledger, DrainRequested(1, ("n1",)), 1.0)
     gone(ledger, "n1", 2.0)
-    step(ledger, ForgetAsked(7, ("n1",)), 3.0)
+    step(ledger, RemovalRequested(7, ("n1",)), 3.0)
     join(ledger, N1)
     assert ledger.state.nodes["n1"].orders == NO_ORDERS
     step(ledger, JobsSubmitted(1, (job("j", Request(Resources(cpu=1000), nodes=("n1",))),)), 4.0)
@@ -71,7 +71,7 @@ def test_it_is_a_new_node_if_it_comes_back() -> None:
 
 def test_a_connected_node_is_not_forgotten() -> None:
     ledger = grid()
-    refused = answer(step(ledger, ForgetAsked(7, ("n1",)), 1.0))
+    refused = answer(step(ledger, RemovalRequested(7, ("n1",)), 1.0))
     assert isinstance(refused, Rejected) and refused.code == "connected"
     assert set(ledger.state.nodes) == {"n1", "n2"}
 
@@ -79,18 +79,18 @@ def test_a_connected_node_is_not_forgotten() -> None:
 def test_a_node_on_which_a_job_may_run_is_not_forgotten_and_no_other_either() -> None:
     ledger = grid()
     step(ledger, JobsSubmitted(1, (job("j", Request(Resources(cpu=1000), nodes=("n1",))),)), 0.5)
-    step(ledger, Told("n1", Started(allocation="j.1")), 1.0)
+    step(ledger, MessageReceived("n1", Started(allocation="j.1")), 1.0)
     gone(ledger, "n1", 2.0)
     gone(ledger, "n2", 2.0)
-    refused = answer(step(ledger, ForgetAsked(7, ("n2", "n1")), 3.0))
+    refused = answer(step(ledger, RemovalRequested(7, ("n2", "n1")), 3.0))
     assert isinstance(refused, Rejected) and refused.code == "in-use"
     assert set(ledger.state.nodes) == {"n1", "n2"}
-    step(ledger, ForgetAsked(8, ("n2",)), 100.0)  # by now n1 is lost, and its job with it
-    assert answer(step(ledger, ForgetAsked(9, ("n1",)), 101.0)) == Granted(9, "n1 is forgotten")
+    step(ledger, RemovalRequested(8, ("n2",)), 100.0)  # by now n1 is lost, and its job with it
+    assert answer(step(ledger, RemovalRequested(9, ("n1",)), 101.0)) == Granted(9, "n1 is forgotten")
 
 
 def test_an_unknown_node_is_not_forgotten() -> None:
-    refused = answer(step(grid(), ForgetAsked(7, ("n3",)), 1.0))
+    refused = answer(step(grid(), RemovalRequested(7, ("n3",)), 1.0))
     assert isinstance(refused, Rejected) and refused.code == "bad-value"
 
 
@@ -101,7 +101,7 @@ def test_a_checkpoint_after_it_is_of_the_same_ledger() -> None:
         gone(ledger, "n1", at)
         gone(ledger, "n2", at)
     step(ledger, JobsSubmitted(2, (job("k", CORE),)), 100.0)
-    step(ledger, ForgetAsked(7, ("n1",)), 200.0)
+    step(ledger, RemovalRequested(7, ("n1",)), 200.0)
     taken = checkpoint.take(ledger)
     assert set(taken.nodes) == {"n2"}
     assert checkpoint.differs(taken, checkpoint.take(checkpoint.resume(taken))) == ""

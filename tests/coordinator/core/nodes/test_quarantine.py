@@ -8,14 +8,14 @@ import pytest
 from distributed_grid.coordinator.core.commands import (
     Audit,
     Command,
-    DrainAsked,
+    DrainRequested,
     Granted,
-    Heard,
+    HeartbeatReceived,
     JobsSubmitted,
+    MessageReceived,
     RecordOrders,
     Send,
-    Told,
-    UndrainAsked,
+    UndrainRequested,
 )
 from distributed_grid.coordinator.core.explain import why
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -56,10 +56,10 @@ class Stage:
 
     def fail(self, allocation: str, outcome: Outcome = BROKEN) -> None:
         node = self.ledger.state.allocations[allocation].node
-        self.do(Told(node, Exited(allocation=allocation, outcome=outcome, returned=True)))
+        self.do(MessageReceived(node, Exited(allocation=allocation, outcome=outcome, returned=True)))
 
     def start(self, allocation: str) -> None:
-        self.do(Told(self.ledger.state.allocations[allocation].node, Started(allocation=allocation)))
+        self.do(MessageReceived(self.ledger.state.allocations[allocation].node, Started(allocation=allocation)))
 
     def fails(self, times: int, **more: str) -> None:
         """So many launches fail, one after the other."""
@@ -74,7 +74,9 @@ class Stage:
         while self.ledger.state.now < until:
             at = min(self.ledger.state.now + 5.0, until)
             for name, node in self.ledger.state.nodes.items():
-                self.log += step(self.ledger, Told(name, offer(node.facts, counting=tuple(node.allocations))), at)
+                self.log += step(
+                    self.ledger, MessageReceived(name, offer(node.facts, counting=tuple(node.allocations))), at
+                )
 
     def usable(self, name: str = "n1") -> bool:
         return self.ledger.state.nodes[name].usable
@@ -104,7 +106,7 @@ def test_a_start_in_between_begins_the_row_anew() -> None:
     stage.fails(2)
     runs = stage.launch()
     stage.start(runs)
-    stage.do(Told("n1", Exited(allocation=runs, outcome=Outcome(Cause.EXITED, code=1), returned=True)))
+    stage.do(MessageReceived("n1", Exited(allocation=runs, outcome=Outcome(Cause.EXITED, code=1), returned=True)))
     stage.fails(2)
     assert stage.usable()
 
@@ -134,7 +136,7 @@ def test_a_launch_that_was_declined_counts_as_nothing() -> None:
     stage = Stage()
     allocation = stage.launch()
     for number in range(2, 9):
-        stage.do(Told("n1", Stale(allocation=allocation, reason="busy", device="0")))
+        stage.do(MessageReceived("n1", Stale(allocation=allocation, reason="busy", device="0")))
         stage.wait(300.0)
         allocation = f"j1.{number}"
     assert stage.ledger.state.nodes["n1"].orders.aside is None
@@ -157,7 +159,7 @@ def test_one_start_on_trial_and_all_is_forgotten() -> None:
     stage.wait(30.0)
     runs = stage.launch()
     stage.start(runs)
-    stage.do(Told("n1", Exited(allocation=runs, outcome=Outcome(Cause.EXITED), returned=True)))
+    stage.do(MessageReceived("n1", Exited(allocation=runs, outcome=Outcome(Cause.EXITED), returned=True)))
     assert stage.ledger.state.nodes["n1"].orders.aside is None
     stage.fails(2)
     assert stage.usable()
@@ -175,7 +177,7 @@ def test_who_waits_starts_when_the_time_is_over() -> None:
 def test_undrain_takes_it_back() -> None:
     stage = Stage()
     stage.fails(3)
-    assert Granted(5, "n1 is given jobs again") in stage.do(UndrainAsked(5, ("n1",)))
+    assert Granted(5, "n1 is given jobs again") in stage.do(UndrainRequested(5, ("n1",)))
     assert stage.usable() and stage.ledger.state.nodes["n1"].orders.aside is None
     stage.fails(2)
     assert stage.usable()
@@ -184,7 +186,7 @@ def test_undrain_takes_it_back() -> None:
 def test_a_node_that_is_drained_meanwhile_stays_drained_when_its_time_is_over() -> None:
     stage = Stage()
     stage.fails(3)
-    stage.do(DrainAsked(5, ("n1",)))
+    stage.do(DrainRequested(5, ("n1",)))
     stage.wait(40.0)
     assert not stage.usable()
 
@@ -200,10 +202,10 @@ def test_a_command_that_fails_everywhere_sets_nobody_aside() -> None:
 
 def test_a_node_is_forgiven_when_what_failed_there_fails_elsewhere_too() -> None:
     stage = Stage("n1", "n2")
-    stage.do(DrainAsked(5, ("n2",)))
+    stage.do(DrainRequested(5, ("n2",)))
     stage.fails(3, program="broken")
     assert not stage.usable("n1")
-    stage.do(UndrainAsked(6, ("n2",)))
+    stage.do(UndrainRequested(6, ("n2",)))
     stage.fails(1, program="broken")
     assert stage.usable("n1") and stage.usable("n2")
 
@@ -217,7 +219,7 @@ def test_it_outlasts_the_coordinator() -> None:
     join(after, N1, stage.ledger.state.now)
     assert not after.state.nodes["n1"].usable
     for at in range(2, 32, 2):
-        step(after, Heard("n1", Sample(at=at)), stage.ledger.state.now + at)
+        step(after, HeartbeatReceived("n1", Sample(at=at)), stage.ledger.state.now + at)
     assert after.state.nodes["n1"].usable
 
 

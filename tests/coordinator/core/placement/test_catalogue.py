@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.api.submissions import neighbours
-from distributed_grid.coordinator.core.commands import CancelAsked, JobsSubmitted, Told
+from distributed_grid.coordinator.core.commands import CancelRequested, JobsSubmitted, MessageReceived
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Job
@@ -46,7 +46,7 @@ def named(one: Job, called: str) -> Job:
 def end(ledger: Ledger, name: str, returned: bool = True) -> None:
     allocation = ledger.state.jobs[name].allocation
     over = Exited(allocation=allocation, outcome=Outcome(cause=Cause.EXITED), returned=returned)
-    step(ledger, Told(ledger.state.jobs[name].node, over), 2.0)
+    step(ledger, MessageReceived(ledger.state.jobs[name].node, over), 2.0)
 
 
 def where(ledger: Ledger, *names: str) -> list[str]:
@@ -78,7 +78,7 @@ def test_who_was_to_be_near_to_a_job_that_is_over_may_go_anywhere() -> None:
     ask(ledger, "j1", FULL, on="n1", only=("n1",))
     ask(ledger, "j2", near=("j1",))
     assert where(ledger, "j2") == [""]
-    step(ledger, CancelAsked(2, ("j1",)), 2.0)
+    step(ledger, CancelRequested(2, ("j1",)), 2.0)
     assert where(ledger, "j2") == ["n2"]
 
 
@@ -108,7 +108,7 @@ def test_a_place_apart_is_taken_when_the_other_job_has_gone_whatever_room_it_lea
     ask(ledger, "j1", called="web")
     if not returned:  # its room is counted out of the newest offer, so it does not grow when it ends
         of = ledger.state.nodes["n1"].facts
-        step(ledger, Told("n1", offer(of, 2, cores=of.cores[1:], counting=("j1.1",))), 1.0)
+        step(ledger, MessageReceived("n1", offer(of, 2, cores=of.cores[1:], counting=("j1.1",))), 1.0)
     ask(ledger, "j2", apart=("web",))
     assert where(ledger, "j2") == [""]
     end(ledger, "j1", returned)
@@ -147,7 +147,7 @@ def test_a_job_that_is_not_there_is_refused_with_the_one_that_may_be_meant(kind:
 def test_a_job_that_comes_back_to_the_queue_holds_its_neighbours_again() -> None:
     ledger = grid("n1", "n2")
     ask(ledger, "j1", on="n1")
-    step(ledger, Told("n1", Stale(allocation="j1.1", reason="busy")), 1.5)
+    step(ledger, MessageReceived("n1", Stale(allocation="j1.1", reason="busy")), 1.5)
     assert where(ledger, "j1") == ["n2"]
     ask(ledger, "j2", near=("j1",))
     assert where(ledger, "j2") == ["n2"]
@@ -207,7 +207,7 @@ def _end_one(ledger: Ledger, rng: random.Random) -> None:
                     shares[core] = shares.get(core, 1000) - one.grant.shared_milli
             free = tuple(core for core in node.facts.cores if core not in busy and core not in shares)
             told = offer(node.facts, 3, cores=free, shares=shares, counting=tuple(node.allocations))
-            step(ledger, Told(name, told), 3.0)
+            step(ledger, MessageReceived(name, told), 3.0)
 
 
 def _nobody_beside(ledger: Ledger) -> None:

@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import JobsSubmitted, LabelAsked, NodeDown, Rejected, Told
+from distributed_grid.coordinator.core.commands import (
+    JobsSubmitted,
+    LabelsRequested,
+    MessageReceived,
+    NodeDown,
+    Rejected,
+)
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Node, Placement
@@ -120,9 +126,9 @@ def test_a_label_that_an_operator_gives_lets_a_job_start_that_waited_for_it() ->
     step(ledger, JobsSubmitted(1, (job("j1", asked(Resources(cpu=4000), labels=["disk=ssd"])),)), 1.0)
     step(ledger, JobsSubmitted(1, (job("j2", asked(labels=["disk=ssd"])),)), 1.0)
     assert ledger.state.jobs["j2"].node == ""
-    step(ledger, LabelAsked(2, ("n2",), {"disk": "ssd"}, "op"), 2.0)
+    step(ledger, LabelsRequested(2, ("n2",), {"disk": "ssd"}, "op"), 2.0)
     assert ledger.state.jobs["j2"].node == "n2"
-    step(ledger, LabelAsked(3, ("n2", "n4"), {"disk": None}, "op"), 3.0)
+    step(ledger, LabelsRequested(3, ("n2", "n4"), {"disk": None}, "op"), 3.0)
     assert "disk" not in labels(ledger.state.nodes["n2"]) and where(ledger, asked(labels=["disk"])) == ""
 
 
@@ -133,7 +139,7 @@ def test_a_refusal_under_constraints_says_nothing_about_others() -> None:
     step(ledger, JobsSubmitted(1, jobs), 1.0)
     assert [ledger.state.jobs[name].node != "" for name in ("j1", "j2", "j3")] == [False, True, True]
     over = Exited(allocation="j0.1", outcome=Outcome(cause=Cause.EXITED), returned=True)
-    step(ledger, Told("n1", over), 2.0)
+    step(ledger, MessageReceived("n1", over), 2.0)
     assert ledger.state.jobs["j1"].node == "n1"
 
 
@@ -193,7 +199,7 @@ def test_the_memory_that_sharers_of_a_gpu_ask_for_is_added_up() -> None:
     assert where(ledger, asked(tenth, gpu_memory="4G")) == "n1"
     assert where(ledger, Request(tenth)) == "n1"  # nothing in particular was asked for
     over = Exited(allocation="j0.1", outcome=Outcome(cause=Cause.EXITED), returned=True)
-    step(ledger, Told("n1", over), 2.0)
+    step(ledger, MessageReceived("n1", over), 2.0)
     assert ledger.state.jobs["j2"].node == "n1"
 
 
@@ -316,9 +322,11 @@ def test_gpu_memory_that_comes_back_is_found_also_where_more_of_another_device_i
         wanted = asked(Resources(gpu=gpu), gpu_memory=memory)
         step(ledger, JobsSubmitted(number, (job(f"j{number}", wanted),)), 1.0)
     last = ledger.state.jobs["j2"].allocation
-    step(ledger, Told("n1", Started(allocation=last)), 1.0)
+    step(ledger, MessageReceived("n1", Started(allocation=last)), 1.0)
     assert where(ledger, asked(Resources(gpu=100), gpu_memory=8)) == ""
-    step(ledger, Told("n1", Exited(allocation=last, outcome=Outcome(cause=Cause.EXITED), returned=True)), 2.0)
+    step(
+        ledger, MessageReceived("n1", Exited(allocation=last, outcome=Outcome(cause=Cause.EXITED), returned=True)), 2.0
+    )
     assert where(ledger, asked(Resources(gpu=100), gpu_memory=8)) == "n1"
 
 
@@ -361,9 +369,9 @@ def happen(ledger: Ledger, rng: random.Random, number: int, request: Request, na
         ledger.handle(JobsSubmitted(1, (job(f"j{number}", request, user=request.user),)), at)
     elif dice < 0.8 and ledger.state.allocations:
         one = rng.choice(list(ledger.state.allocations.values()))
-        ledger.handle(Told(one.node, Exited(one.id, Outcome(cause=Cause.EXITED), returned=True)), at)
+        ledger.handle(MessageReceived(one.node, Exited(one.id, Outcome(cause=Cause.EXITED), returned=True)), at)
     elif dice < 0.9:
-        ledger.handle(LabelAsked(1, (rng.choice(names),), {"zone": rng.choice(("a", "b", None))}, "op"), at)
+        ledger.handle(LabelsRequested(1, (rng.choice(names),), {"zone": rng.choice(("a", "b", None))}, "op"), at)
     elif dice < 0.95:
         name = rng.choice(names)
         ledger.handle(NodeDown(name, ledger.state.nodes[name].session), at)
@@ -382,6 +390,6 @@ def test_views_that_are_not_asked_for_go_when_there_are_too_many(monkeypatch: py
 
 def test_a_ledger_made_again_finds_the_same_nodes() -> None:
     ledger = zones()
-    step(ledger, LabelAsked(1, ("n4",), {"zone": "d"}, "op"), 1.0)
+    step(ledger, LabelsRequested(1, ("n4",), {"zone": "d"}, "op"), 1.0)
     again = resumed(ledger)
     assert where(again, asked(labels=["zone=d"])) == "n4" == where(ledger, asked(labels=["zone=d"]))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.coordinator.core import views
-from distributed_grid.coordinator.core.commands import JobsSubmitted, NodeUp, Rejected, Send, Told
+from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageReceived, NodeUp, Rejected, Send
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Placement
@@ -117,7 +117,7 @@ def crowded() -> Ledger:
     assert submit(ledger, "bob", "bob", Request(WHOLE, Priority.LOW), 1.0) == "n2"
     assert submit(ledger, "ann", "ann", Request(WHOLE, Priority.LOW), 2.0) == "n1"
     for name, job_id in (("n1", "ann"), ("n2", "bob")):
-        step(ledger, Told(name, Started(f"{job_id}.1", 7)), 3.0)
+        step(ledger, MessageReceived(name, Started(f"{job_id}.1", 7)), 3.0)
     return ledger
 
 
@@ -127,10 +127,10 @@ def test_what_others_gave_way_for_is_not_granted_where_the_node_lost_its_walls_m
     assert kept_for(ledger.state.jobs["eve"]) is not None
     weak = node("n2")
     step(ledger, NodeUp(weak, "again"), 101.0)
-    step(ledger, Told("n2", Inventory((Known("bob.1", State.STOPPING),))), 101.0)
-    step(ledger, Told("n2", offer(weak, 2, counting=("bob.1",), cores=())), 101.0)
+    step(ledger, MessageReceived("n2", Inventory((Known("bob.1", State.STOPPING),))), 101.0)
+    step(ledger, MessageReceived("n2", offer(weak, 2, counting=("bob.1",), cores=())), 101.0)
     over = Outcome(cause=Cause.PREEMPTED, signal=15)
-    step(ledger, Told("n2", Exited("bob.1", over, returned=True)), 102.0)
+    step(ledger, MessageReceived("n2", Exited("bob.1", over, returned=True)), 102.0)
     assert (ledger.state.jobs["eve"].state, ledger.state.jobs["eve"].node) == (State.WAITING, "")
 
 
@@ -140,7 +140,7 @@ def test_a_node_is_kept_for_who_waits_only_where_it_runs_the_users_jobs(monkeypa
     for name, user in (("n1", "ann"), ("n2", "bob")):
         asked_for = asked(only=[name])
         step(ledger, JobsSubmitted(1, (job(user, asked_for, user=user, time_limit=60.0),)), 1.0)
-        step(ledger, Told(name, Started(f"{user}.1", 7)), 1.0)
+        step(ledger, MessageReceived(name, Started(f"{user}.1", 7)), 1.0)
     assert reservations._nearest(ledger.state, Request(WHOLE, user="eve")) == ["n2"]
 
 
@@ -169,11 +169,11 @@ def test_a_job_whose_nodes_lose_their_walls_waits_with_the_reason_and_runs_when_
     assert submit(ledger, "j", "eve") == ""
     step(ledger, NodeUp(node("n1"), "again"), 2.0)
     known = tuple(Known(f"full{number}.1", State.RUNNING) for number in range(4))
-    step(ledger, Told("n1", Inventory(known)), 2.0)
+    step(ledger, MessageReceived("n1", Inventory(known)), 2.0)
     for number in range(4):
         over = Exited(f"full{number}.1", Outcome(cause=Cause.EXITED))
-        step(ledger, Told("n1", over), 3.0)
-    step(ledger, Told("n1", offer(node("n1"), 2)), 4.0)
+        step(ledger, MessageReceived("n1", over), 3.0)
+    step(ledger, MessageReceived("n1", offer(node("n1"), 2)), 4.0)
     ledger.settle(6.0)
     reason = explain.why(ledger.state, "j", None, 6.0).reason
     assert reason.code == "NeverFits"
@@ -259,14 +259,14 @@ def test_the_reason_for_weak_walls_is_repeated_to_who_asks_for_stronger_ones() -
 def test_each_attempt_has_the_walls_that_its_node_told_first() -> None:
     ledger = grid(node("n1", "user"))
     submit(ledger, "j", "ann", Request(ONE, retries=1, retry_on=(RetryOn.FAILED,)))
-    step(ledger, Told("n1", Started("j.1", 7, "user")), 2.0)
+    step(ledger, MessageReceived("n1", Started("j.1", 7, "user")), 2.0)
     assert ledger.state.allocations["j.1"].walls == ledger.state.jobs["j"].walls == "user"
     assert ledger.state.jobs["j"].story[-1].text == "started on n1, walls user"
     step(ledger, NodeUp(node("n1", "landlock"), "again"), 3.0)
-    step(ledger, Told("n1", Inventory((Known("j.1", State.RUNNING, walls="landlock"),))), 3.0)
+    step(ledger, MessageReceived("n1", Inventory((Known("j.1", State.RUNNING, walls="landlock"),))), 3.0)
     assert ledger.state.jobs["j"].walls == "user"
-    step(ledger, Told("n1", Exited("j.1", Outcome(cause=Cause.EXITED, code=1))), 4.0)
-    step(ledger, Told("n1", offer(node("n1"), 2)), 4.0)
+    step(ledger, MessageReceived("n1", Exited("j.1", Outcome(cause=Cause.EXITED, code=1))), 4.0)
+    step(ledger, MessageReceived("n1", offer(node("n1"), 2)), 4.0)
     assert ledger.state.jobs["j"].allocation == "j.2" and ledger.state.jobs["j"].walls == ""
     view = views.job(ledger.state, "j")
     assert view is not None and view.walls == ""
@@ -276,14 +276,14 @@ def test_the_walls_of_what_started_unheard_are_in_the_inventory() -> None:
     ledger = grid(node("n1", "user"))
     submit(ledger, "j", "ann")
     step(ledger, NodeUp(node("n1", "user"), "again"), 2.0)
-    step(ledger, Told("n1", Inventory((Known("j.1", State.RUNNING, walls="user"),))), 2.0)
+    step(ledger, MessageReceived("n1", Inventory((Known("j.1", State.RUNNING, walls="user"),))), 2.0)
     assert ledger.state.jobs["j"].walls == "user"
 
 
 def test_a_level_that_is_none_is_not_recorded() -> None:
     ledger = grid(node("n1", "user"))
     submit(ledger, "j", "ann")
-    step(ledger, Told("n1", Started("j.1", 7, "x" * 100_000)), 2.0)
+    step(ledger, MessageReceived("n1", Started("j.1", 7, "x" * 100_000)), 2.0)
     assert (ledger.state.jobs["j"].walls, ledger.state.jobs["j"].state) == ("", State.RUNNING)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.core.commands import JobsSubmitted, Told
+from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageReceived
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Node, Placement
 from distributed_grid.coordinator.core.placement.matching import SCORES, confidence, place, scores, scoring
@@ -87,11 +87,11 @@ def test_a_node_whose_last_job_ended_is_free_for_spread_and_not_in_use_for_pack(
     assert chosen(ledger, Request(ONE, strategy=Strategy.PACK))
     if not returned:  # its room stays as it is until the next offer
         of = ledger.state.nodes["n1"].facts
-        ledger.handle(Told("n1", offer(of, 2, cores=of.cores[:3], counting=("j0.1",))), 1.5)
+        ledger.handle(MessageReceived("n1", offer(of, 2, cores=of.cores[:3], counting=("j0.1",))), 1.5)
         assert chosen(ledger, Request(ONE, strategy=Strategy.SPREAD))
         assert chosen(ledger, Request(ONE, strategy=Strategy.PACK))
     over = Exited(allocation="j0.1", outcome=Outcome(cause=Cause.EXITED), returned=returned)
-    ledger.handle(Told("n1", over), 2.0)
+    ledger.handle(MessageReceived("n1", over), 2.0)
     ledger.settle(2.0)
     assert chosen(ledger, Request(ONE, strategy=Strategy.SPREAD)) == "n1"
     assert chosen(ledger, Request(ONE, strategy=Strategy.PACK)) == "n2"

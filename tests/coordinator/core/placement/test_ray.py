@@ -4,13 +4,14 @@ import pytest
 
 from distributed_grid.coordinator.core import checkpoint, views
 from distributed_grid.coordinator.core.commands import (
-    CancelAsked,
+    CancelRequested,
     Command,
-    Heard,
+    HeartbeatReceived,
     JobsSubmitted,
+    MessageReceived,
     NodeDown,
     NodeUp,
-    RayLooked,
+    RayReported,
     RecordAllocation,
     RecordJob,
     Reserve,
@@ -18,7 +19,6 @@ from distributed_grid.coordinator.core.commands import (
     ReserveRefused,
     Send,
     Tick,
-    Told,
     Unreserve,
 )
 from distributed_grid.coordinator.core.explain import why as explain
@@ -40,12 +40,12 @@ ONE = Request(Resources(cpu=1000))
 TWO = Request(Resources(cpu=2000))
 
 
-def shows(cpu: int = 0, gpu: int = 0, on: str = "lab", id: str = "f00d") -> RayLooked:
+def shows(cpu: int = 0, gpu: int = 0, on: str = "lab", id: str = "f00d") -> RayReported:
     """Ray has all of the node, and others use so much of it."""
-    return RayLooked({on: OnRay(id, WHOLE, Resources(cpu=cpu, gpu=gpu))})
+    return RayReported({on: OnRay(id, WHOLE, Resources(cpu=cpu, gpu=gpu))})
 
 
-def scene(looked: RayLooked | None = None) -> Ledger:
+def scene(looked: RayReported | None = None) -> Ledger:
     ledger = Ledger(policy=BY_RAY)
     join(ledger, LAB)
     step(ledger, looked or shows(), 0.5)
@@ -63,7 +63,7 @@ def asked(out: list[Command]) -> list[Command]:
 
 def beat(ledger: Ledger, now: float) -> list[Command]:
     """Time passes, and the node is there."""
-    return step(ledger, Heard("lab", Sample(at=now)), now)
+    return step(ledger, HeartbeatReceived("lab", Sample(at=now)), now)
 
 
 def launches(out: list[Command]) -> list[str]:
@@ -91,14 +91,14 @@ def test_what_is_granted_is_launched_once_ray_has_reserved_it_and_let_go_of_when
     ]
     assert ledger.state.jobs["j"].state is State.STARTING
     assert launches(step(ledger, Reserved("j.1"), 2.0)) == ["j.1"]
-    step(ledger, Told("lab", Started(allocation="j.1", pid=7)), 3.0)
+    step(ledger, MessageReceived("lab", Started(allocation="j.1", pid=7)), 3.0)
     assert [one.text for one in ledger.state.jobs["j"].story] == [
         "submitted",
         "granted on lab, confidence 0.38; Ray is to reserve it",
         "Ray reserved it on its node f00d",
         "started on lab",
     ]
-    out = step(ledger, Told("lab", Exited(allocation="j.1", outcome=Outcome(Cause.EXITED, code=0))), 9.0)
+    out = step(ledger, MessageReceived("lab", Exited(allocation="j.1", outcome=Outcome(Cause.EXITED, code=0))), 9.0)
     assert Unreserve("j.1") in out and "j" not in ledger.state.jobs
 
 
@@ -112,7 +112,7 @@ def test_without_placement_by_ray_nobody_asks_ray() -> None:
     ledger = Ledger()
     join(ledger, LAB)
     assert launches(submit(ledger, "j")) == ["j.1"]
-    out = step(ledger, Told("lab", Exited(allocation="j.1", outcome=Outcome(Cause.EXITED, code=0))), 9.0)
+    out = step(ledger, MessageReceived("lab", Exited(allocation="j.1", outcome=Outcome(Cause.EXITED, code=0))), 9.0)
     assert not any(isinstance(one, Unreserve) for one in out)
 
 
@@ -159,7 +159,7 @@ def test_what_ray_refuses_waits_with_the_reason_and_is_asked_again_a_little_late
 def test_what_one_node_is_refused_goes_to_another_at_once() -> None:
     ledger = scene()
     join(ledger, facts("lib"))
-    both = RayLooked({"lab": OnRay("f00d", WHOLE), "lib": OnRay("beef", WHOLE)})
+    both = RayReported({"lab": OnRay("f00d", WHOLE), "lib": OnRay("beef", WHOLE)})
     step(ledger, both, 0.6)
     first = next(one for one in submit(ledger, "j") if isinstance(one, Reserve))
     out = step(ledger, ReserveRefused("j.1", "no"), 2.0)
@@ -191,8 +191,8 @@ def test_what_must_start_at_once_ends_with_rays_reason() -> None:
     ("looked", "request_", "why"),
     [
         (shows(cpu=3500), ONE, "Ray: lab has 4 cpu in Ray, 3.5 cpu of it used by Ray's programs; 1 cpu needed"),
-        (RayLooked({}), ONE, "Ray: lab has no node of Ray on it that takes work"),
-        (RayLooked({}, "nobody listens"), ONE, "Ray: Ray is to reserve it, and cannot be asked: nobody listens"),
+        (RayReported({}), ONE, "Ray: lab has no node of Ray on it that takes work"),
+        (RayReported({}, "nobody listens"), ONE, "Ray: Ray is to reserve it, and cannot be asked: nobody listens"),
         (
             shows(gpu=500),
             Request(Resources(gpu=1000)),
@@ -201,7 +201,7 @@ def test_what_must_start_at_once_ends_with_rays_reason() -> None:
     ],
 )
 def test_who_finds_no_room_in_ray_is_told_so_and_starts_when_there_is(
-    looked: RayLooked, request_: Request, why: str
+    looked: RayReported, request_: Request, why: str
 ) -> None:
     ledger = scene(looked)
     assert asked(submit(ledger, "j", request_)) == []
@@ -250,7 +250,7 @@ def test_who_is_cancelled_while_ray_is_asked_never_runs_and_its_node_hears_nothi
     for answer in (Reserved("j.1"), ReserveRefused("j.1", "no")):
         ledger = scene()
         submit(ledger, "j")
-        assert asked(step(ledger, CancelAsked(2, ("j",)), 1.5)) == []
+        assert asked(step(ledger, CancelRequested(2, ("j",)), 1.5)) == []
         assert ledger.state.jobs["j"].state is State.STOPPING
         out = step(ledger, answer, 2.0)
         assert asked(out) == [Unreserve("j.1")]
@@ -271,7 +271,7 @@ def test_a_node_that_is_back_meanwhile_is_sent_it_when_ray_has_answered_whoever_
     step(ledger, NodeDown("lab", "session-lab"), 1.2)
     again = facts("lab", gpus=2, boot="b2")
     step(ledger, NodeUp(again, "s2"), 1.4)
-    assert launches(step(ledger, Told("lab", Inventory(known=())), 1.5)) == []
+    assert launches(step(ledger, MessageReceived("lab", Inventory(known=())), 1.5)) == []
     assert launches(step(ledger, Reserved("j.1"), 2.0)) == ["j.1"]
 
 
@@ -281,21 +281,23 @@ def test_a_node_that_is_away_when_ray_answers_is_sent_it_when_it_is_back() -> No
     step(ledger, NodeDown("lab", "session-lab"), 1.2)
     assert launches(step(ledger, Reserved("j.1"), 2.0)) == []
     step(ledger, NodeUp(LAB, "s2"), 2.5)
-    assert launches(step(ledger, Told("lab", Inventory(known=())), 2.6)) == ["j.1"]
+    assert launches(step(ledger, MessageReceived("lab", Inventory(known=())), 2.6)) == ["j.1"]
 
 
 def test_what_the_node_would_not_start_is_let_go_of() -> None:
     ledger = scene()
     submit(ledger, "j")
     step(ledger, Reserved("j.1"), 2.0)
-    assert Unreserve("j.1") in step(ledger, Told("lab", Stale(allocation="j.1", reason="busy", device="")), 2.5)
+    assert Unreserve("j.1") in step(
+        ledger, MessageReceived("lab", Stale(allocation="j.1", reason="busy", device="")), 2.5
+    )
 
 
 def test_what_runs_keeps_what_is_reserved_while_its_node_is_cut_off_until_that_is_taken_for_lost() -> None:
     ledger = scene()
     submit(ledger, "j")
     step(ledger, Reserved("j.1"), 2.0)
-    step(ledger, Told("lab", Started(allocation="j.1", pid=7)), 3.0)
+    step(ledger, MessageReceived("lab", Started(allocation="j.1", pid=7)), 3.0)
     assert asked(step(ledger, Tick(), 20.0)) == []
     assert Unreserve("j.1") in step(ledger, Tick(), 80.0)
 
@@ -303,7 +305,7 @@ def test_what_runs_keeps_what_is_reserved_while_its_node_is_cut_off_until_that_i
 def test_a_gang_of_which_one_is_refused_waits_again_as_a_whole() -> None:
     ledger = scene()
     join(ledger, facts("lib"))
-    step(ledger, RayLooked({"lab": OnRay("f00d", WHOLE), "lib": OnRay("beef", WHOLE)}), 0.6)
+    step(ledger, RayReported({"lab": OnRay("f00d", WHOLE), "lib": OnRay("beef", WHOLE)}), 0.6)
     out = gang(ledger)
     assert sorted(one.allocation for one in out if isinstance(one, Reserve)) == ["g_0.1", "g_1.1"]
     step(ledger, ReserveRefused("g_0.1", "no"), 2.0)
@@ -330,7 +332,7 @@ def test_after_a_restart_ray_is_asked_again_and_the_job_goes_on_from_there() -> 
     other, out = restarted(ledger)
     assert asked(out) == [Reserve("j.1", "f00d", Resources(cpu=1000, gpu=2000))]
     step(other, NodeUp(LAB, "s2"), 11.0)
-    assert launches(step(other, Told("lab", Inventory(known=())), 11.1)) == []
+    assert launches(step(other, MessageReceived("lab", Inventory(known=())), 11.1)) == []
     assert launches(step(other, Reserved("j.1"), 11.2)) == ["j.1"]
 
 
@@ -341,8 +343,8 @@ def test_what_ray_had_reserved_before_a_restart_is_not_asked_for_again_and_is_le
     other, out = restarted(ledger)
     assert asked(out) == []
     step(other, NodeUp(LAB, "s2"), 11.0)
-    assert launches(step(other, Told("lab", Inventory(known=())), 11.1)) == ["j.1"]
-    out = step(other, Told("lab", Exited(allocation="j.1", outcome=Outcome(Cause.EXITED, code=0))), 12.0)
+    assert launches(step(other, MessageReceived("lab", Inventory(known=())), 11.1)) == ["j.1"]
+    out = step(other, MessageReceived("lab", Exited(allocation="j.1", outcome=Outcome(Cause.EXITED, code=0))), 12.0)
     assert Unreserve("j.1") in out
 
 
@@ -353,7 +355,7 @@ def test_who_waited_under_one_placement_is_placed_by_the_other_after_a_restart()
     join(other, LAB, 11.0)
     assert not launches(step(other, Tick(), 11.5)) and other.state.jobs["j"].state is State.WAITING
     assert [type(one) for one in asked(step(other, shows(), 12.0))] == [Reserve]
-    back, _ = restarted(scene(RayLooked({})), Policy())
+    back, _ = restarted(scene(RayReported({})), Policy())
     join(back, LAB, 11.0)
     assert launches(submit(back, "k", at=12.0)) == ["k.1"]
 
@@ -362,7 +364,7 @@ def test_a_checkpoint_has_all_that_ray_said() -> None:
     ledger = scene(shows(cpu=500))
     submit(ledger, "j")
     step(ledger, ReserveRefused("j.1", "no"), 2.0)
-    step(ledger, RayLooked({}, "nobody listens"), 2.5)
+    step(ledger, RayReported({}, "nobody listens"), 2.5)
     at = checkpoint.take(ledger)
     assert not checkpoint.differs(at, checkpoint.take(checkpoint.resume(decoded(at))))
 
@@ -371,8 +373,8 @@ def test_an_urgent_job_takes_the_place_of_others_and_asks_ray_once_they_have_let
     ledger = scene()
     submit(ledger, "low", Request(Resources(cpu=4000), Priority.LOW))
     step(ledger, Reserved("low.1"), 2.0)
-    step(ledger, Told("lab", Started(allocation="low.1", pid=7)), 3.0)
-    step(ledger, Told("lab", offer(LAB, cores=(), counting=("low.1",), expires_in=900.0)), 4.0)
+    step(ledger, MessageReceived("lab", Started(allocation="low.1", pid=7)), 3.0)
+    step(ledger, MessageReceived("lab", offer(LAB, cores=(), counting=("low.1",), expires_in=900.0)), 4.0)
     submit(ledger, "now", Request(Resources(cpu=1000), Priority.URGENT), at=30.0)
-    out = step(ledger, Told("lab", Exited("low.1", Outcome(Cause.PREEMPTED), returned=True)), 31.0)
+    out = step(ledger, MessageReceived("lab", Exited("low.1", Outcome(Cause.PREEMPTED), returned=True)), 31.0)
     assert [type(one) for one in asked(out)][:2] == [Unreserve, Reserve]

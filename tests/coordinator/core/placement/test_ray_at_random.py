@@ -8,20 +8,20 @@ import random
 import pytest
 
 from distributed_grid.coordinator.core.commands import (
-    CancelAsked,
+    CancelRequested,
     Command,
     Event,
-    Heard,
+    HeartbeatReceived,
     JobsSubmitted,
+    MessageReceived,
     NodeDown,
     NodeUp,
-    RayLooked,
+    RayReported,
     Reserve,
     Reserved,
     ReserveRefused,
     Send,
     Tick,
-    Told,
     Unreserve,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -89,10 +89,10 @@ class Play:
 
     def look(self) -> None:
         if self.chance.random() < 0.1:
-            self.put(RayLooked({}, "down"))
+            self.put(RayReported({}, "down"))
         else:
             shown = {name: OnRay(f"ray-{name}", TOTAL, Resources(cpu=cpu)) for name, cpu in self.others.items()}
-            self.put(RayLooked(dict(shown)))
+            self.put(RayReported(dict(shown)))
 
     def use(self) -> None:
         """Others take some of a node, or leave it."""
@@ -131,7 +131,7 @@ class Play:
 
     def cancel(self) -> None:
         if self.ledger.state.jobs:
-            self.put(CancelAsked(2, (self.chance.choice(list(self.ledger.state.jobs)),)))
+            self.put(CancelRequested(2, (self.chance.choice(list(self.ledger.state.jobs)),)))
 
     def node_acts(self, ends: bool = False) -> None:
         """A node starts, refuses or ends something that it was sent."""
@@ -144,11 +144,11 @@ class Play:
             return
         if allocation.stop is not None or allocation.started or ends:
             cause = Cause(allocation.stop.cause) if allocation.stop is not None else Cause.EXITED
-            self.put(Told(node, Exited(allocation=name, outcome=Outcome(cause), returned=True)))
+            self.put(MessageReceived(node, Exited(allocation=name, outcome=Outcome(cause), returned=True)))
         elif self.chance.random() < 0.2:
-            self.put(Told(node, Stale(allocation=name, reason="busy", device="")))
+            self.put(MessageReceived(node, Stale(allocation=name, reason="busy", device="")))
         else:
-            self.put(Told(node, Started(allocation=name, pid=1)))
+            self.put(MessageReceived(node, Started(allocation=name, pid=1)))
 
     def away(self) -> None:
         """A node goes, and comes back after a while with what it had."""
@@ -160,14 +160,14 @@ class Play:
     def back(self, name: str) -> None:
         node = next(one for one in NODES if one.name == name)
         self.put(NodeUp(node, f"s{self.now}"))
-        self.put(Told(name, Inventory(known=())))
-        self.put(Told(name, offer(node, expires_in=1e6)))
+        self.put(MessageReceived(name, Inventory(known=())))
+        self.put(MessageReceived(name, offer(node, expires_in=1e6)))
 
     def wait(self, seconds: float, but: str = "") -> None:
         self.now += seconds
         for node in NODES:
             if node.name != but:
-                self.put(Heard(node.name, Sample(at=self.now)))
+                self.put(HeartbeatReceived(node.name, Sample(at=self.now)))
         self.put(Tick())
 
     def restart(self) -> None:
@@ -199,7 +199,7 @@ class Play:
         for _ in range(2000):
             if not (self.ledger.state.jobs or self.pending):
                 return
-            self.put(RayLooked({name: OnRay(f"ray-{name}", TOTAL) for name in self.others}))
+            self.put(RayReported({name: OnRay(f"ray-{name}", TOTAL) for name in self.others}))
             self.wait(1.0)
             for _ in range(4):
                 self.answer()

@@ -4,12 +4,12 @@ from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
     Command,
     Event,
-    RayLooked,
+    MessageReceived,
+    RayReported,
     Reserve,
     Reserved,
     ReserveRefused,
     Send,
-    Told,
     Unreserve,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -27,7 +27,7 @@ def scene() -> Ledger:
     ledger = Ledger(policy=BY_RAY)
     for name in ("lab", "lib"):
         join(ledger, facts(name))
-    step(ledger, RayLooked({name: OnRay(f"ray-{name}", WHOLE) for name in ("lab", "lib")}), 0.5)
+    step(ledger, RayReported({name: OnRay(f"ray-{name}", WHOLE) for name in ("lab", "lib")}), 0.5)
     return ledger
 
 
@@ -68,7 +68,7 @@ def test_two_gangs_of_which_ray_reserves_half_each_let_go_of_all_and_say_why() -
     assert stops == ["g_0.1", "h_1.1"], "what had been launched ends"
     out = []
     for node, allocation in (("lab", "g_0.1"), ("lib", "h_1.1")):
-        out += step(ledger, Told(node, Exited(allocation, Outcome(Cause.GANG))), 3.0)
+        out += step(ledger, MessageReceived(node, Exited(allocation, Outcome(Cause.GANG))), 3.0)
     assert set(lets_go(out)) >= {"g_0.1", "h_1.1"}
     assert not ledger.state.allocations, "neither holds anything that the other waits for"
     for name in ("g_0", "h_1"):

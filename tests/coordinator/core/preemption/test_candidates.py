@@ -8,7 +8,7 @@ from itertools import count
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.core.commands import CancelAsked, JobsSubmitted, NodeDown, Told
+from distributed_grid.coordinator.core.commands import CancelRequested, JobsSubmitted, MessageReceived, NodeDown
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.placement.matching import able
@@ -93,9 +93,9 @@ def many(lot: random.Random) -> Ledger:
         parts = (lot.choice((300, 500, 1000, 2000)), lot.choice((0, GIB)), lot.choice((0, 0, 400, 600, 1000)))
         ask_of(ledger, next(names), Request(Resources(*parts), lot.choice(list(Priority)[:3])), lot.uniform(0, 20))
     for allocation in list(ledger.state.allocations.values()):
-        step(ledger, Told(allocation.node, Started(allocation=allocation.id)), 21.0)
+        step(ledger, MessageReceived(allocation.node, Started(allocation=allocation.id)), 21.0)
     for name in [name for name in ledger.state.jobs if lot.random() < 0.3]:
-        step(ledger, CancelAsked(1, (name,)), 40.0)
+        step(ledger, CancelRequested(1, (name,)), 40.0)
     return ledger
 
 
@@ -141,7 +141,7 @@ def test_among_many_nodes_the_cheapest_victims_are_those_granted_last() -> None:
     for number in range(90):
         join(ledger, facts(f"n{number:02}", 1))
         ask(ledger, f"low{number:02}", float(number) / 10)
-        step(ledger, Told(f"n{number:02}", Started(allocation=f"low{number:02}.1")), number / 10 + 0.05)
+        step(ledger, MessageReceived(f"n{number:02}", Started(allocation=f"low{number:02}.1")), number / 10 + 0.05)
     looked = candidates.views(ledger.state, Request(Resources(MILLI), Priority.URGENT), 50.0)
     assert (len(looked), looked[0].node, looked[-1].node) == (candidates.NODES, "n89", "n26")
     assert stops(urgent(ledger, "u", 50.0)) == ["low89.1"]
@@ -159,7 +159,7 @@ def of_a_gang(alone: int = 1) -> Ledger:
     if alone:
         ask(ledger, "a", 0.0, 1)
     for allocation in list(ledger.state.allocations.values()):
-        step(ledger, Told(allocation.node, Started(allocation=allocation.id)), 1.0)
+        step(ledger, MessageReceived(allocation.node, Started(allocation=allocation.id)), 1.0)
     return ledger
 
 
@@ -188,7 +188,7 @@ def test_a_gang_that_gave_way_for_nothing_waits_with_its_age_since_one_node_is_n
     (opened,) = receipts(urgent(ledger, "u", 51.0))
     first = opened.victims[0].allocation
     other = ({"g_0.1", "g_1.1"} - {first}).pop()
-    step(ledger, CancelAsked(2, ("u",)), 51.5)
+    step(ledger, CancelRequested(2, ("u",)), 51.5)
     ends(ledger, first, 52.0)
     assert sorted(launches(ends(ledger, other, 53.0))) == ["g_0.2", "g_1.2"]
     assert not ledger.state.preempting.takers and not any(node.kept for node in ledger.state.nodes.values())

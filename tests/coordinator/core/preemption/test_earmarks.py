@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import Heard, JobsSubmitted, Tick
+from distributed_grid.coordinator.core.commands import HeartbeatReceived, JobsSubmitted, Tick
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Earmark
 from distributed_grid.coordinator.core.preemption import earmarks
@@ -49,7 +49,7 @@ def test_what_is_dropped_is_everybodys_again() -> None:
 
 def test_what_is_not_whole_in_time_is_given_up() -> None:
     ledger = kept()
-    step(ledger, Heard("n1", Sample(at=19.0)), 19.0)
+    step(ledger, HeartbeatReceived("n1", Sample(at=19.0)), 19.0)
     step(ledger, Tick(), 20.5)
     waits = ledger.state.jobs["waits"]
     assert waits.state is State.WAITING and "waits" in ledger.state.queue

@@ -8,17 +8,17 @@ import pytest
 
 from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
-    CancelAsked,
+    CancelRequested,
     Command,
-    Heard,
+    HeartbeatReceived,
     JobsSubmitted,
+    MessageReceived,
     NodeUp,
     RecordAllocation,
     RecordJob,
     RecordReceipt,
     Send,
     Tick,
-    Told,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy, Preempting
@@ -61,7 +61,7 @@ def full(count: int = 4, nodes: int = 1, low: Priority = Priority.LOW, rules: Po
             ask(ledger, f"{'ab'[node]}{number}", 0.0, priority=low)
     for number in range(count):
         for node in range(nodes):
-            step(ledger, Told(f"n{node + 1}", Started(allocation=f"{'ab'[node]}{number}.1")), number + 1.0)
+            step(ledger, MessageReceived(f"n{node + 1}", Started(allocation=f"{'ab'[node]}{number}.1")), number + 1.0)
     return ledger
 
 
@@ -71,13 +71,13 @@ def beats(ledger: Ledger, names: str, since: int, until: int) -> list[Command]:
         command
         for now in range(since, until + 1)
         for name in names.split()
-        for command in step(ledger, Heard(name, Sample(at=float(now))), float(now))
+        for command in step(ledger, HeartbeatReceived(name, Sample(at=float(now))), float(now))
     ]
 
 
 def ends(ledger: Ledger, allocation: str, now: float, outcome: Outcome = CAUGHT, on: str = "") -> list[Command]:
     node = on or ledger.state.allocations[allocation].node
-    return step(ledger, Told(node, Exited(allocation=allocation, outcome=outcome)), now)
+    return step(ledger, MessageReceived(node, Exited(allocation=allocation, outcome=outcome)), now)
 
 
 def stops(commands: Iterable[Command]) -> list[str]:
@@ -149,7 +149,7 @@ def test_what_victims_free_beyond_what_is_needed_goes_to_others_at_once() -> Non
     ledger = Ledger(policy=policy())
     join(ledger, facts("n1", 2), 0.0)
     ask(ledger, "large", 0.0, 2)
-    step(ledger, Told("n1", Started(allocation="large.1")), 1.0)
+    step(ledger, MessageReceived("n1", Started(allocation="large.1")), 1.0)
     ask(ledger, "small", 1.0, priority=Priority.HIGH)
     urgent(ledger, "u", 50.0)
     assert sorted(launches(ends(ledger, "large.1", 51.0))) == ["small.1", "u.1"]
@@ -158,12 +158,12 @@ def test_what_victims_free_beyond_what_is_needed_goes_to_others_at_once() -> Non
 def test_room_that_comes_back_with_an_offer_only_is_kept_as_well() -> None:
     ledger = full()
     of = facts("n1", 4)
-    step(ledger, Told("n1", offer(of, cores=(), counting=("a0.1", "a1.1", "a2.1", "a3.1"))), 40.0)
+    step(ledger, MessageReceived("n1", offer(of, cores=(), counting=("a0.1", "a1.1", "a2.1", "a3.1"))), 40.0)
     urgent(ledger, "u", 50.0)
     ask(ledger, "other", 50.5, priority=Priority.HIGH)
     assert launches(ends(ledger, "a3.1", 51.0)) == []
     core = kept_for(ledger.state.jobs["u"]).grant.cores  # type: ignore[union-attr]
-    out = step(ledger, Told("n1", offer(of, cores=core, counting=("a0.1", "a1.1", "a2.1"))), 51.5)
+    out = step(ledger, MessageReceived("n1", offer(of, cores=core, counting=("a0.1", "a1.1", "a2.1"))), 51.5)
     assert launches(out) == ["u.1"]
 
 
@@ -174,7 +174,7 @@ def test_where_the_owner_takes_what_was_kept_it_starts_elsewhere_on_the_node_if_
     ends(ledger, "a2.1", 50.5, Outcome(cause=Cause.EXITED))
     core = ledger.state.allocations["a3.1"].grant.cores
     others = tuple(c for c in of.cores if c not in core)
-    step(ledger, Told("n1", offer(of, cores=others)), 50.6)
+    step(ledger, MessageReceived("n1", offer(of, cores=others)), 50.6)
     out = ends(ledger, "a3.1", 51.0)
     assert launches(out) == [] or ledger.state.jobs["u"].state is State.STARTING
     ledger.check()
@@ -202,7 +202,7 @@ def test_a_job_keeps_its_place_for_the_min_hold_and_twice_as_long_after_an_evict
     for name in ("a0", "a1", "a2"):
         ends(ledger, f"{name}.1", 12.5, Outcome(cause=Cause.EXITED))
         ask(ledger, f"h{name}", 12.5, priority=Priority.HIGH)
-    step(ledger, Told("n1", Started(allocation="a3.2")), 13.0)
+    step(ledger, MessageReceived("n1", Started(allocation="a3.2")), 13.0)
     assert stops(urgent(ledger, "v", 31.9)) == []
     assert stops(ledger.settle(32.0)) == ["a3.2"]
 
@@ -217,7 +217,7 @@ def test_the_worst_known_case_two_urgent_jobs_and_eleven_small_ones_evicts_nobod
         ask(ledger, f"high{number}", 0.0, 3, Priority.HIGH)
         ask(ledger, f"low{number}", 0.0, 1)
     for allocation in list(ledger.state.allocations.values()):
-        step(ledger, Told(allocation.node, Started(allocation=allocation.id)), 1.0)
+        step(ledger, MessageReceived(allocation.node, Started(allocation=allocation.id)), 1.0)
     assert len(ledger.state.allocations) == 22
     out = urgent(ledger, "u1", 100.0, 2) + urgent(ledger, "u2", 101.0, 4)
     for now in range(102, 200):
@@ -232,7 +232,7 @@ def test_a_second_urgent_job_waits_for_what_ends_already_and_takes_nobody_more()
     ask(ledger, "large", 0.0, 3)
     ask(ledger, "small", 0.0, 1, Priority.MEDIUM)
     for name in ("large.1", "small.1"):
-        step(ledger, Told("n1", Started(allocation=name)), 1.0)
+        step(ledger, MessageReceived("n1", Started(allocation=name)), 1.0)
     assert stops(urgent(ledger, "u", 50.0)) == ["large.1"]
     out = urgent(ledger, "v", 50.5, 2)
     assert stops(out) == []
@@ -257,7 +257,7 @@ def test_a_preemptor_that_goes_away_gives_what_was_freed_back_to_its_victims_bef
     urgent(ledger, "u", 50.0, 2)
     core = ledger.state.allocations["a2.1"].grant
     ends(ledger, "a2.1", 51.0)
-    out = step(ledger, CancelAsked(2, ("u",)), 52.0)
+    out = step(ledger, CancelRequested(2, ("u",)), 52.0)
     assert launches(out) == ["a2.2"] and ledger.state.allocations["a2.2"].grant == core
     assert [(one.result, one.text) for one in receipts(out)] == [("returned", "u was ended")]
     # The other one was told already and still ends: it comes back too.
@@ -320,7 +320,7 @@ def test_a_victim_that_was_only_starting_waits_again_and_has_lost_nothing() -> N
     ask(ledger, "a", 0.0)
     opened = receipts(urgent(ledger, "u", 50.0))
     assert opened[0].lost == 0.0
-    out = step(ledger, Told("n1", Stale(allocation="a.1", reason="told to stop", device="gone")), 50.5)
+    out = step(ledger, MessageReceived("n1", Stale(allocation="a.1", reason="told to stop", device="gone")), 50.5)
     assert ledger.state.jobs["a"].state is State.WAITING and "a" in ledger.state.queue
     ledger.check()
     assert not stops(out)
@@ -329,7 +329,7 @@ def test_a_victim_that_was_only_starting_waits_again_and_has_lost_nothing() -> N
 def test_a_victim_that_is_cancelled_is_cancelled_and_its_place_still_goes_to_the_urgent_one() -> None:
     ledger = full()
     urgent(ledger, "u", 50.0)
-    step(ledger, CancelAsked(2, ("a3",)), 50.5)
+    step(ledger, CancelRequested(2, ("a3",)), 50.5)
     assert launches(ends(ledger, "a3.1", 51.0, Outcome(cause=Cause.CANCELLED, signal=15))) == ["u.1"]
     assert "a3" not in ledger.state.jobs
 
@@ -352,7 +352,7 @@ def test_it_says_what_it_waits_for_and_the_victim_who_has_its_place() -> None:
     why = views.job(ledger.state, "u").reason  # type: ignore[union-attr]
     assert why is not None and (why.code, why.text) == ("Preempting", "1 job ends on n1 until 00:00:55 UTC")
     ends(ledger, "a3.1", 52.0)
-    step(ledger, Told("n1", Started(allocation="u.1")), 53.0)
+    step(ledger, MessageReceived("n1", Started(allocation="u.1")), 53.0)
     mine = views.job(ledger.state, "a3").reason  # type: ignore[union-attr]
     assert mine is not None and mine.text.startswith("u (urgent, ann) has its place until 00:10:53 UTC at the latest; ")
 
@@ -387,12 +387,14 @@ def test_a_plan_outlives_the_coordinator() -> None:
     again = reborn(ledger, 52.0)
     of = facts("n1", 4)
     known = tuple(Known(f"{name}.1", State.RUNNING) for name in ("a0", "a1", "a3"))
-    out = again.handle(NodeUp(of, "new"), 53.0) + step(again, Told("n1", Inventory(known=known)), 53.0)
+    out = again.handle(NodeUp(of, "new"), 53.0) + step(again, MessageReceived("n1", Inventory(known=known)), 53.0)
     assert stops(out) == ["a3.1"]
     free = tuple(c for c in of.cores if all(c not in a.grant.cores for a in again.state.allocations.values()))
-    out = step(again, Told("n1", offer(of, cores=free, counting=tuple(one.allocation for one in known))), 53.5)
+    out = step(
+        again, MessageReceived("n1", offer(of, cores=free, counting=tuple(one.allocation for one in known))), 53.5
+    )
     assert launches(out) == []
-    out = step(again, Told("n1", Exited(allocation="a3.1", outcome=CAUGHT, returned=True)), 54.0)
+    out = step(again, MessageReceived("n1", Exited(allocation="a3.1", outcome=CAUGHT, returned=True)), 54.0)
     assert launches(out) == ["u.1"]
     assert [(one.id, one.result) for one in receipts(out)] == [("u.p1", "started")]
 
@@ -418,7 +420,7 @@ def test_with_memory_of_a_victim_to_come_it_starts_when_all_of_it_is_there() -> 
     ledger = Ledger(policy=policy())
     join(ledger, facts("n1", 4), 0.0)
     ask(ledger, "a", 0.0, 1, memory=6 * GIB)
-    step(ledger, Told("n1", Started(allocation="a.1")), 1.0)
+    step(ledger, MessageReceived("n1", Started(allocation="a.1")), 1.0)
     assert stops(urgent(ledger, "u", 50.0, 1, memory=4 * GIB)) == ["a.1"]
     assert launches(ends(ledger, "a.1", 51.0)) == ["u.1"]
 
@@ -439,5 +441,5 @@ def test_one_whose_plan_is_given_up_waits_as_if_there_had_been_none() -> None:
     ledger.settle(66.0)
     ledger.check()
     assert kept_for(ledger.state.jobs["u"]) is None and "u" in ledger.state.queue
-    step(ledger, CancelAsked(2, ("u",)), 67.0)
+    step(ledger, CancelRequested(2, ("u",)), 67.0)
     assert not ledger.state.index.affinity.waiting_for(ledger.state.jobs["a0"])

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from distributed_grid.coordinator.core import views
-from distributed_grid.coordinator.core.commands import CancelAsked, Command, NodeUp, Tick, Told
+from distributed_grid.coordinator.core.commands import CancelRequested, Command, MessageReceived, NodeUp, Tick
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.queue.admission import refusal
@@ -100,7 +100,7 @@ def test_a_gang_that_is_cancelled_gives_what_was_freed_back_to_its_victims_befor
     ask(ledger, "high", 40.0, priority=Priority.HIGH)
     gang(ledger, 50.0)
     ends(ledger, "b0.1", 51.0)
-    out = step(ledger, CancelAsked(2, ("g_1",)), 52.0)
+    out = step(ledger, CancelRequested(2, ("g_1",)), 52.0)
     assert launches(out) == ["b0.2"] and ledger.state.jobs["b0"].node == "n2"
     assert [(one.result, one.text) for one in receipts(out)] == [("returned", "g_0 was ended")]
     assert launches(ends(ledger, "a0.1", 53.0)) == ["a0.2"]
@@ -144,7 +144,7 @@ def test_a_gang_gives_way_to_a_gang_as_a_whole_and_waits_again() -> None:
         ends(ledger, name, 20.0, DONE)
     submitted(ledger, "low", Request(Resources(MILLI), Priority.LOW, gang=2), now=20.0)
     for name in ("low_0.1", "low_1.1"):
-        step(ledger, Told(ledger.state.allocations[name].node, Started(allocation=name)), 21.0)
+        step(ledger, MessageReceived(ledger.state.allocations[name].node, Started(allocation=name)), 21.0)
     out = gang(ledger, 50.0)
     (opened,) = receipts(out)
     assert sorted(stops(out)) == ["low_0.1", "low_1.1"]
@@ -168,11 +168,11 @@ def test_a_plan_outlives_the_coordinator() -> None:
     for name, held in (("n1", ("a0.1",)), ("n2", ())):
         of = facts(name, 1)
         known = tuple(Known(one, State.RUNNING) for one in held)
-        out += again.handle(NodeUp(of, "new"), 53.0) + step(again, Told(name, Inventory(known=known)), 53.0)
-        out += step(again, Told(name, offer(of, cores=() if held else of.cores, counting=held)), 53.5)
+        out += again.handle(NodeUp(of, "new"), 53.0) + step(again, MessageReceived(name, Inventory(known=known)), 53.0)
+        out += step(again, MessageReceived(name, offer(of, cores=() if held else of.cores, counting=held)), 53.5)
     assert stops(out) == ["a0.1"] and launches(out) == []
     caught = Exited(allocation="a0.1", outcome=Outcome(cause=Cause.PREEMPTED, signal=15), returned=True)
-    assert sorted(launches(step(again, Told("n1", caught), 54.0))) == ["g_0.1", "g_1.1"]
+    assert sorted(launches(step(again, MessageReceived("n1", caught), 54.0))) == ["g_0.1", "g_1.1"]
 
 
 def test_a_plan_is_in_a_checkpoint() -> None:

@@ -4,12 +4,12 @@ import pytest
 
 from distributed_grid.coordinator.core.commands import (
     Accepted,
-    CancelAsked,
+    CancelRequested,
     Command,
     Granted,
     JobsSubmitted,
     Rejected,
-    SignalAsked,
+    SignalRequested,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.jobs import Request
@@ -54,13 +54,13 @@ def test_of_jobs_asked_for_together_all_are_taken_or_none(resources: Resources, 
 def test_a_cancel_says_how_many_had_ended() -> None:
     made = ledger()
     step(made, JobsSubmitted(1, (job("a", CPU),)), 1.0)
-    assert answers(step(made, CancelAsked(2, ("a", "gone")), 2.0)) == [Granted(2, "1 of 2 had ended already")]
-    assert answers(step(made, CancelAsked(3, ("gone",)), 3.0)) == [Granted(3, "already ended")]
+    assert answers(step(made, CancelRequested(2, ("a", "gone")), 2.0)) == [Granted(2, "1 of 2 had ended already")]
+    assert answers(step(made, CancelRequested(3, ("gone",)), 3.0)) == [Granted(3, "already ended")]
 
 
 def test_a_signal_goes_to_running_jobs_only() -> None:
     made = ledger()
     step(made, JobsSubmitted(1, (job("a", CPU),)), 1.0)
     for number, name, code in ((2, "a", "unavailable"), (3, "gone", "not-allowed")):
-        (said,) = answers(step(made, SignalAsked(number, name, 15), 2.0))
+        (said,) = answers(step(made, SignalRequested(number, name, 15), 2.0))
         assert isinstance(said, Rejected) and said.code == code

@@ -6,13 +6,13 @@ import pytest
 
 from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
-    CancelAsked,
+    CancelRequested,
     Command,
     JobsSubmitted,
+    MessageReceived,
     RecordGroup,
     RecordJob,
     Tick,
-    Told,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Condition, End, Group, Held, Job
@@ -70,7 +70,7 @@ def test_what_a_failed_job_means_to_those_behind_it(kind: After, runs: bool) -> 
     submit(ledger, waiting_job("j-b", Condition("j-a", kind)))
     out = ended(ledger, "j-a.1", code=3) if kind is not STARTED else []
     if kind is STARTED:
-        out = step(ledger, Told("n1", Started(allocation="j-a.1")), 2.0)
+        out = step(ledger, MessageReceived("n1", Started(allocation="j-a.1")), 2.0)
     assert launched(out) == (["j-b.1"] if runs else [])
     if not runs:
         assert outcomes(out)["j-b"] == (Cause.DEPENDENCY_FAILED, "j-a exited with 3")
@@ -80,7 +80,7 @@ def test_what_a_failed_job_means_to_those_behind_it(kind: After, runs: bool) -> 
 def test_a_job_that_ends_without_having_started_fails_those_that_wait_for_its_start() -> None:
     ledger = Ledger()
     submit(ledger, job("j-a", CPU), waiting_job("j-b", Condition("j-a", STARTED)))
-    out = step(ledger, CancelAsked(2, ("j-a",)), 2.0)
+    out = step(ledger, CancelRequested(2, ("j-a",)), 2.0)
     assert outcomes(out)["j-b"] == (Cause.DEPENDENCY_FAILED, "j-a was cancelled")
 
 
@@ -109,9 +109,9 @@ def test_an_array_is_waited_for_as_a_whole() -> None:
         ledger,
         *(waiting_job(f"j-{kind.value}", Condition("j-a", kind, "sweep")) for kind in After),
     )
-    step(ledger, Told("n1", Started(allocation="j-a_0.1")), 2.0)
+    step(ledger, MessageReceived("n1", Started(allocation="j-a_0.1")), 2.0)
     assert launched(ended(ledger, "j-a_0.1")) == ["j-a_2.1"]
-    step(ledger, Told("n1", Started(allocation="j-a_2.1")), 2.0)
+    step(ledger, MessageReceived("n1", Started(allocation="j-a_2.1")), 2.0)
     out = ended(ledger, "j-a_1.1", code=1)
     assert launched(out) == ["j-after.1"]
     failed = outcomes(out)["j-after-ok"]
@@ -186,7 +186,7 @@ def test_what_has_just_ended_is_remembered() -> None:
 def test_who_waits_can_be_cancelled_and_is_not_told_then() -> None:
     ledger = ledger_with()
     submit(ledger, job("j-a", CPU), waiting_job("j-b", Condition("j-a", ANY)), waiting_job("j-c", begin=9.0))
-    step(ledger, CancelAsked(2, ("j-b", "j-c")), 2.0)
+    step(ledger, CancelRequested(2, ("j-b", "j-c")), 2.0)
     assert not ledger.state.held.unmet and not ledger.state.held.on[ANY]
     assert launched(ended(ledger, "j-a.1")) == []
     assert launched(step(ledger, Tick(), 10.0)) == []
@@ -200,7 +200,7 @@ def test_a_long_chain_is_followed_to_its_end_in_one_go(kind: After) -> None:
     ledger.handle(JobsSubmitted(1, (job("j-0", CPU), *chain)), 1.0)
     ledger.settle(1.0)
     assert len(ledger.state.queue) == 1
-    out = ledger.handle(CancelAsked(2, ("j-0",)), 2.0)
+    out = ledger.handle(CancelRequested(2, ("j-0",)), 2.0)
     ledger.settle(2.0)
     if kind is ANY:
         assert list(ledger.state.queue.turns) == ["j-1"]
@@ -262,15 +262,15 @@ def test_a_restart_at_any_moment_changes_nothing_of_what_waits_for_what() -> Non
             if not ledger.state.jobs:
                 break
             if rng.random() < 0.1:
-                step(ledger, CancelAsked(2, (rng.choice(list(ledger.state.jobs)),)), now)
+                step(ledger, CancelRequested(2, (rng.choice(list(ledger.state.jobs)),)), now)
             running = [one for one in ledger.state.allocations.values()]
             if running and rng.random() < 0.8:
                 one_of = rng.choice(running)
                 if one_of.state is State.STARTING and rng.random() < 0.7:
-                    step(ledger, Told("n1", Started(allocation=one_of.id)), now)
+                    step(ledger, MessageReceived("n1", Started(allocation=one_of.id)), now)
                 else:
                     outcome = Outcome(cause=Cause.EXITED, code=rng.choice((0, 0, 1)))
-                    step(ledger, Told("n1", Exited(allocation=one_of.id, outcome=outcome)), now)
+                    step(ledger, MessageReceived("n1", Exited(allocation=one_of.id, outcome=outcome)), now)
             else:
                 step(ledger, Tick(), now)
         assert not ledger.state.jobs and not ledger.state.groups and not ledger.state.held.unmet, (

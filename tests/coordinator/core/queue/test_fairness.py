@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributed_grid.coordinator.core.commands import CancelAsked, Command, JobsSubmitted, Send, Told
+from distributed_grid.coordinator.core.commands import CancelRequested, Command, JobsSubmitted, MessageReceived, Send
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, Job, Placement, Refusal
 from distributed_grid.coordinator.core.policy import Policy, Sharing
@@ -57,8 +57,8 @@ def runs(ledger: Ledger) -> Counter[str]:
 def end(ledger: Ledger, allocation: str, now: float) -> list[str]:
     """It has run, and ends; who starts instead."""
     node = ledger.state.allocations[allocation].node
-    step(ledger, Told(node, Started(allocation=allocation)), now)
-    return launched(step(ledger, Told(node, Exited(allocation, Outcome(cause=Cause.EXITED), True)), now))
+    step(ledger, MessageReceived(node, Started(allocation=allocation)), now)
+    return launched(step(ledger, MessageReceived(node, Exited(allocation, Outcome(cause=Cause.EXITED), True)), now))
 
 
 def oldest(ledger: Ledger) -> str:
@@ -123,7 +123,7 @@ def test_what_a_user_was_granted_while_nobody_else_waited_counts_when_somebody_d
     submit(ledger, "zoe", 2, 1.0)
     submit(ledger, "ann", 2, 1.0)
     submit(ledger, "carl", 1, 1.0)  # all are ranked
-    step(ledger, CancelAsked(1, tuple(name for name, one in ledger.state.jobs.items() if one.user == "carl")), 1.1)
+    step(ledger, CancelRequested(1, tuple(name for name, one in ledger.state.jobs.items() if one.user == "carl")), 1.1)
     assert [user_of(name) for name in end(ledger, oldest(ledger), 1.2)] == ["ann"]
     submit(ledger, "ann", 1, 1.3)
     submit(ledger, "bob", 1, 1.4)

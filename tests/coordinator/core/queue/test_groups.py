@@ -3,15 +3,15 @@
 from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
     Accepted,
-    CancelAsked,
+    CancelRequested,
     Command,
     Granted,
     JobsSubmitted,
+    MessageReceived,
     RecordGroup,
     RecordJob,
     Rejected,
     Send,
-    Told,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Group
@@ -52,8 +52,12 @@ def launched(out: list[Command]) -> list[str]:
 
 
 def ended(ledger: Ledger, allocation: str, code: int = 0, now: float = 5.0) -> list[Command]:
-    step(ledger, Told("n1", Started(allocation=allocation)), now)
-    return step(ledger, Told("n1", Exited(allocation=allocation, outcome=Outcome(cause=Cause.EXITED, code=code))), now)
+    step(ledger, MessageReceived("n1", Started(allocation=allocation)), now)
+    return step(
+        ledger,
+        MessageReceived("n1", Exited(allocation=allocation, outcome=Outcome(cause=Cause.EXITED, code=code))),
+        now,
+    )
 
 
 def test_an_array_is_made_whole_in_one_answer() -> None:
@@ -121,7 +125,7 @@ def test_a_member_that_runs_again_keeps_its_place() -> None:
 def test_a_waiting_member_that_is_cancelled_is_passed_over() -> None:
     ledger = ledger_with(cores=8)
     step(ledger, submitted("0-3%1"), 1.0)
-    step(ledger, CancelAsked(2, ("j-a_1",)), 2.0)
+    step(ledger, CancelRequested(2, ("j-a_1",)), 2.0)
     assert launched(ended(ledger, "j-a_0.1")) == ["j-a_2.1"]
     assert ledger.state.groups["j-a"].group.cancelled == 1
 
@@ -129,7 +133,7 @@ def test_a_waiting_member_that_is_cancelled_is_passed_over() -> None:
 def test_the_rest_is_ended_when_more_have_failed_than_may() -> None:
     ledger = ledger_with(cores=3)
     step(ledger, submitted("0-99", max_fails=1), 1.0)
-    step(ledger, Told("n1", Started(allocation="j-a_2.1")), 2.0)
+    step(ledger, MessageReceived("n1", Started(allocation="j-a_2.1")), 2.0)
     assert launched(ended(ledger, "j-a_0.1", code=3)) == ["j-a_3.1"]
     out = ended(ledger, "j-a_1.1", code=3)
     stops = [one.message for one in out if isinstance(one, Send) and isinstance(one.message, Stop)]
@@ -149,7 +153,7 @@ def test_the_rest_is_ended_when_more_have_failed_than_may() -> None:
 def test_a_cancel_of_an_array_ends_all_of_it_at_once() -> None:
     ledger = ledger_with(cores=2)
     step(ledger, submitted("0-9%4"), 1.0)
-    out = step(ledger, CancelAsked(2, ("j-a",), "enough"), 2.0)
+    out = step(ledger, CancelRequested(2, ("j-a",), "enough"), 2.0)
     assert [one.text for one in out if isinstance(one, Granted)] == [""]
     stops = [one.message.allocation for one in out if isinstance(one, Send) and isinstance(one.message, Stop)]
     assert stops == ["j-a_0.1", "j-a_1.1"]

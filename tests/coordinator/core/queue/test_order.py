@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributed_grid.coordinator.core import checkpoint
-from distributed_grid.coordinator.core.commands import CancelAsked, Command, JobsSubmitted, Tick, Told, decisions
+from distributed_grid.coordinator.core.commands import (
+    CancelRequested,
+    Command,
+    JobsSubmitted,
+    MessageReceived,
+    Tick,
+    decisions,
+)
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.policy import Policy
@@ -125,15 +132,15 @@ class Both:
             of = rng.choice(self.nodes)
             cores = of.cores[: rng.randint(0, len(of.cores))]
             told = offer(of, self.number, 1e9, cores=cores, memory=rng.randint(0, 16) * GIB)
-            self.each(lambda ledger: step(ledger, Told(of.name, told), self.now))
+            self.each(lambda ledger: step(ledger, MessageReceived(of.name, told), self.now))
         elif kind == 3 and state.allocations:
             one = rng.choice(list(state.allocations.values()))
             over = Exited(allocation=one.id, outcome=DONE, returned=True)
             message = over if one.started else Started(allocation=one.id)
-            self.each(lambda ledger: step(ledger, Told(one.node, message), self.now))
+            self.each(lambda ledger: step(ledger, MessageReceived(one.node, message), self.now))
         elif kind == 4 and state.queue.turns:
             name = rng.choice(list(state.queue.turns))
-            self.each(lambda ledger: step(ledger, CancelAsked(self.number, (name,)), self.now))
+            self.each(lambda ledger: step(ledger, CancelRequested(self.number, (name,)), self.now))
         else:
             self.each(lambda ledger: step(ledger, Tick(), self.now))
 
@@ -170,5 +177,5 @@ def test_lines_that_do_not_fit_a_grown_node_are_not_looked_at(monkeypatch: pytes
         return plain(state, grown, request)
 
     monkeypatch.setattr(scheduler, "_has_grown", count)
-    step(ledger, Told("n1", offer(of, 2, cores=(0, 1), memory=8 * GIB)), 2.0)
+    step(ledger, MessageReceived("n1", offer(of, 2, cores=(0, 1), memory=8 * GIB)), 2.0)
     assert len(looked) == 1

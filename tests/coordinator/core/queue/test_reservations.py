@@ -7,14 +7,14 @@ from heapq import heappop, heappush
 import pytest
 
 from distributed_grid.coordinator.core.commands import (
-    CancelAsked,
+    CancelRequested,
     Command,
-    Heard,
+    HeartbeatReceived,
     JobsSubmitted,
+    MessageReceived,
     NodeDown,
     Send,
     Tick,
-    Told,
 )
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -53,12 +53,16 @@ def ask(
 def end(ledger: Ledger, name: str, now: float) -> list[Command]:
     allocation = ledger.state.jobs[name].allocation
     over = Exited(allocation, Outcome(cause=Cause.EXITED), True)
-    return ledger.handle(Told(ledger.state.jobs[name].node, over), now) + ledger.settle(now)
+    return ledger.handle(MessageReceived(ledger.state.jobs[name].node, over), now) + ledger.settle(now)
 
 
 def run(ledger: Ledger, *names: str, now: float) -> None:
     for name in names:
-        step(ledger, Told(ledger.state.jobs[name].node, Started(allocation=ledger.state.jobs[name].allocation)), now)
+        step(
+            ledger,
+            MessageReceived(ledger.state.jobs[name].node, Started(allocation=ledger.state.jobs[name].allocation)),
+            now,
+        )
 
 
 def states(ledger: Ledger, *names: str) -> list[str]:
@@ -68,7 +72,7 @@ def states(ledger: Ledger, *names: str) -> list[str]:
 def frozen(ledger: Ledger, name: str, now: float, why: str = "busy", lasted: float = 0.0) -> list[Command]:
     allocation = ledger.state.jobs[name].allocation
     message = Suspended(allocation=allocation, why=why, lasted=lasted, in_all=lasted)
-    return step(ledger, Told(ledger.state.jobs[name].node, message), now)
+    return step(ledger, MessageReceived(ledger.state.jobs[name].node, message), now)
 
 
 # --- one scene after the other ----------------------------------------------------------------------------------------
@@ -136,7 +140,7 @@ def test_the_reason_says_for_whom_a_node_is_kept_and_until_when() -> None:
 
 def test_when_the_big_job_is_cancelled_others_start_at_once() -> None:
     ledger = kept_node()
-    step(ledger, CancelAsked(1, ("big",)), 5.0)
+    step(ledger, CancelRequested(1, ("big",)), 5.0)
     assert states(ledger, "endless") == ["n1"]
 
 
@@ -214,7 +218,7 @@ class Day:
                 seconds = most if self.lot.random() < 0.5 else self.lot.uniform(0.0, most)
                 heappush(self.ends, (self.now + seconds, name, command.node))
                 started = Started(allocation=command.message.allocation)
-                self.see(step(self.ledger, Told(command.node, started), self.now))
+                self.see(step(self.ledger, MessageReceived(command.node, started), self.now))
         for name, kept in self.ledger.state.reservations.by_job.items():
             if kept.at < self.promised.get(name, math.inf):
                 self.promised[name] = kept.at
@@ -276,7 +280,7 @@ def test_a_big_job_starts_within_a_bounded_time_under_an_endless_stream_of_small
 def test_it_is_the_same_after_heartbeats() -> None:
     ledger = kept_node()
     before = ledger.state.reservations
-    step(ledger, Heard("n1", Sample(at=3.0)), 3.0)
+    step(ledger, HeartbeatReceived("n1", Sample(at=3.0)), 3.0)
     assert ledger.state.reservations is before
 
 
@@ -323,7 +327,7 @@ def test_a_gang_that_is_cancelled_gives_its_nodes_free() -> None:
     ledger.settle(2.0)
     ask(ledger, "later", 1, 3.0)
     assert states(ledger, "later") == ["waiting"] and len(ledger.state.reservations.by_job) == 2
-    ledger.handle(CancelAsked(2, ("g",)), 4.0)
+    ledger.handle(CancelRequested(2, ("g",)), 4.0)
     ledger.settle(4.0)
     assert states(ledger, "later") == ["n2"] and not ledger.state.reservations.by_job
 

@@ -6,17 +6,17 @@ import pytest
 
 from distributed_grid.coordinator.core.commands import (
     Accepted,
-    CancelAsked,
+    CancelRequested,
     Command,
-    ExtendAsked,
+    ExtensionRequested,
     Granted,
     JobsSubmitted,
+    MessageReceived,
     RecordRights,
     Rejected,
     RightsSet,
     Send,
     Tick,
-    Told,
 )
 from distributed_grid.coordinator.core.explain import reasons, why
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -74,9 +74,9 @@ def started(ledger: Ledger) -> list[str]:
 def end(ledger: Ledger, name: str, at: float = NOON + 10, cause: Cause = Cause.EXITED) -> list[Command]:
     """It has run, and ends."""
     allocation = ledger.state.allocations[ledger.state.jobs[name].allocation]
-    out = step(ledger, Told(allocation.node, Started(allocation=allocation.id)), at)
+    out = step(ledger, MessageReceived(allocation.node, Started(allocation=allocation.id)), at)
     told = Exited(allocation=allocation.id, outcome=Outcome(cause=cause), returned=True)
-    return out + step(ledger, Told(allocation.node, told), at)
+    return out + step(ledger, MessageReceived(allocation.node, told), at)
 
 
 def reason(ledger: Ledger, name: str) -> Reason:
@@ -240,7 +240,7 @@ def test_who_waits_behind_a_job_that_is_cancelled_starts_at_once() -> None:
     submit(ledger, "large", asks(4))
     submit(ledger, "later", asks(1))
     assert started(ledger) == ["a"]
-    step(ledger, CancelAsked(2, ("large",)), NOON + 1)
+    step(ledger, CancelRequested(2, ("large",)), NOON + 1)
     assert started(ledger) == ["a", "later"]
 
 
@@ -332,9 +332,9 @@ def test_a_boost_is_not_extended_beyond_the_hours() -> None:
     ledger = grid(of_ann(core_hours=4 * MILLI))
     lent = Boost(target="head", address="h:1", kind=ResourceType.CPU, amount=2000)
     submit(ledger, "boost", asks(2), time_limit=3600.0, boost=lent)
-    told = refused(step(ledger, ExtendAsked(2, "boost", 3600.0), NOON + 1))
+    told = refused(step(ledger, ExtensionRequested(2, "boost", 3600.0), NOON + 1))
     assert told.code == "not-allowed" and told.hint.startswith("have an operator run: grid quota set ann --core-hours")
-    assert any(isinstance(one, Granted) for one in step(ledger, ExtendAsked(3, "boost", 1800.0), NOON + 1))
+    assert any(isinstance(one, Granted) for one in step(ledger, ExtensionRequested(3, "boost", 1800.0), NOON + 1))
 
 
 # --- the submission ---------------------------------------------------------------------------------------------------

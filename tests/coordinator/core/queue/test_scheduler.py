@@ -1,6 +1,6 @@
 """A pass starts who can be placed, in order, and looks at nobody again without a reason."""
 
-from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, Send, Tick, Told
+from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, MessageReceived, Send, Tick
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Refusal
 from distributed_grid.coordinator.core.queue import scheduler
@@ -43,7 +43,7 @@ def test_a_line_that_was_refused_waits_until_a_node_has_grown() -> None:
     of = facts("n1", cores=4)
     join(ledger, of, 9.0, cores=(0, 1))
     assert launched(step(ledger, Tick(), 10.0)) == [] and ledger.state.queue.line("a").blocked
-    assert launched(step(ledger, Told("n1", offer(of)), 11.0)) == ["a"]
+    assert launched(step(ledger, MessageReceived("n1", offer(of)), 11.0)) == ["a"]
 
 
 def test_where_a_job_would_start_is_asked_without_a_change() -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint
-from distributed_grid.coordinator.core.commands import Event, JobsSubmitted, NodeUp, Told
+from distributed_grid.coordinator.core.commands import Event, JobsSubmitted, MessageReceived, NodeUp
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Group, Job
 from distributed_grid.protocol.errors import BadValue
@@ -29,7 +29,7 @@ def job(name: str, submitted: float, limit: float = 0.0) -> Job:
 
 def exited(allocation: str, seconds: float, suspended: float = 0.0) -> Event:
     outcome = Outcome(cause=Cause.EXITED, seconds=seconds, suspended=suspended)
-    return Told("n1", Exited(allocation=allocation, outcome=outcome, returned=True))
+    return MessageReceived("n1", Exited(allocation=allocation, outcome=outcome, returned=True))
 
 
 def test_jobs_of_an_event_log_have_their_run_times_and_its_nodes_are_the_cluster() -> None:
