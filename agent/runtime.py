@@ -507,12 +507,12 @@ class Runtime:
 
     def _verify(self, launch: Launch, sample: Sample) -> Stale | None:
         key, grant, held = launch.allocation, launch.grant, self.table.held
-        first = self.table.chains.first(key)
-        if first == key:
+        head = self.table.chains.head(key)
+        if head == key:
             return self._lender.verify(grant, sample, held, key)
         if not self.launcher.queues:
             return Stale(allocation=key, reason=OLDER)
-        return self._lender.verify_next(grant, sample, held, key, first)
+        return self._lender.verify_next(grant, sample, held, key, head)
 
     def _verify_next(self, key: str, grant: Grant, first: str) -> str:
         """Why this successor, which waits for what `first` holds, would be refused now."""

@@ -411,7 +411,7 @@ class Agent(Launcher):
 
     def _claim(self, launch: Launch) -> None:
         key = launch.allocation
-        self.feed(self.verify(key, launch.grant, self.table.chains.first(key)) or Ready(key))
+        self.feed(self.verify(key, launch.grant, self.table.chains.head(key)) or Ready(key))
 
     def verify(self, key: str, grant: Grant, first: str) -> Stale | None:
         """Why an allocation cannot be given this now, which `first` holds: itself, or who is before it in its chain."""

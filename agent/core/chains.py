@@ -38,21 +38,21 @@ class Chains:
             del self._members[chain]
         return members[0] if first and members else ""
 
-    def lead(self, key: str) -> None:
+    def make_head(self, key: str) -> None:
         """Make a member the first of its chain."""
         members = self._members[self._chain[key]]
         members.remove(key)
         members.insert(0, key)
 
-    def first(self, key: str) -> str:
+    def head(self, key: str) -> str:
         """The first of its chain; itself if it is in none."""
         return self._members[self._chain[key]][0] if key in self._chain else key
 
     def waits(self, key: str) -> bool:
         """Whether it is a successor whose turn has not come."""
-        return self.first(key) != key
+        return self.head(key) != key
 
-    def last(self, key: str) -> bool:
+    def is_tail(self, key: str) -> bool:
         """Whether this member has no successor."""
         return self._members[self._chain[key]][-1] == key
 
@@ -60,7 +60,7 @@ class Chains:
         """The allocations of a chain, in order."""
         return tuple(self._members.get(chain, ()))
 
-    def waiting(self) -> Iterator[tuple[str, str]]:
+    def successors(self) -> Iterator[tuple[str, str]]:
         """All successors that wait, each with the first of its chain."""
         for first, *others in self._members.values():
             for key in others:

@@ -267,7 +267,7 @@ class Table:
             return
         handed = [key for key, one in self.entries.items() if not isinstance(one.stage, Preparing | Ended)]
         lost = {key for key in handed if key not in known}
-        behind = [key for key, first in self.chains.waiting() if first in lost]
+        behind = [key for key, first in self.chains.successors() if first in lost]
         for key in (*behind, *(key for key in handed if key in lost and key not in behind)):
             self._move(key, None)
             self._free(key)
@@ -312,7 +312,7 @@ class Table:
     def waiting(self) -> dict[str, str]:
         """The successors that wait, each with the allocation that holds what they wait for. Those that were told to
         end, and what a node may have started already, are left out."""
-        waits = self.chains.waiting()
+        waits = self.chains.successors()
         return {key: first for key, first in waits if isinstance(self.entries[key].stage, Preparing | Starting)}
 
     def runs(self, allocation: str) -> bool:
@@ -487,8 +487,8 @@ class Table:
     def _started(self, started: Started, now: float) -> list[Command]:
         key = started.allocation
         if self.chains.waits(key):  # nothing of those before it is alive, then
-            self.held.remove(self.chains.first(key))
-            self.chains.lead(key)
+            self.held.remove(self.chains.head(key))
+            self.chains.make_head(key)
             self._hold(key)
         match self._stage(key):
             case Ended():
@@ -570,16 +570,16 @@ class Table:
             return f"it cannot follow {after}: a boost or a member of a gang follows nobody", ""
         if after not in self.chains or before.kept.grant != grant:
             return f"it cannot follow {after}: its predecessor holds something else", ""
-        if not self.chains.last(after):
+        if not self.chains.is_tail(after):
             return f"it cannot follow {after}: another allocation does", ""
         return "", ""
 
     def _free(self, key: str) -> Grant | None:
         """It has gone: return what is free now. What its successor takes over is not."""
-        heir = self.chains.leave(key)
+        successor = self.chains.leave(key)
         holding = self.held.remove(key)
-        if heir:
-            self._hold(heir)
+        if successor:
+            self._hold(successor)
             return None
         return holding.grant if holding is not None else None
 

@@ -18,10 +18,10 @@ from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.preemption.earmarks import takers_of
 from distributed_grid.coordinator.core.queue import dependencies
+from distributed_grid.coordinator.core.queue.chains import Chains
 from distributed_grid.coordinator.core.queue.fairness import Account, Shares
 from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservations, key_of
 from distributed_grid.coordinator.core.queue.quotas import Quotas, Spent
-from distributed_grid.coordinator.core.queue.succession import Succession
 from distributed_grid.coordinator.core.state import EVERYTHING, Book, GridState, Idle
 from distributed_grid.protocol.jobs import Priority, Reason, Request
 from distributed_grid.protocol.messages.rights import Rights
@@ -94,15 +94,15 @@ class BookAt(msgspec.Struct, frozen=True):
     said: list[tuple[Request, str]] = []
 
 
-class SuccessionAt(msgspec.Struct, frozen=True):
+class ChainsAt(msgspec.Struct, frozen=True):
     """The chains of successors, the requests of those that may get one, and the learned run times. Who waits for whom
     is in the records; the tails follow from the chains."""
 
-    next: list[tuple[str, str]] = []
+    successors: list[tuple[str, str]] = []
     requests: list[tuple[str, Request]] = []
     tails: list[str] = []
-    paces: list[tuple[str, Request, list[float]]] = []
-    closed: list[str] = []
+    run_times: list[tuple[str, Request, list[float]]] = []
+    closed_nodes: list[str] = []
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     held: HeldAt = HeldAt([], {})
     preempting: BookAt = BookAt()
     quotas: QuotasAt = QuotasAt()
-    succession: SuccessionAt = SuccessionAt()
+    chains: ChainsAt = ChainsAt()
     ray_trouble: str = ""
     loss: tuple[str, ...] = ()
 
@@ -189,30 +189,30 @@ def take(ledger: Ledger) -> Checkpoint:
             dict(state.preempting.urgent), list(state.preempting.spent), list(state.preempting.said.items())
         ),
         quotas=_quotas(state),
-        succession=_succession(state.succession),
+        chains=_chains(state.chains),
     )
 
 
-def _succession(known: Succession) -> SuccessionAt:
-    return SuccessionAt(
-        [*known.next.items()],
+def _chains(known: Chains) -> ChainsAt:
+    return ChainsAt(
+        [*known.successors.items()],
         [*known.requests.items()],
         [name for parts in known.tails.values() for part in parts for name in part],
-        [(user, request, [*runs]) for (user, request), runs in known.paces.items()],
-        [*known.closed],
+        [(user, request, [*runs]) for (user, request), runs in known.run_times.items()],
+        [*known.closed_nodes],
     )
 
 
-def _succeed(known: Succession, at: SuccessionAt) -> None:
-    for before, name in at.next:
-        known.next[before], known.before[name] = name, before
+def _restore_chains(known: Chains, at: ChainsAt) -> None:
+    for before, name in at.successors:
+        known.successors[before], known.predecessors[name] = name, before
     known.requests = dict(at.requests)
     for name in at.tails:
         known.mark(name)
-    for user, request, runs in at.paces:
+    for user, request, runs in at.run_times:
         for seconds in runs:
             known.learn(user, request, seconds)
-    known.closed = dict.fromkeys(at.closed)
+    known.closed_nodes = dict.fromkeys(at.closed_nodes)
 
 
 def _quotas(state: GridState) -> QuotasAt:
@@ -240,7 +240,7 @@ def fork(ledger: Ledger, policy: Policy) -> Ledger:
     }
     for node in nodes.values():
         node.allocations = {name: Allocation(**_own(asdict(one))) for name, one in node.allocations.items()}
-        node.ahead = {name: Allocation(**_own(asdict(one))) for name, one in node.ahead.items()}
+        node.not_holding = {name: Allocation(**_own(asdict(one))) for name, one in node.not_holding.items()}
         node.room = node.room and node.room.copy()
     jobs = {name: Job(**_own(asdict(job))) for name, job in at.jobs.items()}
     for job in jobs.values():
@@ -273,11 +273,11 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     state.jobs.update(at.jobs)
     found = {one.id: one for node in at.nodes.values() for one in node.known}
     for name in at.allocations:
-        if name in at.nodes[found[name].node].ahead:
+        if name in at.nodes[found[name].node].not_holding:
             state.allocations[name] = found[name]
         else:
             state.hold(found[name])
-    _succeed(state.succession, at.succession)
+    _restore_chains(state.chains, at.chains)
     state.keys = {(job.user, job.key): job.id for job in at.jobs.values() if not job.group}
     _regroup(state, at)
     dependencies.resume(state, at.held.waiters, at.held.ends)

@@ -42,7 +42,7 @@ def check(state: GridState) -> None:
     _check_held(state)
     _check_quotas(state)
     assert all(name in state.jobs for name in state.queue.turns), "the queue holds a job that is gone"
-    by_node = {name: node.allocations | node.ahead for name, node in state.nodes.items()}
+    by_node = {name: node.allocations | node.not_holding for name, node in state.nodes.items()}
     for allocation in state.allocations.values():
         job_of = state.jobs.get(allocation.job)
         assert job_of is not None and job_of.allocation == allocation.id, f"{allocation.id} is nobody's"
@@ -50,7 +50,7 @@ def check(state: GridState) -> None:
     assert not any(by_node.values()), f"nodes hold what the ledger does not know: {by_node}"
     for node in state.nodes.values():
         _check_node(state, node)
-        _check_succession(state, node)
+        _check_chains(state, node)
         for name in node.kept:
             waiting = state.jobs[name].phase
             assert isinstance(waiting, Earmarked), f"{node.facts.name} keeps a set for {name}"
@@ -58,26 +58,28 @@ def check(state: GridState) -> None:
             assert here, f"{node.facts.name} keeps a set for {name}, which has its own elsewhere"
 
 
-def _check_succession(state: GridState, node: Node) -> None:
+def _check_chains(state: GridState, node: Node) -> None:
     """Check that the chains of successors on a node are whole."""
-    succession = state.succession
-    for name, allocation in node.ahead.items():
+    chains = state.chains
+    for name, allocation in node.not_holding.items():
         assert name not in node.allocations, f"{name} holds something and nothing"
-        before = succession.before.get(name)
+        before = chains.predecessors.get(name)
         if before is None:
-            assert name not in succession.next, f"{name} was taken over from, and has a successor"
+            assert name not in chains.successors, f"{name} was taken over from, and has a successor"
             continue
-        assert succession.next.get(before) == name, f"{name} waits for {before}, which has another successor"
-        assert before in node.allocations or before in node.ahead, f"{name} waits for {before}, which is not there"
-        assert allocation.after == before and state.jobs[allocation.job].active.behind == before, (
+        assert chains.successors.get(before) == name, f"{name} waits for {before}, which has another successor"
+        assert before in node.allocations or before in node.not_holding, (
+            f"{name} waits for {before}, which is not there"
+        )
+        assert allocation.after == before and state.jobs[allocation.job].active.predecessor == before, (
             f"{name} says otherwise"
         )
         assert allocation.grant == state.allocations[before].grant, f"{name} is to hold what {before} does not"
     for name in node.allocations:
-        assert name not in succession.before, f"{name} holds something, and waits"
-    assert succession.next.keys() <= state.allocations.keys(), "what has ended has a successor"
-    assert {*succession.before} == {*succession.next.values()}, "successors are not where they are to be"
-    assert succession.requests.keys() <= state.allocations.keys(), "what has ended may get a successor"
+        assert name not in chains.predecessors, f"{name} holds something, and waits"
+    assert chains.successors.keys() <= state.allocations.keys(), "what has ended has a successor"
+    assert {*chains.predecessors} == {*chains.successors.values()}, "successors are not where they are to be"
+    assert chains.requests.keys() <= state.allocations.keys(), "what has ended may get a successor"
 
 
 def _check_quotas(state: GridState) -> None:

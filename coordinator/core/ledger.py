@@ -92,7 +92,7 @@ DUE: dict[str, Callable[[GridState, str], None]] = {
     "silence": agents.silence,
     "begin": dependencies.begin_due,
     "join": boosts.due,
-    "succession": successors.due,
+    "successor": successors.due,
     "reserve": ray.due,
     "offer": agents.offer_due,
     "decline": quarantine.backoff_due,
@@ -251,7 +251,7 @@ class Ledger:
             follow(state)
         if state.grown:
             execute.serve(state)
-        fresh = {**state.fresh} if state.succession.before else {}
+        fresh = {**state.fresh} if state.chains.predecessors else {}
         while True:  # again where a node is not kept any more, or a quota allows more
             if state.reservations.by_job:
                 rights.drop_reservations(state)
@@ -263,7 +263,7 @@ class Ledger:
             follow(state)
         if state.preempting.urgent or state.preempting.said:
             execute.look(state)
-        if state.succession.requests and not state.halted:
+        if state.chains.requests and not state.halted:
             successors.look(state, fresh)
         if state.quotas.excluded and rights.has_changed(state):
             state.deadlines.arm("quota", "", now)

@@ -252,7 +252,7 @@ class Active(msgspec.Struct, kw_only=True, gc=False, tag="active", omit_defaults
     attempt: Attempt
     suspended: Suspension | None = None
     awaits_reader: Suspension | None = None
-    behind: str = ""
+    predecessor: str = ""
     """It waits on its node for the end of this allocation, whose room it takes over; empty: it has its own."""
 
     @property
@@ -411,7 +411,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
             after=dependencies(self.after),
             begin=self.begin,
             walls=self.walls,
-            next_after=phase.behind.rpartition(".")[0] if type(phase) is Active else "",
+            next_after=phase.predecessor.rpartition(".")[0] if type(phase) is Active else "",
         )
 
 
@@ -445,7 +445,7 @@ class Node:
     offer_until: float = 0.0
     sample: Sample | None = None
     allocations: dict[str, Allocation] = field(default_factory=dict)
-    ahead: dict[str, Allocation] = field(default_factory=dict)
+    not_holding: dict[str, Allocation] = field(default_factory=dict)
     """Its allocations that hold nothing: successors, and those that a successor has taken over from."""
     declined: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Back-off of refused devices ("" is the whole node): device to (until, seconds)."""
@@ -475,7 +475,7 @@ class Node:
     @property
     def known(self) -> list[Allocation]:
         """All its allocations; those that hold something come first."""
-        return [*self.allocations.values(), *self.ahead.values()]
+        return [*self.allocations.values(), *self.not_holding.values()]
 
     @property
     def usable(self) -> bool:

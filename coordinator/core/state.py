@@ -41,10 +41,10 @@ from distributed_grid.coordinator.core.model import (
 from distributed_grid.coordinator.core.placement.capacity import Room
 from distributed_grid.coordinator.core.placement.catalogue import Catalogue
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
+from distributed_grid.coordinator.core.queue.chains import Chains
 from distributed_grid.coordinator.core.queue.fairness import Shares
 from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservation, Reservations, Waiters, key_of
 from distributed_grid.coordinator.core.queue.quotas import Quotas
-from distributed_grid.coordinator.core.queue.succession import Succession
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import After, Cause, Priority, Reason, Request, State, Step, has_failed
 from distributed_grid.protocol.messages.operator import Receipt
@@ -179,7 +179,7 @@ class GridState:
         self.index = Catalogue(self.nodes, self.jobs)
         self.meetings: dict[tuple[str, int], str] = {}
         """Rendezvous address and port of each running gang."""
-        self.succession = Succession()
+        self.chains = Chains()
         self.deadlines = Deadlines()
         self.turns: dict[str, int] = {}
         """The number of each live job in the order of submission."""
@@ -429,9 +429,9 @@ class GridState:
         """Allocate what another allocation holds, for when that has ended; the caller records and launches it."""
         node = self.nodes[before.node]
         allocation = self._allocate(job, node, before.grant)
-        allocation.after = job.active.behind = before.id
-        self.allocations[allocation.id] = node.ahead[allocation.id] = allocation
-        self.succession.follow(before.id, allocation.id)
+        allocation.after = job.active.predecessor = before.id
+        self.allocations[allocation.id] = node.not_holding[allocation.id] = allocation
+        self.chains.join(before.id, allocation.id)
         self._placed(job, node)
         return allocation
 
@@ -481,28 +481,28 @@ class GridState:
     def take_over(self, allocation: Allocation) -> None:
         """Nothing of what a successor waited for is alive: it holds its room from now on, which does not change."""
         node = self.nodes[allocation.node]
-        before = self.succession.before[allocation.id]
+        before = self.chains.predecessors[allocation.id]
         ended = node.allocations.pop(before)
         self._credit(self.jobs[ended.job], ended)
-        node.ahead[before], ended.handed_over = ended, True
+        node.not_holding[before], ended.handed_over = ended, True
         self.out.append(RecordAllocation(ended))
         self._promote(node, ended, allocation)
 
     def _promote(self, node: Node, ended: Allocation, allocation: Allocation) -> None:
-        del node.ahead[allocation.id]
+        del node.not_holding[allocation.id]
         node.allocations[allocation.id] = allocation
         if ended.id in node.counting:
             del node.counting[ended.id]
             node.counting[allocation.id] = None
-        self.succession.take_over(ended.id, allocation.id)
+        self.chains.take_over(ended.id, allocation.id)
         self.rooms_then.clear()
         job, allocation.granted = self.jobs[allocation.job], self.now
-        job.active.behind = ""
+        job.active.predecessor = ""
         self._charge(job, allocation)
 
     def holders(self) -> list[Allocation]:
         """The allocations that hold their grants: all but successors and what they have taken over from."""
-        return [one for one in self.allocations.values() if one.id not in self.nodes[one.node].ahead]
+        return [one for one in self.allocations.values() if one.id not in self.nodes[one.node].not_holding]
 
     def hold(self, allocation: Allocation) -> None:
         """Add an allocation, new or restored, with the rendezvous port of its gang."""
@@ -523,26 +523,26 @@ class GridState:
         self.idle.pop(allocation.id, None)
         job, node = self.jobs[allocation.job], self.nodes[allocation.node]
         self.index.affinity.displace(job, allocation.node)
-        if allocation.id in node.ahead:
-            self._leave_succession(node, allocation)
+        if allocation.id in node.not_holding:
+            self._leave_chains(node, allocation)
         else:
             self._credit(job, allocation)
             del node.allocations[allocation.id]
-            if (name := self.succession.ended(allocation.id)) is not None:
-                self._promote(node, allocation, node.ahead[name])
+            if (name := self.chains.ended(allocation.id)) is not None:
+                self._promote(node, allocation, node.not_holding[name])
             else:
                 self.give_back(node, allocation.id, allocation.grant)
         if not node.allocations:
             self.index.touch(allocation.node)
         self._unblock_affine(job)
 
-    def _leave_succession(self, node: Node, allocation: Allocation) -> None:
+    def _leave_chains(self, node: Node, allocation: Allocation) -> None:
         """One that holds nothing has ended: who was to follow it follows the one before it."""
-        del node.ahead[allocation.id]
-        before, behind = self.succession.leave(allocation.id)
-        if before and behind:
-            other = node.ahead[behind]
-            other.after = self.jobs[other.job].active.behind = before
+        del node.not_holding[allocation.id]
+        before, successor = self.chains.leave(allocation.id)
+        if before and successor:
+            other = node.not_holding[successor]
+            other.after = self.jobs[other.job].active.predecessor = before
             self.out.append(RecordAllocation(other))
 
     def give_back(self, node: Node, name: str, grant: Grant) -> None:
@@ -594,7 +594,7 @@ class GridState:
         else:
             self.index.drop(name)
             self.grown.pop(name, None)
-            if node.ahead:
-                self.succession.closed[name] = None
+            if node.not_holding:
+                self.chains.closed_nodes[name] = None
         if self.queue.lines:
             self.deadlines.arm("reasons", "", self.now + REASONS_EVERY)

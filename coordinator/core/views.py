@@ -394,7 +394,7 @@ def allocation_view(state: GridState, allocation: Allocation) -> AllocationView:
         name=job.spec.name or (title(job.spec.boost) if job.spec.boost is not None else ""),
         suspended=job.active.suspended.why if job.active.suspended is not None else "",
         awaits_reader=job.active.awaits_reader.why if job.active.awaits_reader is not None else "",
-        next_after=job.active.behind.rpartition(".")[0],
+        next_after=job.active.predecessor.rpartition(".")[0],
     )
 
 

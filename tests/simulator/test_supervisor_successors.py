@@ -64,7 +64,7 @@ def test_a_chain_whose_successors_overtake_each_other_is_found_out(monkeypatch: 
 
     def overtakes(self: Chains, key: str, chain: str) -> None:
         join(self, key, chain)
-        self.lead(key)
+        self.make_head(key)
 
     monkeypatch.setattr(Chains, "join", overtakes)
     assert found()

@@ -204,8 +204,8 @@ def _placed(state: GridState, job: Job) -> Why:
     verdict = NodeVerdict(job.node, True, "it was granted before the coordinator started")
     if said is not None:
         verdict = NodeVerdict(said.node, True, "the best of the nodes that had room", said.confidence, said.scores)
-    if behind := job.active.behind:
-        text = f"it is next on {job.node}: it starts there as soon as {behind.rpartition('.')[0]} has ended"
+    if before := job.active.predecessor:
+        text = f"it is next on {job.node}: it starts there as soon as {before.rpartition('.')[0]} has ended"
         verdict = NodeVerdict(job.node, True, "jobs like it are short, and it was its turn")
         return _told(state, job, Reason("Next", text), verdict)
     waits = ", once Ray has reserved it" if state.allocations[job.allocation].awaits_ray else ""

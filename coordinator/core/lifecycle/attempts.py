@@ -108,7 +108,7 @@ def start(state: GridState, job: Job, placement: Placement, gang: Gang | None = 
     if job.request.ray and (wanted := ray_bundle(on, allocation.grant.resources)):
         allocation.ray = RayPlace(on.id if on is not None else "", wanted)
     if is_plain(job, allocation.lease):
-        state.succession.enter(allocation.id, job.request)
+        state.chains.allow(allocation.id, job.request)
     by_ray = allocation.awaits_ray
     more = "; Ray is to reserve it" if by_ray else ""
     state.tell(job, f"granted on {placement.node}, confidence {placement.confidence:.2f}{more}")

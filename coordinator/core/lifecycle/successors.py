@@ -11,8 +11,8 @@ from distributed_grid.coordinator.core.commands import Send
 from distributed_grid.coordinator.core.lifecycle.attempts import is_plain, launch, lease_of
 from distributed_grid.coordinator.core.model import Active, Allocation, Job, Node
 from distributed_grid.coordinator.core.queue import rights, scheduler
+from distributed_grid.coordinator.core.queue.chains import MOST
 from distributed_grid.coordinator.core.queue.queue import Line, Standing
-from distributed_grid.coordinator.core.queue.succession import MOST
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, State
 from distributed_grid.protocol.messages import Stop
@@ -28,7 +28,7 @@ OVERDUE = 1.0
 
 def look(state: GridState, fresh: dict[str, None]) -> None:
     """Take back and give successors, after the waiting jobs were matched. `fresh`: the jobs that were new then."""
-    closed, state.succession.closed = state.succession.closed, {}
+    closed, state.chains.closed_nodes = state.chains.closed_nodes, {}
     for name in closed:
         node = state.nodes.get(name)
         if node is not None and not node.usable and node.synced and node.state is NodeState.UP:
@@ -45,13 +45,13 @@ def restore(state: GridState) -> None:
         before, node = state.allocations.get(allocation.after), state.nodes[allocation.node]
         waits = before is not None and not before.handed_over
         if waits or allocation.handed_over:
-            node.ahead[allocation.id] = node.allocations.pop(allocation.id)
+            node.not_holding[allocation.id] = node.allocations.pop(allocation.id)
         if waits:
-            state.succession.follow(allocation.after, allocation.id)
-            state.deadlines.arm("succession", allocation.id, state.now + OVERDUE)
+            state.chains.join(allocation.after, allocation.id)
+            state.deadlines.arm("successor", allocation.id, state.now + OVERDUE)
     for job in state.jobs.values():
-        if type(job.phase) is Active and job.phase.behind and job.allocation not in state.succession.before:
-            job.phase.behind = ""  # it took over after its record was written
+        if type(job.phase) is Active and job.phase.predecessor and job.allocation not in state.chains.predecessors:
+            job.phase.predecessor = ""  # it took over after its record was written
 
 
 # --- giving -----------------------------------------------------------------------------------------------------------
@@ -60,10 +60,10 @@ def restore(state: GridState) -> None:
 def _serve(state: GridState) -> None:
     """Give successors to allocations as long as the first line in the order of service is of short jobs that could use
     what these hold."""
-    queue, succession = state.queue, state.succession
-    while succession.tails and (line := _first(state)) is not None:
-        tails = succession.tails.get(line.request)
-        longest = succession.longest(line.standing.user, line.request)
+    queue, chains = state.queue, state.chains
+    while chains.tails and (line := _first(state)) is not None:
+        tails = chains.tails.get(line.request)
+        longest = chains.longest(line.standing.user, line.request)
         if tails is None or longest is None or longest > SHORT:
             return
         if line.count <= sum(map(len, tails)):
@@ -97,8 +97,10 @@ def _may_follow(state: GridState, job: Job, name: str) -> bool:
     goes_on = (
         allocation.stop is None and allocation.state in (State.STARTING, State.RUNNING) and not other.active.frozen
     )
-    if not (goes_on and node.usable and state.now - allocation.granted < OVERDUE and name not in state.succession.next):
-        state.succession.drop(name)
+    if not (
+        goes_on and node.usable and state.now - allocation.granted < OVERDUE and name not in state.chains.successors
+    ):
+        state.chains.close(name)
         return False
     # What another user may hold by quotas is only known when that user's turn has come.
     return other.user == job.user or not (state.quotas.pools(job) or state.quotas.pools(other))
@@ -114,11 +116,11 @@ def _give(state: GridState, line: Line, job: Job, before: Allocation) -> None:
         name = state.queue.head(line)[1]
         by_job = {**state.reservations.by_job, name: replace(kept, job=name)}
         state.reservations = replace(state.reservations, by_job=by_job)
-    state.succession.enter(allocation.id, job.request)
+    state.chains.allow(allocation.id, job.request)
     state.tell(job, f"next on {allocation.node}, after {before.job}")
     state.changed(job, allocation)
     state.out.append(Send(allocation.node, launch(state, job, allocation)))
-    state.deadlines.arm("succession", allocation.id, state.now + OVERDUE)
+    state.deadlines.arm("successor", allocation.id, state.now + OVERDUE)
 
 
 # --- taking back ------------------------------------------------------------------------------------------------------
@@ -126,13 +128,13 @@ def _give(state: GridState, line: Line, job: Job, before: Allocation) -> None:
 
 def take_back(state: GridState, allocation: Allocation, why: str) -> None:
     """Take a successor back, and all who wait behind it, unless they have started: their node says so."""
-    for name in (allocation.id, *state.succession.behind(allocation.id)):
+    for name in (allocation.id, *state.chains.successors_of(allocation.id)):
         one = state.allocations[name]
         if one.stop is not None or one.started:
             continue
         one.stop = Stop(allocation=name, cause=Cause.WITHDRAWN.value, text=why, unless_started=True)
         one.stopped = state.now
-        state.succession.drop(name)
+        state.chains.close(name)
         job = state.jobs[one.job]
         state.tell(job, f"taken back unless it has started: {why}")
         state.changed(job, one)
@@ -142,31 +144,31 @@ def take_back(state: GridState, allocation: Allocation, why: str) -> None:
 def due(state: GridState, name: str) -> None:
     """A successor has waited for long."""
     allocation = state.allocations.get(name)
-    if allocation is not None and name in state.nodes[allocation.node].ahead and allocation.after:
-        before = state.succession.before.get(name, "")
+    if allocation is not None and name in state.nodes[allocation.node].not_holding and allocation.after:
+        before = state.chains.predecessors.get(name, "")
         take_back(state, allocation, f"{before.rpartition('.')[0]} runs longer than such jobs do")
 
 
 def _clear(state: GridState, node: Node, why: str) -> None:
     """Take back all successors of a node."""
-    for allocation in list(node.ahead.values()):
-        if allocation.id in state.succession.before:
+    for allocation in list(node.not_holding.values()):
+        if allocation.id in state.chains.predecessors:
             take_back(state, allocation, why)
 
 
 def _make_way(state: GridState, fresh: dict[str, None]) -> None:
     """Take back as many chains of successors as there are new jobs that would be served before them and fit there."""
     line = _first(state)
-    if line is None or not state.succession.before or state.queue.head(line)[1] not in fresh:
+    if line is None or not state.chains.predecessors or state.queue.head(line)[1] not in fresh:
         return
     wanted = line.count
-    for name in [*state.succession.before]:
+    for name in [*state.chains.predecessors]:
         allocation = state.allocations[name]
         node = state.nodes[allocation.node]
-        before = state.succession.before.get(name, "")
+        before = state.chains.predecessors.get(name, "")
         if wanted <= 0:
             return
-        if allocation.stop is not None or before in node.ahead or node.room is None:
+        if allocation.stop is not None or before in node.not_holding or node.room is None:
             continue
         fits = line.request.resources.fits(allocation.grant.resources + node.room.left)
         if fits and _comes_before(state, line, state.jobs[allocation.job]):

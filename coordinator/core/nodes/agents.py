@@ -198,7 +198,10 @@ def _give_up(state: GridState, node: Node) -> None:
     if state.loss:
         return  # an operator chooses first
     silence = state.policy.disconnected_after + state.policy.lost_after
-    for allocation in [*node.ahead.values(), *node.allocations.values()]:  # so that no successor takes anything over
+    for allocation in [
+        *node.not_holding.values(),
+        *node.allocations.values(),
+    ]:  # so that no successor takes anything over
         if allocation.state is not State.LOST:
             state.move(allocation, State.LOST, "")
         if allocation.id in node.allocations:
@@ -401,7 +404,7 @@ def _takes_over(state: GridState, node: Node, allocation: Allocation) -> None:
     """It has started: nothing lives of what it waited for, if it is a successor, and nobody takes it back."""
     if allocation.stop is not None and allocation.stop.unless_started:
         allocation.stop = None
-    before = state.succession.before.get(allocation.id)
+    before = state.chains.predecessors.get(allocation.id)
     if before is not None:
         _takes_over(state, node, state.allocations[before])
         state.take_over(allocation)
@@ -420,10 +423,10 @@ def _stale(state: GridState, node: Node, message: Stale) -> None:
         state.out.append(Audit(node.facts.name, f"{message.allocation} answered stale, which was not awaited"))
         _orphan_ended(state, node, message.allocation, returned=False)
         return
-    if allocation.id not in node.ahead:
+    if allocation.id not in node.not_holding:
         quarantine.decline(state, node, message.device)
-    elif (before := state.succession.before.get(allocation.id)) is not None:
-        state.succession.drop(before)
+    elif (before := state.chains.predecessors.get(allocation.id)) is not None:
+        state.chains.close(before)
     ray.never_began(state, allocation, f"{node.facts.name} did not start it: {message.reason}")
 
 
@@ -442,7 +445,7 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
         if message.outcome.started:
             _takes_over(state, node, allocation)
             if message.outcome.cause is Cause.EXITED and message.outcome.seconds:
-                state.succession.learn(job.user, job.request, message.outcome.seconds)
+                state.chains.learn(job.user, job.request, message.outcome.seconds)
         if message.outcome.started and not allocation.started:
             allocation.started = job.active.attempt.started = _began(state, allocation, message.outcome.seconds)
         if message.outcome.cause is Cause.NODE_OUT_OF_MEMORY:

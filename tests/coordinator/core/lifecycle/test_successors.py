@@ -61,7 +61,7 @@ class Grid:
 
     def waiting(self) -> dict[str, str]:
         """The successors, and what they wait for."""
-        return dict(self.ledger.state.succession.before)
+        return dict(self.ledger.state.chains.predecessors)
 
     def launched(self) -> dict[str, str]:
         """Every launch so far, and what it follows."""

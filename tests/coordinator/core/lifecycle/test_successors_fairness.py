@@ -17,7 +17,7 @@ from distributed_grid.coordinator.core.commands import (
     Tick,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.queue import succession
+from distributed_grid.coordinator.core.queue import chains
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request
 from distributed_grid.protocol.messages import Exited, Launch, Started, Stop
 from distributed_grid.protocol.nodes import Sample
@@ -120,7 +120,7 @@ class Simulated:
 
 def without(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody gets a successor."""
-    monkeypatch.setattr(succession.Succession, "mark", lambda self, tail: None)
+    monkeypatch.setattr(chains.Chains, "mark", lambda self, tail: None)
 
 
 def shares_of(seed: int, seconds: float) -> tuple[dict[str, float], int]:

@@ -1,23 +1,23 @@
 """Chains of successors, and learned run times."""
 
-from distributed_grid.coordinator.core.queue.succession import LEARNED, LINES, MOST, SAMPLES, Succession
+from distributed_grid.coordinator.core.queue.chains import LEARNED, LINES, MOST, SAMPLES, Chains
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.resources import Resources
 
 REQUEST = Request(Resources(1000))
 
 
-def chain(*names: str) -> Succession:
+def chain(*names: str) -> Chains:
     """The first one holds something, the others wait one behind another."""
-    known = Succession()
-    known.enter(names[0], REQUEST)
+    known = Chains()
+    known.allow(names[0], REQUEST)
     for before, name in zip(names, names[1:], strict=False):
-        known.follow(before, name)
-        known.enter(name, REQUEST)
+        known.join(before, name)
+        known.allow(name, REQUEST)
     return known
 
 
-def tails(known: Succession) -> list[list[str]]:
+def tails(known: Chains) -> list[list[str]]:
     return [[*part] for part in known.tails.get(REQUEST, [])]
 
 
@@ -36,18 +36,18 @@ def test_a_chain_has_an_end() -> None:
 def test_who_waits_behind_one_that_leaves_waits_for_the_one_before_it() -> None:
     known = chain("a", "b", "c")
     assert known.leave("b") == ("a", "c")
-    assert (known.before, known.next, tails(known)) == ({"c": "a"}, {"a": "c"}, [[], ["c"], [], []])
+    assert (known.predecessors, known.successors, tails(known)) == ({"c": "a"}, {"a": "c"}, [[], ["c"], [], []])
 
 
 def test_the_one_before_the_last_may_get_another_when_that_leaves() -> None:
     known = chain("a", "b")
     assert known.leave("b") == ("a", "")
-    assert (known.before, known.next, tails(known)) == ({}, {}, [["a"], [], [], []])
+    assert (known.predecessors, known.successors, tails(known)) == ({}, {}, [["a"], [], [], []])
 
 
 def test_one_that_is_dropped_gets_none_any_more() -> None:
     known = chain("a", "b")
-    known.drop("a")
+    known.close("a")
     known.leave("b")
     assert (tails(known), known.requests) == ([], {})
 
@@ -57,11 +57,11 @@ def test_nothing_is_left_of_a_chain_that_is_over() -> None:
     known.ended("a")
     known.take_over("a", "b")
     assert known.ended("b") is None
-    assert known == Succession()
+    assert known == Chains()
 
 
 def test_run_times_are_known_after_some_ends_and_the_last_ones_count() -> None:
-    known = Succession()
+    known = Chains()
     for _ in range(LEARNED - 1):
         known.learn("ann", REQUEST, 9.0)
         assert known.longest("ann", REQUEST) is None
@@ -73,7 +73,7 @@ def test_run_times_are_known_after_some_ends_and_the_last_ones_count() -> None:
 
 
 def test_the_run_times_of_so_many_lines_are_remembered() -> None:
-    known = Succession()
+    known = Chains()
     for number in range(LINES + 1):
         known.learn(f"u{number}", REQUEST, 0.1)
-    assert (len(known.paces), ("u0", REQUEST) in known.paces) == (LINES, False)
+    assert (len(known.run_times), ("u0", REQUEST) in known.run_times) == (LINES, False)

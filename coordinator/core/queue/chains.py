@@ -22,47 +22,47 @@ Tails = list[dict[str, None]]
 
 
 @dataclass(slots=True)
-class Succession:
+class Chains:
     """The chains of allocations that wait for each other."""
 
-    next: dict[str, str] = field(default_factory=dict)
+    successors: dict[str, str] = field(default_factory=dict)
     """The successor of an allocation."""
-    before: dict[str, str] = field(default_factory=dict)
+    predecessors: dict[str, str] = field(default_factory=dict)
     """The allocation that a successor waits for."""
     tails: dict[Request, Tails] = field(default_factory=dict)
     """The allocations that may get a successor, by request and by how many of their chain are before them."""
     requests: dict[str, Request] = field(default_factory=dict)
     """The request of each allocation that may get a successor, or has one."""
-    paces: dict[tuple[str, Request], deque[float]] = field(default_factory=dict)
+    run_times: dict[tuple[str, Request], deque[float]] = field(default_factory=dict)
     """The last run times of the jobs of a user and request (s); the line that ended a job last comes last."""
 
-    closed: dict[str, None] = field(default_factory=dict)
+    closed_nodes: dict[str, None] = field(default_factory=dict)
     """Nodes with successors that take no new jobs any more."""
 
     # --- chains -------------------------------------------------------------------------------------------------------
 
-    def enter(self, allocation: str, request: Request) -> None:
+    def allow(self, allocation: str, request: Request) -> None:
         """An allocation may get successors with an equal request."""
         self.requests[allocation] = request
         self.mark(allocation)
 
-    def follow(self, before: str, allocation: str) -> None:
+    def join(self, before: str, allocation: str) -> None:
         """One waits for another, which was a tail."""
         self._unmark(before)
-        self.next[before], self.before[allocation] = allocation, before
+        self.successors[before], self.predecessors[allocation] = allocation, before
 
     def take_over(self, ended: str, allocation: str) -> None:
         """The first of a chain is over, and the next one holds its room."""
         tail = self.tail(allocation)
         self._unmark(tail)
-        del self.before[allocation]
-        self.next.pop(ended, None)
+        del self.predecessors[allocation]
+        self.successors.pop(ended, None)
         self.mark(tail)
 
     def ended(self, allocation: str) -> str | None:
         """One that held something has ended. Returns its successor."""
-        self.drop(allocation)
-        return self.next.get(allocation)
+        self.close(allocation)
+        return self.successors.get(allocation)
 
     def leave(self, allocation: str) -> tuple[str, str]:
         """One that held nothing has ended. Returns what it waited for, and who waited for it (empty: nobody), who wait
@@ -70,17 +70,17 @@ class Succession:
         tail = self.tail(allocation)
         self._unmark(tail)
         self.requests.pop(allocation, None)
-        before, behind = self.before.pop(allocation, ""), self.next.pop(allocation, "")
+        before, behind = self.predecessors.pop(allocation, ""), self.successors.pop(allocation, "")
         if before:
-            self.next.pop(before, None)
+            self.successors.pop(before, None)
         if behind:
-            del self.before[behind]
+            del self.predecessors[behind]
         if before and behind:
-            self.next[before], self.before[behind] = behind, before
+            self.successors[before], self.predecessors[behind] = behind, before
         self.mark(tail if tail != allocation else before)
         return before, behind
 
-    def drop(self, allocation: str) -> None:
+    def close(self, allocation: str) -> None:
         """It gets no successor any more."""
         self._unmark(allocation)
         self.requests.pop(allocation, None)
@@ -88,19 +88,19 @@ class Succession:
     def depth(self, allocation: str) -> int:
         """How many of its chain are before it."""
         count = 0
-        while (before := self.before.get(allocation)) is not None:
+        while (before := self.predecessors.get(allocation)) is not None:
             allocation, count = before, count + 1
         return count
 
     def tail(self, allocation: str) -> str:
         """The last one that waits behind it, or itself."""
-        while (behind := self.next.get(allocation)) is not None:
+        while (behind := self.successors.get(allocation)) is not None:
             allocation = behind
         return allocation
 
-    def behind(self, allocation: str) -> Iterator[str]:
+    def successors_of(self, allocation: str) -> Iterator[str]:
         """All that wait behind it, the next one first."""
-        while (name := self.next.get(allocation)) is not None:
+        while (name := self.successors.get(allocation)) is not None:
             allocation = name
             yield name
 
@@ -124,15 +124,15 @@ class Succession:
 
     def learn(self, user: str, request: Request, seconds: float) -> None:
         """A job has run for so long."""
-        runs = self.paces.pop((user, request), None)
+        runs = self.run_times.pop((user, request), None)
         if runs is None:
             runs = deque(maxlen=SAMPLES)
-            if len(self.paces) >= LINES:
-                del self.paces[next(iter(self.paces))]
+            if len(self.run_times) >= LINES:
+                del self.run_times[next(iter(self.run_times))]
         runs.append(seconds)
-        self.paces[(user, request)] = runs
+        self.run_times[(user, request)] = runs
 
     def longest(self, user: str, request: Request) -> float | None:
         """The longest of the last run times (s); None: too few are known."""
-        runs = self.paces.get((user, request))
+        runs = self.run_times.get((user, request))
         return max(runs) if runs is not None and len(runs) >= LEARNED else None
