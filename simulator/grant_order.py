@@ -75,7 +75,7 @@ def _not_given_up_early(state: GridState, job: Job) -> None:
         part = part_of(job)
         outcome = part.outcome if part is not None and part.at == state.now else None
     if outcome is not None and outcome.cause is Cause.NODE_LOST and job.node:
-        silent = state.now - state.nodes[job.node].heard
+        silent = state.now - state.nodes[job.node].last_seen
         if silent < state.policy.disconnected_after + state.policy.lost_after - 0.001:
             raise Violation(job.id, f"it is given up, {job.node} was heard {silent:.1f} s ago")
 

@@ -16,13 +16,13 @@ from distributed_grid.coordinator.core.model import Allocation, End, Group, Job,
 from distributed_grid.coordinator.core.nodes.agents import arm
 from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.coordinator.core.policy import Policy
-from distributed_grid.coordinator.core.preemption.earmarks import takers_of
+from distributed_grid.coordinator.core.preemption.earmarks import preemptors_of
 from distributed_grid.coordinator.core.queue import dependencies
 from distributed_grid.coordinator.core.queue.chains import Chains
 from distributed_grid.coordinator.core.queue.fairness import Account, Shares
 from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservations, key_of
 from distributed_grid.coordinator.core.queue.quotas import Quotas, Spent
-from distributed_grid.coordinator.core.state import EVERYTHING, Book, GridState, Idle
+from distributed_grid.coordinator.core.state import EVERYTHING, GridState, Idle, Preemptions
 from distributed_grid.protocol.jobs import Priority, Reason, Request
 from distributed_grid.protocol.messages.rights import Rights
 from distributed_grid.protocol.resources import Resources
@@ -86,12 +86,12 @@ class HeldAt(msgspec.Struct, frozen=True):
     ends: dict[str, End]
 
 
-class BookAt(msgspec.Struct, frozen=True):
+class PreemptionsAt(msgspec.Struct, frozen=True):
     """The state of preemption, except what is in the records of jobs."""
 
     urgent: dict[str, float] = {}
     spent: list[tuple[float, float]] = []
-    said: list[tuple[Request, str]] = []
+    refusals: list[tuple[Request, str]] = []
 
 
 class ChainsAt(msgspec.Struct, frozen=True):
@@ -133,7 +133,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: int = 0
     groups: list[GroupAt] = []
     held: HeldAt = HeldAt([], {})
-    preempting: BookAt = BookAt()
+    preempting: PreemptionsAt = PreemptionsAt()
     quotas: QuotasAt = QuotasAt()
     chains: ChainsAt = ChainsAt()
     ray_trouble: str = ""
@@ -185,8 +185,8 @@ def take(ledger: Ledger) -> Checkpoint:
         ray_trouble=state.ray_trouble,
         held=HeldAt(list(state.held.unmet), state.held.ends),
         groups=[GroupAt(one.group, list(one.pending), one.active, one.ending) for one in state.groups.values()],
-        preempting=BookAt(
-            dict(state.preempting.urgent), list(state.preempting.spent), list(state.preempting.said.items())
+        preempting=PreemptionsAt(
+            dict(state.preempting.urgent), list(state.preempting.spent), list(state.preempting.refusals.items())
         ),
         quotas=_quotas(state),
         chains=_chains(state.chains),
@@ -288,7 +288,9 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     state.unknown_before = at.unknown_before
     state.failing, state.idle = at.failing, at.idle
     book = at.preempting
-    state.preempting = Book(dict(book.urgent), takers_of(at.jobs.values()), list(book.spent), dict(book.said))
+    state.preempting = Preemptions(
+        dict(book.urgent), preemptors_of(at.jobs.values()), list(book.spent), dict(book.refusals)
+    )
     _requeue(state.queue, at)
     for job in sorted(state.jobs.values(), key=lambda job: state.turns[job.id]):
         state.index_job(job)

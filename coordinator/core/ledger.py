@@ -67,7 +67,7 @@ ON: dict[type, Callable[[GridState, Any], None]] = {
     NodeUp: agents.node_up,
     NodeDown: agents.node_down,
     HeartbeatReceived: agents.heartbeat,
-    MessageReceived: agents.message,
+    MessageReceived: agents.message_received,
     JobsSubmitted: admission.submit,
     CancelRequested: admission.cancel,
     SignalRequested: admission.signal,
@@ -81,7 +81,7 @@ ON: dict[type, Callable[[GridState, Any], None]] = {
     RayletLeft: boosts.left,
     ExtensionRequested: boosts.extend,
     RemovalRequested: operator.forget,
-    RayReported: ray.looked,
+    RayReported: ray.resources_reported,
     Reserved: ray.reserved,
     ReserveRefused: ray.refused,
     LossFound: agents.loss_found,
@@ -115,7 +115,7 @@ class Follows(NamedTuple):
 
 
 FOLLOWS = (
-    Follows(attrgetter("held"), (dependencies.look,)),
+    Follows(attrgetter("held"), (dependencies.evaluate,)),
     Follows(attrgetter("started"), (dependencies.follow_start,)),
     Follows(attrgetter("ended"), (groups.follow_end, dependencies.follow_end)),
     Follows(attrgetter("groups_ended"), (dependencies.follow_group,), at_once=False),
@@ -261,10 +261,10 @@ class Ledger:
                 break
             scheduler.match(state)
             follow(state)
-        if state.preempting.urgent or state.preempting.said:
-            execute.look(state)
+        if state.preempting.urgent or state.preempting.refusals:
+            execute.plan_preemptions(state)
         if state.chains.requests and not state.halted:
-            successors.look(state, fresh)
+            successors.update(state, fresh)
         if state.quotas.excluded and rights.has_changed(state):
             state.deadlines.arm("quota", "", now)
         if stirred:

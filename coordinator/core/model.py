@@ -308,7 +308,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     taken_back: Count = 0
     """How often it was preempted, recalled or drained while it ran."""
     plans: Count = 0
-    taken_by: str = ""
+    preempted_by: str = ""
     """Number of preemptions in its favour; and the job that preempted it last."""
     used: Used | None = None
     """Usage of its last attempt, as its node reported."""
@@ -440,7 +440,7 @@ class Node:
     facts: NodeFacts
     state: NodeState = NodeState.DISCONNECTED
     session: str = ""
-    heard: float = 0.0
+    last_seen: float = 0.0
     offer: Offer | None = None
     offer_until: float = 0.0
     sample: Sample | None = None
@@ -469,7 +469,7 @@ class Node:
     """Earmarked grants, by the ids of the jobs that wait for them."""
     ray: OnRay | None = None
     """The Ray node there; None: none, or not known yet."""
-    ray_said: str = ""
+    ray_refusal: str = ""
     """Why Ray refused a reservation there last."""
 
     @property

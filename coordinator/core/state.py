@@ -99,7 +99,7 @@ class Streak(msgspec.Struct, frozen=True):
     (cores)."""
 
     since: float
-    told: int = 0
+    samples: int = 0
     used: float = 0.0
     peak: float = 0.0
 
@@ -108,9 +108,9 @@ class Idle(msgspec.Struct, frozen=True):
     """Idle tracking of an allocation: time of the last report, the streaks of its cores and of each GPU, for which of
     them its submitter was warned, and since when it uses none of its GPUs."""
 
-    heard: float
+    reported: float
     streaks: dict[str, Streak]
-    told: tuple[str, ...] = ()
+    warned_devices: tuple[str, ...] = ()
     warned: float = 0.0
 
 
@@ -129,16 +129,16 @@ class PreemptibleCache:
 
 
 @dataclass(slots=True)
-class Book:
+class Preemptions:
     """The state of preemption, except what is in the records of jobs."""
 
     urgent: dict[str, float] = field(default_factory=dict)
     """Urgent jobs in the queue, and the time of their next plan."""
-    takers: dict[str, str] = field(default_factory=dict)
+    preemptors: dict[str, str] = field(default_factory=dict)
     """Preempted allocations of open plans, and the job that each was preempted for."""
     spent: list[tuple[float, float]] = field(default_factory=list)
     """Lost work of the last hour: time, core-seconds."""
-    said: dict[Request, str] = field(default_factory=dict)
+    refusals: dict[Request, str] = field(default_factory=dict)
     """Why nobody is preempted for a request, as last found; for explanations only."""
     preemptible: PreemptibleCache = field(default_factory=PreemptibleCache, compare=False)
 
@@ -196,7 +196,7 @@ class GridState:
         """Idle tracking of allocations: see `idle.py`."""
         self.snapshot = 0
         """Number of times that this state was settled, by which an explanation names it."""
-        self.preempting = Book()
+        self.preempting = Preemptions()
         self.holding = False
         """Nothing new is started while the disk fails."""
         self.loss: tuple[str, ...] = ()

@@ -408,7 +408,7 @@ def node_view(node: Node, now: float) -> NodeView:
     return NodeView(
         facts=node.facts,
         state=node.state,
-        silent_for=max(0.0, now - node.heard),
+        silent_for=max(0.0, now - node.last_seen),
         sample=node.sample,
         offered=node.room.left if node.room is not None else Resources(),
         lent=_lent(node),

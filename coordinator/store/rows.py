@@ -113,7 +113,7 @@ class Change(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     retried: Count = 0
     taken_back: Count = 0
     plans: Count = 0
-    taken_by: str = ""
+    preempted_by: str = ""
     used: Used | None = None
     unused: str = ""
     walls: str = ""
@@ -138,7 +138,7 @@ def encode_change(job: Job) -> bytes:
         retried=job.retried,
         taken_back=job.taken_back,
         plans=job.plans,
-        taken_by=job.taken_by,
+        preempted_by=job.preempted_by,
         used=job.used,
         unused=job.unused,
         walls=job.walls,

@@ -47,7 +47,9 @@ def fingerprint(ledger: Ledger) -> Any:
     known = {name: repr(value) for name, value in vars(index).items() if name not in left_out}
     placements = {name: id(one) for name, one in state.placements.items()}
     affinity = {name: repr(value) for name, value in vars(index.affinity).items() if name != "_jobs"}
-    rest = repr((state.keys, state.meetings, state.preempting.takers, state.facts, state.held, state.deadlines.heap))
+    rest = repr(
+        (state.keys, state.meetings, state.preempting.preemptors, state.facts, state.held, state.deadlines.heap)
+    )
     return (
         checkpoint.encode(checkpoint.take(ledger)),
         where,

@@ -72,7 +72,7 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
     if busy := said.get("busy"):
         own = reservations.kept_for(state, job) if job else None
         kept = f"; {reservations.words(state, own)}" if own is not None else ""
-        unmoved = state.preempting.said.get(request, "")
+        unmoved = state.preempting.refusals.get(request, "")
         more = "".join(f"; {one}" for one in (unmoved, by_ray) if one)
         return Reason("Resources", f"needs {wanted}; {_rooms(busy, wanted)}{kept}{gone}{more}")
     if by_ray:
@@ -103,7 +103,7 @@ def _for_a_gang(state: GridState, request: Request, gone: str) -> Reason:
         return Reason("Resources", "its turn comes with the next pass")
     names = listed(fitting, NAMED) or "no node"
     has = "have" if len(fitting) > 1 else "has"
-    unmoved = state.preempting.said.get(request, "")
+    unmoved = state.preempting.refusals.get(request, "")
     wanted = f"{request.resources} on each of {request.gang} nodes at once"
     return Reason("Resources", f"needs {wanted}; {names} {has} it free{gone}{unmoved and f'; {unmoved}'}")
 
@@ -183,7 +183,7 @@ def now_for(state: GridState, job: Job) -> Reason | None:
 
 def _taken(state: GridState, job: Job, why: Reason) -> Reason:
     """The reason, with the job that preempted this one, if that has not ended."""
-    taker = state.jobs.get(job.taken_by)
+    taker = state.jobs.get(job.preempted_by)
     if taker is None:
         return why
     until = "it ends"

@@ -207,12 +207,12 @@ def _placed(state: GridState, job: Job) -> Why:
     if before := job.active.predecessor:
         text = f"it is next on {job.node}: it starts there as soon as {before.rpartition('.')[0]} has ended"
         verdict = NodeVerdict(job.node, True, "jobs like it are short, and it was its turn")
-        return _told(state, job, Reason("Next", text), verdict)
+        return _answer(state, job, Reason("Next", text), verdict)
     waits = ", once Ray has reserved it" if state.allocations[job.allocation].awaits_ray else ""
-    return _told(state, job, Reason("Placed", f"it is {job.state.value} on {job.node}{waits}"), verdict)
+    return _answer(state, job, Reason("Placed", f"it is {job.state.value} on {job.node}{waits}"), verdict)
 
 
-def _told(state: GridState, job: Job, reason: Reason, verdict: NodeVerdict) -> Why:
+def _answer(state: GridState, job: Job, reason: Reason, verdict: NodeVerdict) -> Why:
     return Why(
         id=0,
         reason=_lost(state, job) or reason,

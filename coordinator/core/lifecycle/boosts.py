@@ -94,7 +94,7 @@ def due(state: GridState, name: str) -> None:
     attempts.request_stop(state, allocation, Cause.NOT_JOINED, text, 0.0)
 
 
-def told(job: Job, outcome: Outcome) -> Outcome:
+def outcome_of(job: Job, outcome: Outcome) -> Outcome:
     """The outcome of a boost, with the last error message of its raylet instead of a meaningless exit code."""
     if job.spec.boost is None:
         return outcome

@@ -26,7 +26,7 @@ OVERDUE = 1.0
 """Seconds after which a successor that still waits is taken back."""
 
 
-def look(state: GridState, fresh: dict[str, None]) -> None:
+def update(state: GridState, fresh: dict[str, None]) -> None:
     """Take back and give successors, after the waiting jobs were matched. `fresh`: the jobs that were new then."""
     closed, state.chains.closed_nodes = state.chains.closed_nodes, {}
     for name in closed:

@@ -105,7 +105,7 @@ def know(state: GridState, facts: NodeFacts) -> Node:
     """Keep the facts of a node, new or known."""
     node = state.nodes.get(facts.name)
     if node is None:
-        node = state.nodes[facts.name] = Node(facts, heard=state.now)
+        node = state.nodes[facts.name] = Node(facts, last_seen=state.now)
         state.shares.know(Resources(), facts.lendable)
         arm(state, node)
     elif node.facts != facts:
@@ -127,7 +127,7 @@ def node_up(state: GridState, event: NodeUp) -> None:
     if old is not None and old.facts.boot_id != event.facts.boot_id:
         old.sample = None  # its clock has begun anew
     node = know(state, event.facts)
-    node.session, node.heard = event.session, state.now
+    node.session, node.last_seen = event.session, state.now
     state.move_node(node, NodeState.UP)
     node.synced, node.offer = False, None
     if event.facts.unknown not in ("", before):
@@ -155,23 +155,23 @@ def arm(state: GridState, node: Node) -> None:
         return
     policy = state.policy
     patience = policy.suspect_after if node.state is NodeState.UP else policy.disconnected_after
-    if state.now >= node.heard + policy.disconnected_after:
+    if state.now >= node.last_seen + policy.disconnected_after:
         patience = policy.disconnected_after + policy.lost_after
-    state.deadlines.arm("silence", node.facts.name, node.heard + patience)
+    state.deadlines.arm("silence", node.facts.name, node.last_seen + patience)
 
 
 def silence(state: GridState, name: str) -> None:
     """Handle a silence timeout, which only ever degrades the state of a node."""
     node = state.nodes[name]
     now, policy = state.now, state.policy
-    if now >= node.heard + policy.disconnected_after + policy.lost_after:
+    if now >= node.last_seen + policy.disconnected_after + policy.lost_after:
         if node.state is not NodeState.LOST:
             # Its jobs are ended here and may run on there: only an offer made after that says what is free.
             state.move_node(node, NodeState.LOST)
             node.offer = None
             state.rebuild(node)
             _give_up(state, node)
-    elif now >= node.heard + policy.disconnected_after:
+    elif now >= node.last_seen + policy.disconnected_after:
         if node.state is not NodeState.LOST:
             state.move_node(node, NodeState.DISCONNECTED)
             state.refresh(node)
@@ -182,7 +182,7 @@ def silence(state: GridState, name: str) -> None:
                 elif allocation.state is not State.LOST:
                     _lose(state, allocation, silent)
             execute.abandon(state, node)
-    elif now >= node.heard + policy.suspect_after and node.state is NodeState.UP:
+    elif now >= node.last_seen + policy.suspect_after and node.state is NodeState.UP:
         state.move_node(node, NodeState.SUSPECT)
         state.refresh(node)
     arm(state, node)
@@ -224,7 +224,7 @@ def heartbeat(state: GridState, event: HeartbeatReceived) -> None:
     """Handle a heartbeat: it renews the leases there, and a silent node is back."""
     if (node := state.nodes.get(event.node)) is None:
         return
-    node.heard, node.sample = state.now, event.sample
+    node.last_seen, node.sample = state.now, event.sample
     if event.at and not node.orphans:  # what was given up there is to end
         state.out.append(Send(event.node, Renewed(event.at)))
     if node.state is not NodeState.UP:
@@ -249,13 +249,13 @@ def _alive(state: GridState, node: Node) -> None:
 # --- messages ------------------------------------------------------------------------------------------------------
 
 
-def message(state: GridState, event: MessageReceived) -> None:
+def message_received(state: GridState, event: MessageReceived) -> None:
     """Handle a message about offers or allocations."""
     node = state.nodes.get(event.node)
     if node is None or not node.session:
         state.out.append(Audit(event.node, f"{type(event.message).__name__} from a node that is not connected"))
         return
-    node.heard = state.now
+    node.last_seen = state.now
     if node.state is not NodeState.UP:
         _alive(state, node)
     _ON[type(event.message)](state, node, event.message)
@@ -451,7 +451,7 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
         if message.outcome.cause is Cause.NODE_OUT_OF_MEMORY:
             quarantine.decline(state, node, "")  # the next attempt, and everybody else, had better go elsewhere
         quarantine.ended(state, node, job, message.outcome)
-        outcome = boosts.told(job, message.outcome)
+        outcome = boosts.outcome_of(job, message.outcome)
         outcomes.over(state, job, outcome, allocation, _words(outcome))
     state.out.append(AckExits(node.facts.name, (message.allocation,)))
 
@@ -515,6 +515,6 @@ _ON: dict[type, Callable[[GridState, Node, Any], None]] = {
     AwaitsReader: awaits_reader,
     Recalled: recalled,
     Noted: _noted,
-    InUse: idle.told,
+    InUse: idle.usage_reported,
     InEffect: _in_effect,
 }

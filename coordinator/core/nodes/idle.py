@@ -26,7 +26,7 @@ SAMPLES = 3
 CPU = "cpu"
 
 
-def told(state: GridState, node: Node, message: InUse) -> None:
+def usage_reported(state: GridState, node: Node, message: InUse) -> None:
     """Handle a usage report of a node."""
     for use in message.uses:
         allocation = state.allocations.get(use.allocation)
@@ -42,7 +42,7 @@ def told(state: GridState, node: Node, message: InUse) -> None:
 def _judge(state: GridState, job: Job, allocation: Allocation, use: Use) -> None:
     policy, now = state.policy.unused, state.now
     before = state.idle.get(allocation.id)
-    if before is None or now - before.heard > max(GAP, 3 * use.seconds):
+    if before is None or now - before.reported > max(GAP, 3 * use.seconds):
         before = Idle(now, {})
     streaks = _streaks(before.streaks, allocation, use, policy, now)
     if not streaks and not job.unused:  # all that it holds is in use, as with most jobs
@@ -51,9 +51,9 @@ def _judge(state: GridState, job: Job, allocation: Allocation, use: Use) -> None
     long = {
         name: streak
         for name, streak in streaks.items()
-        if now - streak.since >= policy.window and streak.told >= SAMPLES
+        if now - streak.since >= policy.window and streak.samples >= SAMPLES
     }
-    known = [name for name in before.told if name in streaks]
+    known = [name for name in before.warned_devices if name in streaks]
     names, text = _sentence(job, allocation, long, now)
     if any(name not in known for name in names):
         _set_warning(state, job, allocation, text, text)
@@ -85,11 +85,11 @@ def _streaks(
     if use.cpu_peak < policy.threshold * cores:
         last = before.get(CPU, Streak(now - use.seconds))
         used = last.used + use.cpu * use.seconds
-        found[CPU] = Streak(last.since, last.told + 1, used, max(last.peak, use.cpu_peak))
+        found[CPU] = Streak(last.since, last.samples + 1, used, max(last.peak, use.cpu_peak))
     for gpu in use.gpus:
         if gpu.peak < 100 * policy.threshold:
             last = before.get(gpu.uuid, Streak(now - use.seconds))
-            found[gpu.uuid] = Streak(last.since, last.told + 1)
+            found[gpu.uuid] = Streak(last.since, last.samples + 1)
     return found
 
 

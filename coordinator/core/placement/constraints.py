@@ -68,7 +68,7 @@ def ray_blocker(node: Node, request: Request) -> str:
     if on is None:
         return "has no node of Ray on it that takes work"
     if REFUSED_BY_RAY in node.closed:
-        return f"was refused by Ray a moment ago: {node.ray_said}"
+        return f"was refused by Ray a moment ago: {node.ray_refusal}"
     kind = _lacks(node, on, request, False)
     if not kind:
         return ""

@@ -67,7 +67,7 @@ def due(state: GridState, name: str) -> None:
 
 
 def _leave_alone(state: GridState, node: Node, why: str) -> None:
-    node.ray_said = why
+    node.ray_refusal = why
     quarantine.back_off(state, node, REFUSED_BY_RAY, FIRST, MOST)
 
 
@@ -84,7 +84,7 @@ def never_began(state: GridState, allocation: Allocation, text: str) -> None:
         outcomes.requeue(state, job, allocation, text)
 
 
-def looked(state: GridState, event: RayReported) -> None:
+def resources_reported(state: GridState, event: RayReported) -> None:
     """Update what is known of Ray's resources."""
     before, state.ray_trouble = state.ray_trouble, event.trouble
     told = dict.fromkeys(state.nodes) if event.trouble else event.nodes

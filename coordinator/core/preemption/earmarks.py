@@ -61,13 +61,13 @@ def of(job: Job) -> Earmark:
 def wait(state: GridState, job: Job) -> None:
     """Put a job in the queue, or restore the earmark that it had before a restart."""
     if isinstance(job.phase, Earmarked):
-        state.preempting.takers |= takers_of([job])
+        state.preempting.preemptors |= preemptors_of([job])
         take_up(state, job, job.phase.kept)
     else:
         state.enqueue(job)
 
 
-def takers_of(jobs: Iterable[Job]) -> dict[str, str]:
+def preemptors_of(jobs: Iterable[Job]) -> dict[str, str]:
     """Preempted allocations and the jobs that preempt them, from the records of these jobs."""
     kept = ((job.id, job.phase.kept.receipt) for job in jobs if isinstance(job.phase, Earmarked))
     return {victim.allocation: name for name, receipt in kept if receipt is not None for victim in receipt.victims}
@@ -148,7 +148,7 @@ def _resume(state: GridState, loser: Job, name: str, victim: Victim) -> None:
 def gave(state: GridState, job: Job, allocation: Allocation) -> None:
     """A job was requeued. If it is a victim of a preemption that was called off, its place is earmarked for it."""
     told = allocation.stop is not None and allocation.stop.cause == Cause.PREEMPTED
-    if told and allocation.id not in state.preempting.takers:
+    if told and allocation.id not in state.preempting.preemptors:
         _resume(
             state, job, allocation.node,
             Victim(allocation.id, job.id, job.user, job.request.priority, allocation.grant),
@@ -158,7 +158,7 @@ def gave(state: GridState, job: Job, allocation: Allocation) -> None:
 def close(state: GridState, receipt: Receipt, result: str, text: str) -> None:
     """Complete the receipt of a preemption."""
     for victim in receipt.victims:
-        state.preempting.takers.pop(victim.allocation, None)
+        state.preempting.preemptors.pop(victim.allocation, None)
     waited = max(0.0, state.now - receipt.at)
     state.out.append(
         RecordReceipt(msgspec.structs.replace(receipt, result=result, closed=state.now, waited=waited, text=text))

@@ -31,13 +31,13 @@ HOUR = 3600.0
 # --- looking for victims -------------------------------------------------------------------------------------------
 
 
-def look(state: GridState) -> None:
+def plan_preemptions(state: GridState) -> None:
     """After the scheduling pass: plan preemptions for the urgent jobs that still wait."""
     book = state.preempting
     if state.halted:
         return
     if not book.urgent:
-        book.said.clear()
+        book.refusals.clear()
         return
     refused: dict[Request, NoPlan] = {}
     later = 0.0
@@ -72,7 +72,7 @@ def look(state: GridState) -> None:
     if later:
         state.deadlines.arm("preempt", "", later)
     elif not book.urgent:
-        book.said.clear()
+        book.refusals.clear()
 
 
 def _can_meet(state: GridState, job: Job, found: Plan) -> bool:
@@ -80,13 +80,13 @@ def _can_meet(state: GridState, job: Job, found: Plan) -> bool:
 
 
 def due(state: GridState, name: str) -> None:
-    """Wakes the ledger up; `look` runs after each scheduling pass."""
+    """Wakes the ledger up; `plan_preemptions` runs after each scheduling pass."""
 
 
 def _publish_reason(state: GridState, job: Job, found: NoPlan) -> None:
     book = state.preempting
-    if book.said.get(job.request) != found.text:
-        book.said[job.request] = found.text
+    if book.refusals.get(job.request) != found.text:
+        book.refusals[job.request] = found.text
         reasons.renew(state, state.queue.line(job.id))
 
 
@@ -172,9 +172,9 @@ def _open(state: GridState, job: Job, found: Plan) -> None:
     ends = _ends(state, found, state.now)
     for victim in found.victims:
         allocation, loser = state.allocations[victim.allocation], state.jobs[victim.job]
-        book.takers[victim.allocation] = job.id
+        book.preemptors[victim.allocation] = job.id
         for one in outcomes.gang_members(state, loser) if loser.request.gang else (loser,):
-            one.taken_by = job.id
+            one.preempted_by = job.id
         words = f"gives way to {job.id} ({job.request.priority.word}, {job.user})"
         attempts.request_stop(state, allocation, Cause.PREEMPTED, words, _grace(state, victim))
     earmarks.keep(state, job, Earmark(found.node, found.grant, ends + policy.hold, receipt, ends, found.more))

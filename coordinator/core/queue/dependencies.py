@@ -32,7 +32,7 @@ def forget(state: GridState, name: str) -> None:
 # --- what happens -----------------------------------------------------------------------------------------------------
 
 
-def look(state: GridState, name: str) -> None:
+def evaluate(state: GridState, name: str) -> None:
     """Evaluate the conditions of a new waiter; it fails if one can never be met."""
     if (waiter := _waiter(state, name)) is None or name not in state.held.unmet:
         return

@@ -15,7 +15,14 @@ from distributed_grid.coordinator.eventlog.replay import replay
 
 RECORDED = Path(__file__).with_name("recorded.tar.xz")
 LOGS = 14
-FIELDS: dict[str, str] = {"fate": "kind", "strays": "orphans"}
+FIELDS: dict[str, str] = {
+    "fate": "kind",
+    "strays": "orphans",
+    "heard": "last_seen",
+    "taken_by": "preempted_by",
+    "said": "refusals",
+    "ray_said": "ray_refusal",
+}
 """Fields of events, decisions and checkpoints that have another name now: old to new."""
 EVENTS = {
     "Heard": "HeartbeatReceived",
@@ -44,6 +51,12 @@ WORDS = {
 def renamed(value: Any) -> Any:
     """The same with the names of today."""
     match value:
+        case {"streaks": streaks, "heard": heard, "told": told}:
+            streaks = {
+                name: {"samples" if key == "told" else key: one for key, one in streak.items()}
+                for name, streak in streaks.items()
+            }
+            return value | {"reported": heard, "streaks": streaks, "warned_devices": told}
         case dict():
             return {FIELDS.get(key, key): renamed(one) for key, one in value.items()}
         case list():

@@ -104,7 +104,7 @@ def test_a_gang_that_is_cancelled_gives_what_was_freed_back_to_its_victims_befor
     assert launches(out) == ["b0.2"] and ledger.state.jobs["b0"].node == "n2"
     assert [(one.result, one.text) for one in receipts(out)] == [("returned", "g_0 was ended")]
     assert launches(ends(ledger, "a0.1", 53.0)) == ["a0.2"]
-    assert not ledger.state.preempting.takers and not any(node.kept for node in ledger.state.nodes.values())
+    assert not ledger.state.preempting.preemptors and not any(node.kept for node in ledger.state.nodes.values())
     assert not any(name.startswith("g_") for name in ledger.state.jobs)
 
 
@@ -163,7 +163,7 @@ def test_a_plan_outlives_the_coordinator() -> None:
     nodes = [node.facts for node in ledger.state.nodes.values()]
     again.restore(ledger.state.jobs.values(), ledger.state.allocations.values(), nodes, 52.0, many=groups)
     again.check()
-    assert kept_for(again.state.jobs["g_0"]) == kept and again.state.preempting.takers.keys() == {"a0.1", "b0.1"}
+    assert kept_for(again.state.jobs["g_0"]) == kept and again.state.preempting.preemptors.keys() == {"a0.1", "b0.1"}
     out = list[Command]()
     for name, held in (("n1", ("a0.1",)), ("n2", ())):
         of = facts(name, 1)
