@@ -36,7 +36,7 @@ from distributed_grid.agent.launch.raylet import RaySettings
 from distributed_grid.agent.launch.supervisor import start
 from distributed_grid.agent.runtime import Runtime, RuntimeSettings
 from distributed_grid.agent.sampling.probe import Probe
-from distributed_grid.agent.sampling.trees import kin_roots
+from distributed_grid.agent.sampling.trees import sibling_roots
 from distributed_grid.agent.settings import NodeSettings
 from distributed_grid.agent.walls import forkserver, syscalls
 from distributed_grid.agent.walls.enclosure import USER
@@ -157,14 +157,14 @@ def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer, dict[str,
 
 
 def _probe(settings: AgentSettings, own_roots: Callable[[], Iterable[int]], state_dir: Path) -> Probe:
-    own, kin = settings.own, Path(settings.own.kin).expanduser()
+    own, siblings = settings.own, Path(settings.own.siblings).expanduser()
     return Probe(
         own.cores or None,
         own.memory,
         open_backend(own.gpu_backend, own.gpus),
         own.virtual,
         own_roots,
-        (lambda: kin_roots(kin)) if own.kin else tuple,
+        (lambda: sibling_roots(siblings)) if own.siblings else tuple,
         state_dir,
     )
 

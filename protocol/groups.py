@@ -160,7 +160,7 @@ class Gang(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def environment(gang: Gang) -> dict[str, str]:
-    """The variables of a member: our own, those that torchrun is given, and those that torch.distributed and its kin
+    """The variables of a member: our own, those that torchrun is given, and those that torch.distributed and its like
     look for where each node runs one process."""
     rank, count = str(gang.rank), str(len(gang.nodes))
     return {

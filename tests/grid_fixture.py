@@ -131,7 +131,7 @@ class Grid:
 
     def start_agent(self, name: str, *flags: str, environment: dict[str, str] | None = None) -> None:
         """Start an agent, `flags` as for `grid agent run`."""
-        words = ("agent", "run", "--name", name, "--state-dir", str(self.home / name), "--kin", str(self.home))
+        words = ("agent", "run", "--name", name, "--state-dir", str(self.home / name), "--siblings", str(self.home))
         self._start(name, *words, *flags, environment=environment)
 
     def _start(self, name: str, *words: str, environment: dict[str, str] | None = None) -> None:

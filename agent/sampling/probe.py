@@ -35,19 +35,19 @@ APART = 0.1
 
 @dataclass(slots=True)
 class Counters:
-    """Counters at one moment, and CPU time of own and kin processes since the previous one."""
+    """Counters at one moment, and CPU time of own processes and of siblings since the previous one."""
 
     at: float
     busy: dict[int, float]
     traffic: tuple[int, int, int, int]
     own: Spent
-    kin: Spent
+    siblings: Spent
 
 
 class Probe:
     """Measures. `cores`: those to manage (None: all the agent may use; with `virtual` any numbers); `memory_limit`:
-    bytes to manage (0: all); `own_roots` gives the pids of our agent and supervisors, `kin_roots` those of sibling grid
-    services, whose use is not foreign either; the disk is that of `state_dir`. Signs of an active owner are read after
+    bytes to manage (0: all); `own_roots` gives the pids of our agent and supervisors, `sibling_roots` those of sibling
+    agents, whose use is not foreign either; the disk is that of `state_dir`. Signs of an active owner are read after
     `watch`. Thread-safe. Raises BadValue for cores that the agent may not use."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Probe:
         gpus: GpuBackend,
         virtual: bool = False,
         own_roots: Callable[[], Iterable[int]] = tuple,
-        kin_roots: Callable[[], Iterable[int]] = tuple,
+        sibling_roots: Callable[[], Iterable[int]] = tuple,
         state_dir: Path = Path("/"),
     ) -> None:
         self._usable = host.usable_cores()
@@ -76,7 +76,7 @@ class Probe:
         self._groups = host.memory_groups()
         self._disk = str(state_dir)
         self._lock = threading.Lock()
-        self._trees = Trees(own_roots, kin_roots)
+        self._trees = Trees(own_roots, sibling_roots)
         self._pressure = False
         self._input: owner_signs.InputWatch | None = None
         self._trees.walk()
@@ -140,10 +140,10 @@ class Probe:
         elapsed = max(at - since.at, 1e-3)
         later = [one for one in self._readings if one.at > since.at] + [reading]
         own = [spent for one in later for spent in one.own]
-        kin = [spent for one in later for spent in one.kin]
+        siblings = [spent for one in later for spent in one.siblings]
         self._remember(reading)
         busy = {core: max(0.0, ticks - since.busy.get(core, ticks)) for core, ticks in reading.busy.items()}
-        foreign = foreign_seconds(busy, own + kin)
+        foreign = foreign_seconds(busy, own + siblings)
         cores, foreign_cpu = self._foreign(foreign, elapsed)
         total, memory_foreign, memory_own = self._split_memory()
         if read_gpus:
@@ -185,7 +185,7 @@ class Probe:
         """Keep the reading; in a burst of samples it replaces the previous one, so that few are kept."""
         last = self._readings[-1]
         if len(self._readings) > 1 and reading.at - self._readings[-2].at < APART:
-            reading.own, reading.kin = merged(last.own + reading.own), merged(last.kin + reading.kin)
+            reading.own, reading.siblings = merged(last.own + reading.own), merged(last.siblings + reading.siblings)
             self._readings.pop()
         self._readings.append(reading)
 
@@ -207,8 +207,8 @@ class Probe:
         """Bytes managed, used by others and by our jobs. With a limit, others' use is charged in proportion, as to each
         of several agents that share a machine; memory that the machine does not have available is not spare."""
         managed, machine, available = self._memory()
-        own, kin = self._trees.memory()
-        others = max(0, machine - available - own - kin)
+        own, siblings = self._trees.memory()
+        others = max(0, machine - available - own - siblings)
         foreign = max(others * managed // machine, managed - own - available)
         return managed, min(max(0, foreign), managed), own
 

@@ -34,20 +34,20 @@ class Process:
     rss: int
     cores: frozenset[int]
     top: int
-    kin: bool
+    sibling: bool
 
 
 class Trees:
-    """Walks the trees below the roots: `own` ones, and `kin`, other agents of the same grid on this machine."""
+    """Walks the trees below the roots: `own` ones, and `siblings`, other agents of the same grid on this machine."""
 
-    def __init__(self, own: Callable[[], Iterable[int]], kin: Callable[[], Iterable[int]] = tuple) -> None:
-        self._own, self._kin = own, kin
+    def __init__(self, own: Callable[[], Iterable[int]], siblings: Callable[[], Iterable[int]] = tuple) -> None:
+        self._own, self._siblings = own, siblings
         self._seen: dict[int, Process] = {}
         self._debts: dict[int, float] = {}
         self._walked = boot_clock()
 
     def walk(self) -> tuple[Spent, Spent]:
-        """CPU time since the last walk of our own trees and of our kin's."""
+        """CPU time since the last walk of our own trees and of our siblings'."""
         before, began = self._seen, boot_clock()
         seen = self._read()
         gone = [one for one in before.values() if _lookup(seen, one) is None]
@@ -60,10 +60,10 @@ class Trees:
                 charges[heir] = charges.get(heir, 0.0) + one.cpu + one.reaped
                 places[heir] = places.get(heir, frozenset()) | one.cores
         own: Spent = []
-        kin: Spent = []
+        siblings: Spent = []
         debts: dict[int, float] = {}
         for pid, now in seen.items():
-            spent = kin if now.kin else own
+            spent = siblings if now.sibling else own
             then = _lookup(before, now)
             if then is None:
                 if now.started >= self._walked - 2 * TICK:  # else it ran long before it became ours
@@ -78,24 +78,24 @@ class Trees:
             else:
                 spent.append((places.get(pid, now.cores), rest))
         self._seen, self._debts, self._walked = seen, debts, began
-        return own, kin
+        return own, siblings
 
     @property
     def pids(self) -> set[int]:
-        """All processes of the grid at the last walk, kin included."""
+        """All processes of the grid at the last walk, siblings included."""
         return set(self._seen)
 
     def memory(self) -> tuple[int, int]:
-        """Resident bytes of our jobs and of our kin's; the roots themselves do not count."""
-        own = sum(one.rss for one in self._seen.values() if one.top and not one.kin)
-        return own, sum(one.rss for one in self._seen.values() if one.top and one.kin)
+        """Resident bytes of our jobs and of our siblings'; the roots themselves do not count."""
+        own = sum(one.rss for one in self._seen.values() if one.top and not one.sibling)
+        return own, sum(one.rss for one in self._seen.values() if one.top and one.sibling)
 
     def usage(self) -> dict[int, Usage]:
         """Use of each process directly below one of our own roots and their spawners with its tree, by pid; including
         daemons without parent that were seen under it once."""
         found: dict[int, Usage] = {}
         for one in self._seen.values():
-            if one.top and not one.kin:
+            if one.top and not one.sibling:
                 so_far = found.get(one.top, Usage())
                 found[one.top] = Usage(
                     so_far.rss + one.rss, so_far.cpu + one.cpu + one.reaped, so_far.processes + 1
@@ -104,14 +104,14 @@ class Trees:
 
     def _read(self) -> dict[int, Process]:
         own = dict.fromkeys(self._own(), False)
-        roots = own | {pid: True for pid in self._kin() if pid not in own}
+        roots = own | {pid: True for pid in self._siblings() if pid not in own}
         seen: dict[int, Process] = {}
-        todo = [(pid, 0, 0, kin) for pid, kin in reversed(roots.items())]
+        todo = [(pid, 0, 0, sibling) for pid, sibling in reversed(roots.items())]
         while todo:
-            pid, parent, top, kin = todo.pop()
+            pid, parent, top, sibling = todo.pop()
             if pid in seen or (parent and pid in roots):
                 continue
-            found = _process(pid, parent, top, kin)
+            found = _process(pid, parent, top, sibling)
             if found is None:
                 continue
             process, threads, name = found
@@ -122,11 +122,11 @@ class Trees:
                 process.top = then.top or top
             seen[pid] = process
             below = process.top if parent else 0
-            todo.extend((child, pid, below or child, kin) for child in children(pid, threads))
+            todo.extend((child, pid, below or child, sibling) for child in children(pid, threads))
         return seen
 
 
-def _process(pid: int, parent: int, top: int, kin: bool) -> tuple[Process, int, bytes] | None:
+def _process(pid: int, parent: int, top: int, sibling: bool) -> tuple[Process, int, bytes] | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()
@@ -144,7 +144,7 @@ def _process(pid: int, parent: int, top: int, kin: bool) -> tuple[Process, int, 
             rss=int(field[21]) * PAGE,
             cores=cores,
             top=top,
-            kin=kin,
+            sibling=sibling,
         ),
         int(field[17]),
         stat[stat.index(b"(") + 1 : stat.rindex(b")")],
@@ -195,7 +195,7 @@ def _reaper(one: Process, before: dict[int, Process], seen: dict[int, Process]) 
     return 0
 
 
-def kin_roots(directory: Path) -> list[int]:
+def sibling_roots(directory: Path) -> list[int]:
     """The living services of the dev grid in `directory`, by the pid files one folder below: supervisors, agents and
     the coordinator. Reused pids are left out."""
     found = []

@@ -41,8 +41,8 @@ class Verdict(NamedTuple):
     rounds: int
 
 
-class Kin:
-    """All processes below a subreaper, by its pid, but for some of its children and all below those: `spare`.
+class Descendants:
+    """All processes below a subreaper, by its pid, but for some of its children and all below those: `excluded`.
 
     Lineage alone says who they are: a subreaper never loses a descendant, whatever that does (setsid, double fork).
     Reading `children` files misses processes that fork and exit faster than they are read. A walk through /proc does
@@ -50,13 +50,13 @@ class Kin:
     on is always still ahead. A walk proves that nothing is left, if each process that it met could be read and was none
     of them, and pids did not begin anew meanwhile."""
 
-    def __init__(self, subreaper: int, spare: Callable[[], Collection[int]] = tuple) -> None:
+    def __init__(self, subreaper: int, excluded: Callable[[], Collection[int]] = tuple) -> None:
         self._subreaper = subreaper
-        self._spare = spare
+        self._excluded = excluded
 
-    def look(self) -> Found:
+    def scan(self) -> Found:
         """Walk through all processes once."""
-        spare, last = {*self._spare()}, last_pid()
+        excluded, last = {*self._excluded()}, last_pid()
         parents: dict[int, int] = {}
         starts: dict[int, int] = {}
         complete = True
@@ -66,7 +66,7 @@ class Kin:
                 complete = False  # it may have been a member, with a child that is gone, too, when we come to it
             elif procs.lives(seen):
                 parents[pid], starts[pid] = seen.parent, seen.start
-        depths = self._known(spare)
+        depths = self._known(excluded)
         for pid in parents:
             self._measure(pid, parents, depths)
         found = {pid: depths[pid] for pid in parents}
@@ -74,16 +74,16 @@ class Kin:
         complete &= None not in found.values() and last <= last_pid()
         return Found({pid: starts[pid] for _, pid in members}, complete)
 
-    def judge(self, pid: int) -> bool | None:
+    def is_member(self, pid: int) -> bool | None:
         """Whether this process is a member; None if unknown, as an ancestor has ended meanwhile."""
-        depths = self._known(self._spare())
+        depths = self._known(self._excluded())
         self._measure(pid, {}, depths)
         return None if (depth := depths[pid]) is None else depth > 0
 
-    def _known(self, spare: Collection[int]) -> dict[int, int | None]:
+    def _known(self, excluded: Collection[int]) -> dict[int, int | None]:
         """The depth of these below the subreaper: descendants of a process outside are outside, those of one that has
         ended are unknown."""
-        return {0: _OUTSIDE, 1: _OUTSIDE, _GONE: None} | dict.fromkeys(spare, _OUTSIDE) | {self._subreaper: 0}
+        return {0: _OUTSIDE, 1: _OUTSIDE, _GONE: None} | dict.fromkeys(excluded, _OUTSIDE) | {self._subreaper: 0}
 
     def _measure(self, pid: int, parents: dict[int, int], depths: dict[int, int | None]) -> None:
         """Determine the depth of this process and of all its ancestors."""
@@ -102,13 +102,13 @@ class Kin:
 
 
 def end_in_rounds(
-    look: Callable[[], Found],
-    judge: Callable[[int], bool | None] | None = None,
+    scan: Callable[[], Found],
+    is_member: Callable[[int], bool | None] | None = None,
     seconds: float = 3.0,
     pause: Callable[[], object] = lambda: None,
 ) -> Verdict:
-    """Stop and kill what `look` finds, until it finds nothing any more several times in a row. `judge`: to find out of
-    the newest processes which are among them, faster than `look` can. `pause` is called in each round: a subreaper
+    """Stop and kill what `scan` finds, until it finds nothing any more several times in a row. `is_member` tells of the
+    newest processes whether they are among them, faster than a scan can. `pause` is called in each round: a subreaper
     reaps there, since each zombie takes a pid."""
     deadline = time.monotonic() + seconds
     killed: set[tuple[int, int]] = set()
@@ -116,20 +116,20 @@ def end_in_rounds(
     with _before_others():
         while clean < _CLEAN and time.monotonic() < deadline:
             rounds += 1
-            found = look()
+            found = scan()
             if found.members:
                 clean = 0
             elif found.complete:
                 clean += 1
-            killed |= _stop_and_kill(found.members, look, deadline)
-            if judge is not None and not clean:
-                killed |= _chase(judge)
+            killed |= _stop_and_kill(found.members, scan, deadline)
+            if is_member is not None and not clean:
+                killed |= _chase(is_member)
             pause()
             time.sleep(_PAUSE)  # a killed process ends on our processor, so only once we leave it
     return Verdict(clean >= _CLEAN, len(killed), rounds)
 
 
-def _stop_and_kill(members: dict[int, int], look: Callable[[], Found], deadline: float) -> set[tuple[int, int]]:
+def _stop_and_kill(members: dict[int, int], scan: Callable[[], Found], deadline: float) -> set[tuple[int, int]]:
     """Stop parents first, so that none sees a child end and makes another."""
     stopped: dict[int, int] = {}
     while fresh := {pid: start for pid, start in members.items() if stopped.get(pid) != start}:
@@ -139,12 +139,12 @@ def _stop_and_kill(members: dict[int, int], look: Callable[[], Found], deadline:
         stopped |= fresh
         if time.monotonic() > deadline:
             break
-        members = look().members
+        members = scan().members
     # Children first: a parent may be their only reaper.
     return {(pid, start) for pid, start in reversed(stopped.items()) if procs.send(pid, start, signal.SIGKILL)}
 
 
-def _chase(judge: Callable[[int], bool | None]) -> set[tuple[int, int]]:
+def _chase(is_member: Callable[[int], bool | None]) -> set[tuple[int, int]]:
     """Kill the newest processes of this machine that are members."""
     killed: set[tuple[int, int]] = set()
     until = time.monotonic() + _CHASE
@@ -152,7 +152,7 @@ def _chase(judge: Callable[[int], bool | None]) -> set[tuple[int, int]]:
         newest = last_pid()
         for pid in range(newest, max(newest - _NEWEST, 2), -1):
             seen = procs.stat(pid)
-            if seen is None or not procs.lives(seen) or not judge(pid):
+            if seen is None or not procs.lives(seen) or not is_member(pid):
                 continue
             _to_our_core(pid)
             if procs.send(pid, seen.start, signal.SIGKILL):
@@ -371,8 +371,8 @@ class Tree:
             job.grouped = True  # what left its group, as one of our own user can, is found the next time
             return
         if place is not None and not job.orphaned and not job.adopted and self._other_user(job) is None:
-            kin = Kin(place.pid)
-            end_in_rounds(kin.look, kin.judge, _KILL_SECONDS)
+            below = Descendants(place.pid)
+            end_in_rounds(below.scan, below.is_member, _KILL_SECONDS)
             return
         stopped: dict[int, int] = {}
         for _ in range(_ROUNDS):

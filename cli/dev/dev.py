@@ -213,7 +213,7 @@ def _start_agents(plan: Plan, url: str) -> dict[str, processes.Process]:
         agent.write_gpus(state)
         argv = _grid(
             "-c", plan.config, "--coordinator", url, "agent", "run", "--name", agent.name, "--state-dir", str(state),
-            "--kin", str(plan.home), *agent.flags(),
+            "--siblings", str(plan.home), *agent.flags(),
         )  # fmt: skip
         log = plan.home / f"{agent.name}.log"
         started[agent.name] = processes.start(argv, plan.environment(agent.environment(state)), plan.home, log)

@@ -34,7 +34,7 @@ def _settings_options(command: Any) -> Any:
         click.option("--gpus", metavar="LIST", help="GPUs it manages, by UUID or index; none for none (all)."),
         click.option("--gpu-backend", metavar="NAME", help="How GPUs are read: auto, nvml, gputil, amd, none."),
         click.option("--virtual", is_flag=True, help="Number the cores without pinning to real ones (to try out)."),
-        click.option("--kin", metavar="DIR", help="Directory of sibling agents, whose jobs are not foreign."),
+        click.option("--siblings", metavar="DIR", help="Directory of sibling agents, whose jobs are not foreign."),
         click.option("--label", "labels", metavar="K=V", multiple=True, help="A label of this node; repeatable."),
         click.option("--walls", metavar="LEVEL", help="Walls for jobs: auto, user, namespace, landlock, none (auto)."),
         click.option(
@@ -109,7 +109,7 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
     """AgentSettings from flags over environment over file over defaults."""
     if options["gpus"] == "none":
         options = {**options, "gpus": None, "gpu_backend": "none"}
-    plain = ("name", "cores", "memory", "gpus", "gpu_backend", "kin", "walls", "trust", "state_dir")
+    plain = ("name", "cores", "memory", "gpus", "gpu_backend", "siblings", "walls", "trust", "state_dir")
     flags = {f"agent.{name}": options[name] for name in plain}
     flags |= {f"agent.{name}": ",".join(options[name] or ()) or None for name in ("owners", "labels")}
     flags |= {
@@ -243,9 +243,9 @@ def install(own: bool, runs_as: str | None, invitation: str | None, insecure: bo
 def _said(options: dict[str, Any]) -> list[str]:
     """The options that were given, as they are given to `grid agent run`."""
     words = []
-    for name in ("cores", "memory", "gpus", "gpu_backend", "kin", "walls", "trust"):
+    for name in ("cores", "memory", "gpus", "gpu_backend", "siblings", "walls", "trust"):
         if options[name] is not None:
-            value = os.path.abspath(options[name]) if name == "kin" else options[name]
+            value = os.path.abspath(options[name]) if name == "siblings" else options[name]
             words += [f"--{name.replace('_', '-')}", value]
     words += ["--virtual"] * options["virtual"]
     for owner in options["owners"]:

@@ -178,7 +178,7 @@ class Agent:
         "whose jobs run here behind walls weaker than namespace: owner (only those of its owners) or everyone",
     )
     virtual: bool = setting(False, FLAG, "number the cores without pinning to real ones (for trying out)")
-    kin: str = setting("", TEXT, "directory of sibling agents on this machine, whose jobs are not foreign")
+    siblings: str = setting("", TEXT, "directory of sibling agents on this machine, whose jobs are not foreign")
 
 
 @section(frozen=True)

@@ -156,7 +156,7 @@ class World:
             "8G",
             "--gpus",
             "none",
-            "--kin",
+            "--siblings",
             str(self.place),
         ]
         return ["nsenter", f"--net=/run/netns/{name}", *_GRID, "-c", str(self.place / "grid.yaml"), *words]

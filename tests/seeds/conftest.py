@@ -39,7 +39,8 @@ host.memory = lambda groups: (64 << 30, 64 << 30)
 thresholds = Thresholds(cpu_percent_max=100, memory_percent_max=100, memory_min_gb=0)
 sys.exit(main(AgentSettings(ClusterConfig(
     agent=Agent(
-        state_dir=f"{place}/{name}", cores=tuple(range(4)), memory=9 << 30, gpu_backend="nvml", virtual=True, kin=place,
+        state_dir=f"{place}/{name}", cores=tuple(range(4)), memory=9 << 30, gpu_backend="nvml", virtual=True,
+        siblings=place,
         reserve_memory_gb=0, offer_after=0.1, nice=0, cgroup="none",
     ),
     resource_sharing=ResourceSharing(monitoring_interval_seconds=0.2, thresholds=thresholds),

@@ -123,7 +123,7 @@ def test_a_busy_job_of_ours_is_own_and_a_busy_process_of_others_is_foreign_withi
 def test_jobs_of_kin_are_neither_own_nor_foreign(processes: list[subprocess.Popen[bytes]]) -> None:
     processes.append(start(f"import os; os.sched_setaffinity(0, [{CORE}])\n{BURN}"))
     burner = psutil.Process(processes[0].pid)
-    measure = probe(own=(), kin_roots=lambda: (burner.pid,))
+    measure = probe(own=(), sibling_roots=lambda: (burner.pid,))
     wait_for(lambda: burner.cpu_affinity() == [CORE])
     measure.sample()
     before, since = spent(burner), boot_clock()

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distributed_grid.agent.sampling.trees import children, kin_roots
+from distributed_grid.agent.sampling.trees import children, sibling_roots
 from tests.agent.sampling.processes import BURN, probe, start, wait_for
 from tests.agent.sampling.processes import processes as processes
 
@@ -73,4 +73,4 @@ def test_pid_files_of_kin_name_the_living_only(tmp_path: Path) -> None:
         (tmp_path / name / "agent.pid").write_text(json.dumps({"pid": os.getpid(), "start": start_ticks}))
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "supervisor.pid").write_text("{")
-    assert kin_roots(tmp_path) == [os.getpid()]
+    assert sibling_roots(tmp_path) == [os.getpid()]

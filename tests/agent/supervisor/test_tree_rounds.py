@@ -94,8 +94,8 @@ if os.fork() == 0:
     os.close(0), os.close(1)
     exec(code)
 sys.stdin.readline()
-kin = tree.Kin(os.getpid(), lambda: spare)
-print(json.dumps([tree.end_in_rounds(kin.look, kin.judge, float(sys.argv[5])), spare]), flush=True)
+all_below = tree.Descendants(os.getpid(), lambda: spare)
+print(json.dumps([tree.end_in_rounds(all_below.scan, all_below.is_member, float(sys.argv[5])), spare]), flush=True)
 sys.stdin.readline()
 """
 
