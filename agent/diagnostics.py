@@ -34,7 +34,7 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.placement import Trust, Walls
 from distributed_grid.runtime.health import Finding, Level, certificate, disk, failed, told
 
-__all__ = ["WallSettings", "is_node", "look", "walls"]
+__all__ = ["WallSettings", "is_node", "run_checks", "walls"]
 
 PRESSURE = Path("/proc/pressure/cpu")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -45,7 +45,7 @@ def is_node(state_dir: Path) -> bool:
     return (state_dir / "instance").exists() or has_identity(state_dir / IDENTITY)
 
 
-def look(asked: WallSettings, backend: str, cgroup: str) -> Iterator[Finding]:
+def run_checks(asked: WallSettings, backend: str, cgroup: str) -> Iterator[Finding]:
     """All checks, one by one, since some take a while."""
     state_dir = asked.state_dir
     here = is_node(state_dir)

@@ -63,7 +63,7 @@ class OwnerControl:
                 self._launcher.thaw(order.allocation)
             else:
                 self._recall(order)
-        self._look()
+        self._update()
 
     def introduction(self) -> list[Suspended | Recalled]:
         """Messages for a new connection: jobs that are or were frozen, and recalled ones."""
@@ -106,9 +106,9 @@ class OwnerControl:
     def _took(self, told: Suspended) -> None:
         self._owner.took(told.allocation, told.why, told.lasted, told.in_all, boot_clock())
         self._say(told)
-        self._look()
+        self._update()
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         closed = self._owner.presence()
         if closed != self.closed:
             self.closed = closed

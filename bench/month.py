@@ -52,7 +52,7 @@ def retained(path: Path, kept: int) -> dict[str, float]:
     writer = threading.Thread(target=lambda: taken.extend(writing(store, stop)))
     writer.start()
     began = time.perf_counter()
-    removed = Retention(path, Keep(days=1e6, jobs=kept, size=1 << 50), time.time, list).look()
+    removed = Retention(path, Keep(days=1e6, jobs=kept, size=1 << 50), time.time, list).prune()
     took = time.perf_counter() - began
     stop.set()
     writer.join()

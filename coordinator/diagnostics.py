@@ -31,7 +31,7 @@ def is_master(state_dir: Path) -> bool:
     return store.exists() or mark_path(store).exists() or (state_dir / PKI).is_dir()
 
 
-def look(state_dir: Path, host: str, port: int) -> Iterator[Finding]:
+def run_checks(state_dir: Path, host: str, port: int) -> Iterator[Finding]:
     """All findings, if a coordinator is at home here."""
     if not is_master(state_dir):
         return

@@ -168,16 +168,16 @@ class Operator:
         if isinstance(answer, Granted) and not self._over:
             self.judge.drain_acknowledged(self.node)
             if not self._drained:
-                self._look()
+                self._check()
             self._drained, self._due = True, self.engine.now + max(0.0, self._seconds)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Look now and then whether the coordinator, if it is at work, does what it has said."""
         if self._over:
             return
         if (coordinator := self._at()) is not None:
             self.engine.later(LATE / 2, coordinator, self._awake, coordinator)
-        self.engine.later(2 * LATE, None, self._look)
+        self.engine.later(2 * LATE, None, self._check)
 
     def _awake(self, coordinator: Coordinator) -> None:
         self.engine.later(LATE / 2, coordinator, self._hold_it_to_its_word, coordinator)

@@ -41,7 +41,7 @@ class World:
         self.wall = WALL
         self.faults: dict[str, int] = {}
         self.peace = False
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._chance = random.Random(plan.chance)
         self._policy = Policy(lost_after=plan.lost_after, owner_rule=True, rights=plan.rights)
         self._disk = self.judge.disk = Disk()
@@ -67,8 +67,8 @@ class World:
         """Until all is over. Raises Violation, also where a core refuses its own state."""
         try:
             while self.engine.step():
-                if self.peace and self.engine.now >= self._next_look:
-                    self._next_look = self.engine.now + 1.0
+                if self.peace and self.engine.now >= self._next_check:
+                    self._next_check = self.engine.now + 1.0
                     what = self._unfinished()
                     if not what and self.engine.events >= self.plan.shape.events:
                         break
@@ -179,7 +179,7 @@ class World:
             self._end_fault(number)
         self.end_second()
         self.start_coordinator()
-        self.peace, self._next_look = True, self.engine.now
+        self.peace, self._next_check = True, self.engine.now
         for machine in self.machines:
             self.start_agent(machine)
         for client in self.clients:

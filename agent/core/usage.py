@@ -59,13 +59,13 @@ class UsageReporter:
         busy = {gpu.uuid: gpu.utilisation for gpu in gpus if not gpu.error}
         self._seen = {key: seen for key, seen in self._seen.items() if key in spent}
         for key, one in spent.items():
-            self._look(key, now, one, grants.get(key), busy)
+            self._refresh(key, now, one, grants.get(key), busy)
         if not self._seen:
             self._told = now
             return None
         return self._tell(now) if now - self._told >= self.every else None
 
-    def _look(self, key: str, now: float, one: Usage, grant: Grant | None, busy: Mapping[str, float]) -> None:
+    def _refresh(self, key: str, now: float, one: Usage, grant: Grant | None, busy: Mapping[str, float]) -> None:
         seen = self._seen.get(key)
         if seen is None:
             self._seen[key] = Seen(since=now, at=now, cpu=one.cpu, began=one.cpu, memory=one.rss)

@@ -247,10 +247,10 @@ class Disk:
     async def run(self) -> None:
         """Check regularly, for ever."""
         while True:
-            await self.look()
+            await self.check()
             await asyncio.sleep(RETRY_INTERVAL if self.trouble else CHECK_INTERVAL)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check whether the disk can be written."""
         try:
             await asyncio.to_thread(self._try)

@@ -106,9 +106,9 @@ class Inputs:
         """End the jobs whose submitters are gone."""
         while True:
             await asyncio.sleep(LOOK)
-            self.look(connected())
+            self.poll(connected())
 
-    def look(self, connected: bool) -> None:
+    def poll(self, connected: bool) -> None:
         """End the jobs of which nobody was heard for too long; nobody could be, unless `connected`."""
         if not connected:
             self.reachable()

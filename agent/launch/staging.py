@@ -166,7 +166,7 @@ class Staging:
 
     async def _unpacking_failed(self, allocation: str, why: str) -> Stale | Exited:
         """What was shipped could not be unpacked: Stale if the disk is to blame, and what was unpacked is removed."""
-        await self.disk.look()
+        await self.disk.check()
         if self.disk.trouble:
             return Stale(allocation=allocation, reason=self.disk.trouble)
         return _failed(allocation, why)

@@ -45,7 +45,7 @@ _TOP_DIRECTORY = 0x00020000  # EXT4_TOPDIR_FL
 _FLAGS = struct.Struct("=l")
 _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602  # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS
 _SCARCE, _ROOM = 4 << 20, 1 << 16  # bytes that are free: with less, it is tried whether so many can be had
-_LOOKS = 8  # folders after which a place is judged by their median
+_SAMPLES = 8  # folders after which a place is judged by their median
 _DEAR = 2.0  # times as long as in the best place: another one is taken
 _TRIES = 4  # places that are tried at first
 PLACES = "folders"
@@ -110,9 +110,9 @@ class Folders:
         """Look for another place where the last few took far longer than they did in the best one; and among the first
         ones, so that there is a good one."""
         self._taken.append(seconds)
-        if len(self._taken) < _LOOKS:
+        if len(self._taken) < _SAMPLES:
             return
-        usual = sorted(self._taken)[_LOOKS // 2]
+        usual = sorted(self._taken)[_SAMPLES // 2]
         self._taken.clear()
         # What was the best once is not for ever: the machine may have become slower.
         self._least = min(1.05 * self._least, usual)

@@ -19,7 +19,7 @@ LOOK = 1.0
 DOUBT = 5.0
 """Seconds after the first SIGKILL until it is reported that something of a job is still alive."""
 _NAMED = 3  # processes that are named
-_ADOPTED_LOOK = 0.2  # seconds between two looks at leftovers that are not below us
+_ADOPTED_EVERY = 0.2  # seconds between two looks at leftovers that are not below us
 
 
 class Processes(Protocol):
@@ -59,7 +59,7 @@ class Frozen:
     def __init__(self) -> None:
         self.until: dict[str, float] = {}
         self.untold: list[str] = []
-        self.looked = 0.0
+        self.checked = 0.0
         self.done = False
 
 
@@ -116,10 +116,10 @@ class Freezer:
             frozen.untold.clear()
 
     def _stop(self, job: Job, frozen: Frozen) -> None:
-        frozen.looked = self._clock()
+        frozen.checked = self._clock()
         self._stopper.stop(job)
 
-    def look(self, now: float) -> list[Job]:
+    def poll(self, now: float) -> list[Job]:
         """Stop new processes of frozen jobs, and end causes whose time has run out: returns the jobs of these."""
         gone = []
         if now >= self._stopper.due:
@@ -129,7 +129,7 @@ class Freezer:
                 self._log(f"{job.id} is not frozen for its {cause} any more: for a while nobody has asked for that")
                 self.thaw(job, cause)
                 gone.append(job)
-            if frozen.until and frozen.done and now >= frozen.looked + LOOK:
+            if frozen.until and frozen.done and now >= frozen.checked + LOOK:
                 self._stop(job, frozen)
         return gone
 
@@ -194,13 +194,13 @@ class Endings:
 
     def fire(self, now: float) -> None:
         """Handle what is due: warnings, time limits, ends of grace, and freezes that expired."""
-        for job in self._freezer.look(now):
+        for job in self._freezer.poll(now):
             self.arm(job)
         while self._timers and self._timers[0][0] <= now:
             when, _, job = heapq.heappop(self._timers)
             if job.over or job.wake != when:
                 continue
-            job.wake, job.look = NEVER, True
+            job.wake, job.to_check = NEVER, True
             if now >= job.kill_at:
                 self._tree.kill(job)
                 self._doubt(job, now)
@@ -229,7 +229,7 @@ class Endings:
         """Schedule the job's next deadline."""
         due = min(job.kill_at, job.deadline(), job.warn_at(), job.renice_at())
         if job.adopted and job.status is not None:  # its orphans are not our children: no SIGCHLD
-            due = min(due, self._clock() + _ADOPTED_LOOK)
+            due = min(due, self._clock() + _ADOPTED_EVERY)
         if due < job.wake:
             job.wake = due
             heapq.heappush(self._timers, (due, next(self._count), job))

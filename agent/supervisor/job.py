@@ -83,7 +83,7 @@ class Job:
     owner before that.
 
     `kill_at` is when it gets (the next) SIGKILL, `killed_at` when it got the first one (0: it did not), `unended` why
-    it lives all the same, once it should not, `wake` when the loop looks at it again, `look` that it is due.
+    it lives all the same, once it should not, `wake` when the loop looks at it again, `to_check` that it is due.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Job:
         self.unended = ""
         self.pause = 0.0
         self.wake = NEVER
-        self.look = True
+        self.to_check = True
         self.cpu = 0.0
         self.peak = 0
 

@@ -53,7 +53,7 @@ class Limits:
         self._strayed: set[str] = set()
         self._oom_kills = procs.oom_kills()
         self._killed_at = -_DYING
-        self._looked = procs.now()
+        self._oom_read_at = procs.now()
 
     def restore(self, job: Job) -> None:
         """The job is from an earlier supervisor, which may have left its groups."""
@@ -76,8 +76,8 @@ class Limits:
 
     def watch(self, job: Job, now: float) -> None:
         """The job runs from now on."""
-        if now - self._looked > _DYING:  # whom the kernel killed meanwhile was not of ours
-            self._oom_kills, self._looked = procs.oom_kills(), now
+        if now - self._oom_read_at > _DYING:  # whom the kernel killed meanwhile was not of ours
+            self._oom_kills, self._oom_read_at = procs.oom_kills(), now
         watched = self._watched[job.id] = _Watched(job, now)
         if not job.adopted and (job.memory or job.cpu_limit):
             self._confine(watched)
@@ -99,7 +99,7 @@ class Limits:
         if not self._cgroups.sweep():
             self.due = min(self.due, now + _LATEST)
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Run the checks that are due or nearly due: one wake-up for many."""
         if now < self.due:
             return
@@ -110,7 +110,7 @@ class Limits:
                 began = time.perf_counter()
                 if not watched.entered:
                     self._confine(watched)
-                used = self._look(watched.job)
+                used = self._measure(watched.job)
                 self._plan(watched, used, time.perf_counter() - began, now)
             self.due = min(self.due, watched.due)
         self._weigh()
@@ -140,7 +140,7 @@ class Limits:
 
     def _kernel_killed(self, now: float) -> bool:
         """Whether the kernel's OOM killer acted a moment ago."""
-        count, self._looked = procs.oom_kills(), now
+        count, self._oom_read_at = procs.oom_kills(), now
         if count != self._oom_kills:
             self._oom_kills, self._killed_at = count, now
         return now - self._killed_at < _DYING
@@ -160,7 +160,7 @@ class Limits:
         watched.early, watched.due = now + 0.8 * wait, now + wait
         self.due = min(self.due, watched.due)
 
-    def _look(self, job: Job) -> int:
+    def _measure(self, job: Job) -> int:
         """Check its limits; returns its memory in bytes."""
         members = self._tree.members(job)
         used = sum(seen.resident for seen in members.values())
@@ -307,7 +307,7 @@ class Outputs:
         folder = os.path.join(self._folder, job.id)
         output = _Output(job, {name: _Stream(os.path.join(folder, name), now) for name in STREAMS})
         for stream in output.streams.values():
-            _look(stream)
+            _stat(stream)
             if job.adopted:
                 stream.cut = _noted(stream)
             self._plan(output, stream, 0, 0, now)
@@ -336,7 +336,7 @@ class Outputs:
         known.read[name] = max(known.read[name], offset)
         self._check(output, now, all_streams=True)
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Check what is due or nearly due, and cut what is too long: one wake-up for many."""
         if now < self.due:
             return
@@ -379,7 +379,7 @@ class Outputs:
         """If it exceeds the limit, punch out all but its first MiB and its last half limit, and what is not read.
         Returns its disk use then, and its size."""
         path, limit = stream.path, self.limit
-        seen = _look(stream)
+        seen = _stat(stream)
         if seen is None:
             stream.behind = 0
             return 0, 0
@@ -414,7 +414,7 @@ class Outputs:
         return True
 
 
-def _look(stream: _Stream) -> os.stat_result | None:
+def _stat(stream: _Stream) -> os.stat_result | None:
     """Stat of the stream's file; None if it is missing or replaced."""
     try:
         seen = os.lstat(stream.path)

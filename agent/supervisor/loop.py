@@ -47,7 +47,7 @@ LINGER = 10.0
 """Seconds that a supervisor stays without jobs and agent."""
 CODE = 10.0
 """Timeout for a spawner to note how an earlier supervisor's job ended (s)."""
-LOOK = 0.005  # seconds between two looks whether it has
+EXIT_EVERY = 0.005  # seconds between two looks whether it has
 LONGEST_WAIT = 86400.0  # seconds: epoll takes at most 2^31 milliseconds
 _DOZE = 1.0  # seconds that we sleep at most while something runs: `select` does not count those that the machine slept
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
@@ -356,7 +356,7 @@ class Supervisor:
     def _timeout(self) -> float | None:
         due = [self.endings.due, self.limits.due, self.freezer.due, self.slots.due, self.pipes.due]
         if self.codes:
-            due.append(procs.now() + LOOK)
+            due.append(procs.now() + EXIT_EVERY)
         if 0.0 < self.agent.due < NEVER:
             due.append(self.agent.due)
         if self.tree.running or self.tree.watched:
@@ -375,20 +375,20 @@ class Supervisor:
         now = procs.now()
         self.allocations.end_unleased(now)
         self._find_codes(now)
-        if self.survivors.look(now):
+        if self.survivors.poll(now):
             self._proven()
         self.endings.fire(now)
-        self.outputs.look(now)
-        self.limits.look(now)
-        self.slots.look(now)
-        self.pipes.look(now)
+        self.outputs.poll(now)
+        self.limits.poll(now)
+        self.slots.poll(now)
+        self.pipes.poll(now)
 
     def _settle(self) -> None:
         """A job is over when nothing of it is alive. Leftovers of its main process are ended first."""
         for job in [*self.tree.ending]:
-            if job.adopted and not job.look:
+            if job.adopted and not job.to_check:
                 continue  # looking through all processes is dear: only when it is due
-            job.look = False
+            job.to_check = False
             if not self.tree.alive(job):
                 self.limits.judge(job)
                 self.allocations.is_over(job, job.ended(procs.now()))

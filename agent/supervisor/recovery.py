@@ -94,7 +94,7 @@ class Survivors:
         """When the next search is due."""
         return self._next if self._book.unknown else NEVER
 
-    def look(self, now: float) -> bool:
+    def poll(self, now: float) -> bool:
         """After a damage: end processes that belong to no known job. True once it is proven that none is left."""
         if now < self.due:
             return False

@@ -25,7 +25,7 @@ from distributed_grid.agent.walls.spawner import CannotStart
 from distributed_grid.runtime.faults import fault
 
 _UNREAD = 16  # upper bound of the messages that a spawner sends about one job
-_LOOK = 1.0  # interval of checks whether a spawner was stopped by SIGSTOP (s)
+_STOPPED_EVERY = 1.0  # interval of checks whether a spawner was stopped by SIGSTOP (s)
 _CLOSING = 0.5  # timeout for spawners to leave their groups (s); the next supervisor removes the other groups
 _SWEEP = 0.2  # interval of attempts to remove the group of an ended spawner (s)
 
@@ -75,7 +75,7 @@ class Spawners:
     ) -> None:
         self.walls = walls
         self.groups = groups
-        self._look_at = 0.0  # an earlier supervisor may have left groups
+        self._poll_at = 0.0  # an earlier supervisor may have left groups
         self.forks = forks
         self._state = state_dir
         self._folder = os.path.join(state_dir, "jobs")
@@ -97,14 +97,14 @@ class Spawners:
     @property
     def due(self) -> float:
         """When `look` has something to do, or earlier (seconds since boot)."""
-        return min(self._look_at, self._table.due)
+        return min(self._poll_at, self._table.due)
 
     def take(self, allocation: str, order: dict[str, Any]) -> Spawning:
         """A spawner for this order: an idle one, or a new one that is not ready yet. Raises OSError if none can be
         made."""
         kind = kind_of(order)
         found = self._table.take(kind, allocation, procs.now()) or self._make(kind, allocation)
-        self._look_at = min(self._look_at, found.since + _LOOK)
+        self._poll_at = min(self._poll_at, found.since + _STOPPED_EVERY)
         return found
 
     def release(self, spawning: Spawning) -> None:
@@ -187,14 +187,14 @@ class Spawners:
         every = self._table.all.values()
         return {one.pid for one in every} | self._by_pid.keys() | {self.forks.pid}, any(not one.pid for one in every)
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Give up spawners that were idle for too long, were stopped, or did not get ready in time."""
         if now < self.due:
             return
-        self._look_at = NEVER if self.groups.sweep() else now + _SWEEP
+        self._poll_at = NEVER if self.groups.sweep() else now + _SWEEP
         for spawning in [*self._by_pid.values()]:
             if spawning.taken and not spawning.dead:
-                self._look_at = min(self._look_at, now + _LOOK)
+                self._poll_at = min(self._poll_at, now + _STOPPED_EVERY)
                 if (seen := procs.stat(spawning.pid)) is not None and seen.state in "Tt":
                     self.give_up(spawning, "it was stopped, which only a process of its own user can do")
         for spawning, why in self._table.overdue(now):
@@ -327,7 +327,7 @@ class Spawners:
 
     def _leave_group(self, name: str) -> None:
         self.groups.left(name)
-        self._look_at = min(self._look_at, procs.now())
+        self._poll_at = min(self._poll_at, procs.now())
 
     def _lost(self, spawning: Spawning, why: str) -> None:
         self._log(f"slot {spawning.slot.name}: no spawner could be made ({why})")

@@ -69,7 +69,7 @@ class Pipes:
         self._let_go(key)
         self._close_spawners(key)
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Wake those who open a pipe by its name, as `cat /dev/stdin` does, after its input has ended: the kernel has
         them wait until it is opened for writing once more."""
         if now < self.due:

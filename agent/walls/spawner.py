@@ -80,7 +80,7 @@ _NOTE_LINE = 255
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _SETTLED = 1.0
 """Seconds without a job after which leftovers on disks are removed, too."""
-_INPUT_LOOK = 0.2  # seconds between two looks of an orphaned spawner whether the input of its job has ended
+_INPUT_EVERY = 0.2  # seconds between two looks of an orphaned spawner whether the input of its job has ended
 _LIMITS = tuple(value for name, value in sorted(vars(resource).items()) if name.startswith("RLIMIT_"))
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 """Reset to their defaults for each job."""
@@ -132,7 +132,7 @@ class Spawner:
         poll.register(self._woken, select.POLLIN)
         while self._channel is not None or self._job:
             orphaned = self._input >= 0 and self._channel is None
-            pause = _INPUT_LOOK if orphaned else _SETTLED if self._untidy and not self._job else None
+            pause = _INPUT_EVERY if orphaned else _SETTLED if self._untidy and not self._job else None
             found = poll.poll(None if pause is None else pause * 1000)
             if orphaned and not os.fstat(self._input).st_nlink:  # removed: what is in it is all
                 self._end_input()

@@ -100,9 +100,9 @@ def detect(**options: Any) -> None:
     """Show the resources of this machine, and what it would offer now. Needs no coordinator."""
     invocation = current()
     settings = _settings(invocation, options, "warning")
-    from distributed_grid.agent.main import detect as look
+    from distributed_grid.agent import main
 
-    _show(invocation, *look(settings))
+    _show(invocation, *main.detect(settings))
 
 
 def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -> Any:
@@ -326,7 +326,7 @@ def _place_options(command: Any) -> Any:
 def _where(own: bool, name: str | None, state_dir: str | None) -> tuple[systemd.Installed | None, Path]:
     """The agent's service, if it is one, and its state directory."""
     if not name and not state_dir:
-        found = systemd.look("agent", own)
+        found = systemd.installed("agent", own)
         if found is not None and (place := systemd.state_dir_of(found)) is not None:
             return found, place
     config = current().whole_config({"agent.state_dir": state_dir})

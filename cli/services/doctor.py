@@ -280,17 +280,17 @@ def _versions() -> Iterator[Finding]:
 
 
 def _coordinator(config: Any) -> Iterator[Finding]:
-    from distributed_grid.coordinator.diagnostics import look
+    from distributed_grid.coordinator.diagnostics import run_checks
 
-    yield from look(config.coordinator_state_dir(), config.coordinator.host, config.coordinator.port)
+    yield from run_checks(config.coordinator_state_dir(), config.coordinator.host, config.coordinator.port)
 
 
 def _agent(config: Any, state_dir: Path) -> Iterator[Finding]:
-    from distributed_grid.agent.diagnostics import WallSettings, look
+    from distributed_grid.agent.diagnostics import WallSettings, run_checks
 
     own = config.agent
     asked = WallSettings(state_dir, own.run_as, str(own.walls), own.owners, str(own.trust))
-    yield from look(asked, str(own.gpu_backend), own.cgroup)
+    yield from run_checks(asked, str(own.gpu_backend), own.cgroup)
 
 
 def _linger() -> Iterator[Finding]:

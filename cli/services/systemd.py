@@ -201,7 +201,7 @@ class Change(NamedTuple):
     started: bool
 
 
-def look(kind: str, own: bool) -> Installed | None:
+def installed(kind: str, own: bool) -> Installed | None:
     """The installed service, if there is one; the machine's before one's own, if nobody says which."""
     for one in [Installed(kind, True)] if own else [Installed(kind, False), Installed(kind, True)]:
         if one.path.exists():
@@ -212,7 +212,7 @@ def look(kind: str, own: bool) -> Installed | None:
 
 def find(kind: str, own: bool) -> Installed:
     """The installed service. Raises GridError where there is none."""
-    if (found := look(kind, own)) is not None:
+    if (found := installed(kind, own)) is not None:
         return found
     raise GridError(
         f"no {kind} is installed as a service" + (" of yours" if own else ""),

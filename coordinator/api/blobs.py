@@ -30,8 +30,8 @@ RECENT = 3600.0
 LEAST_BYTES = 4096
 """Minimum that a blob counts, as a file takes on a disk."""
 REMEMBERED = 10_000
-"""Blobs of a user that are remembered before those that count no more are looked for."""
-LOOK_SECONDS = 1.0
+"""Blobs of a user that are remembered before those that count no more are counted_at for."""
+COUNT_SECONDS = 1.0
 """Minimum interval between searches for blobs that count no more, of a user over the quota."""
 
 
@@ -50,7 +50,7 @@ class _Account:
         """Manifests whose blobs all count."""
         self.total = 0
         self.arriving = 0
-        self.looked = float("-inf")
+        self.counted_at = float("-inf")
         self.most = REMEMBERED
 
     @property
@@ -137,8 +137,8 @@ class Quota:
         if account.held <= self.limit and len(account.blobs) <= account.most:
             return
         now = self._clock()
-        if now - account.looked >= LOOK_SECONDS:
-            account.looked = now
+        if now - account.counted_at >= COUNT_SECONDS:
+            account.counted_at = now
             needed = self._needed(user)
             for blob, (_, used) in list(account.blobs.items()):
                 if self._size(blob) is None or (blob not in needed and now - used > RECENT):
@@ -196,7 +196,7 @@ class Uploads:
         self._blobs = blobs
         self._user = user
         self._refuse = refuse
-        self._open: dict[str, _Upload | None] = {}  # None: failed, the rest of it is not looked at
+        self._open: dict[str, _Upload | None] = {}  # None: failed, the rest of it is not counted_at at
 
     async def put(self, part: PutBlob) -> bool:
         """Take a part; whether the blob is complete. Raises GridError once for an upload that cannot go on."""

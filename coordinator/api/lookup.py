@@ -428,12 +428,12 @@ class GroupWatches:
             self._watchers.setdefault(name, []).append(client)
             self._told.setdefault(name, view)
             if self._timer is None:
-                self._look_later()
+                self._send_later()
 
-    def _look_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(EVERY, self._look)
+    def _send_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(EVERY, self._send_updates)
 
-    def _look(self) -> None:
+    def _send_updates(self) -> None:
         self._timer = None
         for name, watchers in list(self._watchers.items()):
             watchers = self._watchers[name] = [one for one in watchers if not one.gone]
@@ -445,4 +445,4 @@ class GroupWatches:
             if view is None or view.ended:
                 del self._watchers[name], self._told[name]
         if self._watchers:
-            self._look_later()
+            self._send_later()

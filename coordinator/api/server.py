@@ -156,7 +156,7 @@ class Server:
         """Begin to take connections of this machine's users. Raises GridError, OSError."""
         ours, self._socket = bind_unix(state_dir), state_dir / SOCKET
         self._listener.take_from(ours)
-        self._memory.look()
+        self._memory.check()
 
     def take_certificate(self) -> None:
         """Use the certificate that is in the folder now for new connections. Raises GridError."""

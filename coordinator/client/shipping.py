@@ -46,7 +46,7 @@ CHUNK = 1 << 20
 _TRIES = 3
 _ASKED_AT_ONCE = 10_000  # blobs in one question
 _SENT_AT_ONCE, _FILES_AT_ONCE = 1 << 20, 8  # bytes of small files, and these, on their way at the same time
-_LOOK_ON = 0.5  # seconds: how much longer a directory over the ceiling is measured, to name what fills it
+_MEASURE_ON = 0.5  # seconds: how much longer a directory over the ceiling is measured, to name what fills it
 _SETTLED = 2.0  # seconds: a file changed more recently may change again within one tick of its time stamp
 _FLAGS = (
     "leave things out with a .gridignore, or use --no-ship (nothing is shipped) or --workdir PATH (a shared directory)"
@@ -477,7 +477,7 @@ class _Walk:
         self._total += entry.size
         self._sizes[name] = entry.size
         if self._count > MOST_ENTRIES or self._total > self._ceiling:
-            self._stop_at = self._stop_at or time.monotonic() + _LOOK_ON
+            self._stop_at = self._stop_at or time.monotonic() + _MEASURE_ON
         if self._stop_at and time.monotonic() > self._stop_at:
             self._refuse()
         return _Found(path or self.root / name, entry)

@@ -89,7 +89,7 @@ QUEUE = 4
 """Frames of a connection that are read ahead of the one being handled."""
 FILES_KEPT = 256
 """File descriptors that are kept back from connections, for store, logs and blobs."""
-LOOK_SECONDS = 0.25
+CHECK_SECONDS = 0.25
 BACKLOG = 4096
 
 
@@ -261,7 +261,7 @@ class Listener:
         self._peers.add(peer)
         self._silent[peer] = time.monotonic()
         self._loop.add_reader(peer.sock.fileno(), self._spoke, peer)
-        self._look_soon()
+        self._check_soon()
 
     def _spoke(self, peer: Incoming) -> None:
         """The first byte has come, or the end."""
@@ -285,13 +285,13 @@ class Listener:
             return
         for peer in self._queue.admit(time.monotonic()):
             peer.task = self._loop.create_task(self._receive(peer))
-        self._look_soon()
+        self._check_soon()
 
-    def _look_soon(self) -> None:
+    def _check_soon(self) -> None:
         if (self._queue.waiting or self._silent) and self._timer is None and self._listening:
-            self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+            self._timer = self._loop.call_later(CHECK_SECONDS, self._check_waiting)
 
-    def _look(self) -> None:
+    def _check_waiting(self) -> None:
         self._timer = None
         now = time.monotonic()
         while self._silent and (first := next(iter(self._silent.items())))[1] <= now - TLS_SECONDS:

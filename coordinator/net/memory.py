@@ -80,10 +80,10 @@ class Memory:
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check now, and again every second."""
         self.close()
-        self._timer = asyncio.get_running_loop().call_later(SECONDS, self.look)
+        self._timer = asyncio.get_running_loop().call_later(SECONDS, self.check)
         self._bytes = self._used()
         before, self.shortage = self.shortage, judge(self._bytes, self.mark, self.shortage)
         if self.shortage is not before:

@@ -38,7 +38,7 @@ IMPORTED, EARLY = 0.5, 0.02
 AT_LEAST, OF_WAITING = 0.002, 1 / 1000
 """Interval between looks for a raylet that is to join (s): at least this, or this part of how long it has been on its
 way. A look takes half a millisecond of CPU, Ray's share included."""
-OF_LOOKING = 4.0
+OF_CHECKING = 4.0
 """Where a raylet is there but not yet as it was lent, all nodes are listed: the interval is this multiple of how long
 that takes."""
 UNSEEN = 6.0
@@ -49,7 +49,7 @@ FIRST_SECONDS = 30.0
 RECENT, TOLD = 10.0, 60.0
 """Seconds after Ray's last answer to any question, and after its last one about the cluster, in which that is not
 repeated for a request. A cluster that has gone since is noticed by the node that is to join it."""
-LOOK_SECONDS = 12.0
+ASK_NODES_SECONDS = 12.0
 """Time-out for Ray's answer to somebody who asks for the status."""
 
 log = get_logger("boosts")
@@ -69,7 +69,7 @@ class Groups:
         """Whether there are groups to look after."""
         return bool(self._there)
 
-    def look(self, live: Iterable[Job], now: float) -> None:
+    def reconcile(self, live: Iterable[Job], now: float) -> None:
         """Reserve and release groups, as these boosts stand at this moment of grid time."""
         wanted = {job.id: job for job in live if is_exclusive(job) and not _ends(job, now)}
         for name, job in wanted.items():
@@ -107,7 +107,7 @@ class Groups:
             await asyncio.sleep(5.0)
             return
         if not _free(self._reserving, name):
-            return  # it may be made a moment from now: once more at the next look
+            return  # it may be made a moment from now: once more at the next check
         self._there.discard(name)
         self._reserving.pop(name, None)
 
@@ -155,7 +155,7 @@ class BoostService:
         self._bridge = bridge
         self._auth = auth
         self._put = put
-        self._looking: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._joining: asyncio.Task[None] | None = None
         self._stirred = asyncio.Event()
         self._warming: asyncio.Task[None] | None = None
@@ -274,7 +274,8 @@ class BoostService:
         if self._bridge is not None:
             try:
                 seen, cluster = await asyncio.gather(
-                    self._bridge.ask("nodes", seconds=LOOK_SECONDS), self._bridge.ask("cluster", seconds=LOOK_SECONDS)
+                    self._bridge.ask("nodes", seconds=ASK_NODES_SECONDS),
+                    self._bridge.ask("cluster", seconds=ASK_NODES_SECONDS),
                 )
                 nodes = tuple(map(ray_node, seen["nodes"]))
             except NoRay as error:
@@ -322,8 +323,8 @@ class BoostService:
         """Look after these boosts too, from now on."""
         self._boosts |= dict.fromkeys(jobs)
         self._stirred.set()
-        if self._bridge is not None and self._boosts and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.create_task(self._look(), name="boosts")
+        if self._bridge is not None and self._boosts and (self._watching is None or self._watching.done()):
+            self._watching = asyncio.create_task(self._watch(), name="boosts")
 
     def stops(self, allocation: str) -> None:
         """The node of this allocation is told to end it: the group of a boost is released now."""
@@ -331,21 +332,21 @@ class BoostService:
         if held is not None and held.job in self._boosts:
             self.stir()
 
-    async def _look(self) -> None:
+    async def _watch(self) -> None:
         """As long as there are boosts: watch whether Ray still shows them, whether starting ones have joined, and the
         groups of exclusive ones."""
-        clock, next_look = asyncio.get_running_loop().time, 0.0
+        clock, next_check = asyncio.get_running_loop().time, 0.0
         while (live := self.live()) or self._groups:
             self._stirred.clear()
-            self._groups.look(live, self._clock())
+            self._groups.reconcile(live, self._clock())
             settled = all(job.state in (State.RUNNING, State.STOPPING) for job in live)
             pause = min(SELDOM, self._groups.rest(live, self._clock())) if settled else SOON
             if self._awaited() and (self._joining is None or self._joining.done()):
                 self._joining = asyncio.create_task(self._join(), name="boosts")
             running = [job for job in self._here() if job.state is State.RUNNING]
-            if running and clock() >= next_look:
+            if running and clock() >= next_check:
                 await self._miss(running)
-                next_look = clock() + SELDOM
+                next_check = clock() + SELDOM
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stirred.wait()
@@ -379,7 +380,7 @@ class BoostService:
             if self._trouble:
                 await asyncio.sleep(SOON)
             else:  # where the bridge did not wait for them, we do
-                await asyncio.sleep(max(wait, OF_LOOKING * (clock() - began)) if differs_yet else 0)
+                await asyncio.sleep(max(wait, OF_CHECKING * (clock() - began)) if differs_yet else 0)
 
     async def _shown(self, what: str, **words: Any) -> dict[str, RayNode] | None:
         """The raylets that Ray shows, by boost; None: there is none of those asked for, or Ray cannot be asked."""
@@ -411,7 +412,7 @@ class BoostService:
 
     async def close(self) -> None:
         """End the bridge."""
-        for task in (self._looking, self._joining, self._warming):
+        for task in (self._watching, self._joining, self._warming):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):

@@ -40,7 +40,7 @@ releases."""
 MAY_WAIT = ("reserve", "runs_on")
 AT_ONCE = 8
 """Other questions that are answered at once."""
-OF_LOOKING = 3.0
+OF_CHECKING = 3.0
 """Minimum interval between looks for a node that is to join, as a multiple of what a look takes."""
 OF_GROUP = re.compile(r"(CPU|GPU|memory)_group_([0-9a-f]+)")
 """Ray's name for the part of a node's resources that a placement group has reserved, all its bundles together."""
@@ -116,7 +116,7 @@ class Cluster:
             now = time.monotonic()
             if now >= end:
                 return None
-            time.sleep(min(end - now, max(pause, OF_LOOKING * (now - began))))
+            time.sleep(min(end - now, max(pause, OF_CHECKING * (now - began))))
 
     def usage(self) -> dict[str, Any]:
         """As `nodes`, and what the groups for the grid's jobs have of each node (`ours`), at the same moment: a group

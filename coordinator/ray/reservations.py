@@ -44,8 +44,8 @@ class RayReservations:
         self._put = put
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._looking: asyncio.Task[None] | None = None
-        self._looked = self._compared = -FRESH - COMPARED
+        self._refreshing: asyncio.Task[None] | None = None
+        self._refreshed = self._compared = -FRESH - COMPARED
         self._unsure = state.policy.by_ray or any(one.ray is not None for one in state.allocations.values())
         """Reservations may differ from the ledger: the coordinator or Ray was away for a while."""
         self._regained: set[str] = set()
@@ -106,13 +106,13 @@ class RayReservations:
 
     def stir(self) -> None:
         """Look at Ray as long as there are jobs, or reservations to correct."""
-        if self._bridge is not None and self._busy() and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.create_task(self._look_on(), name="placing")
+        if self._bridge is not None and self._busy() and (self._refreshing is None or self._refreshing.done()):
+            self._refreshing = asyncio.create_task(self._keep_fresh(), name="placing")
 
     async def fresh(self) -> None:
         """Make sure that the ledger has current figures of Ray, for a request that is placed now or never."""
-        if self._bridge is not None and self._state.policy.by_ray and self._age(self._looked) > FRESH:
-            await self._look()
+        if self._bridge is not None and self._state.policy.by_ray and self._age(self._refreshed) > FRESH:
+            await self._refresh()
 
     def _busy(self) -> bool:
         """Whether there is something to look at. Without placement by Ray, only old reservations are released."""
@@ -121,15 +121,15 @@ class RayReservations:
     def _age(self, since: float) -> float:
         return asyncio.get_running_loop().time() - since
 
-    async def _look_on(self) -> None:
+    async def _keep_fresh(self) -> None:
         while self._busy():
             if self._state.policy.by_ray:
-                await self._look()
+                await self._refresh()
             if not self._trouble and (self._unsure or self._age(self._compared) > COMPARED):
                 await self._compare()
             await asyncio.sleep(SOON if self._state.queue.lines else SELDOM)
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         try:
             told = (await self._ask("usage"))["nodes"]
         except NoRay as error:
@@ -139,7 +139,7 @@ class RayReservations:
         if self._trouble:
             self._trouble = ""
             log.info("ray can be asked again")
-        self._looked = asyncio.get_running_loop().time()
+        self._refreshed = asyncio.get_running_loop().time()
         nodes = self._state.nodes
         found = matched(nodes, told)
         changed = {name: found.get(name) for name, node in nodes.items() if node.ray != found.get(name)}
@@ -196,7 +196,7 @@ class RayReservations:
 
     async def close(self) -> None:
         """Stop asking. Reservations stay, and are found again."""
-        tasks = [*self._tasks, *([self._looking] if self._looking is not None else [])]
+        tasks = [*self._tasks, *([self._refreshing] if self._refreshing is not None else [])]
         for task in tasks:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

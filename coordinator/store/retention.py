@@ -76,7 +76,7 @@ class Retention:
         said = ""
         while not self._stop.is_set():
             try:
-                if removed := self.look():
+                if removed := self.prune():
                     log.info("removed what ended long ago or is too much", jobs=removed)
                 said = ""
             except (sqlite3.Error, OSError) as error:
@@ -85,7 +85,7 @@ class Retention:
                     log.warning("old jobs cannot be removed now", error=said)
             self._stop.wait(CHECK_INTERVAL)
 
-    def look(self) -> int:
+    def prune(self) -> int:
         """Remove the excess in steps; the number of jobs removed."""
         if shutil.disk_usage(self._path.parent).free < SPARE:
             return 0

@@ -98,7 +98,7 @@ def name_process(name: str) -> None:
 
 def process_name(pid: int) -> str:
     """A process's name; empty where there is none, or /proc hides it."""
-    seen = _look(pid)
+    seen = _stat(pid)
     return seen.name if seen is not None else ""
 
 
@@ -171,7 +171,7 @@ def _hold(connection: socket.socket, pid: int, accepted: float) -> int:
         fd = os.pidfd_open(pid)
     except OSError:
         raise PeerRefused(_GONE) from None
-    seen = _look(pid)
+    seen = _stat(pid)
     if seen is not None and seen.start > accepted * _TICKS:
         os.close(fd)
         raise PeerRefused(_GONE)
@@ -198,7 +198,7 @@ def _in_another_namespace(pid: int) -> bool:
         raise PeerRefused(_GONE) from None
 
 
-def _look(pid: int) -> _Seen | None:
+def _stat(pid: int) -> _Seen | None:
     text = _read(f"/proc/{pid}/stat").decode(errors="replace")
     if not text:
         return None
@@ -219,15 +219,15 @@ def _read(path: str) -> bytes:
 
 
 def _ancestors(pid: int) -> Iterator[tuple[int, str]]:
-    child, seen = pid, _look(pid)
+    child, seen = pid, _stat(pid)
     for _ in range(_DEPTH):
         if seen is None or seen.parent == 0:
             if seen is None and not _exists(child):
                 raise _Changed
             return
-        parent = _look(seen.parent)
+        parent = _stat(seen.parent)
         # Still its parent: so it has not ended, and what was read was about it.
-        if _look(child) != seen:
+        if _stat(child) != seen:
             raise _Changed
         yield seen.parent, parent.name if parent is not None else ""
         child, seen = seen.parent, parent

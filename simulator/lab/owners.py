@@ -100,7 +100,7 @@ class OwnersOfMachines:
             self._hosts.append(_Host(number, machine, self.limits, changes))
         self._changes = [(*next(host.changes), host.number) for host in self._hosts]
         heapify(self._changes)
-        self._looks: list[tuple[float, int]] = []
+        self._checks: list[tuple[float, int]] = []
         self._where: dict[int, int] = {}
         self._used = 0.0
         for host in self._hosts:  # idle before the first moment
@@ -115,7 +115,7 @@ class OwnersOfMachines:
     def next(self) -> float:
         """When one of them does something."""
         change = self._changes[0][0] if self._changes else math.inf
-        return min(change, self._looks[0][0]) if self._looks else change
+        return min(change, self._checks[0][0]) if self._checks else change
 
     def step(self, world: World, now: float) -> None:
         """Changes of use, and looks that are due."""
@@ -132,11 +132,11 @@ class OwnersOfMachines:
                 host.key = host.judged()
                 due.add(number)
                 for after in (self.limits.owner_after, self.limits.offer_after, self.limits.owner_quiet):
-                    heappush(self._looks, (now + after + SLACK, number))
-        while self._looks and self._looks[0][0] <= now:
-            due.add(heappop(self._looks)[1])
+                    heappush(self._checks, (now + after + SLACK, number))
+        while self._checks and self._checks[0][0] <= now:
+            due.add(heappop(self._checks)[1])
         for number in sorted(due):
-            self._look(world, self._hosts[number], now)
+            self._observe(world, self._hosts[number], now)
 
     def began(self, world: World, job: int) -> None:
         """An attempt began: its cores have names now."""
@@ -160,7 +160,7 @@ class OwnersOfMachines:
         if host.used:
             self._lend(world, host, world.now)
 
-    def _look(self, world: World, host: _Host, now: float) -> None:
+    def _observe(self, world: World, host: _Host, now: float) -> None:
         """A sample for the agent: its orders, and what it lends from now on."""
         sample = host.sample(now)
         jobs = [RunningJob(one, world.running[int(one.allocation)].began) for one in host.holdings()]
@@ -181,7 +181,7 @@ class OwnersOfMachines:
             else:
                 world.recall(job, order.why)
         if any(world.running[job].frozen >= 0 for job in host.held):
-            heappush(self._looks, (now + CHECKED, host.number))
+            heappush(self._checks, (now + CHECKED, host.number))
         self._lend(world, host, now)
 
     def _lend(self, world: World, host: _Host, now: float) -> None:

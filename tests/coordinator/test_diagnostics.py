@@ -12,13 +12,13 @@ from distributed_grid.runtime.health import Level
 
 def test_where_no_coordinator_was_ever_there_is_nothing_to_say(tmp_path: Path) -> None:
     assert not diagnostics.is_master(tmp_path)
-    assert list(diagnostics.look(tmp_path, "127.0.0.1", 0)) == []
+    assert list(diagnostics.run_checks(tmp_path, "127.0.0.1", 0)) == []
 
 
 def test_a_coordinator_that_does_not_run_is_an_error_and_so_is_a_port_that_is_taken(tmp_path: Path) -> None:
     Store(tmp_path / STORE).close()
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        found = {one.check: one for one in diagnostics.look(tmp_path, "127.0.0.1", taken.getsockname()[1])}
+        found = {one.check: one for one in diagnostics.run_checks(tmp_path, "127.0.0.1", taken.getsockname()[1])}
     assert found["coordinator"].level is found["port"].level is Level.ERROR
     assert "store" not in found, "of a store that is whole nothing is said"
 

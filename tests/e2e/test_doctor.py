@@ -110,13 +110,13 @@ def test_services_that_do_not_run_and_a_port_that_is_taken_are_errors(grid: Grid
     shutil.copytree(grid.home / "lab1" / "identity", tmp_path / "a" / "identity")
     (tmp_path / "c" / "pki").mkdir(parents=True)
     settings = agent_doctoring.WallSettings(tmp_path / "a")
-    found = {one.check: one for one in agent_doctoring.look(settings, "none", "none")}
+    found = {one.check: one for one in agent_doctoring.run_checks(settings, "none", "none")}
     assert found["agent"].level is Level.ERROR and "grid agent run" in found["agent"].remedy
     if os.geteuid() == 0:
         assert found["walls"].level is Level.WARNING and "walls none" in found["walls"].what
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        found = {one.check: one for one in coordinator_doctoring.look(tmp_path / "c", "127.0.0.1", port)}
+        found = {one.check: one for one in coordinator_doctoring.run_checks(tmp_path / "c", "127.0.0.1", port)}
     assert (found["coordinator"].level, found["port"].level) == (Level.ERROR, Level.ERROR)
     assert f":{port}" in found["port"].remedy
 

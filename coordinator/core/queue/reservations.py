@@ -21,9 +21,9 @@ from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.resources import MILLI, Resources
 
-LOOKED = 64
+COMPARED_MOST = 64
 """Maximum number of nodes compared for a reservation; of more, those with the most capacity free."""
-LOOK_SECONDS = 0.001
+COMPARE_SECONDS = 0.001
 """Pause before the next search, for each node that was compared: bounds the cost of searching."""
 FEW = 16
 """A search of no more nodes than this needs no pause."""
@@ -209,13 +209,13 @@ def keep_for(state: GridState, kept: Reservations, line: Line, least: Resources,
         for rank, (_, at, _, node, after) in enumerate(sorted(plans)[:many]):
             member = f"{state.jobs[job].group}_{rank}" if request.gang else job
             others[member] = Reservation(job, node, at, after, now, now)
-    again = now + len(names) * LOOK_SECONDS if len(names) > FEW else kept.look_again
+    again = now + len(names) * COMPARE_SECONDS if len(names) > FEW else kept.look_again
     return Reservations(by_job=others if found else kept.by_job, look_again=again, left=kept.left)
 
 
 def _nearest(state: GridState, request: Request) -> list[str]:
     """The nodes to compare: all of a small grid, else those where the largest part of the request is free."""
-    if len(state.index) <= LOOKED:
+    if len(state.index) <= COMPARED_MOST:
         return [name for name, node in state.nodes.items() if name in state.index and able(node, request)]
     wanted, found = request.resources, dict[str, None]()
     user = state.index.whose(request.user)
@@ -225,10 +225,10 @@ def _nearest(state: GridState, request: Request) -> list[str]:
         less = Resources(
             wanted.cpu * part // of, wanted.memory * part // of, gpu // MILLI * MILLI if gpu > MILLI else gpu
         )
-        for name in state.index.search(less, LOOKED, whose):
+        for name in state.index.search(less, COMPARED_MOST, whose):
             if able(state.nodes[name], request):
                 found[name] = None
-            if len(found) >= LOOKED:
+            if len(found) >= COMPARED_MOST:
                 return list(found)
     return list(found)
 

@@ -132,10 +132,10 @@ async def test_a_job_that_finds_the_disk_full_first_is_declined_and_not_failed(
 async def test_trouble_is_told_once_and_its_end_too(tmp_path: Path) -> None:
     told: list[str] = []
     one = Disk(tmp_path / "gone", lambda: told.append(one.trouble))
-    await one.look()
-    await one.look()
+    await one.check()
+    await one.check()
     (tmp_path / "gone").mkdir()
-    await one.look()
+    await one.check()
     assert told == [f"disk failing: No such file or directory in {tmp_path / 'gone'}", ""]
     assert one.failed(OSError(errno.EIO, "Input/output error")).startswith("disk failing: Input/output error")
     assert not os.listdir(tmp_path / "gone")

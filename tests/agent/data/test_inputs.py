@@ -179,11 +179,11 @@ async def test_an_input_that_its_sender_cuts_ends_the_job_and_is_not_closed(node
 async def test_a_sender_that_is_not_heard_of_loses_the_job_its_input(node: Node) -> None:
     await node.put(0, b"abc")
     node.now += PATIENCE + 1
-    node.inputs.look(connected=False)  # it could not reach us
-    node.inputs.look(connected=True)
+    node.inputs.poll(connected=False)  # it could not reach us
+    node.inputs.poll(connected=True)
     assert not node.stops
     node.now += PATIENCE + 1
-    node.inputs.look(connected=True)
+    node.inputs.poll(connected=True)
     assert [stop.cause for stop in node.stops] == [Cause.INPUT_LOST]
 
 
@@ -191,7 +191,7 @@ async def test_an_input_that_is_all_here_needs_no_sender(node: Node) -> None:
     fcntl.fcntl(node.holder, 1031, 1 << 12)
     await node.put(0, b"x" * (2 << 12), end=True)
     node.now += PATIENCE + 1
-    node.inputs.look(connected=True)
+    node.inputs.poll(connected=True)
     assert not node.stops
 
 

@@ -164,7 +164,7 @@ def test_a_job_that_the_kernel_took_a_part_of_had_all_of_its_limit(
     monkeypatch.setattr(limits._cgroups, "refused", lambda _: Refused(oom_kills=1))
     monkeypatch.setattr(limits, "_end", lambda _, cause, text, grace: ends.append((cause, text)))
     limits.watch(job, procs.now())
-    limits.look(procs.now() + 60.0)
+    limits.poll(procs.now() + 60.0)
     assert ends == [("out-of-memory", "used more memory than its limit of 100M (peak 100M)")]
 
 

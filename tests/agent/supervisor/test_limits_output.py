@@ -38,7 +38,7 @@ def test_quiet_streams_are_looked_at_some_ten_times_a_second_and_many_at_once(tm
     looks = 0
     while outputs.due < 110.0:
         looks += 1
-        outputs.look(outputs.due)
+        outputs.poll(outputs.due)
     assert 80 < looks < 250
 
 
@@ -56,7 +56,7 @@ def test_a_stream_that_grows_fast_is_looked_at_before_it_takes_half_as_much_agai
         with path.open("ab") as file:
             file.write(b"x" * (int(now * speed) - path.stat().st_size))
         most = max(most, on_disk(path))
-        outputs.look(now)
+        outputs.poll(now)
     assert limit < most <= 1.5 * limit
     assert on_disk(path) <= 1.5 * limit
 
@@ -65,7 +65,7 @@ def test_what_a_job_wrote_last_is_cut_when_it_leaves(tmp_path: Path) -> None:
     outputs = Outputs(str(tmp_path), 4 * MIB, print)
     path = job(tmp_path, 0)
     outputs.watch(Job("j"), 0.0)
-    outputs.look(outputs.due)
+    outputs.poll(outputs.due)
     job(tmp_path, 20 * MIB)
     outputs.leave("j")
     assert on_disk(path) <= 4 * MIB
@@ -90,11 +90,11 @@ def test_what_cannot_be_cut_is_told_once_and_tried_again_without_haste(
         patch.setattr(limits, "_cut", full)
         outputs.watch(Job("j"), 0.0)
         while outputs.due < 10.0:
-            outputs.look(outputs.due)
+            outputs.poll(outputs.due)
     assert said == [f"{path} takes more than {4 * MIB} bytes and cannot be cut (No space left on device)"]
     assert 9 <= len(tries) <= 21
     while outputs.due < 12.0:
-        outputs.look(outputs.due)
+        outputs.poll(outputs.due)
     assert on_disk(path) <= 4 * MIB
 
 
@@ -137,7 +137,7 @@ def test_only_the_file_that_was_made_at_the_start_is_ever_cut(tmp_path: Path, wh
             path.hardlink_to(other)
         case "another file":
             job(tmp_path, 20 * MIB)
-    outputs.look(outputs.due)
+    outputs.poll(outputs.due)
     outputs.leave("j")
     assert other.read_bytes() == b"x" * 20 * MIB
     assert not (tmp_path / "j" / "stdout.gap").exists()
@@ -210,7 +210,7 @@ class Reading:
 
     def passes(self, seconds: float) -> None:
         self.now += seconds
-        self.outputs.look(self.now)
+        self.outputs.poll(self.now)
 
     def reads(self, offset: int, who: str = "ann") -> None:
         self.outputs.read("j", who, "stdout", offset, self.now)
@@ -324,9 +324,9 @@ def test_the_next_supervisor_expects_the_reader_again(tmp_path: Path) -> None:
     following = Outputs(str(tmp_path), 4 * MIB, scene.log.append, scene._freeze, scene._thaw)
     scene.job.adopted = True
     following.watch(scene.job, scene.now)
-    following.look(scene.now + 1.1)
+    following.poll(scene.now + 1.1)
     assert scene.waits and not scene.note()
-    following.look(scene.now + READER_SECONDS)
+    following.poll(scene.now + READER_SECONDS)
     assert not scene.waits and scene.note()
     assert following.due < NEVER
 

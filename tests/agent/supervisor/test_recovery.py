@@ -54,16 +54,16 @@ def test_what_is_no_id_is_no_allocation() -> None:
 
 def test_it_is_looked_only_while_it_is_not_known_what_ran(tmp_path: Path) -> None:
     survivors, book = scene(tmp_path, unknown=False)
-    assert survivors.due == NEVER and not survivors.look(100.0)
+    assert survivors.due == NEVER and not survivors.poll(100.0)
     book.unknown = True
-    assert survivors.due == 0.0 and not survivors.look(100.0)
+    assert survivors.due == 0.0 and not survivors.poll(100.0)
     assert survivors.due > 100.0
 
 
 def test_finding_nothing_proves_it_only_where_all_would_be_found(tmp_path: Path) -> None:
     survivors, _ = scene(tmp_path)
-    assert not survivors.look(100.0)
+    assert not survivors.poll(100.0)
     survivors, _ = scene(tmp_path, sure=True)
-    assert survivors.look(200.0)
+    assert survivors.poll(200.0)
     group(tmp_path, ONE, 2**22 + 1)  # a pid that nobody has
-    assert not survivors.look(300.0)
+    assert not survivors.poll(300.0)

@@ -303,7 +303,7 @@ class Counter:
         self.process.kill()
         self.process.wait()
         self.freezer.forget(self.job)
-        until(lambda: self.freezer.look(procs.now()) or self.freezer.due == NEVER, "its group is gone")
+        until(lambda: self.freezer.poll(procs.now()) or self.freezer.due == NEVER, "its group is gone")
 
 
 @pytest.fixture

@@ -47,16 +47,16 @@ async def test_in_strain_jobs_are_refused_at_the_mark_only_and_the_reason_is_sai
     used, shed = [900 << 20], []
     memory = Memory(1000 << 20, lambda: used[0])
     memory.shed = lambda: shed.append(memory.shortage)
-    memory.look()
+    memory.check()
     memory.refuse()
     assert memory.words() == "viewers are turned away: the coordinator uses 900 MiB of the 1000 it may have"
     used[0] = 1001 << 20
-    memory.look()
+    memory.check()
     with pytest.raises(Busy) as refused:
         memory.refuse()
     assert "try again" in refused.value.hint and "1001 MiB" in refused.value.why
     used[0] = 1 << 20
-    memory.look()
+    memory.check()
     memory.refuse()
     assert memory.words() == "" and {Shortage.SHED, Shortage.REFUSE} <= set(shed)
     memory.close()
@@ -72,7 +72,7 @@ async def test_at_the_mark_new_jobs_are_refused_results_are_taken_and_status_say
         (seen,) = grid.server._clients.connections(Role.OPERATOR, "eve")
         grid.server._clients._connections[(Role.VIEWER, "eve")] = {seen}  # without an authority nobody is one
         grid.server._memory.mark = 1 << 20
-        grid.server._memory.look()
+        grid.server._memory.check()
         await viewer.gone()
         refused = await ann.ask(Submit(501, (job("true"),), False))
         assert isinstance(refused, Failed) and refused.code == "busy" and "try again" in refused.hint
@@ -83,7 +83,7 @@ async def test_at_the_mark_new_jobs_are_refused_results_are_taken_and_status_say
         view = await ann.ended(name)
         assert view.state is State.ENDED and view.outcome is not None and view.outcome.code == 0
         grid.server._memory.mark = 1 << 40
-        grid.server._memory.look()
+        grid.server._memory.check()
         assert (await ann.ask(Submit(504, (job("true"),), False))).jobs
         for end in (ann, worker):
             await end.close()

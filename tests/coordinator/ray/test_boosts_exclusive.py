@@ -43,7 +43,7 @@ def boost(name: str = "j-a", exclusive: bool = True, state: State = State.STARTI
 
 
 async def looked(groups: Groups, *jobs: Job, now: float = 6.0) -> None:
-    groups.look(jobs, now)
+    groups.reconcile(jobs, now)
     for _ in range(5):
         await asyncio.sleep(0)
 

@@ -64,14 +64,14 @@ def left(store: Store) -> list[int]:
 
 def test_what_ended_longer_ago_than_the_days_goes(store: Store) -> None:
     keep(store, *(a_job(n, n * DAY) for n in range(1, 7)))
-    assert retention(store, Keep(days=3.5)).look() == 3
+    assert retention(store, Keep(days=3.5)).prune() == 3
     assert left(store) == [1, 2, 3]
-    assert retention(store, Keep(days=3.5)).look() == 0
+    assert retention(store, Keep(days=3.5)).prune() == 0
 
 
 def test_of_too_many_the_newest_ends_are_kept(store: Store) -> None:
     keep(store, *(a_job(n, n * DAY) for n in range(1, 7)))
-    assert retention(store, Keep(days=1e9, jobs=4)).look() == 2
+    assert retention(store, Keep(days=1e9, jobs=4)).prune() == 2
     assert left(store) == [1, 2, 3, 4]
 
 
@@ -80,7 +80,7 @@ def test_of_too_much_the_oldest_goes_until_it_fits_and_its_room_is_used_again(st
     store._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     size = store._path.stat().st_size
     keeper = retention(store, Keep(days=1e9, size=size // 2))
-    while keeper.look():
+    while keeper.prune():
         pass
     kept = left(store)
     assert kept == list(range(1, len(kept) + 1)) and 100 < len(kept) < 250
@@ -92,18 +92,18 @@ def test_of_too_much_the_oldest_goes_until_it_fits_and_its_room_is_used_again(st
 @pytest.mark.parametrize("nothing", [Keep(days=0), Keep(jobs=0), Keep(days=1e9, size=0)])
 def test_each_bound_may_be_nothing(store: Store, nothing: Keep) -> None:
     keep(store, *(a_job(n, n * DAY) for n in range(1, 7)))
-    assert retention(store, nothing).look() == 6
+    assert retention(store, nothing).prune() == 6
 
 
 def test_what_lives_never_goes(store: Store) -> None:
     keep(store, a_job(1, -1), a_job(2, 2 * MIN_RETENTION))
-    assert retention(store, Keep(days=0, jobs=0, size=0)).look() == 1
+    assert retention(store, Keep(days=0, jobs=0, size=0)).prune() == 1
     assert left(store) == [1]
 
 
 def test_what_ended_a_moment_ago_stays_whatever_the_bounds_are(store: Store) -> None:
     keep(store, a_job(1, MIN_RETENTION - 1), a_job(2, MIN_RETENTION + 1))
-    assert retention(store, Keep(days=0, jobs=0, size=0)).look() == 1
+    assert retention(store, Keep(days=0, jobs=0, size=0)).prune() == 1
     assert left(store) == [1]
 
 
@@ -117,7 +117,7 @@ def test_attempts_and_the_key_of_a_removed_job_go_with_it(store: Store) -> None:
     keep(store, old, young)
     store.commit(store.snapshot([RecordAllocation(one) for one in past], NOW))
     assert store.known("ann", ["k1", "k10"]) == {"k1": old.id, "k10": young.id}
-    assert retention(store, Keep()).look() == 1
+    assert retention(store, Keep()).prune() == 1
     assert [store.past(one.id) is not None for one in past] == [False, False, True, True]
     assert store.known("ann", ["k1", "k10"]) == {"k10": young.id}
 
@@ -136,7 +136,7 @@ def test_it_goes_in_steps_that_hold_the_store_for_10_ms_and_leaves_it_to_others_
         steps.append((seconds, len(left(store))))
 
     monkeypatch.setattr(keeper._stop, "wait", wait)
-    assert keeper.look() == count
+    assert keeper.prune() == count
     counts = [count, *(there for _, there in steps)]
     sizes = [before - after for before, after in zip(counts, counts[1:], strict=False)]
     assert (sizes[0], sizes[-1]) == (50, last)
@@ -148,7 +148,7 @@ def test_it_stops_at_once_when_it_is_told_to(store: Store) -> None:
     keep(store, *(a_job(n, 40 * DAY) for n in range(1, 200)))
     keeper = retention(store, Keep())
     keeper.close()
-    assert keeper.look() == 0 and len(left(store)) == 199
+    assert keeper.prune() == 0 and len(left(store)) == 199
 
 
 def test_by_itself_it_removes_in_the_background_while_others_write(store: Store) -> None:
@@ -170,15 +170,15 @@ def test_on_a_disk_that_is_nearly_full_nothing_is_removed(store: Store, monkeypa
     full = shutil.disk_usage("/")._replace(free=store_retention.SPARE - 1)
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda path: full)
-        assert retention(store, Keep()).look() == 0
-    assert retention(store, Keep()).look() == 1
+        assert retention(store, Keep()).prune() == 0
+    assert retention(store, Keep()).prune() == 1
 
 
 def test_a_wall_clock_that_jumps_makes_nothing_older(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ages are grid time, which the driver's clock tells; here the machine's clock is a year ahead meanwhile."""
     keep(store, a_job(1, 29 * DAY))
     monkeypatch.setattr(time, "time", lambda: NOW + 366 * DAY)
-    assert retention(store, Keep()).look() == 0
+    assert retention(store, Keep()).prune() == 0
 
 
 def test_a_coordinator_keeps_what_its_configuration_says(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_nodes_not_seen_for_long_are_forgotten_unless_a_job_is_on_them_or_someth
     drained, free = NodeOrders(drain=Drain(since=NOW)), NodeOrders()
     ordered = [RecordOrders("n4", drained), RecordOrders("n5", drained), RecordOrders("n5", free)]
     store.commit(store.snapshot([*nodes, *ordered, RecordJob(runs, new=True), RecordAllocation(on)], NOW - 40 * DAY))
-    retention(store, LIMITLESS, connected=lambda: ["n2"]).look()  # all this time n2 was connected
+    retention(store, LIMITLESS, connected=lambda: ["n2"]).prune()  # all this time n2 was connected
     store.close()
     store = Store(tmp_path / "grid.db")
     store.forget_nodes(NOW - 31 * DAY)

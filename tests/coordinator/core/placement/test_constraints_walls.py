@@ -135,7 +135,7 @@ def test_what_others_gave_way_for_is_not_granted_where_the_node_lost_its_walls_m
 
 
 def test_a_node_is_kept_for_who_waits_only_where_it_runs_the_users_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reservations, "LOOKED", 1)
+    monkeypatch.setattr(reservations, "COMPARED_MOST", 1)
     ledger = grid(node("n1"), node("n2", "user"), policy=PATIENT)
     for name, user in (("n1", "ann"), ("n2", "bob")):
         asked_for = asked(only=[name])
