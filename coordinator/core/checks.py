@@ -175,6 +175,6 @@ def _check_node(state: GridState, node: Node) -> None:
     for uuid, milli in room.gpus.items():
         held = gpus.get(uuid, 0)
         assert milli <= MILLI - held, f"{milli} of {uuid} of {name} is room, {held} is held"
-    kept = (list(room.free), room.whole_gpus, dict(room.parts), dict(room.gpu_parts))
+    kept = (list(room.free), room.whole, room.whole_gpus, dict(room.parts), dict(room.gpu_parts))
     room.count()
-    assert kept == (room.free, room.whole_gpus, room.parts, room.gpu_parts), f"the counts of {name} are off"
+    assert kept == (room.free, room.whole, room.whole_gpus, room.parts, room.gpu_parts), f"the counts of {name} are off"

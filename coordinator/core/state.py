@@ -43,7 +43,7 @@ from distributed_grid.coordinator.core.placement.catalogue import Catalogue
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue.chains import Chains
 from distributed_grid.coordinator.core.queue.fairness import Shares
-from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservation, Reservations, Waiters, key_of
+from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservations, Waiters, key_of
 from distributed_grid.coordinator.core.queue.quotas import Quotas
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import After, Cause, Priority, Reason, Request, State, Step, has_failed
@@ -174,8 +174,6 @@ class GridState:
         self.quotas = Quotas(policy.rights)
         self.reservations = Reservations()
         """Nodes reserved against starvation."""
-        self.rooms_then: dict[int, tuple[Reservation, Room]] = {}
-        """Cache: what is free when a reservation's job can start; by its identity, cleared when any room changes."""
         self.index = Catalogue(self.nodes, self.jobs)
         self.meetings: dict[tuple[str, int], str] = {}
         """Rendezvous address and port of each running gang."""
@@ -420,7 +418,6 @@ class GridState:
         self._charge(job, allocation)
         assert node.room is not None
         node.room.take(placement.grant)
-        self.rooms_then.clear()
         self._placed(job, node)
         self.index.put(placement.node, node.facts.priority, node.room)
         return allocation
@@ -495,7 +492,6 @@ class GridState:
             del node.counting[ended.id]
             node.counting[allocation.id] = None
         self.chains.take_over(ended.id, allocation.id)
-        self.rooms_then.clear()
         job, allocation.granted = self.jobs[allocation.job], self.now
         job.active.predecessor = ""
         self._charge(job, allocation)
@@ -547,7 +543,6 @@ class GridState:
 
     def give_back(self, node: Node, name: str, grant: Grant) -> None:
         """Return the grant of an allocation to the free capacity of its node."""
-        self.rooms_then.clear()
         if name in node.counting:
             del node.counting[name]
         elif node.room is not None:
@@ -585,7 +580,6 @@ class GridState:
     def refresh(self, node: Node, grown: bool = True) -> None:
         """Update the index after a change of a node's room or state."""
         name = node.facts.name
-        self.rooms_then.clear()
         if node.usable:
             assert node.room is not None
             self.index.put(name, node.facts.priority, node.room)

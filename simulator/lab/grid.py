@@ -125,6 +125,7 @@ class Grid:
 
     def decide(self, now: float) -> Decision:
         """Settle, and read who is launched and who is stopped."""
+        self.ledger.state.deadlines.disarm("reasons", "")  # nobody reads here why jobs wait
         self._out += self.ledger.settle(EPOCH + now)
         starts, evicted = self._followed, list[int]()
         self._followed = []

@@ -1,4 +1,5 @@
-"""The free capacity of one node: its newest offer, less the grants that the offer does not count.
+"""The free capacity of one node: its newest offer, less the grants that the offer does not count; and what will be free
+of it.
 
 Updates are incremental, so a grant costs the devices that it has and not those of the node. Amounts may go below zero:
 an offer made before a grant arrived can be smaller than what is held, which leaves a debt.
@@ -14,20 +15,16 @@ from distributed_grid.protocol.placement import Constraints, same_model
 from distributed_grid.protocol.resources import MILLI, GpuShare, Grant, Resources
 
 
-class Room(msgspec.Struct, kw_only=True, gc=False):
-    """Spare milli-cores by core (in the offer's order, idlest first), bytes, and milli-GPUs by UUID.
+class Free(msgspec.Struct, kw_only=True, gc=False):
+    """What is free of a node, as far as a request is compared with it: the number of unused cores (`whole`), the spare
+    parts of shared ones (milli-cores), bytes, and milli-GPUs by UUID.
 
-    `free` has the unused cores, by their place in that order, ascending; `parts` the spare parts of shared cores.
-    `whole_gpus` and `gpu_parts` are the same for GPUs, and `gpu_memory` the free bytes of each. Devices in `closed`
-    are in back-off and cannot be granted.
-
-    `_numa` and `_gpu_numa`: NUMA nodes of cores and GPUs, if there are several and they are known.
+    `whole_gpus` and `gpu_parts` are the same for GPUs as `whole` and `parts`, and `gpu_memory` the free bytes of each.
+    Devices in `closed` are in back-off and cannot be granted.
     """
 
-    virtual: bool
     closed: frozenset[str]
-    cores: dict[int, int] = {}
-    free: list[int] = []
+    whole: int = 0
     parts: dict[int, int] = {}
     memory: int = 0
     gpus: dict[str, int] = {}
@@ -35,149 +32,6 @@ class Room(msgspec.Struct, kw_only=True, gc=False):
     gpu_parts: dict[str, int] = {}
     gpu_memory: dict[str, int] = {}
     offers: dict[str, GpuOffer] = {}
-    _order: list[int] = []
-    _places: dict[int, int] = {}
-    _numa: dict[int, int] = {}
-    _gpu_numa: dict[str, int] = {}
-
-    @classmethod
-    def of(cls, facts: NodeFacts, offer: Offer, closed: frozenset[str] = frozenset()) -> "Room":
-        """The room of an offer, without devices that the node's facts do not have."""
-        self = cls(virtual=facts.virtual, closed=closed)
-        if sum(map(bool, facts.numa)) > 1:
-            self._numa = {core: number for number, cores in enumerate(facts.numa) for core in cores}
-            self._gpu_numa = {gpu.uuid: gpu.numa for gpu in facts.gpus if gpu.numa >= 0}
-        real_cores = frozenset(facts.cores)
-        # A GPU that is not in the offer, since a job has it, may come back with that job's end.
-        self.offers = {g.uuid: GpuOffer(g.uuid, g.index, g.model, g.memory, g.memory) for g in facts.gpus}
-        for core in offer.cores:
-            if core in real_cores:
-                self.cores[core] = MILLI
-        for core, milli in offer.shares.items():
-            if core in real_cores and core not in self.cores:
-                self.cores[core] = min(milli, MILLI)
-        for gpu in offer.gpus:
-            if gpu.uuid in self.offers:
-                self.gpus[gpu.uuid] = min(gpu.milli, MILLI)
-                self.offers[gpu.uuid] = gpu
-                self.gpu_memory[gpu.uuid] = gpu.memory_free
-        self.memory = min(offer.memory, facts.memory)
-        self.count()
-        return self
-
-    def count(self) -> None:
-        """Recompute what is whole and what is shared, after amounts were set one by one."""
-        self.parts = {c: m for c, m in self.cores.items() if 0 < m < MILLI and str(c) not in self.closed}
-        self.gpu_parts = {u: m for u, m in self.gpus.items() if 0 < m < MILLI and u not in self.closed}
-        self._order = list(self.cores)
-        self._places = {core: place for place, core in enumerate(self._order)}
-        self.free = [self._places[core] for core in self.free_cores()]
-        self.whole_gpus = sum(1 for u, m in self.gpus.items() if m == MILLI and u not in self.closed)
-
-    @property
-    def whole(self) -> int:
-        """Number of unused cores."""
-        return len(self.free)
-
-    def cap(self, held: Iterable[Grant]) -> None:
-        """Limit each device to what its holders leave, whatever the offer says."""
-        cores: dict[int, int] = {}
-        gpus: dict[str, int] = {}
-        reserved: dict[str, int] = {}
-        for grant in held:
-            for core in grant.cores:
-                cores[core] = MILLI
-            if grant.shared_core >= 0:
-                cores[grant.shared_core] = cores.get(grant.shared_core, 0) + grant.shared_milli
-            for gpu in grant.gpus:
-                gpus[gpu.uuid] = gpus.get(gpu.uuid, 0) + gpu.milli
-                reserved[gpu.uuid] = reserved.get(gpu.uuid, 0) + gpu.reserved(self._memory_of(gpu.uuid))
-        for core, milli in cores.items():
-            if self.cores.get(core, 0) > MILLI - milli:
-                self.cores[core] = MILLI - milli
-        for uuid, milli in gpus.items():
-            if self.gpus.get(uuid, 0) > MILLI - milli:
-                self.gpus[uuid] = MILLI - milli
-            left = self._memory_of(uuid) - reserved[uuid]
-            if self.gpu_memory.get(uuid, 0) > left:
-                self.gpu_memory[uuid] = left
-        self.count()
-
-    def _memory_of(self, uuid: str) -> int:
-        known = self.offers.get(uuid)
-        return known.memory if known is not None else 0
-
-    def copy(self) -> "Room":
-        """A copy for trials."""
-        other = msgspec.structs.replace(self)
-        for name in _AMOUNTS:
-            setattr(other, name, getattr(self, name).copy())
-        return other
-
-    def covers(self, grant: Grant) -> bool:
-        """Whether exactly these cores and GPUs, and this memory, are free."""
-        if grant.memory > self.free_memory or not self.closed.isdisjoint(map(str, (*grant.cores, grant.shared_core))):
-            return False
-        if any(self.cores.get(core) != MILLI for core in grant.cores):
-            return False
-        if grant.shared_core >= 0 and self.cores.get(grant.shared_core, 0) < grant.shared_milli:
-            return False
-        return all(
-            self.gpus.get(gpu.uuid, 0) >= gpu.milli
-            and gpu.uuid not in self.closed
-            and self.gpu_memory.get(gpu.uuid, 0) >= gpu.memory
-            for gpu in grant.gpus
-        )
-
-    def take(self, grant: Grant) -> None:
-        """Subtract a grant."""
-        self._change(grant, -1)
-
-    def give(self, grant: Grant) -> None:
-        """Add a grant."""
-        self._change(grant, 1)
-
-    def _change(self, grant: Grant, sign: int) -> None:
-        for core in grant.cores:
-            self._change_core(core, sign * MILLI)
-        if grant.shared_core >= 0:
-            self._change_core(grant.shared_core, sign * grant.shared_milli)
-        self.memory += sign * grant.memory
-        for gpu in grant.gpus:
-            self._change_gpu(gpu.uuid, sign * gpu.milli)
-            memory = self.gpu_memory.get(gpu.uuid, 0)
-            self.gpu_memory[gpu.uuid] = memory + sign * gpu.reserved(self._memory_of(gpu.uuid))
-
-    def _change_core(self, core: int, by: int) -> None:
-        old = self.cores.get(core, 0)
-        new = self.cores[core] = old + by
-        if core not in self._places:  # it was not in the offer, since a job had it
-            self._places[core] = len(self._order)
-            self._order.append(core)
-        if self.closed and str(core) in self.closed:
-            return
-        if old == MILLI:
-            del self.free[bisect_left(self.free, self._places[core])]
-        elif 0 < old < MILLI:
-            del self.parts[core]
-        if new == MILLI:
-            insort(self.free, self._places[core])
-        elif 0 < new < MILLI:
-            self.parts[core] = new
-
-    def _change_gpu(self, uuid: str, by: int) -> None:
-        old = self.gpus.get(uuid, 0)
-        new = self.gpus[uuid] = old + by
-        if uuid in self.closed:
-            return
-        if old == MILLI:
-            self.whole_gpus -= 1
-        elif 0 < old < MILLI:
-            del self.gpu_parts[uuid]
-        if new == MILLI:
-            self.whole_gpus += 1
-        elif 0 < new < MILLI:
-            self.gpu_parts[uuid] = new
 
     def lacks(self, wanted: Resources, need: Constraints | None = None) -> str:
         """The first kind of which there is too little for this (gpu, cpu or memory), of GPUs as they are needed; empty:
@@ -196,23 +50,11 @@ class Room(msgspec.Struct, kw_only=True, gc=False):
             return False
         return not wanted.gpu or self._has_gpus(wanted.gpu, need)
 
-    def fits_beside(self, taken: Grant, wanted: Resources, need: Constraints | None = None) -> bool:
-        """Whether this amount can be granted here once another grant, which is free here, has been made."""
-        if taken.gpus or taken.shared_core >= 0:
-            room = self.copy()
-            room.take(taken)
-            return room.fits(wanted, need)
-        memory = self.memory - taken.memory
-        if wanted.memory > (min(0, memory) if "memory" in self.closed else memory):
-            return False
-        if wanted.cpu and not self._has_cpu(wanted.cpu, len(taken.cores)):
-            return False
-        return not wanted.gpu or self._has_gpus(wanted.gpu, need)
-
-    def _has_cpu(self, milli: int, fewer: int = 0) -> bool:
+    def _has_cpu(self, milli: int) -> bool:
         whole, part = divmod(milli, MILLI)
-        free = len(self.free) - fewer
-        return free > whole or (free == whole and (not part or (bool(self.parts) and max(self.parts.values()) >= part)))
+        if self.whole != whole:
+            return self.whole > whole
+        return not part or (bool(self.parts) and max(self.parts.values()) >= part)
 
     def _has_gpus(self, milli: int, need: Constraints | None) -> bool:
         if need is None or not (need.gpu_model or need.gpu_memory):
@@ -256,7 +98,7 @@ class Room(msgspec.Struct, kw_only=True, gc=False):
     @property
     def cpu_left(self) -> int:
         """Free milli-cores."""
-        whole = len(self.free) * MILLI
+        whole = self.whole * MILLI
         return whole + sum(self.parts.values()) if self.parts else whole
 
     @property
@@ -268,6 +110,164 @@ class Room(msgspec.Struct, kw_only=True, gc=False):
     def free_memory(self) -> int:
         """Free bytes; below zero: a debt."""
         return min(0, self.memory) if "memory" in self.closed else self.memory
+
+    def _change_gpus(self, shares: Iterable[GpuShare], sign: int) -> None:
+        for gpu in shares:
+            self._change_gpu(gpu.uuid, sign * gpu.milli)
+            memory = self.gpu_memory.get(gpu.uuid, 0)
+            self.gpu_memory[gpu.uuid] = memory + sign * gpu.reserved(self._memory_of(gpu.uuid))
+
+    def _change_gpu(self, uuid: str, by: int) -> None:
+        old = self.gpus.get(uuid, 0)
+        new = self.gpus[uuid] = old + by
+        if uuid in self.closed:
+            return
+        if old == MILLI:
+            self.whole_gpus -= 1
+        elif 0 < old < MILLI:
+            del self.gpu_parts[uuid]
+        if new == MILLI:
+            self.whole_gpus += 1
+        elif 0 < new < MILLI:
+            self.gpu_parts[uuid] = new
+
+    def _memory_of(self, uuid: str) -> int:
+        known = self.offers.get(uuid)
+        return known.memory if known is not None else 0
+
+
+class Room(Free, kw_only=True, gc=False):
+    """What is free of a node now, device by device: spare milli-cores by core, in the offer's order, idlest first.
+
+    `free` has the unused cores, by their place in that order, ascending.
+
+    `_numa` and `_gpu_numa`: NUMA nodes of cores and GPUs, if there are several and they are known.
+    """
+
+    virtual: bool
+    cores: dict[int, int] = {}
+    free: list[int] = []
+    _order: list[int] = []
+    _places: dict[int, int] = {}
+    _numa: dict[int, int] = {}
+    _gpu_numa: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, facts: NodeFacts, offer: Offer, closed: frozenset[str] = frozenset()) -> "Room":
+        """The room of an offer, without devices that the node's facts do not have."""
+        self = cls(virtual=facts.virtual, closed=closed)
+        if sum(map(bool, facts.numa)) > 1:
+            self._numa = {core: number for number, cores in enumerate(facts.numa) for core in cores}
+            self._gpu_numa = {gpu.uuid: gpu.numa for gpu in facts.gpus if gpu.numa >= 0}
+        real_cores = frozenset(facts.cores)
+        # A GPU that is not in the offer, since a job has it, may come back with that job's end.
+        self.offers = {g.uuid: GpuOffer(g.uuid, g.index, g.model, g.memory, g.memory) for g in facts.gpus}
+        for core in offer.cores:
+            if core in real_cores:
+                self.cores[core] = MILLI
+        for core, milli in offer.shares.items():
+            if core in real_cores and core not in self.cores:
+                self.cores[core] = min(milli, MILLI)
+        for gpu in offer.gpus:
+            if gpu.uuid in self.offers:
+                self.gpus[gpu.uuid] = min(gpu.milli, MILLI)
+                self.offers[gpu.uuid] = gpu
+                self.gpu_memory[gpu.uuid] = gpu.memory_free
+        self.memory = min(offer.memory, facts.memory)
+        self.count()
+        return self
+
+    def count(self) -> None:
+        """Recompute what is whole and what is shared, after amounts were set one by one."""
+        self.parts = {c: m for c, m in self.cores.items() if 0 < m < MILLI and str(c) not in self.closed}
+        self.gpu_parts = {u: m for u, m in self.gpus.items() if 0 < m < MILLI and u not in self.closed}
+        self._order = list(self.cores)
+        self._places = {core: place for place, core in enumerate(self._order)}
+        self.free = [self._places[core] for core in self.free_cores()]
+        self.whole = len(self.free)
+        self.whole_gpus = sum(1 for u, m in self.gpus.items() if m == MILLI and u not in self.closed)
+
+    def cap(self, held: Iterable[Grant]) -> None:
+        """Limit each device to what its holders leave, whatever the offer says."""
+        cores: dict[int, int] = {}
+        gpus: dict[str, int] = {}
+        reserved: dict[str, int] = {}
+        for grant in held:
+            for core in grant.cores:
+                cores[core] = MILLI
+            if grant.shared_core >= 0:
+                cores[grant.shared_core] = cores.get(grant.shared_core, 0) + grant.shared_milli
+            for gpu in grant.gpus:
+                gpus[gpu.uuid] = gpus.get(gpu.uuid, 0) + gpu.milli
+                reserved[gpu.uuid] = reserved.get(gpu.uuid, 0) + gpu.reserved(self._memory_of(gpu.uuid))
+        for core, milli in cores.items():
+            if self.cores.get(core, 0) > MILLI - milli:
+                self.cores[core] = MILLI - milli
+        for uuid, milli in gpus.items():
+            if self.gpus.get(uuid, 0) > MILLI - milli:
+                self.gpus[uuid] = MILLI - milli
+            left = self._memory_of(uuid) - reserved[uuid]
+            if self.gpu_memory.get(uuid, 0) > left:
+                self.gpu_memory[uuid] = left
+        self.count()
+
+    def copy(self) -> "Room":
+        """A copy for trials."""
+        other = msgspec.structs.replace(self)
+        for name in _AMOUNTS:
+            setattr(other, name, getattr(self, name).copy())
+        return other
+
+    def covers(self, grant: Grant) -> bool:
+        """Whether exactly these cores and GPUs, and this memory, are free."""
+        if grant.memory > self.free_memory or not self.closed.isdisjoint(map(str, (*grant.cores, grant.shared_core))):
+            return False
+        if any(self.cores.get(core) != MILLI for core in grant.cores):
+            return False
+        if grant.shared_core >= 0 and self.cores.get(grant.shared_core, 0) < grant.shared_milli:
+            return False
+        return all(
+            self.gpus.get(gpu.uuid, 0) >= gpu.milli
+            and gpu.uuid not in self.closed
+            and self.gpu_memory.get(gpu.uuid, 0) >= gpu.memory
+            for gpu in grant.gpus
+        )
+
+    def take(self, grant: Grant) -> None:
+        """Subtract a grant."""
+        self._change(grant, -1)
+
+    def give(self, grant: Grant) -> None:
+        """Add a grant."""
+        self._change(grant, 1)
+
+    def _change(self, grant: Grant, sign: int) -> None:
+        for core in grant.cores:
+            self._change_core(core, sign * MILLI)
+        if grant.shared_core >= 0:
+            self._change_core(grant.shared_core, sign * grant.shared_milli)
+        self.memory += sign * grant.memory
+        if grant.gpus:
+            self._change_gpus(grant.gpus, sign)
+
+    def _change_core(self, core: int, by: int) -> None:
+        old = self.cores.get(core, 0)
+        new = self.cores[core] = old + by
+        if core not in self._places:  # it was not in the offer, since a job had it
+            self._places[core] = len(self._order)
+            self._order.append(core)
+        if self.closed and str(core) in self.closed:
+            return
+        if old == MILLI:
+            del self.free[bisect_left(self.free, self._places[core])]
+            self.whole -= 1
+        elif 0 < old < MILLI:
+            del self.parts[core]
+        if new == MILLI:
+            insort(self.free, self._places[core])
+            self.whole += 1
+        elif 0 < new < MILLI:
+            self.parts[core] = new
 
     def free_cores(self) -> tuple[int, ...]:
         """The unused cores, idlest first."""
@@ -352,5 +352,66 @@ class Room(msgspec.Struct, kw_only=True, gc=False):
         return taken
 
 
+class Forecast(Free, kw_only=True, gc=False):
+    """What will be free of a node when some of its allocations have ended, or another one has begun. Its room is not
+    copied: a grant costs its GPUs and not its cores, since those that are held whole become whole."""
+
+    _cores: dict[int, int]
+    """Those of the room, which stay as they are."""
+    _changed: dict[int, int] = {}
+
+    @classmethod
+    def of(cls, room: Room) -> "Forecast":
+        """What is free now."""
+        return cls(
+            closed=room.closed,
+            whole=room.whole,
+            parts=room.parts.copy(),
+            memory=room.memory,
+            gpus=room.gpus.copy(),
+            whole_gpus=room.whole_gpus,
+            gpu_parts=room.gpu_parts.copy(),
+            gpu_memory=room.gpu_memory.copy(),
+            offers=room.offers,
+            _cores=room.cores,
+        )
+
+    def give(self, grant: Grant) -> None:
+        """An allocation with this grant ends."""
+        if self.closed or any(map(self._cores.get, grant.cores)):  # not all become whole: some are in debt
+            for core in grant.cores:
+                self._change_core(core, MILLI)
+        else:
+            self.whole += len(grant.cores)
+        self._change(grant, 1)
+
+    def take(self, grant: Grant) -> None:
+        """An allocation begins with this grant, which is free now."""
+        self.whole -= len(grant.cores)
+        self._change(grant, -1)
+
+    def _change(self, grant: Grant, sign: int) -> None:
+        """All but whole cores."""
+        if grant.shared_core >= 0:
+            self._change_core(grant.shared_core, sign * grant.shared_milli)
+        self.memory += sign * grant.memory
+        if grant.gpus:
+            self._change_gpus(grant.gpus, sign)
+
+    def _change_core(self, core: int, by: int) -> None:
+        old = self._changed[core] if core in self._changed else self._cores.get(core, 0)
+        new = self._changed[core] = old + by
+        if self.closed and str(core) in self.closed:
+            return
+        if old == MILLI:
+            self.whole -= 1
+        elif 0 < old < MILLI:
+            del self.parts[core]
+        if new == MILLI:
+            self.whole += 1
+        elif 0 < new < MILLI:
+            self.parts[core] = new
+
+
 _AMOUNTS = [one.name for one in msgspec.structs.fields(Room) if one.default_factory is not msgspec.NODEFAULT]
-"""Its fields that are changed in place."""
+"""The fields of a room that are changed in place."""

@@ -180,6 +180,11 @@ def has_room(node: Node, request: Request, index: Shown, room: Room | None = Non
     alone, room = room is not None, room or node.room
     if room is None or not room.fits(request.resources, request.constraints):
         return False
+    return open_to(node, request, index, alone)
+
+
+def open_to(node: Node, request: Request, index: Shown, alone: bool = False) -> bool:
+    """Whether nothing but its room keeps the request from the node now; `alone`: Ray's room without the grid's jobs."""
     if request.ray and not constraints.fits_on_ray(node, request, alone):
         return False
     if request.constraints is None:

@@ -11,10 +11,10 @@ import msgspec
 
 from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
 from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement, Refusal, time_limit
-from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.capacity import Forecast
 from distributed_grid.coordinator.core.placement.catalogue import Shown, Without
 from distributed_grid.coordinator.core.placement.constraints import Trait
-from distributed_grid.coordinator.core.placement.matching import able, gang_places, has_room, place
+from distributed_grid.coordinator.core.placement.matching import able, gang_places, open_to, place
 from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue.queue import Line, Reservation, Reservations
 from distributed_grid.coordinator.core.state import GridState
@@ -96,8 +96,9 @@ def in_the_way(state: GridState, kept: Reservations, ask: Ask, placement: Placem
             continue
         if ask.lasts and now + STARTING + ask.lasts <= _begins(kept, one):
             continue  # it is over by then
-        first = state.jobs[one.job].request
-        if not _room_then(state, one).fits_beside(placement.grant, first.resources, first.constraints):
+        first, then = state.jobs[one.job].request, _forecast(state, one)
+        then.take(placement.grant)
+        if not then.fits(first.resources, first.constraints):
             return one
     return None
 
@@ -112,19 +113,69 @@ def _order(state: GridState, job: str) -> tuple[int, float, int]:
     return -standing.priority, state.queue.rank_of(standing), state.queue.turns[job]
 
 
-def _room_then(state: GridState, one: Reservation) -> Room:
-    """What is free on the node when the allocations have ended that the reservation waits for; for reading only."""
-    known = state.rooms_then.get(id(one))
-    if known is not None and known[0] is one:
-        return known[1]
+def _forecast(state: GridState, one: Reservation) -> Forecast:
+    """What is free on the node when the allocations have ended that the reservation waits for."""
     node = state.nodes[one.node]
     assert node.room is not None
-    room = node.room.copy()
+    then = Forecast.of(node.room)
     for name in one.after:
         if (allocation := node.allocations.get(name)) is not None:
-            room.give(allocation.grant)
-    state.rooms_then[id(one)] = one, room
-    return room
+            then.give(allocation.grant)
+    return then
+
+
+# --- when a node has room ---------------------------------------------------------------------------------------------
+
+Plan = tuple[float, tuple[str, ...]]
+"""When there is room for a request on a node at the latest, and after which allocations."""
+
+
+class Outlook:
+    """What becomes free on nodes, and when: of each node the ends of its allocations are computed once. Valid until the
+    state changes."""
+
+    def __init__(self, state: GridState, now: float) -> None:
+        self._state, self._now = state, now
+        self._ends: dict[str, list[tuple[float, float, str]]] = {}
+
+    def plan(self, node: Node, request: Request) -> Plan | None:
+        """When there is room for this on the node; None: never."""
+        if node.room is None or not able(node, request) or not open_to(node, request, self._state.index, alone=True):
+            return None
+        wanted, need, at = request.resources, request.constraints, self._now
+        if node.room.fits(wanted, need):
+            return at, ()
+        then, after = Forecast.of(node.room), list[str]()
+        for end, _, name in self._ends_on(node):
+            then.give(node.allocations[name].grant)
+            after.append(name)
+            at = max(at, end)
+            if then.fits(wanted, need):
+                return at, tuple(after)
+        return None
+
+    def _ends_on(self, node: Node) -> list[tuple[float, float, str]]:
+        """The ends of its allocations, when they were granted, and their ids, by time."""
+        name = node.facts.name
+        if (known := self._ends.get(name)) is None:
+            found = [(ends(self._state, one, self._now), one.granted, one.id) for one in node.allocations.values()]
+            known = self._ends[name] = sorted(found)
+        return known
+
+
+def ends(state: GridState, allocation: Allocation, now: float) -> float:
+    """When this allocation ends at the latest, if it is not frozen again; infinite: unknown."""
+    job = state.jobs[allocation.job]
+    if allocation.state is State.LOST:
+        return math.inf
+    if allocation.stop is not None:
+        asked = next((step.at for step in reversed(job.story) if step.state is State.STOPPING), now)
+        return asked + allocation.stop.grace
+    limit = time_limit(job, allocation)
+    if not limit:
+        return math.inf
+    begins = allocation.started or max(now, allocation.granted + STARTING)
+    return begins + time_suspended(job, now) + limit + job.spec.grace
 
 
 # --- making and keeping reservations ----------------------------------------------------------------------------------
@@ -135,6 +186,7 @@ def review(state: GridState, least: Resources, now: float) -> tuple[Reservations
     if not state.reservations.by_job:
         return state.reservations, []
     by_job, free, left = dict[str, Reservation](), list[str](), state.reservations.left
+    outlook = Outlook(state, now)
     for job, old in state.reservations.by_job.items():
         request = state.jobs[job].request
         if request.resources.fits(least) and not request.gang:
@@ -143,10 +195,10 @@ def review(state: GridState, least: Resources, now: float) -> tuple[Reservations
             by_job[job] = old
             continue
         node = state.nodes[old.node]
-        plan = _plan(state, node, request, now) if node.usable else None
+        plan = outlook.plan(node, request) if node.usable else None
         if plan is not None:
             progress = now if len(plan[1]) < len(old.after) else old.progress
-            stuck = plan[0] == math.inf and now >= progress + STUCK and _another(state, old, now)
+            stuck = plan[0] == math.inf and now >= progress + STUCK and _another(state, old, outlook)
             if not stuck:
                 by_job[job] = Reservation(old.job, old.node, *plan, progress, now)
                 if plan[0] > old.at:
@@ -161,11 +213,11 @@ def review(state: GridState, least: Resources, now: float) -> tuple[Reservations
     return Reservations(by_job=by_job, look_again=state.reservations.look_again, left=left), free
 
 
-def _another(state: GridState, old: Reservation, now: float) -> bool:
+def _another(state: GridState, old: Reservation, outlook: Outlook) -> bool:
     """Whether another node would do."""
     request = state.jobs[old.job].request
     others = (state.nodes[name] for name in _nearest(state, request) if name != old.node)
-    return any(_plan(state, node, request, now) for node in others)
+    return any(outlook.plan(node, request) for node in others)
 
 
 def keep_first(state: GridState, kept: Reservations, least: Resources, now: float) -> Reservations:
@@ -196,10 +248,10 @@ def keep_for(state: GridState, kept: Reservations, line: Line, least: Resources,
         if state.queue.line(last).standing.priority >= standing.priority:
             return kept
         others = {name: one for name, one in others.items() if one.job != last}
-    names = _nearest(state, request)
+    names, outlook = _nearest(state, request), Outlook(state, now)
     plans: list[tuple[bool, float, int, str, tuple[str, ...]]] = []
     for name in names:
-        plan = _plan(state, state.nodes[name], request, now)
+        plan = outlook.plan(state.nodes[name], request)
         if plan is not None:
             shunned = name == kept.left or any(one.node == name for one in others.values())
             plans.append((shunned, plan[0], len(plan[1]), name, plan[1]))
@@ -231,38 +283,6 @@ def _nearest(state: GridState, request: Request) -> list[str]:
             if len(found) >= COMPARED_MOST:
                 return list(found)
     return list(found)
-
-
-def _plan(state: GridState, node: Node, request: Request, now: float) -> tuple[float, tuple[str, ...]] | None:
-    """When there is room for this on the node at the latest, and after which allocations; None: never."""
-    if node.room is None or not able(node, request):
-        return None
-    if has_room(node, request, state.index, node.room):
-        return now, ()
-    room, at, after = node.room.copy(), now, list[str]()
-    held = sorted((ends(state, one, now), one.granted, one.id) for one in node.allocations.values())
-    for end, _, name in held:
-        room.give(node.allocations[name].grant)
-        after.append(name)
-        at = max(at, end)
-        if has_room(node, request, state.index, room):
-            return at, tuple(after)
-    return None
-
-
-def ends(state: GridState, allocation: Allocation, now: float) -> float:
-    """When this allocation ends at the latest, if it is not frozen again; infinite: unknown."""
-    job = state.jobs[allocation.job]
-    if allocation.state is State.LOST:
-        return math.inf
-    if allocation.stop is not None:
-        asked = next((step.at for step in reversed(job.story) if step.state is State.STOPPING), now)
-        return asked + allocation.stop.grace
-    limit = time_limit(job, allocation)
-    if not limit:
-        return math.inf
-    begins = allocation.started or max(now, allocation.granted + STARTING)
-    return begins + time_suspended(job, now) + limit + job.spec.grace
 
 
 # --- explaining -------------------------------------------------------------------------------------------------------

@@ -129,7 +129,6 @@ REBUILT = {
     "out": "empty between two events",
     "placements": "explain what was decided, and decide nothing",
     "reservations": "as kept",
-    "rooms_then": "a memory of what follows from rooms, allocations and reservations",
     "watched": "decides who is told, and nothing else",
 }
 INSTEAD = {"allocations", "due", "armed", "number", "kept"}

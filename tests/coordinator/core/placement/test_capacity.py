@@ -1,7 +1,7 @@
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.capacity import Forecast, Free, Room
 from distributed_grid.protocol.nodes import GpuOffer
 from distributed_grid.protocol.resources import GIB, GpuShare, Grant, Resources
 from tests.coordinator.core.scene import facts, offer
@@ -104,16 +104,41 @@ AMOUNTS = st.builds(
 )
 
 
-@given(st.integers(0, 6), SHARES, st.integers(-3, 9), st.booleans(), AMOUNTS, AMOUNTS)
-def test_what_fits_beside_a_grant_is_what_fits_once_that_is_taken(
-    cores: int, shares: dict[int, int], memory: int, closed: bool, first: Resources, wanted: Resources
+@settings(max_examples=150)
+@given(
+    st.integers(0, 6), SHARES, st.integers(-3, 9), st.sets(st.sampled_from(["memory", "2", "n-gpu0"])),
+    st.sets(st.integers(0, 5), max_size=1), GRANTS, AMOUNTS, AMOUNTS,
+)  # fmt: skip
+def test_a_forecast_is_what_the_room_would_be_and_leaves_it_alone(
+    cores: int,
+    shares: dict[int, int],
+    memory: int,
+    closed: set[str],
+    debts: set[int],
+    held: list[Resources],
+    first: Resources,
+    wanted: Resources,
 ) -> None:
     of = facts("n", cores=6, memory=9 * GIB, gpus=2)
     parts = {core: milli for core, milli in shares.items() if core >= cores}
-    room = Room.of(of, offer(of, cores=of.cores[:cores], shares=parts), frozenset({"memory"} if closed else ()))
+    offered, grants = offer(of, cores=of.cores[:cores], shares=parts), list[Grant]()
+    room, later = Room.of(of, offered), Room.of(of, offered, frozenset(closed))
+    for one in held:
+        if room.fits(one):
+            grants.append(room.choose(one))
+            room.take(grants[-1])
+            later.take(grants[-1])
+    room = later
+    room.take(Grant(cores=tuple(core for core in debts if room.cores.get(core, 0) in (0, 1000))))
     room.memory = memory * GIB
     taken = room.choose(first) if room.fits(first) else Grant()
-    before, after = room.copy(), room.copy()
+    before, after, forecast = room.copy(), room.copy(), Forecast.of(room)
+    for grant in grants[::2]:
+        after.give(grant)
+        forecast.give(grant)
     after.take(taken)
-    assert room.fits_beside(taken, wanted) == after.fits(wanted)
+    forecast.take(taken)
+    for name in Free.__struct_fields__:
+        assert getattr(forecast, name) == getattr(after, name), name
+    assert forecast.fits(wanted) == after.fits(wanted)
     assert room == before
