@@ -32,7 +32,7 @@ from distributed_grid.agent.walls import available
 from distributed_grid.identity.credentials import IDENTITY, has_identity
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.placement import Trust, Walls
-from distributed_grid.runtime.health import Finding, Level, certificate, disk, failed, told
+from distributed_grid.runtime.health import Finding, Level, certificate, disk, failed, running_service
 
 __all__ = ["WallSettings", "is_node", "run_checks", "walls"]
 
@@ -62,7 +62,7 @@ def run_checks(asked: WallSettings, backend: str, cgroup: str) -> Iterator[Findi
 
 
 def _agent(state_dir: Path) -> Iterator[Finding]:
-    if (running := told(state_dir / "agent.pid")) is not None:
+    if (running := running_service(state_dir / "agent.pid")) is not None:
         yield Finding("agent", Level.OK, f"it runs as process {running['pid']}, with its state in {state_dir}")
     else:
         start = "systemctl start grid-agent, where it is installed; else: grid agent run"

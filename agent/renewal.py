@@ -76,7 +76,7 @@ class Renewal:
         log.info("certificate renewed")
         return True
 
-    def heard(self, answer: NewCertificate) -> None:
+    def answered(self, answer: NewCertificate) -> None:
         """Handle the coordinator's answer."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)

@@ -264,7 +264,7 @@ class Runtime:
             self._introduce(session)
             while True:
                 for message in await session.receive():
-                    self._hear(message)
+                    self._handle(message)
                 self.launcher.flush()
         except Disconnected as error:
             log.warning("the coordinator is gone", why=str(error))
@@ -304,13 +304,13 @@ class Runtime:
         self.table.renew(at, boot_clock())
         self.launcher.renew(at)
 
-    def _hear(self, message: Any) -> None:
+    def _handle(self, message: Any) -> None:
         if isinstance(message, OpenData):
             self._data.open()
         elif isinstance(message, Renewed):
             self._renewed(message.at)
         elif isinstance(message, NewCertificate):
-            self._renewal.heard(message)
+            self._renewal.answered(message)
         elif isinstance(message, NewSettings):
             self._follow(message.settings)
         elif isinstance(message, Refused):

@@ -22,7 +22,7 @@ from distributed_grid.coordinator.store import evidence
 from distributed_grid.coordinator.store.evidence import mark_path
 from distributed_grid.coordinator.store.open import examine, read_outside, standing_loss
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.runtime.health import Finding, Level, authority, certificate, disk, failed, told
+from distributed_grid.runtime.health import Finding, Level, authority, certificate, disk, failed, running_service
 
 
 def is_master(state_dir: Path) -> bool:
@@ -35,7 +35,7 @@ def run_checks(state_dir: Path, host: str, port: int) -> Iterator[Finding]:
     """All findings, if a coordinator is at home here."""
     if not is_master(state_dir):
         return
-    running = told(state_dir / "coordinator.json")
+    running = running_service(state_dir / "coordinator.json")
     if running is not None:
         yield Finding("coordinator", Level.OK, f"it runs as process {running['pid']} at {running.get('url', '?')}")
     else:

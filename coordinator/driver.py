@@ -58,14 +58,14 @@ class Clock:
 
 
 class Trouble:
-    """What is wrong with the disk, and with the store. `told` is called with the words when it begins, and with none
-    when it is over."""
+    """What is wrong with the disk, and with the store. `on_change` gets the one-line status when it begins, and an
+    empty one when it is over."""
 
     def __init__(self) -> None:
         self.error: GridError | None = None
         self.found: tuple[str, ...] = ()
         """What shows that the store has lost commits."""
-        self.told: Callable[[str], None] = lambda words: None
+        self.on_change: Callable[[str], None] = lambda words: None
         self._began = 0.0
 
     def update(self, error: GridError | None) -> None:
@@ -74,20 +74,20 @@ class Trouble:
         if error is not None and before is None:
             self._began = time.monotonic()
             log.error("the grid takes no new jobs: the disk is in trouble", what=error.what, why=error.why)
-            self.told(self.words())
+            self.on_change(self.words())
         elif error is None and before is not None:
             log.warning("the disk has recovered, new jobs are taken", seconds=round(time.monotonic() - self._began, 1))
-            self.told(self.words())
+            self.on_change(self.words())
 
     def alarm(self, *found: str) -> None:
         """The store has lost commits, as this shows: that is not over before an operator has chosen."""
         self.found += tuple(one for one in found if one not in self.found)
         for one in found:
             log.error("nothing is started: the store has lost commits", found=one, hint=CHOOSE)
-        self.told(self.words())
+        self.on_change(self.words())
 
     def words(self) -> str:
-        """It in one sentence, for who asks how the grid is; empty: there is none."""
+        """One-line status; empty: no trouble."""
         said = [loss_words(self.found)] if self.found else []
         if self.error is not None:
             since = format_duration(time.monotonic() - self._began)

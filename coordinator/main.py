@@ -416,5 +416,5 @@ def _announce(settings: CoordinatorSettings, port: int, store: Store, jobs: int,
     if scheme == "ws" and host not in (*LOOPBACK, NO_HOST):
         log.warning("INSECURE: no TLS, no authentication; whoever reaches this address can run commands on every node")
     ready = f"listening on {url}"
-    trouble.told = lambda words: sd_notify(f"STATUS={words or ready}")
+    trouble.on_change = lambda words: sd_notify(f"STATUS={words or ready}")
     sd_notify(f"READY=1\nSTATUS={trouble.words() or ready}")

@@ -60,7 +60,7 @@ class Link:
     def __init__(self, hello: Hello | None, now: float) -> None:
         self.hello = hello
         self.welcome: Welcome | None = None
-        self.heard = now
+        self.last_received = now
         self._dialling = hello is not None
         self._queue: list[Any] = []
         self._sent = 0
@@ -107,13 +107,13 @@ class Link:
                 f"frame {sequence} came after frame {self._received}", why="frames of a session come in sequence"
             )
         self._received = sequence
-        self.heard = now
+        self.last_received = now
         return messages
 
     def _first(self, frame: bytes | bytearray | memoryview, now: float) -> Hello | Welcome | Refused:
         message = self._answered(frame) if self._dialling else self._called(frame)
         self._received = 1
-        self.heard = now
+        self.last_received = now
         return message
 
     def _answered(self, frame: bytes | bytearray | memoryview) -> Welcome | Refused:
@@ -234,4 +234,4 @@ class Link:
 
     def deadline(self) -> float:
         """When the peer counts as gone unless it is heard before."""
-        return self.heard + SILENCE
+        return self.last_received + SILENCE

@@ -177,7 +177,7 @@ class Agent(Launcher):
     def killed(self) -> None:
         """kill -9: what it said last may not have left it."""
         self.dead = True
-        self.last_word = self.machine.chance.randint(self._heard_ops, self._ops)
+        self.last_word = self.machine.chance.randint(self._received_ops, self._ops)
         if self._wire is not None:
             self._wire.close(UP, lose=True)
 
@@ -218,7 +218,7 @@ class Agent(Launcher):
         """The coordinator's end is closed."""
         self._over(wire)
 
-    def hear(self, wire: Wire, frame: Any) -> None:
+    def receive(self, wire: Wire, frame: Any) -> None:
         """A frame of the coordinator."""
         if wire is not self._wire:
             return

@@ -116,7 +116,7 @@ class Client:
         coordinator = self._at()
         if self.job and coordinator is not None and not self.cancelled:
             self.engine.note(f"{self.job} is cancelled")
-            coordinator.cancel(self.job, self._hearing(coordinator, self._cancel_heard))
+            coordinator.cancel(self.job, self._hearing(coordinator, self._cancel_answered))
         if not self.cancelled:
             self.engine.later(1.0, None, self.cancel)
 
@@ -126,7 +126,7 @@ class Client:
             self.cancelled = False
             self.cancel()
 
-    def _cancel_heard(self, answer: Any) -> None:
+    def _cancel_answered(self, answer: Any) -> None:
         if not isinstance(answer, Rejected):
             self.cancelled = True
 
@@ -160,11 +160,11 @@ class Operator:
         if (coordinator := self._at()) is not None:
             self.engine.note(f"{self.node} is to be drained, deadline {self._seconds:.1f} s")
             coordinator.order(
-                lambda token: DrainRequested(token, (self.node,), "op", deadline=self._seconds), self._heard_drained
+                lambda token: DrainRequested(token, (self.node,), "op", deadline=self._seconds), self._drain_answered
             )
         self.engine.later(ORDER_PATIENCE, None, self._drain)
 
-    def _heard_drained(self, answer: Any) -> None:
+    def _drain_answered(self, answer: Any) -> None:
         if isinstance(answer, Granted) and not self._over:
             self.judge.drain_acknowledged(self.node)
             if not self._drained:
@@ -211,10 +211,10 @@ class Operator:
             return
         if (coordinator := self._at()) is not None:
             self.engine.note(f"{self.node} is to be undrained")
-            coordinator.order(lambda token: UndrainRequested(token, (self.node,), "op"), self._heard_undrained)
+            coordinator.order(lambda token: UndrainRequested(token, (self.node,), "op"), self._undrain_answered)
         self.engine.later(ORDER_PATIENCE, None, self._undrain)
 
-    def _heard_undrained(self, answer: Any) -> None:
+    def _undrain_answered(self, answer: Any) -> None:
         self.done = self.done or isinstance(answer, Granted)
 
 
@@ -233,10 +233,10 @@ class Grantor:
         plan = self.plan
         if (coordinator := self._at()) is not None:
             self.engine.note(f"{plan.whose} {plan.name} is granted {plan.rights.words() if plan.rights else 'nothing'}")
-            coordinator.order(lambda token: RightsSet(token, plan.whose, plan.name, plan.rights, "op"), self._heard)
+            coordinator.order(lambda token: RightsSet(token, plan.whose, plan.name, plan.rights, "op"), self._answered)
         self.engine.later(ORDER_PATIENCE, None, self._grant)
 
-    def _heard(self, answer: Any) -> None:
+    def _answered(self, answer: Any) -> None:
         if isinstance(answer, Granted):
             self.done = True
             self.judge.granted(self.plan.whose, self.plan.name, self.plan.rights)

@@ -240,7 +240,7 @@ class Coordinator(Driver):
 
     # --- agents -------------------------------------------------------------------------------------------------------
 
-    def hear(self, wire: Wire, frame: Any) -> None:
+    def receive(self, wire: Wire, frame: Any) -> None:
         """A frame came on a wire: a hello, or messages of a session."""
         if isinstance(frame, Hello):
             self._called(wire, frame)

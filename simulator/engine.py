@@ -121,7 +121,7 @@ class Link:
 class End(Protocol):
     """Who has an end of a wire."""
 
-    def hear(self, wire: "Wire", frame: Any) -> None: ...
+    def receive(self, wire: "Wire", frame: Any) -> None: ...
     def hung_up(self, wire: "Wire") -> None: ...
 
 
@@ -185,7 +185,7 @@ class Wire:
         if direction == UP:
             self.heard = self.link.engine.now
             self.doubted = False
-        end.hear(self, frame)
+        end.receive(self, frame)
 
     def close(self, side: int, lose: bool = False, silent: bool = False) -> None:
         """This side ends it. `lose`: at once, so that the last of what it said may not leave any more. `silent`:

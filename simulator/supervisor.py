@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.agent.supervisor.allocations import Allocations, Gathering
+from distributed_grid.agent.supervisor.allocations import Allocations, ReportBatch
 from distributed_grid.agent.supervisor.endings import Endings, Freezer
 from distributed_grid.agent.supervisor.job import NEVER, OWNER, Job, JobState, Leases, Recorded, never_ran
 from distributed_grid.protocol.jobs import Outcome
@@ -110,7 +110,7 @@ class Supervisor(Process):
         self._launches = Launches()
         self._turn_due = False
         self._armed = NEVER
-        self._gathering = Gathering()
+        self._batch = ReportBatch()
         self._syncing_until = self._retry_at = 0.0
         processes, note, clock = Processes(machine), engine.note, machine.clock
         self.leases = Leases()
@@ -161,11 +161,11 @@ class Supervisor(Process):
                 self._tell(frozen)
         return known
 
-    def hear(self, agent: Any, number: int, op: dict[str, Any]) -> None:
+    def receive(self, agent: Any, number: int, op: dict[str, Any]) -> None:
         """What the agent asks for. Of what one said that was killed a little may never have left it."""
         if agent.dead and number > agent.last_word:
             return
-        if self._syncing(self.hear, agent, number, op):
+        if self._syncing(self.receive, agent, number, op):
             return
         if op["op"] == "launch" and agent is not self.agent:
             return  # what an agent said is read before the next one is greeted, which drops what has no intent
@@ -187,7 +187,7 @@ class Supervisor(Process):
 
     def _tell(self, message: dict[str, Any], patient: bool = False) -> None:
         if self.agent is not None:
-            self.engine.later(0.0003, self.agent, self.agent.told, self, message)
+            self.engine.later(0.0003, self.agent, self.agent.supervisor_message, self, message)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class Supervisor(Process):
     def _ends_due(self, now: float) -> float:
         """When the ends that are not durable yet are to be."""
         youngest = max((job.began for job in self.jobs.values() if not job.over), default=-NEVER)
-        return self._gathering.due(bool(self.book.over), youngest, now)
+        return self._batch.due(bool(self.book.over), youngest, now)
 
     def _act(self, now: float) -> None:
         """One write and one sync for all intents of this turn and all ends that wait; what comes meanwhile waits."""
@@ -273,7 +273,7 @@ class Supervisor(Process):
             begun.append(job)
         for job in self.book.over:
             self.book.journal.append("exit", job.id, job.outcome)
-        self._gathering.done()
+        self._batch.done()
         self._syncing_until = self.engine.now + 0.0005 + self.machine.chance.random() * self.machine.sluggish
         length, over = len(self.machine.journal), [*self.book.over]
         self.engine.at(self._syncing_until, self, self._synced, length, begun, over)
@@ -321,7 +321,7 @@ class Launcher(Process):
         self.known_over: dict[str, None] = {}
         self._unanswered: dict[str, list[dict[str, Any]]] = {}
         self._ops = 0
-        self._heard_ops = 0
+        self._received_ops = 0
 
     def report(self, event: Started | Exited) -> None:
         """The supervisor told this."""
@@ -355,11 +355,11 @@ class Launcher(Process):
         self._ops += 1
         supervisor = self.machine.supervisor
         if not supervisor.dead and supervisor.agent is self:
-            self.engine.later(0.0003, supervisor, self._hears, supervisor, self._ops, op)
+            self.engine.later(0.0003, supervisor, self._receive, supervisor, self._ops, op)
 
-    def _hears(self, supervisor: Supervisor, number: int, op: dict[str, Any]) -> None:
-        self._heard_ops = number
-        supervisor.hear(self, number, op)
+    def _receive(self, supervisor: Supervisor, number: int, op: dict[str, Any]) -> None:
+        self._received_ops = number
+        supervisor.receive(self, number, op)
 
     def supervisor_gone(self) -> None:
         """The supervisor was killed: another one takes over; what is not answered is asked again."""
@@ -375,7 +375,7 @@ class Launcher(Process):
             for op in ops:
                 self._send(op)
 
-    def told(self, supervisor: Supervisor, message: dict[str, Any]) -> None:
+    def supervisor_message(self, supervisor: Supervisor, message: dict[str, Any]) -> None:
         """The supervisor says that this runs, is over, is frozen, or goes on."""
         if supervisor is not self.machine.supervisor or supervisor.agent is not self:
             return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from distributed_grid.agent.core.chains import Chains
-from distributed_grid.agent.supervisor.endings import Endings, Journals, told
+from distributed_grid.agent.supervisor.endings import Endings, Journals, freeze_report
 from distributed_grid.agent.supervisor.job import LEASE_GRACE, NEVER, OWNER, READER, Job, Leases, lease_text, never_ran
 
 Order = dict[str, Any]
@@ -35,29 +35,29 @@ class Launches(Protocol):
     def drop(self, key: str) -> None: ...
 
 
-GATHER = 0.002
+BATCH_SECONDS = 0.002
 """Maximum delay of an end where more are coming (s): they share a sync and a message, here and in the coordinator."""
-YOUNG = 0.5
-"""Age up to which another running job may be over in a moment (s)."""
+RECENT_SECONDS = 0.5
+"""Age up to which a running job counts as recent: it may end within the next milliseconds (s)."""
 
 
-class Gathering:
-    """When ends are made durable and told: at once, or, while a young job runs, together with those that come within
-    GATHER of the first."""
+class ReportBatch:
+    """When ends are made durable and reported: at once, or, while a recent job runs, together with those that come
+    within BATCH_SECONDS of the first."""
 
     def __init__(self) -> None:
         self._first = NEVER
 
     def due(self, waiting: bool, youngest: float, now: float) -> float:
-        """When what is `waiting` is due (NEVER: nothing is). `youngest` is when the last job began that runs."""
+        """When what is `waiting` is due (NEVER: nothing is). `youngest` is when the last of the running jobs began."""
         if not waiting:
             self._first = NEVER
             return NEVER
         self._first = min(self._first, now)
-        return self._first + GATHER if now - youngest < YOUNG else now
+        return self._first + BATCH_SECONDS if now - youngest < RECENT_SECONDS else now
 
     def done(self) -> None:
-        """They are told; those that come now wait anew."""
+        """They are reported; those that come now wait anew."""
         self._first = NEVER
 
 
@@ -102,7 +102,7 @@ class Allocations:
                 outcome = None
             about = {"id": job.id, "pid": job.pid, "stopping": bool(job.cause), "for": now - job.began}
             causes = [OWNER, READER] if OWNER in job.freezes or job.frozen_for else [READER]
-            frozen = [told(job, now, cause) for cause in causes if job.outcome is None]
+            frozen = [freeze_report(job, now, cause) for cause in causes if job.outcome is None]
             about |= {"outcome": outcome, "frozen": frozen, "unended": job.unended if outcome is None else ""}
             found.append({**about, "kept": job.kept, **_where(job)})
         return found
@@ -210,7 +210,7 @@ class Allocations:
         if job in self._book.over:
             return
         if job.outcome is not None:
-            # Its end is told together with its successor's start, and that, where it is short, with its end.
+            # Its end is reported together with its successor's start, and that, where it is short, with its end.
             self._tell({"op": "exited", "id": job.id, "outcome": job.outcome, **_where(job)}, patient=job.followed)
         else:
             # For us, the agent and the coordinator half the work.

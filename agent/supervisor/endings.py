@@ -112,7 +112,7 @@ class Freezer:
                 frozen.done = True
                 self._stop(job, frozen)
             for cause in frozen.untold:
-                self._tell(told(job, self._clock(), cause))
+                self._tell(freeze_report(job, self._clock(), cause))
             frozen.untold.clear()
 
     def _stop(self, job: Job, frozen: Frozen) -> None:
@@ -155,11 +155,11 @@ class Freezer:
             lasted = now - job.frozen_since(cause)
             job.thaw(job.frozen_for + (lasted if cause == OWNER else 0.0), cause)
             self._journal.append("thaw", job.id, job.frozen_for, cause)
-            self._tell({**told(job, now, cause), "lasted": lasted})
+            self._tell({**freeze_report(job, now, cause), "lasted": lasted})
         return True
 
 
-def told(job: Job, now: float, cause: str = OWNER) -> dict[str, Any]:
+def freeze_report(job: Job, now: float, cause: str = OWNER) -> dict[str, Any]:
     """The report about a job that is or was frozen for this cause. `in_all`: seconds in total, for the owner."""
     since, why = job.freezes.get(cause, (now, ""))
     owners = job.frozen_since(OWNER)

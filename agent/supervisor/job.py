@@ -346,7 +346,7 @@ class Loss:
         self.boot = boot
         self.open = open
 
-    def told(self) -> dict[str, Any]:
+    def as_message(self) -> dict[str, Any]:
         """The loss as a message."""
         return {"id": self.id, "since": self.since, "why": self.why, "open": self.open}
 

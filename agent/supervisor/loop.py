@@ -19,7 +19,7 @@ from typing import Any
 from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups
 from distributed_grid.agent.cgroups.hierarchies import described, freezer, survey
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.supervisor.allocations import Allocations, Gathering
+from distributed_grid.agent.supervisor.allocations import Allocations, ReportBatch
 from distributed_grid.agent.supervisor.endings import Endings, Freezer
 from distributed_grid.agent.supervisor.job import NEVER, READER, Job, Leases, never_ran
 from distributed_grid.agent.supervisor.journal import Book
@@ -75,7 +75,7 @@ class Supervisor:
         self.software = software  # the release that we are of
         self.allocs = os.path.join(state_dir, "allocs")
         self.leave = self._told_nameless = False
-        self._gathering = Gathering()
+        self._batch = ReportBatch()
         self.idle_since = procs.now()
         self._started = 0.0  # when something was started last
         self.spawners: dict[str, Spawning] = {}
@@ -84,11 +84,11 @@ class Supervisor:
         jobs_score, _ = procs.protect_from_oom()
         self.warnings = Warnings(log, self._tell_warning, procs.now)
         warn = self.warnings.warn
-        self._hears: AgentSocket | None = None
+        self._agent_socket: AgentSocket | None = None
         found = survey(cgroup)
         groups = Cgroups(found.places, log, found.home)
         self.groups = SlotGroups(groups, state_dir, log)
-        said = self._told, self._came, warn
+        said = self._spawner_message, self._came, warn
         self.slots = Spawners(state_dir, walls, forks, self.selector, *said, self.groups, jobs_score)
         self.pipes = Pipes(self.allocs, self._end_input)
         self.launches = Launches(self.slots, self.allocs, self._cannot_start, self.pipes)
@@ -110,8 +110,8 @@ class Supervisor:
         self._restore()
         self.files = FilesSocket(state_dir, walls, forks, self.selector, warn, self.tree.is_job)
         who = self.tree.is_job, self.launches.unreserve
-        self.agent = AgentSocket(state_dir, self.selector, self._greeting, self._hear, warn, *who)
-        self._hears = self.agent
+        self.agent = AgentSocket(state_dir, self.selector, self._welcome, self._agent_message, warn, *who)
+        self._agent_socket = self.agent
 
     def _take_signals(self) -> None:
         syscalls.become_subreaper()
@@ -208,21 +208,27 @@ class Supervisor:
 
     # --- what the agent says -------------------------------------------------------------------------------------
 
-    def _greeting(self) -> dict[str, Any]:
-        about_us = {"version": VERSION, "software": self.software, "pid": os.getpid(), "limits": self.kept_by}
-        lost = self.book.loss.told() if self.book.loss is not None else None
-        about_us |= {"walls": self.slots.walls, "loss": lost, "nameless": self.slots.nameless}
-        about_us |= {"warnings": self.warnings.unheard(), "grouped": self.groups.there, "successors": True}
+    def _welcome(self) -> dict[str, Any]:
+        """A new agent is connected. Launches without an intent are dropped: the agent knows of none that it is not told
+        of, and launches them again."""
         self.allocations.drop_unstarted()
+        return self._hello()
+
+    def _hello(self) -> dict[str, Any]:
+        """What an agent is told first: about this supervisor, and all allocations."""
+        about_us = {"version": VERSION, "software": self.software, "pid": os.getpid(), "limits": self.kept_by}
+        lost = self.book.loss.as_message() if self.book.loss is not None else None
+        about_us |= {"walls": self.slots.walls, "loss": lost, "nameless": self.slots.nameless}
+        about_us |= {"warnings": self.warnings.take_unsent(), "grouped": self.groups.there, "successors": True}
         return {"op": "hello", **about_us, "known": self.allocations.known()}
 
     def _tell_warning(self, line: str) -> bool:
-        if self._hears is None or not self._hears.connected:
+        if self._agent_socket is None or not self._agent_socket.connected:
             return False
-        self._hears.tell({"op": "warning", "id": "", "why": line})
+        self._agent_socket.tell({"op": "warning", "id": "", "why": line})
         return True
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _agent_message(self, message: dict[str, Any]) -> None:
         match message["op"]:
             case "launch":
                 self.allocations.launch(message)
@@ -401,7 +407,7 @@ class Supervisor:
         """When the ends that are not durable yet are to be."""
         running = self.tree.running
         youngest = next(reversed(running.values())).began if running else -NEVER
-        return self._gathering.due(bool(self.book.over), youngest, now)
+        return self._batch.due(bool(self.book.over), youngest, now)
 
     def _act(self) -> None:
         """One write and one sync for all intents of this turn and all ends that are waiting; only then report ends,
@@ -443,7 +449,7 @@ class Supervisor:
         """Commit, then report the ends, unless they wait. False if the disk fails."""
         told = self.book.save(sync, ends)
         if told:
-            self._gathering.done()
+            self._batch.done()
         for job in told or ():
             self.allocations.tell(job)
         return told is not None
@@ -474,7 +480,7 @@ class Supervisor:
     def _cannot_start(self, key: str, why: CannotStart) -> None:
         self.allocations.refuse(key, why.cause, why.text)
 
-    def _told(self, spawning: Spawning, message: dict[str, Any], fds: list[int]) -> None:
+    def _spawner_message(self, spawning: Spawning, message: dict[str, Any], fds: list[int]) -> None:
         """Handle a spawner's report about its job."""
         job = self.jobs.get(message.get("id", ""))
         try:

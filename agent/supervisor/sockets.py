@@ -28,17 +28,17 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class AgentSocket:
-    """Listens at `supervisor.sock` in the state directory. `greet` makes the first message for a new agent, `hear`
-    takes each message of it. `due` is when a flush has to be: NEVER without anything to send, 0 for at once; what the
-    agent does not take yet is sent when the selector tells that it does. Who is a job's (`is_job`, as `judge` takes it)
-    is not let in, though it is of the right user. `gone` is called when an agent is."""
+    """Listens at `supervisor.sock` in the state directory. `welcome` makes the first message for a new agent, `receive`
+    takes each message of it, and `gone` is called when it is gone. `due` is when a flush has to be: NEVER without
+    anything to send, 0 for at once; what the agent does not take yet is sent when the selector says that it does.
+    Processes of jobs (`is_job`) are refused, though they may be of the right user."""
 
     def __init__(
         self,
         state_dir: str,
         selector: selectors.BaseSelector,
-        greet: Callable[[], dict[str, Any]],
-        hear: Callable[[dict[str, Any]], None],
+        welcome: Callable[[], dict[str, Any]],
+        receive: Callable[[dict[str, Any]], None],
         log: Callable[[str], None],
         is_job: Callable[[int], bool],
         gone: Callable[[], None],
@@ -46,7 +46,7 @@ class AgentSocket:
         self.connected = False
         self.due = NEVER
         self._selector = selector
-        self._greet, self._hear, self._log = greet, hear, log
+        self._welcome, self._receive, self._log = welcome, receive, log
         self._gone = gone
         self._agent: socket.socket | None = None
         self._received = bytearray()
@@ -89,7 +89,7 @@ class AgentSocket:
         peer.setblocking(False)
         self._agent, self.connected = peer, True
         self._selector.register(peer, selectors.EVENT_READ, self._read)
-        self.tell(self._greet())
+        self.tell(self._welcome())
 
     def _read(self) -> None:
         peer = self._agent
@@ -110,7 +110,7 @@ class AgentSocket:
         for line in lines:
             try:
                 message = json.loads(line)
-                self._hear(message)
+                self._receive(message)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 self._log(f"a message of the agent is not understood: {type(error).__name__} {error}")
         if gone:
@@ -239,7 +239,7 @@ class FilesSocket:
 INTERVAL = 60.0
 LINES = 20
 """Maximum number of lines per interval."""
-UNHEARD = 20
+UNSENT_LINES = 20
 """Number of latest lines kept for an absent agent."""
 
 
@@ -272,17 +272,17 @@ class Warnings:
     def __init__(self, log: Callable[[str], None], tell: Callable[[str], bool], clock: Callable[[], float]) -> None:
         self._log, self._tell, self._clock = log, tell, clock
         self._throttle = Throttle()
-        self._unheard: deque[str] = deque(maxlen=UNHEARD)
+        self._unsent_lines: deque[str] = deque(maxlen=UNSENT_LINES)
 
     def warn(self, line: str) -> None:
         """Log and send this, unless it was logged recently."""
         if said := self._throttle.passed(line, self._clock()):
             self._log(said)
             if not self._tell(said):
-                self._unheard.append(said)
+                self._unsent_lines.append(said)
 
-    def unheard(self) -> list[str]:
-        """Take the lines that no agent has received yet."""
-        lines = [*self._unheard]
-        self._unheard.clear()
+    def take_unsent(self) -> list[str]:
+        """Take the lines that no agent has receive yet."""
+        lines = [*self._unsent_lines]
+        self._unsent_lines.clear()
         return lines

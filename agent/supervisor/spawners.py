@@ -58,7 +58,7 @@ class Spawning(Use):
 
 
 class Spawners:
-    """All spawners of one supervisor. `hear` receives the messages about jobs, with descriptors that it must close;
+    """All spawners of one supervisor. `report` receives the messages about jobs, with descriptors that it must close;
     `came` is called when a spawner is ready, or has failed (then with the reason)."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Spawners:
         walls: str,
         forks: ForkServer,
         selector: selectors.BaseSelector,
-        hear: Callable[[Spawning, wire.Message, list[int]], None],
+        report: Callable[[Spawning, wire.Message, list[int]], None],
         came: Callable[[Spawning, str], None],
         log: Callable[[str], None],
         groups: SlotGroups,
@@ -81,7 +81,7 @@ class Spawners:
         self._folder = os.path.join(state_dir, "jobs")
         self._notes = os.path.join(state_dir, "spawners")
         self._selector = selector
-        self._hear, self._came, self._log = hear, came, log
+        self._report, self._came, self._log = report, came, log
         self._oom = oom
         self._table = SlotTable[Spawning]()
         ids = accounts.FIRST_UID, accounts.LAST_UID
@@ -276,7 +276,7 @@ class Spawners:
                 self.give_up(spawning, "")  # its processes are handled when it is reaped
             return
         if spawning.place is not None:
-            self._hear(spawning, message, fds)
+            self._report(spawning, message, fds)
             return
         for fd in fds:
             os.close(fd)

@@ -142,7 +142,7 @@ class Spawner:
                 if fd == self._woken.fileno():
                     with suppress(BlockingIOError):
                         self._woken.recv(4096)
-                elif self._channel is not None and not self._hear(self._channel):
+                elif self._channel is not None and not self._handle_next(self._channel):
                     poll.unregister(self._channel)
                     self._channel.close()
                     self._channel = None
@@ -161,7 +161,7 @@ class Spawner:
         if not self._untidy:
             self._tidied = now
 
-    def _hear(self, channel: socket.socket) -> bool:
+    def _handle_next(self, channel: socket.socket) -> bool:
         """Handle one order; False when the supervisor is gone."""
         try:
             order, fds = wire.receive(channel)

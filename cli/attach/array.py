@@ -133,14 +133,14 @@ class AttachedArray(AttachedMembers):
 
     # --- what the coordinator says ------------------------------------------------------------------------------------
 
-    def _heard(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         if isinstance(event, GroupUpdate):
             if self._progress is not None:
                 count = Count()
                 count.add(event.group)
                 self._progress.show(count, over=bool(event.group.ended))
         else:
-            super()._heard(event)
+            super()._handle(event)
 
     def _failed(self, number: int, error: GridError) -> None:
         if number in self._watches:

@@ -162,7 +162,7 @@ class Attached:
         if STDIN in ready and self._input is not None:  # after a signal its end may be due to that, and means nothing
             read_input(self._input)
         for event in self.grid.receive():
-            self._heard(event)
+            self._handle(event)
         if self._leave_at and time.monotonic() > self._leave_at:
             raise Leave(self._code if self._code is not None else GRID_FAILED)
 
@@ -181,7 +181,7 @@ class Attached:
 
     # --- what the coordinator says ------------------------------------------------------------------------------------
 
-    def _heard(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         match event:
             case JobUpdate(view):
                 self._update(view)

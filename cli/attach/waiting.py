@@ -136,7 +136,7 @@ class Waiting:
                 if left <= 0:
                     return False
                 for event in self._grid.receive(min(left, 1.0)):
-                    self._heard(event)
+                    self._handle(event)
                 self._show()
             self._show(over=True)
             return True
@@ -159,7 +159,7 @@ class Waiting:
         ended = all(view.state is State.ENDED for view in self.jobs.values())
         return ended and all(view.ended for view in self.groups.values())
 
-    def _heard(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         match event:
             case JobUpdate(view) if view.id in self.jobs:
                 self.jobs[view.id] = view

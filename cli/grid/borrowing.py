@@ -56,12 +56,12 @@ class Borrowing:
         for number in signals.taken():
             self._signalled(number)
         for event in self._grid.receive():
-            self._heard(event)
+            self._handle(event)
         self._take_back()
 
     # --- the coordinator ----------------------------------------------------------------------------------------------
 
-    def _heard(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         match event:
             case Answer(_, Submitted() as answer):
                 self._boost = answer.jobs[0]

@@ -93,14 +93,14 @@ def check(runs: bool) -> None:
         found = None
     if found is not None:
         address, auth, token = found
-        with _unheard():
+        with _quiet_ray():
             asyncio.run(_check(report, Bridge(address, environment(auth.value, token)), grid, lent, live, runs))
     report.close()
     sys.exit(1 if report.failed else 0)
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
+def _quiet_ray() -> Iterator[None]:
     """What the process that asks Ray prints of itself is not for who reads the report."""
     kept = os.dup(2)
     with open(os.devnull, "w") as nowhere:

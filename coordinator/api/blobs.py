@@ -175,8 +175,8 @@ UPLOADS = 16
 """Blobs one connection may be sending at the same time."""
 MANIFESTS = 16
 """Manifests that are kept decoded."""
-YOUNG = 3600.0
-"""Seconds after its last use during which a blob stays in any case: its job may not have been submitted yet."""
+MIN_GC_AGE = 3600.0
+"""Minimum time since its last use before a blob may be removed (s): its job may not have been submitted yet."""
 
 log = get_logger("blobs")
 
@@ -446,7 +446,7 @@ class Blobs:
         for used, bytes_, path in sorted(kept):
             if size <= self._most:
                 break
-            if now - YOUNG < used <= now:
+            if now - MIN_GC_AGE < used <= now:
                 continue
             if os.path.basename(path) not in pinned:
                 with suppress(OSError):

@@ -304,8 +304,8 @@ class Server:
                         connection.send(self._access.renew(connection, message))
                     else:
                         if type(message) is messages.InEffect:
-                            self._settings.told(agent, message)
-                        self._driver.put(MessageReceived(name, self._contradictions.told(name, message)))
+                            self._settings.reported(agent, message)
+                        self._driver.put(MessageReceived(name, self._contradictions.check(name, message)))
                 if self._driver.crowded:
                     await self._driver.room()
         finally:

@@ -67,7 +67,7 @@ class GridSettings:
         if (agent := self._agents.get(name)) is not None:
             agent.control.send(messages.NewSettings(self.of(name)))
 
-    def told(self, agent: Agent, message: messages.InEffect) -> None:
+    def reported(self, agent: Agent, message: messages.InEffect) -> None:
         """An agent tells what is in effect there. Raises BadFrame for what no node can lend."""
         facts = msgspec.structs.replace(agent.facts, lendable=message.lendable)
         try:

@@ -70,7 +70,7 @@ class Stream:
             self.done = True
         if self.done or outcome is None:
             return None
-        self.size, tail = told(outcome, self.name)
+        self.size, tail = ended_stream(outcome, self.name)
         begin = self.offset - (self.size - len(tail))
         if begin < 0:
             return None
@@ -159,38 +159,38 @@ class JobOutput:
 
     def holds(self, number: Callable[[], int], now: float) -> list[WantOutput]:
         """What tells the node that an attached reader is there, where nothing is asked for; the answers are nothing."""
-        view, told = self.view, []
+        view, requests = self.view, []
         if not self._reader or view is None or not self.attempt:
             return []
         for one in self.streams.values():
             if one.dropped and not one.left:
                 one.left = True
-                told.append(self._want(number(), one, ALL_READ))
+                requests.append(self._want(number(), one, ALL_READ))
             elif not one.done and 0.0 < one.hold_at <= now:
                 one.hold_at = now + HOLD_AGAIN
-                told.append(self._want(number(), one, one.offset))
+                requests.append(self._want(number(), one, one.offset))
         if view.allocation != self.attempt and view.state in BEGUN and self._next_held_at <= now:
             self._next_held_at = now + HOLD_AGAIN  # the next attempt runs, while this one is read
-            told += [
+            requests += [
                 self._want(number(), one, 0, allocation=view.allocation)
                 for one in self.streams.values()
                 if not one.dropped
             ]
-        return told
+        return requests
 
     def leave(self, number: Callable[[], int]) -> list[WantOutput]:
         """What tells the node that an attached reader is leaving: the job continues without it."""
         view = self.view
         if not self._reader or not self.attempt or view is None:
             return []
-        told = [self._want(number(), one, ALL_READ) for one in self.streams.values() if not (one.done or one.left)]
+        requests = [self._want(number(), one, ALL_READ) for one in self.streams.values() if not (one.done or one.left)]
         if self._next_held_at and view.allocation != self.attempt:
-            told += [
+            requests += [
                 self._want(number(), one, ALL_READ, allocation=view.allocation)
                 for one in self.streams.values()
                 if not one.dropped
             ]
-        return told
+        return requests
 
     def _want(
         self, number: int, one: Stream, offset: int, size: int = 0, wait: float = 0.0, allocation: str = ""
@@ -282,7 +282,7 @@ def _has_run(view: JobView) -> bool:
     return bool(view.allocation) and view.state is not State.STARTING
 
 
-def told(outcome: Outcome, stream: str) -> tuple[int, bytes]:
+def ended_stream(outcome: Outcome, stream: str) -> tuple[int, bytes]:
     """The size of a stream of an ended job, and its end, as its node told them."""
     if stream == "stdout":
         return outcome.stdout_size, outcome.stdout_tail
@@ -347,7 +347,7 @@ class ResultReader:
         self._view = view
         self._pieces: dict[str, list[bytes]] = {name: [] for name in STREAMS}
         self.output.begin_at(
-            view.allocation, {name: max(0, told(self._outcome, name)[0] - KEPT_BYTES) for name in STREAMS}
+            view.allocation, {name: max(0, ended_stream(self._outcome, name)[0] - KEPT_BYTES) for name in STREAMS}
         )
 
     def add(self, piece: Piece) -> None:
@@ -358,7 +358,7 @@ class ResultReader:
         """The result, once the output is over. Of a stream that cannot be had it has the end that is on record."""
         view, outcome, streams = self._view, self._outcome, self.output.streams
         texts = {
-            name: told(outcome, name)[1] if streams[name].missing else b"".join(pieces)
+            name: ended_stream(outcome, name)[1] if streams[name].missing else b"".join(pieces)
             for name, pieces in self._pieces.items()
         }
         return JobResult(
@@ -373,7 +373,7 @@ class ResultReader:
             seconds=outcome.seconds,
             stdout_bytes=texts["stdout"],
             stderr_bytes=texts["stderr"],
-            truncated=any(len(text) < told(outcome, name)[0] for name, text in texts.items()),
+            truncated=any(len(text) < ended_stream(outcome, name)[0] for name, text in texts.items()),
             output_error="; ".join(
                 f"{unreadable(view.id, one).what}: {why}" for one in streams.values() if (why := one.incomplete())
             ),

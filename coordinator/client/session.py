@@ -177,7 +177,7 @@ class Session:
         self._link: Link | None = None
         self._parts: list[bytes] = []
         self._until = self._pause = 0.0
-        self._heard = self._pinged = self._unheard = 0.0
+        self._received_at = self._pinged = self._sent_unanswered = 0.0
         self._answered = self._waited = False
 
     @property
@@ -298,7 +298,7 @@ class Session:
         self._link = Link.dial(self._hello, now)
         self._parts.clear()
         self._answered = False
-        self._heard = self._pinged = now
+        self._received_at = self._pinged = now
         self.dial_at = None
 
     def not_dialled(self, error: GridError, now: float) -> None:
@@ -362,8 +362,8 @@ class Session:
         if self._wire is None:
             return self.dial_at
         if not self.open:
-            return self._heard + CONNECT_SECONDS
-        return self._pinged + self._silence() if self._pinged > self._heard else self._heard + PING_SECONDS
+            return self._received_at + CONNECT_SECONDS
+        return self._pinged + self._silence() if self._pinged > self._received_at else self._received_at + PING_SECONDS
 
     def tick(self, now: float) -> None:
         """Time has passed: a quiet coordinator is pinged, and one that does not answer counts as gone."""
@@ -372,14 +372,14 @@ class Session:
             return
         if not self.open:
             self.broken(TIMED_OUT, now)
-        elif self._pinged > self._heard:
-            self.broken(f"nothing was heard for {now - self._heard:.0f} s", now)
+        elif self._pinged > self._received_at:
+            self.broken(f"nothing was heard for {now - self._received_at:.0f} s", now)
         else:
             self._pinged = now
             self._wire.send_ping(b"")
 
     def _silence(self) -> float:
-        return SILENT_SECONDS - PING_SECONDS + min(self._unheard, UPLINK_BYTES) / UPLINK
+        return SILENT_SECONDS - PING_SECONDS + min(self._sent_unanswered, UPLINK_BYTES) / UPLINK
 
     # --- bytes --------------------------------------------------------------------------------------------------------
 
@@ -391,7 +391,7 @@ class Session:
             for frame in self._link.data_to_send():
                 self._wire.send_binary(frame)
         data = [piece for piece in self._wire.data_to_send() if piece]
-        self._unheard += sum(map(len, data))
+        self._sent_unanswered += sum(map(len, data))
         return data
 
     def receive(self, data: bytes, now: float) -> None:
@@ -400,7 +400,7 @@ class Session:
             return
         if data:
             self._answered = True
-            self._heard, self._unheard = now, 0.0
+            self._received_at, self._sent_unanswered = now, 0.0
             wire.receive_data(data)
         else:
             wire.receive_eof()

@@ -403,7 +403,7 @@ class Connection:
         """Watchdog: an agent that is silent for too long is cut; a client may be quiet, and is pinged."""
         if self._closed or self.role == "agent-data":  # lives as long as its control connection
             return
-        deadline = self.link.deadline() if self.role == "agent" else self.link.heard + CLIENT_SILENCE
+        deadline = self.link.deadline() if self.role == "agent" else self.link.last_received + CLIENT_SILENCE
         now = self._loop.time()
         if deadline > now:
             self._doubted = False
@@ -413,7 +413,7 @@ class Connection:
             self._doubted = True
             self._watchdog = self._loop.call_later(DOUBT_SECONDS, self._watch)
         elif self.role == "agent":
-            log.warning("agent is silent", node=self.name, seconds=round(now - self.link.heard, 1))
+            log.warning("agent is silent", node=self.name, seconds=round(now - self.link.last_received, 1))
             self.abort()
         else:
             self._question = self._loop.create_task(self._ask())

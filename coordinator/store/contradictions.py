@@ -98,7 +98,7 @@ class Contradictions:
         if found:
             self._tell(hello.name, found, proven)
 
-    def told(self, node: str, message: Any) -> Any:
+    def check(self, node: str, message: Any) -> Any:
         """Check a message of an agent. Returns the message to believe: an unknown allocation's end keeps its stamp only
         if that is valid."""
         if type(message) is Exited:

@@ -150,7 +150,7 @@ class _Adding:
                 self.begun.append(step)
                 await self._do(step)
         except GridError as error:
-            raise self._told(error, await self._undo()) from None
+            raise self._with_leftovers(error, await self._undo()) from None
         except BaseException:  # above all asyncio.CancelledError: somebody pressed ^C
             for left in await self._undo():
                 self.say(left)
@@ -259,7 +259,7 @@ class _Adding:
             case plan.START:
                 await remote.call("stop", name=name, service=self.found.service)
 
-    def _told(self, error: GridError, left: list[str]) -> GridError:
+    def _with_leftovers(self, error: GridError, left: list[str]) -> GridError:
         if not left:
             return error
         return GridError(error.what, "; ".join(filter(None, (error.why, *left))), error.hint)

@@ -107,7 +107,7 @@ def clock() -> Finding:
     return Finding("clock", Level.OK, "the clock is synchronised")
 
 
-def told(path: Path) -> dict[str, object] | None:
+def running_service(path: Path) -> dict[str, object] | None:
     """What a service that runs wrote down of itself; None if none runs, as far as this file knows."""
     try:
         said: dict[str, object] = json.loads(path.read_text())

@@ -60,7 +60,7 @@ async def test_a_certificate_near_its_end_is_replaced_by_the_one_that_the_coordi
     one, running = await renewing(folder, session)
     want = await coordinator.hears(WantCertificate)
     fresh = AUTHORITY.sign(want.request.encode(), LAB, NOW, 24 * 3600)
-    one.heard(NewCertificate(certificate=pem(fresh)))
+    one.answered(NewCertificate(certificate=pem(fresh)))
     await coordinator.until(lambda: renewal_time(folder) > before + 3600)
     running.cancel()
     assert len(coordinator.all(WantCertificate)) == 1
@@ -74,7 +74,7 @@ async def test_a_refusal_leaves_the_identity_and_is_tried_again(
     before = (folder / "own.crt").read_bytes()
     one, running = await renewing(folder, session)
     await coordinator.hears(WantCertificate)
-    one.heard(answer)
+    one.answered(answer)
     await coordinator.hears(WantCertificate, count=2)
     running.cancel()
     assert (folder / "own.crt").read_bytes() == before
@@ -82,6 +82,6 @@ async def test_a_refusal_leaves_the_identity_and_is_tried_again(
 
 async def test_an_answer_that_nobody_waits_for_and_a_node_without_identity_change_nothing(tmp_path: Path) -> None:
     one = Renewal(tmp_path / "none", "wss://master:7433", lambda: None)
-    one.heard(NewCertificate(certificate="x"))
+    one.answered(NewCertificate(certificate="x"))
     await one.revive()
     assert not (tmp_path / "none").exists()

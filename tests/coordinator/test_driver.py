@@ -362,7 +362,7 @@ async def test_what_the_disk_refuses_is_kept_and_done_in_order_once_it_takes_it(
     ledger = Held(recorded_and_granted)
     driver = driven(ledger, ailing, lambda command: done.append(command.token))
     told: list[str] = []
-    driver.trouble.told = told.append
+    driver.trouble.on_change = told.append
     ailing.ails = as_sqlite(OSError(number, "it fails"))
     for event in (1, 2):
         driver.put(event)  # type: ignore[arg-type]

@@ -29,9 +29,9 @@ def test_a_folder_without_identity_and_without_authority_is_an_error(tmp_path: P
 
 def test_a_service_is_known_by_its_pid_and_start_time(tmp_path: Path) -> None:
     path = tmp_path / "agent.pid"
-    assert health.told(path) is None
+    assert health.running_service(path) is None
     announce(path, software="1")
-    said = health.told(path)
+    said = health.running_service(path)
     assert said is not None and (said["pid"], said["software"]) == (os.getpid(), "1")
     path.write_text(json.dumps({**said, "start": 1}))
-    assert health.told(path) is None
+    assert health.running_service(path) is None

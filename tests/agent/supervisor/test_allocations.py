@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.agent.supervisor.allocations import GATHER, YOUNG, Allocations, Gathering
+from distributed_grid.agent.supervisor.allocations import BATCH_SECONDS, RECENT_SECONDS, Allocations, ReportBatch
 from distributed_grid.agent.supervisor.endings import Endings, Freezer
 from distributed_grid.agent.supervisor.job import NEVER, Job, Leases, Recorded
 
@@ -157,20 +157,20 @@ def test_a_launch_with_a_path_for_an_id_is_ignored(scene: Scene) -> None:
 
 
 def test_an_end_is_due_at_once_where_no_other_is_coming() -> None:
-    assert Gathering().due(True, -NEVER, 10.0) == 10.0
-    assert Gathering().due(True, 10.0 - YOUNG, 10.0) == 10.0, "what has run for a while may run for long"
-    assert Gathering().due(False, 9.9, 10.0) == NEVER
+    assert ReportBatch().due(True, -NEVER, 10.0) == 10.0
+    assert ReportBatch().due(True, 10.0 - RECENT_SECONDS, 10.0) == 10.0, "what has run for a while may run for long"
+    assert ReportBatch().due(False, 9.9, 10.0) == NEVER
 
 
 def test_ends_wait_for_others_for_a_moment_from_the_first_of_them() -> None:
-    gathering = Gathering()
-    assert gathering.due(True, 9.9, 10.0) == 10.0 + GATHER
-    assert gathering.due(True, 10.0, 10.001) == 10.0 + GATHER, "the second one makes the first wait no longer"
-    gathering.done()
-    assert gathering.due(True, 10.0, 10.003) == 10.003 + GATHER
+    batch = ReportBatch()
+    assert batch.due(True, 9.9, 10.0) == 10.0 + BATCH_SECONDS
+    assert batch.due(True, 10.0, 10.001) == 10.0 + BATCH_SECONDS, "the second one makes the first wait no longer"
+    batch.done()
+    assert batch.due(True, 10.0, 10.003) == 10.003 + BATCH_SECONDS
 
 
 def test_what_waits_is_due_as_soon_as_the_last_young_job_is_over() -> None:
-    gathering = Gathering()
-    gathering.due(True, 9.9, 10.0)
-    assert gathering.due(True, -NEVER, 10.001) == 10.001
+    batch = ReportBatch()
+    batch.due(True, 9.9, 10.0)
+    assert batch.due(True, -NEVER, 10.001) == 10.001

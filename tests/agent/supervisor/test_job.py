@@ -179,7 +179,7 @@ def test_a_journal_that_is_written_anew_says_the_same() -> None:
     for record in known.records():
         again.take(record)
     assert (again.boot, again.renewed, again.forgotten) == ("b1", 12.5, {"j-0.1": None})
-    assert again.loss is not None and again.loss.told() == known.loss.told()
+    assert again.loss is not None and again.loss.as_message() == known.loss.as_message()
     assert [*again.records()] == [*known.records()]
     again.take(["proven", "l1"])
     again.take(["forget", "j-2.1"])

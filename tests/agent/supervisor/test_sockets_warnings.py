@@ -1,6 +1,6 @@
 """What an operator hears of attempts: each once in a while, and never so much that a job could fill a log."""
 
-from distributed_grid.agent.supervisor.sockets import INTERVAL, LINES, UNHEARD, Throttle, Warnings
+from distributed_grid.agent.supervisor.sockets import INTERVAL, LINES, UNSENT_LINES, Throttle, Warnings
 
 
 def test_the_same_is_said_once_in_an_interval_and_then_with_how_often_it_was_left_out() -> None:
@@ -35,8 +35,8 @@ def test_a_warning_goes_to_the_log_and_to_the_agent_and_waits_where_there_is_non
     for number in range(LINES, 2 * LINES):
         telling.warn(f"attempt {number}")
     assert len(logged) == 2 * LINES and heard == []
-    assert telling.unheard() == logged[-UNHEARD:]
-    assert telling.unheard() == []
+    assert telling.take_unsent() == logged[-UNSENT_LINES:]
+    assert telling.take_unsent() == []
     there, now = True, 2 * INTERVAL
     telling.warn("another one")
-    assert heard == ["another one"] and telling.unheard() == []
+    assert heard == ["another one"] and telling.take_unsent() == []

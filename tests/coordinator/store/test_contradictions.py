@@ -39,7 +39,7 @@ class Judge:
 
     def knows(self, *items: Known, name: str = "n1") -> list[type]:
         self.judge.hello(Hello(protocol=(1, 0), software="", role="agent", name=name))
-        self.judge.told(name, Inventory(items))
+        self.judge.check(name, Inventory(items))
         return self._shown()
 
     def _shown(self) -> list[type]:
@@ -169,9 +169,9 @@ def test_an_end_keeps_its_stamp_only_where_that_proves_it(lived: tuple[Store, di
     name, outcome = f"{KNOWN_JOB}.2", Outcome(Cause.EXITED)
     scene = Judge(store)
     scene.ledger.state.jobs[KNOWN_JOB] = waiting(KNOWN_JOB, Request(Resources(cpu=1000)), 1.0)
-    told = scene.judge.told("n1", Exited(name, outcome, stamp=stamps[name]))
+    told = scene.judge.check("n1", Exited(name, outcome, stamp=stamps[name]))
     assert told.stamp == stamps[name] and scene._shown() == [LossFound]
-    told = scene.judge.told("n2", Exited(name, outcome, stamp=stamps[name]))
+    told = scene.judge.check("n2", Exited(name, outcome, stamp=stamps[name]))
     assert told == Exited(name, outcome) and scene._shown() == [NodeDoubted]
 
 
@@ -184,7 +184,7 @@ def test_of_many_that_a_node_names_only_so_many_are_looked_up_and_only_once(
     scene = Judge(store)
     many = tuple(Known(f"j-{number:012x}.1", State.RUNNING) for number in range(3000))
     scene.knows(*many)
-    scene.judge.told("n1", Inventory(many))
+    scene.judge.check("n1", Inventory(many))
     assert len(looked) == 1000
 
 
