@@ -279,7 +279,7 @@ async def _tasks(report: Report, bridge: Any, lent: Boosts) -> None:
         what = f"task on {one.job.id}"
         try:
             asked = {"selector": {LABEL: one.job.id}, "within": RUN_SECONDS}
-            where = await bridge.ask("runs_on", seconds=RUN_SECONDS + ASK_SECONDS, **asked)
+            where = await bridge.ask("run_probe", seconds=RUN_SECONDS + ASK_SECONDS, **asked)
         except NoRay as error:
             report.fail(what, f"{error.what}: {error.why}", "see the logs of its raylet: grid logs")
         else:

@@ -37,7 +37,7 @@ STATE_SECONDS = 3.0
 WAITING = 32
 """Reservations that may wait for room at once. They have threads of their own, so that they delay neither looks nor
 releases."""
-MAY_WAIT = ("reserve", "runs_on")
+MAY_WAIT = ("reserve", "run_probe")
 AT_ONCE = 8
 """Other questions that are answered at once."""
 OF_CHECKING = 3.0
@@ -158,9 +158,9 @@ class Cluster:
         told = self._gcs.get_cluster_resource_state(timeout_s=STATE_SECONDS)
         return autoscaler_pb2.GetClusterResourceStateReply.FromString(told).cluster_resource_state
 
-    def runs_on(self, selector: dict[str, str], within: float) -> str:
-        """Run a task on a node with these labels; the id of that node. It asks for no core, as others may use them
-        all."""
+    def run_probe(self, selector: dict[str, str], within: float) -> str:
+        """Run a short task on a node with these labels, as `grid cluster validate` asks; the id of that node. The task
+        needs no core, as others may use them all."""
         self._drive()
         task = ray.remote(_where).options(num_cpus=0, label_selector=selector)
         asked = task.remote()
@@ -283,7 +283,7 @@ def _shares(resources: dict[str, float]) -> Iterable[tuple[str, str, float]]:
             yield found[1], found[2], amount
 
 
-ASKED = ("cluster", "nodes", "joined", "usage", "reserve", "release", "reserved", "runs_on")
+ASKED = ("cluster", "nodes", "joined", "usage", "reserve", "release", "reserved", "run_probe")
 
 
 def _answer(asked: Callable[..., Any], question: dict[str, Any]) -> dict[str, Any]:
