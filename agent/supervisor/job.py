@@ -76,8 +76,9 @@ class Job:
     Allocations.
 
     `place` is where its processes are. `left`: its spawner says that something of it lives; `orphaned`: its spawner is
-    dead, and what lives of it became our child; `swept`: its spawner was told to end all of it; `grouped`: all was
-    ended that its control group named. `followed`: it is over, and its successor is launched in its place.
+    dead, and what lives of it became our child; `swept`: its spawner was told to end all of it; `slot_ended`:
+    all processes of its slot are being ended, its spawner too, which may take a moment; `grouped`: all was ended that
+    its control group named. `followed`: it is over, and its successor is launched in its place.
 
     `freezes` has since when it is frozen and why, by cause; `frozen_for` is how many seconds it was frozen for the
     owner before that.
@@ -127,7 +128,7 @@ class Job:
         self.adopted = False
         self.place: Place | None = None
         self.followed = False
-        self.orphaned = self.left = self.swept = self.grouped = False
+        self.orphaned = self.left = self.swept = self.slot_ended = self.grouped = False
         self.status: int | None = None
         self.cause = ""
         self.text = ""

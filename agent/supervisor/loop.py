@@ -306,6 +306,8 @@ class Supervisor:
         if (spawning := self.spawners.pop(job.id, None)) is not None:
             if job.reniced and not spawning.dead:
                 self.slots.retire(spawning, "its session has given way with its job")
+            elif job.slot_ended and not spawning.dead:  # the next job of the slot would be ended, too
+                self.slots.retire(spawning, "all of its slot is being ended")
             self.slots.release(spawning)
         if job.pidfd >= 0 and not job.adopted:
             os.close(job.pidfd)

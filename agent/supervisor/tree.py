@@ -363,9 +363,11 @@ class Tree:
             job.swept = True
             return
         if place is not None and place.own:
+            job.slot_ended = True
             self._act(place.uid, place.gid, [["end"]])
             return
         if place is not None and place.walls == NAMESPACE and procs.send(place.pid, place.start, signal.SIGKILL):
+            job.slot_ended = True
             return  # the first process of its pid namespace: the kernel ends the others
         if self._groups.kill(job) and not job.grouped:
             job.grouped = True  # what left its group, as one of our own user can, is found the next time

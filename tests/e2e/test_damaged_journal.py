@@ -121,7 +121,8 @@ def test_no_damage_of_the_journal_lets_a_second_attempt_run_beside_the_first(gri
     until(lambda: "unknown what ran" in log.read_text(), "the damage is told")
     if name in NAMES_THE_JOB:
         until(lambda: not unknown(grid), "the node knows again what runs")
-        assert grid.job()["state"] == "running" and witness.alive() == {*witness.seen()} == {first}
+        until(lambda: grid.job()["state"] == "running", "the coordinator knows that it runs")
+        assert witness.alive() == {*witness.seen()} == {first}
     else:
         until(lambda: first not in witness.alive(), "what was found of it is ended")
         until(lambda: len(witness.seen()) == 2, "the second attempt runs")

@@ -311,7 +311,21 @@ def test_a_fork_bomb_is_bounded_and_ended(node: Node) -> None:
     code, _ = node.run(bomb, pids=40, limit=2.0)
     assert code in (-1, 2), "its time was up, or its shell could make no more"
     assert [pid for pid in procs.everyone() if b"b | b" in procs._read(f"/proc/{pid}/cmdline")] == []
-    assert node.run("echo next", pids=40) == (0, "next\n")
+    assert node.run("echo next", pids=40) == (0, "next\n"), node.log()
+
+
+def test_what_is_still_to_end_of_one_job_does_not_end_the_next(node: Node) -> None:
+    if node.walls != "user":
+        pytest.skip("only there a job is ended by its user id")
+    node.run("true")
+    children = {pid: procs.stat(pid) for pid in procs.descendants([node.pid])}
+    server = min((seen.start, pid) for pid, seen in children.items() if seen and seen.parent == node.pid)[1]
+    os.kill(server, signal.SIGSTOP)  # as one that gets no processor: what it is told to end, it ends late
+    large = "(head -c 500000000 /dev/zero; echo up >&2; sleep 1000) | tail -n 1"  # the kernel needs a while to free it
+    assert node.run(large, limit=2.0)[0] == -1
+    following = node.launch("echo up; sleep 1; exit 7")
+    os.kill(server, signal.SIGCONT)
+    assert node.ended(following) == (7, "up\n"), node.log()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
