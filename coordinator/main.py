@@ -13,14 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from distributed_grid.config import lending
 from distributed_grid.config.places import NO_HOST
-from distributed_grid.config.schema import (
-    Placement,
-    Ray,
-    RightsOf,
-    RightsSection,
-    UnusedPolicy,
-    format_value,
-)
+from distributed_grid.config.render import format_value
+from distributed_grid.config.schema import Placement, Ray, RightsOf, RightsSection, UnusedPolicy
 from distributed_grid.config.settings import ClusterConfig
 from distributed_grid.coordinator.access.identities import PKI, has_authority
 from distributed_grid.coordinator.api.blobs import Blobs

@@ -18,7 +18,9 @@ from distributed_grid.agent.supervisor.job import JobState
 from distributed_grid.cli.examples import EXAMPLES
 from distributed_grid.cli.lazy import path_of
 from distributed_grid.cli.main import main as grid
-from distributed_grid.config.schema import ALIASES, MOVED, NAMED, NODE_SETTINGS, SETTINGS, format_value, settings_of
+from distributed_grid.config.kinds import settings_of
+from distributed_grid.config.render import format_value
+from distributed_grid.config.schema import ALIASES, MOVED, NAMED, NODE_SETTINGS, SETTINGS
 from distributed_grid.coordinator.core.model import MOVES, NODE_MOVES, PHASES, Queued
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.identity import Role

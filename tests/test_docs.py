@@ -12,7 +12,7 @@ import click
 import pytest
 
 from distributed_grid.cli.main import main as grid
-from distributed_grid.config import schema as config_text
+from distributed_grid.config import render as config_text
 from distributed_grid.config.schema import MOVED
 from tests.commands import why_refused, words_of
 

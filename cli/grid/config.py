@@ -24,7 +24,7 @@ def config() -> None:
 @click.option("--node", metavar="NODE", shell_complete=complete_nodes, help="Those in effect on this node of the grid.")
 def show(origin: bool, node: str | None) -> None:
     """Show every setting with its value: those of this machine, or those in effect on a node."""
-    from distributed_grid.config import schema as config_text
+    from distributed_grid.config import render as config_text
     from distributed_grid.config.places import shown
 
     invocation = current()
@@ -49,7 +49,7 @@ def show(origin: bool, node: str | None) -> None:
 
 
 def _show_node(invocation: Invocation, answer: NodeSettings) -> None:
-    from distributed_grid.config.schema import format_value
+    from distributed_grid.config.render import format_value
 
     settings = answer.settings
     rows = [(name, getattr(settings.values, name), settings.origins.get(name, "default")) for name in LENDING]
@@ -98,15 +98,15 @@ def check(file: str | None) -> None:
 @click.argument("file", default="grid.yaml")
 def init(force: bool, file: str) -> None:
     """Write a commented file to start from: FILE (grid.yaml), or - for stdout."""
-    from distributed_grid.config.schema import template as text
+    from distributed_grid.config.render import template
 
     if file == "-":
-        formatting.emit(text())
+        formatting.emit(template())
         return
     path = Path(file)
     try:
         with path.open("w" if force else "x") as out:
-            out.write(text())
+            out.write(template())
     except FileExistsError:
         raise GridError(f"{file} is there already", hint="give another name, or --force") from None
     except OSError as error:
@@ -119,6 +119,6 @@ def schema() -> None:
     """Print the JSON schema of the configuration, for editors."""
     import json
 
-    from distributed_grid.config.schema import json_schema as make
+    from distributed_grid.config.render import json_schema
 
-    sys.stdout.write(json.dumps(make(), indent=2) + "\n")
+    sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")

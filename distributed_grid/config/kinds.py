@@ -3,11 +3,11 @@
 All values come in as text, from a YAML scalar, an environment variable or a flag, so that each is read in one place.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import field, fields
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from distributed_grid.config.section import section
 from distributed_grid.protocol.errors import BadValue
@@ -236,3 +236,56 @@ WEIGHTS = Kind(
     "names with a number from 0.001 to 1000 each", _weights, {"type": "object", "additionalProperties": _WEIGHT}, "map"
 )
 PAIRS = Kind("pairs of name and value", _pairs, {"type": "object", "additionalProperties": {"type": "string"}}, "map")
+
+
+# --- settings of a section -------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+Path = tuple[str, ...]
+"""Where a setting is: the names of its sections, and its own."""
+
+
+def setting(default: T, kind: Kind, doc: str) -> T:
+    """A field of a section: its default, what it may hold, and a line about it."""
+    if isinstance(default, dict):
+        made: T = field(default_factory=lambda: dict(default), metadata={"kind": kind, "doc": doc})  # type: ignore
+        return made
+    value: T = field(default=default, metadata={"kind": kind, "doc": doc})
+    return value
+
+
+class Setting(NamedTuple):
+    """One setting of a section: its name, what it may hold, its default, and its line of documentation."""
+
+    name: str
+    kind: Kind
+    default: Any
+    doc: str
+
+
+def settings_of(section: type[Any]) -> list[Setting]:
+    """The settings of a section, without its subsections."""
+    blank = section()
+    return [
+        Setting(f.name, f.metadata["kind"], getattr(blank, f.name), f.metadata["doc"])
+        for f in fields(section)
+        if "kind" in f.metadata
+    ]
+
+
+def sections_of(section: type[Any]) -> dict[str, type[Any]]:
+    """The subsections of a section by name; the list of nodes, and the name of a section, are none."""
+    blank = section()
+    return {
+        f.name: type(value)
+        for f in fields(section)
+        if "kind" not in f.metadata and not isinstance(value := getattr(blank, f.name), tuple | str)
+    }
+
+
+def walk(section: type[Any], at: Path = ()) -> Iterator[tuple[Path, Setting]]:
+    """Every setting below a section, with its path."""
+    for one in settings_of(section):
+        yield (*at, one.name), one
+    for name, below in sections_of(section).items():
+        yield from walk(below, (*at, name))

@@ -2,16 +2,10 @@
 
 from typing import Any
 
-from distributed_grid.config.schema import (
-    NODE_SETTINGS,
-    SETTINGS,
-    UNUSED,
-    NodeSharing,
-    Path,
-    ResourceSharing,
-    Thresholds,
-)
+from distributed_grid.config.kinds import Path
+from distributed_grid.config.schema import NODE_SETTINGS, SETTINGS, UNUSED
 from distributed_grid.config.settings import ClusterConfig
+from distributed_grid.config.sharing import NodeSharing, ResourceSharing, Thresholds
 from distributed_grid.protocol.nodes import LENDING, Layer, Lending, over
 
 _SHARING = ("resource_sharing",)

@@ -5,8 +5,8 @@ from pathlib import Path as File
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from distributed_grid.config.kinds import Problem, did_you_mean
-from distributed_grid.config.schema import ALIASES, MOVED, NAMED, NODE_SETTINGS, SETTINGS, Path, Setting, walk
+from distributed_grid.config.kinds import Path, Problem, Setting, did_you_mean, walk
+from distributed_grid.config.schema import ALIASES, MOVED, NAMED, NODE_SETTINGS, SETTINGS
 from distributed_grid.protocol.errors import BadValue
 
 FILE_BYTES = 4 << 20

@@ -1,9 +1,8 @@
 """The one schema of the configuration: every setting with its default, what it may hold, and what it means."""
 
-from collections.abc import Iterator
-from dataclasses import field, fields
-from enum import Enum, StrEnum
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import field
+from enum import StrEnum
+from typing import Any
 
 from distributed_grid.config.kinds import (
     AMOUNT,
@@ -16,7 +15,6 @@ from distributed_grid.config.kinds import (
     LIMIT_JOBS,
     OUTPUT_SIZE,
     PAIRS,
-    PERCENT,
     PORT,
     PORTS,
     PRIORITY,
@@ -26,46 +24,23 @@ from distributed_grid.config.kinds import (
     TEXT,
     WEIGHTS,
     WORDS,
-    Kind,
+    Path,
+    Setting,
     choice,
     count,
-    number,
+    setting,
+    walk,
 )
 from distributed_grid.config.section import section
+from distributed_grid.config.sharing import (
+    Node,
+    ResourceSharing,
+    Thresholds,
+)
 from distributed_grid.protocol.boosts import JOIN_WITHIN, RayAuth
 from distributed_grid.protocol.bundle import BUNDLE_BYTES
 from distributed_grid.protocol.jobs import NODE_PIDS, PASSED_ON
-from distributed_grid.protocol.nodes import OwnerPolicy
-from distributed_grid.protocol.placement import Strategy, Trust
-
-T = TypeVar("T")
-Path = tuple[str, ...]
-
-
-def setting(default: T, kind: Kind, doc: str) -> T:
-    """A field of a section: its default, what it may hold, and a line about it."""
-    if isinstance(default, dict):
-        made: T = field(default_factory=lambda: dict(default), metadata={"kind": kind, "doc": doc})  # type: ignore
-        return made
-    value: T = field(default=default, metadata={"kind": kind, "doc": doc})
-    return value
-
-
-class OffloadingMode(StrEnum):
-    """What the grid does with idle capacity by itself."""
-
-    OFFLOAD_ONLY = "offload_only"
-    SHARE_AND_OFFLOAD = "share_and_offload"
-    DYNAMIC_BALANCING = "dynamic_balancing"
-
-
-class SharingPolicy(StrEnum):
-    """How eagerly it rebalances."""
-
-    CONSERVATIVE = "conservative"
-    BALANCED = "balanced"
-    AGGRESSIVE = "aggressive"
-    PREDICTIVE = "predictive"
+from distributed_grid.protocol.placement import Trust
 
 
 class GpuBackend(StrEnum):
@@ -181,56 +156,6 @@ class Agent:
     siblings: str = setting("", TEXT, "directory of sibling agents on this machine, whose jobs are not foreign")
 
 
-@section(frozen=True)
-class Thresholds:
-    """When a node lends (judged on what others than the grid use), and when it counts as under pressure."""
-
-    gpu_utilization_max: float = setting(20.0, PERCENT, "a GPU is offered while others use at most this percentage")
-    gpu_memory_min_mb: float = setting(1024.0, AMOUNT, "a GPU is offered while this much memory is free, in MB")
-    memory_percent_max: float = setting(50.0, PERCENT, "memory is offered while others use at most this percentage")
-    memory_min_gb: float = setting(2.0, AMOUNT, "memory is offered from this much up, in GB")
-    cpu_percent_max: float = setting(30.0, PERCENT, "cores are offered while others use at most this percentage")
-    cpu_min_cores: float = setting(1.0, AMOUNT, "cores are offered from this many up")
-    cpu_pressure_high: float = setting(0.8, FRACTION, "CPU pressure above which a node is to borrow")
-    cpu_pressure_low: float = setting(0.3, FRACTION, "CPU pressure below which a node may lend")
-    memory_pressure_high: float = setting(0.8, FRACTION, "memory pressure above which a node is to borrow")
-    memory_pressure_low: float = setting(0.3, FRACTION, "memory pressure below which a node may lend")
-    gpu_pressure_high: float = setting(0.8, FRACTION, "GPU pressure above which a node is to borrow")
-    gpu_pressure_low: float = setting(0.3, FRACTION, "GPU pressure below which a node may lend")
-    excess_threshold: float = setting(0.2, FRACTION, "share of a node that must be spare before it lends by itself")
-
-
-@section(frozen=True)
-class ResourceSharing:
-    """Lending and borrowing."""
-
-    enabled: bool = setting(True, FLAG, "false: nothing is offered and nothing is run")
-    mode: OffloadingMode = setting(
-        OffloadingMode.DYNAMIC_BALANCING, choice(OffloadingMode), "which balancing the grid does by itself"
-    )
-    policy: SharingPolicy = setting(SharingPolicy.BALANCED, choice(SharingPolicy), "how eagerly it rebalances")
-    strategy: Strategy = setting(
-        Strategy.BEST_FIT, choice(Strategy), "which node a job goes to, of those that could take it"
-    )
-    rebalance_interval_seconds: float = setting(30.0, SECONDS, "how often rebalancing is considered")
-    monitoring_interval_seconds: float = setting(2.0, SECONDS, "how often a node measures itself")
-    check_interval: float = setting(60.0, SECONDS, "maximum interval between repetitions of an unchanged offer")
-    offer_expiry: float = setting(300.0, SECONDS, "lifetime of an offer")
-    max_offers_per_node: int = setting(5, count(1, 10_000, "a whole number from 1 to 10000"), "items in one offer")
-    owner_policy: OwnerPolicy = setting(
-        OwnerPolicy.SUSPEND, choice(OwnerPolicy), "what happens to jobs while the owner uses the node"
-    )
-    owner_after: float = setting(1.0, SECONDS_OR_NONE, "time the owner must be active before jobs are affected")
-    owner_quiet: float = setting(30.0, SECONDS_OR_NONE, "time the owner must be inactive before jobs continue")
-    owner_most: float = setting(600.0, SECONDS_OR_NONE, "time a job is suspended before it is recalled; 0: no limit")
-    owner_hold: float = setting(60.0, SECONDS_OR_NONE, "age before which a job is suspended rather than recalled")
-    owner_pressure: float = setting(
-        40.0, PERCENT, "percentage of time others' programs may wait for cpu, memory or io (PSI); 100: no limit"
-    )
-    owner_input: bool = setting(False, FLAG, "use of keyboard and terminals counts as activity of the owner")
-    thresholds: Thresholds = field(default_factory=Thresholds)
-
-
 class Placement(StrEnum):
     """Who has the last word on where a job goes."""
 
@@ -268,34 +193,6 @@ class FairShare:
 
     half_life: float = setting(86_400.0, SECONDS, "half-life of past use")
     weights: dict[str, float] = setting({}, WEIGHTS, "weights of users, such as ann: 2; default 1")
-
-
-@section(frozen=True)
-class NodeSharing:
-    """What one node lends at most, and its own owner's policy. Unset: all that is spare, and as in resource_sharing."""
-
-    can_share: bool = setting(True, FLAG, "false: this node lends nothing")
-    max_share_cpu: float | None = setting(None, AMOUNT, "cores lent at most")
-    max_share_memory_gb: float | None = setting(None, AMOUNT, "memory lent at most, in GB")
-    max_share_gpu: int | None = setting(None, count(0, 10_000, "a whole number from 0 up"), "GPUs lent at most")
-    priority: float = setting(1.0, number(0, 1e6, "a number from 0 up"), "weight of this node when it is chosen")
-    owner_policy: OwnerPolicy | None = setting(
-        None, choice(OwnerPolicy), "what happens to jobs while its owner uses it"
-    )
-    owner_after: float | None = setting(None, SECONDS_OR_NONE, "time its owner must be active before jobs are affected")
-    owner_quiet: float | None = setting(None, SECONDS_OR_NONE, "time its owner must be inactive before jobs continue")
-    owner_most: float | None = setting(None, SECONDS_OR_NONE, "time a job is suspended there before it is recalled")
-    owner_hold: float | None = setting(None, SECONDS_OR_NONE, "age before which a job is suspended, not recalled")
-    owner_pressure: float | None = setting(None, PERCENT, "percentage of time its owner's programs may wait (PSI)")
-    owner_input: bool | None = setting(None, FLAG, "use of its keyboard and terminals counts as activity of its owner")
-
-
-@section(frozen=True)
-class Node:
-    """Settings of one node, by its name."""
-
-    name: str = setting("", TEXT, "the node's name, as its agent gives it")
-    resource_sharing: NodeSharing = field(default_factory=NodeSharing)
 
 
 @section(frozen=True)
@@ -412,43 +309,6 @@ class Root:
     rights: RightsSection = field(default_factory=RightsSection)
 
 
-class Setting(NamedTuple):
-    """One setting of a section: its name, what it may hold, its default, and its line of documentation."""
-
-    name: str
-    kind: Kind
-    default: Any
-    doc: str
-
-
-def settings_of(section: type[Any]) -> list[Setting]:
-    """The settings of a section, without its subsections."""
-    blank = section()
-    return [
-        Setting(f.name, f.metadata["kind"], getattr(blank, f.name), f.metadata["doc"])
-        for f in fields(section)
-        if "kind" in f.metadata
-    ]
-
-
-def sections_of(section: type[Any]) -> dict[str, type[Any]]:
-    """The subsections of a section by name; the list of nodes, and the name of a section, are none."""
-    blank = section()
-    return {
-        f.name: type(value)
-        for f in fields(section)
-        if "kind" not in f.metadata and not isinstance(value := getattr(blank, f.name), tuple | str)
-    }
-
-
-def walk(section: type[Any], at: Path = ()) -> Iterator[tuple[Path, Setting]]:
-    """Every setting below a section, with its path."""
-    for one in settings_of(section):
-        yield (*at, one.name), one
-    for name, below in sections_of(section).items():
-        yield from walk(below, (*at, name))
-
-
 SETTINGS: dict[Path, Setting] = dict(walk(Root))
 NODE_SETTINGS: dict[Path, Setting] = dict(walk(Node))
 NAMED: dict[Path, type[Any]] = {("rights", "users"): UserRights, ("rights", "groups"): GroupOfUsers}
@@ -479,104 +339,3 @@ ALIASES: dict[Path, Path] = {
     for level in ("high", "low")
 }
 """Other names of single settings, as the seeds have them."""
-
-
-def format_value(value: Any) -> str:
-    """A value as it would be written in the file."""
-    if value is None or value == "":
-        return '""' if value == "" else "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Enum):
-        return str(value.value)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {item}" for key, item in value.items()) + "}"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(str(item) for item in value) + "]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def template() -> str:
-    """A file to start from: every setting with its default and a line about it; those seldom changed are comments."""
-    lines = [
-        "# Settings of the grid. What is left out has the default shown. Durations: seconds, 30m, 1h30m.",
-        "# Check this file with: grid config check",
-        "",
-    ]
-    lines += _section(Root, 0, "")
-    lines += [
-        "",
-        "# Settings of single nodes, by name.",
-        "# nodes:",
-        "# - name: gpu-master",
-        "#   resource_sharing:",
-    ]
-    for one in settings_of(NodeSharing):
-        lines.append(f"#     {one.name}: {format_value(one.default)}  # {one.doc}")
-    return "\n".join(lines) + "\n"
-
-
-_PLAIN = {"name", "enabled", "host", "port", "check_interval", "offer_expiry", "max_offers_per_node"}
-
-
-def _section(section: type[Any], depth: int, above: str) -> Iterator[str]:
-    indent = "  " * depth
-    for one in settings_of(section):
-        plain = above in ("", "coordinator", "resource_sharing") and one.name in _PLAIN or above == "thresholds"
-        unused = ((*_SHARING, above, one.name) if above == "thresholds" else (above, one.name)) in UNUSED
-        about = one.doc + "; used by nothing yet" * unused
-        yield f"{indent}{'' if plain and not unused else '# '}{one.name}: {format_value(one.default)}  # {about}"
-    for name, below in sections_of(section).items():
-        if depth == 0:
-            yield ""
-        yield f"{indent}{name}:  # {_first_line(below)}"
-        yield from _section(below, depth + 1, name)
-    if section is RightsSection:
-        yield f"{indent}# users: {{ann: {{highest_priority: urgent, cores: 64}}}}  # single users, by name"
-        yield f"{indent}# groups: {{lab: {{members: [ann, bob], gpus: 8}}}}  # groups, by name"
-
-
-def _first_line(section: type[Any]) -> str:
-    return (section.__doc__ or "").partition("\n")[0].rstrip(".")
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON schema of the file, for editors. It has the other names too; what contradicts itself only the check
-    finds."""
-    root = _schema_of(Root)
-    node = _schema_of(Node)
-    node["required"] = ["name"]
-    root["properties"]["nodes"] = {"type": "array", "items": node}
-    for path, below in NAMED.items():
-        _put(root, path, {"type": ["object", "null"], "additionalProperties": _schema_of(below)})
-    for alias, target in sorted(ALIASES.items(), key=lambda item: len(item[0])):
-        _put(root, alias, _property(SETTINGS[target]) | {"description": f"the same as {'.'.join(target)}"})
-    for there, here in MOVED.items():
-        _put(root, there, root["properties"][here[0]])
-    root["properties"]["cluster"] = {
-        "anyOf": [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}]
-    }
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Distributed Grid"} | root
-
-
-def _schema_of(section: type[Any]) -> dict[str, Any]:
-    properties = {one.name: _property(one) for one in settings_of(section)}
-    properties |= {name: _schema_of(below) for name, below in sections_of(section).items()}
-    return _object(properties) | {"description": _first_line(section)}
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    # A section whose settings are all comments reads as null.
-    return {"type": ["object", "null"], "additionalProperties": False, "properties": properties}
-
-
-def _property(one: Setting) -> dict[str, Any]:
-    default = list(one.default) if isinstance(one.default, tuple) else one.default
-    return dict(one.kind.schema) | {"description": one.doc, "default": default}
-
-
-def _put(schema: dict[str, Any], path: Path, what: dict[str, Any]) -> None:
-    for name in path[:-1]:
-        schema = schema["properties"].setdefault(name, _object({}))
-        schema.setdefault("properties", {})
-    schema["properties"][path[-1]] = what

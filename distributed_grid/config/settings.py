@@ -11,23 +11,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from distributed_grid.config.kinds import ConfigError, Problem
+from distributed_grid.config.kinds import ConfigError, Problem, sections_of, settings_of
 from distributed_grid.config.places import NO_HOST, find, local_address, near_address, places, state_dir
 from distributed_grid.config.read import Found, Reader, Values
-from distributed_grid.config.schema import (
-    NAMED,
-    SETTINGS,
-    GpuBackend,
-    Node,
-    NodeSharing,
-    OffloadingMode,
-    ResourceSharing,
-    Root,
-    SharingPolicy,
-    sections_of,
-    settings_of,
-)
+from distributed_grid.config.schema import NAMED, SETTINGS, GpuBackend, Root
 from distributed_grid.config.section import section
+from distributed_grid.config.sharing import Node, NodeSharing, OffloadingMode, ResourceSharing, SharingPolicy
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.runtime.local import SCHEME, SOCKET, socket_path
 

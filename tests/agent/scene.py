@@ -295,7 +295,8 @@ def shipped(coordinator: Coordinator, files: dict[str, bytes]) -> str:
 PROGRAM = """
 import sys
 from distributed_grid.agent.main import AgentSettings, main
-from distributed_grid.config.schema import Agent, ResourceSharing, Thresholds
+from distributed_grid.config.schema import Agent
+from distributed_grid.config.sharing import ResourceSharing, Thresholds
 from distributed_grid.config.settings import ClusterConfig
 thresholds = Thresholds(cpu_percent_max=100.0, memory_percent_max=100.0, memory_min_gb=0)
 sys.exit(main(AgentSettings(ClusterConfig(

@@ -7,8 +7,10 @@ import msgspec
 import pytest
 
 from distributed_grid.config import lending
-from distributed_grid.config.schema import NODE_SETTINGS, SETTINGS, UNUSED, ResourceSharing, Setting
+from distributed_grid.config.kinds import Setting
+from distributed_grid.config.schema import NODE_SETTINGS, SETTINGS, UNUSED
 from distributed_grid.config.settings import ClusterConfig, load
+from distributed_grid.config.sharing import ResourceSharing
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.nodes import LENDING, Layer, Lending, OwnerPolicy
 from tests.config.conftest import Write

@@ -46,7 +46,8 @@ subprocess.Popen = Once
 from distributed_grid.agent import runtime
 runtime.BACK_OFF_MOST = 1.0  # coordinators are killed here more often than anywhere else
 from distributed_grid.agent.main import AgentSettings, main
-from distributed_grid.config.schema import Agent, ResourceSharing, Thresholds
+from distributed_grid.config.schema import Agent
+from distributed_grid.config.sharing import ResourceSharing, Thresholds
 from distributed_grid.config.settings import ClusterConfig
 name, url, said = *sys.argv[2:4], json.loads(sys.argv[4])
 thresholds = Thresholds(cpu_percent_max=said["cpu_percent_max"], memory_percent_max=100, memory_min_gb=0)

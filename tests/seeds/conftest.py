@@ -32,7 +32,8 @@ AGENT = """
 import sys
 from distributed_grid.agent.main import AgentSettings, main
 from distributed_grid.agent.sampling import host
-from distributed_grid.config.schema import Agent, ResourceSharing, Thresholds
+from distributed_grid.config.schema import Agent
+from distributed_grid.config.sharing import ResourceSharing, Thresholds
 from distributed_grid.config.settings import ClusterConfig
 name, place, url = sys.argv[1:]
 host.memory = lambda groups: (64 << 30, 64 << 30)

@@ -8,8 +8,10 @@ import pytest
 from distributed_grid.agent.core.spare.lender import Lender
 from distributed_grid.agent.core.spare.settings import RULES, combine, limits_of
 from distributed_grid.agent.core.spare.thresholds import Limits
+from distributed_grid.config.kinds import settings_of
 from distributed_grid.config.lending import defaults
-from distributed_grid.config.schema import UNUSED, NodeSharing, ResourceSharing, Thresholds, settings_of
+from distributed_grid.config.schema import UNUSED
+from distributed_grid.config.sharing import NodeSharing, ResourceSharing, Thresholds
 from distributed_grid.protocol.nodes import LENDING, Layer, Lending, OwnerPolicy
 from distributed_grid.protocol.resources import GIB, MIB
 from tests.agent.core.spare.scene import FACTS, seen, why

@@ -1,0 +1,48 @@
+"""The template and the JSON schema say what the reader accepts."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributed_grid.config import render as config_text
+from distributed_grid.config.settings import (
+    ClusterConfig,
+    ConfigError,
+    load,
+)
+from tests.config.conftest import Write
+
+
+def read(path: Path | None, **given: Any) -> ClusterConfig:
+    return load(path, environment=given.pop("environment", {}), **given)
+
+
+def problems(path: Path, **given: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(path, **given)
+    return [str(problem).replace(f"{path}", "F") for problem in caught.value.problems]
+
+
+def test_the_file_that_init_writes_is_read_and_changes_nothing(written: Write) -> None:
+    blank, first = read(None, here=Path("/none")), read(written(config_text.template()))
+    assert [(row.name, row.value) for row in first.rows()] == [(row.name, row.value) for row in blank.rows()]
+    assert first.warnings == ()
+
+
+def test_every_setting_that_init_shows_as_a_comment_can_be_uncommented(written: Write) -> None:
+    lines = [re.sub(r"^( *)# ", r"\1", line) for line in config_text.template().splitlines()[3:]]
+    config = read(written("\n".join(line for line in lines if "Settings of single nodes" not in line)))
+    assert [node.name for node in config.nodes] == ["gpu-master"]
+
+
+def test_the_json_schema_knows_every_name_the_reader_accepts() -> None:
+    schema = json.loads(json.dumps(config_text.json_schema()))
+    sharing = schema["properties"]["resource_sharing"]["properties"]
+    assert schema["properties"]["execution"]["properties"]["resource_sharing"]["properties"] == sharing
+    assert sharing["policy"]["enum"] == ["conservative", "balanced", "aggressive", "predictive"]
+    assert sharing["pressure_thresholds"]["properties"]["cpu"]["properties"]["high"]["maximum"] == 1
+    assert schema["properties"]["nodes"]["items"]["required"] == ["name"]
+    assert not schema["additionalProperties"]
