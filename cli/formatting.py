@@ -353,6 +353,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "boost": boost_json(view.spec.boost),
         "priority": view.request.priority.word,
         "asks": resources_json(view.request.resources),
+        "time_limit": view.spec.time_limit or None,
         "preferred_nodes": list(view.request.nodes),
         "attempt": view.attempt,
         "allocation": view.allocation or None,

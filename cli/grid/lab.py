@@ -1,5 +1,7 @@
 """`grid simulate --trace`: a workload trace through the real ledger and through plain policies, side by side."""
 
+import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -12,6 +14,7 @@ from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.resources import parse_memory
+from distributed_grid.protocol.text import counted
 
 F = TypeVar("F", bound=Callable[..., Any])
 Trace = Any
@@ -101,7 +104,7 @@ def _draw(to: Path, name: str, setup: Setup, every: Sequence[Run]) -> None:
     from distributed_grid.simulator.lab.run import whole_words
     from distributed_grid.simulator.lab.trace import capacity
 
-    title = f"{name}: {len(setup.jobs)} jobs on {whole_words(setup.machines)}"
+    title = f"{name}: {counted(len(setup.jobs), 'job')} on {whole_words(setup.machines)}"
     runs = [(one.policy, one.points) for one in every]
     try:
         to.write_text(picture(title, runs, capacity(setup.machines).cpu, owned=bool(setup.owners)))
@@ -115,10 +118,8 @@ def read_trace(path: Path, unit: int) -> Trace:
     from distributed_grid.simulator.lab.trace import nothing_taken
 
     try:
-        if path.is_dir() or b"grid-events" in _beginning(path):
-            trace = _event_log(path)
-        else:
-            trace = read_all(path.read_bytes(), path.name, unit)
+        data = None if path.is_dir() else _content(path)
+        trace = _event_log(path) if data is None else read_all(data, path.name, unit)
     except OSError as error:
         raise BadValue(f"{path} cannot be read", why=error.strerror or str(error)) from None
     if not (trace.jobs or trace.machines or trace.use):
@@ -126,9 +127,18 @@ def read_trace(path: Path, unit: int) -> Trace:
     return trace
 
 
-def _beginning(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(64)
+def _content(path: Path) -> bytes | None:
+    """All of a file or pipe; None: it is a file of an event log. Raises OSError, BadValue."""
+    # Opened without waiting: of a pipe that nobody has open for writing nothing comes.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        kind = os.fstat(fd).st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)):
+            raise BadValue(f"{path} is no file", why="it is a device or a socket", hint="give a file of jobs")
+        if stat.S_ISREG(kind) and b"grid-events" in os.pread(fd, 64, 0):
+            return None
+        os.set_blocking(fd, True)
+        return file.read()
 
 
 def _event_log(path: Path) -> Trace:
@@ -259,7 +269,8 @@ def run_one(setup: Setup, policy: str, seed: int) -> Run:
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
-Column = tuple[str, Callable[[dict[str, Any]], float], Callable[[float], str]]
+Column = tuple[str, Callable[[dict[str, Any]], float | None], Callable[[float], str]]
+"""Its name, its value (None: there is none) in what a policy has as means or as intervals, and how that is written."""
 
 
 def _whole(value: float) -> str:
@@ -278,7 +289,7 @@ def _columns(setup: Setup, results: Sequence[Result]) -> list[Column]:
         ("p95", lambda one: one["wait"]["p95"], _whole),
         ("max", lambda one: one["wait"]["max"], _whole),
         ("by area", lambda one: one["wait_by_area"], _whole),
-        ("large", lambda one: one["by_size"].get("large", {}).get("mean", 0.0), _whole),
+        ("large", lambda one: one["by_size"].get("large", {}).get("mean"), _whole),
         ("slowdown", lambda one: one["slowdown"], lambda value: f"{value:.1f}"),
         ("fair", lambda one: one["fairness"], lambda value: f"{value:.2f}"),
         ("moves", lambda one: one["moves"], _whole),
@@ -310,7 +321,7 @@ def _tell(invocation: Invocation, trace: Trace, setup: Setup, results: Sequence[
         [one.policy, *_cells(columns, one), *([_whole(one.decisions_a_second)] if timing else [])] for one in results
     ]
     header = ["policy", *(name for name, _, _ in columns), *(["decisions/s"] if timing else [])]
-    text = f"{len(setup.jobs)} jobs, {whole_words(setup.machines)}; waits in seconds\n"
+    text = f"{counted(len(setup.jobs), 'job')}, {whole_words(setup.machines)}; waits in seconds\n"
     text += formatting.table(invocation, header, rows)
     best = min(results, key=lambda one: one.mean["wait"]["mean"]).policy
     formatting.show(invocation, lambda: _json(trace, setup, results, timing), text, f"{best}\n", rows="policies")
@@ -319,8 +330,9 @@ def _tell(invocation: Invocation, trace: Trace, setup: Setup, results: Sequence[
 def _cells(columns: Sequence[Column], one: Result) -> list[str]:
     cells = []
     for _, value, words in columns:
-        width = value(one.interval) if one.seeds > 1 else 0.0
-        cells.append(words(value(one.mean)) + (f" ±{words(width)}" if one.seeds > 1 else ""))
+        mean, width = value(one.mean), value(one.interval) if one.seeds > 1 else None
+        told = "-" if mean is None else words(mean)
+        cells.append(told if width is None else f"{told} ±{words(width)}")
     return cells
 
 

@@ -72,13 +72,18 @@ class Attempt(msgspec.Struct, gc=False):
 
 class Record(msgspec.Struct, gc=False):
     """What became of a job: the start and end of its last attempt (below 0: none), the attempts it had, the
-    core-seconds (GPU-seconds of a job with GPUs) that were lost with earlier ones, and the seconds it was frozen."""
+    core-seconds (GPU-seconds of a job with GPUs) that were lost with earlier ones, and the seconds it was frozen.
+    `held`: the seconds that its attempts held what they had been given. `moves`: the attempts that were ended by the
+    policy or an owner; `recalls`: those by an owner."""
 
     began: float = -1.0
     ended: float = -1.0
     attempts: int = 0
     lost: float = 0.0
     paused: float = 0.0
+    held: float = 0.0
+    moves: int = 0
+    recalls: int = 0
 
 
 class Free(msgspec.Struct, gc=False):
@@ -180,8 +185,14 @@ class World:
         self.waiting: set[int] = set()
         self.records = [Record() for _ in jobs]
         self.points: list[Point] = []
-        self.decisions = self.evictions = self.recalls = 0
+        self.decisions = 0
         self._cores: list[dict[int, int]] = [{} for _ in machines]
+        self._there: list[set[int]] = [set() for _ in machines]
+        """Jobs that run on each machine."""
+        self._touched: set[int] = set()
+        """Machines on which an attempt began or ended at this moment."""
+        self._area = 0.0
+        """Milli-core-seconds held up to now, added up over time, to compare with what the attempts held."""
         self._ends: list[tuple[float, int, int]] = []
         self._arrived = 0
         self._owners, self.at_once = owners, at_once
@@ -193,8 +204,10 @@ class World:
         """To the end; `after` is called after each moment."""
         while (at := self._next()) <= self.horizon and at < math.inf:
             assert at >= self.now, "time goes backwards"
+            self._area += self.cpu * (at - self.now)
             self.now = at
             self._step()
+            self._judge()
             if after is not None:
                 after(self)
         for number in () if self.at_once or self._owners is not None else self.waiting:
@@ -238,7 +251,6 @@ class World:
             for start in decision.starts:
                 self._start(start)
             for job in decision.evicted:
-                self.evictions += 1
                 self.end(job, again=True)
             if not decision.evicted:
                 break
@@ -264,6 +276,8 @@ class World:
         record.attempts += 1
         record.began = self.now
         self.running[start.job] = Attempt(record.attempts, start, self.now)
+        self._there[start.node].add(start.job)
+        self._touched.add(start.node)
         self.cpu += job.resources.cpu
         self.gpu += job.resources.gpu
         if not self.at_once:
@@ -287,6 +301,8 @@ class World:
     def end(self, job: int, again: bool) -> None:
         """An attempt is over: the job is done, or (`again`) its work is lost and it waits again."""
         attempt, record, told = self.running.pop(job), self.records[job], self.jobs[job]
+        self._there[attempt.start.node].remove(job)
+        self._touched.add(attempt.start.node)
         self.free[attempt.start.node].take(told, attempt.start.gpus, 1)
         self._take_cores(attempt.start, told, -1)
         self.cpu -= told.resources.cpu
@@ -294,10 +310,14 @@ class World:
         if attempt.frozen >= 0:
             attempt.paused += self.now - attempt.frozen
         record.paused += attempt.paused
+        record.held += self.now - attempt.began
+        worked = self.now - attempt.began - attempt.paused
         if again:
-            record.lost += (self.now - attempt.began - attempt.paused) * told.size / MILLI
+            record.moves += 1
+            record.lost += worked * told.size / MILLI
             self.waiting.add(job)
         else:
+            assert _same(worked, told.duration, self.now), f"job {job} ended when {worked} s of its work were done"
             record.ended = self.now
         self.scheduler.ended(job, self.now, again)
         if self._owners is not None:
@@ -321,24 +341,38 @@ class World:
 
     def recall(self, job: int, why: str) -> None:
         """The owner takes back what it holds."""
-        self.recalls += 1
+        self.records[job].recalls += 1
         self.scheduler.recalled(job, why, self.now)
         self.end(job, again=True)
 
+    def _judge(self) -> None:
+        """Recount each machine on which something began or ended, from the attempts that run there. Raises
+        AssertionError."""
+        for node in self._touched:
+            free = Free.all_of(self.machines[node])
+            for job in self._there[node]:
+                free.take(self.jobs[job], self.running[job].start.gpus)
+            assert free == self.free[node], f"what is free on machine {node} is not what is left by its jobs"
+            assert free.cpu >= 0 and free.memory >= 0, f"machine {node} has too little for its jobs"
+            assert min(free.gpus, default=0) >= 0, f"a GPU of machine {node} is given twice"
+        self._touched.clear()
+
     def check(self) -> None:
-        """Recount everything from the attempts. Raises AssertionError."""
-        free = [Free.all_of(machine) for machine in self.machines]
-        for number, attempt in self.running.items():
-            free[attempt.start.node].take(self.jobs[number], attempt.start.gpus)
-            assert attempt.began >= self.jobs[number].submit, f"job {number} started before it came"
-        assert free == self.free, "what is free is not what is left by the attempts"
-        assert all(one.cpu >= 0 and one.memory >= 0 and min(one.gpus, default=0) >= 0 for one in free)
+        """Recount everything from the attempts: all machines, all jobs, and all work. Raises AssertionError."""
+        self._touched.update(range(len(self.machines)))
+        self._judge()
+        assert sum(map(len, self._there)) == len(self.running), "a job runs on two machines"
         assert not self.waiting & self.running.keys(), "a job waits and runs"
         done = sum(record.ended >= 0 for record in self.records)
         if not self.at_once:
             assert done + len(self.waiting) + len(self.running) == self._arrived, "a job was lost, or is there twice"
-        for number, record in enumerate(self.records):
-            if record.ended >= 0:
-                ran = record.ended - record.began
-                worked = self.jobs[number].duration
-                assert ran >= worked * (1 - 1e-9) - 1e-6, f"job {number} ended before its work was done"
+        for number, attempt in self.running.items():
+            assert attempt.began >= self.jobs[number].submit, f"job {number} started before it came"
+        held = sum(record.held * job.resources.cpu for record, job in zip(self.records, self.jobs, strict=True))
+        held += sum((self.now - one.began) * self.jobs[job].resources.cpu for job, one in self.running.items())
+        assert _same(held, self._area, self.now), "the work of the attempts is not what was held over time"
+
+
+def _same(one: float, other: float, scale: float) -> bool:
+    """Whether two sums of moments up to `scale` are equal but for rounding."""
+    return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-6 + 1e-9 * abs(scale))

@@ -1,4 +1,4 @@
-"""The grid's own records as a trace: its event log, and the history that `grid -o json jobs --all` prints."""
+"""The grid's own records as a trace: its event log, and the history that `grid -o json jobs --all --members` prints."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,13 +7,14 @@ import msgspec
 
 from distributed_grid.coordinator.core.checkpoint import Checkpoint
 from distributed_grid.coordinator.core.commands import Event, JobsSubmitted, MessageReceived, NodeUp
-from distributed_grid.coordinator.core.model import Group, Job
+from distributed_grid.coordinator.core.model import Group, Held, Job
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import indexes, member_id
-from distributed_grid.protocol.jobs import Priority
-from distributed_grid.protocol.messages import Exited
+from distributed_grid.protocol.jobs import After, Cause, Priority
+from distributed_grid.protocol.messages import Exited, Started
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.protocol.resources import MILLI, Resources
+from distributed_grid.protocol.text import counted
 from distributed_grid.simulator.lab.formats.tables import moment, priority_of
 from distributed_grid.simulator.lab.trace import BadRow, Machine, Trace, TraceJob, number
 
@@ -21,43 +22,104 @@ Record = Checkpoint | tuple[float, Iterable[Event]]
 """What an event log holds, in order: snapshots of the ledger, and turns with their time."""
 
 
+CUT = frozenset({Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED, Cause.NODE_LOST, Cause.SUPERVISOR_LOST})
+CUT |= {Cause.REBOOTED, Cause.LEASE_EXPIRED, Cause.GANG, Cause.NODE_OUT_OF_MEMORY}
+"""Ends that are not the job's own: how long it would have run is not known from them."""
+
+
 class _Seen(msgspec.Struct):
-    """A job of the log; `line` is its number."""
+    """A job of the log; `line` is its number. Times are grid time, 0: it has not happened. `cut`: its last attempt
+    ended by no fault of its own."""
 
     job: Job
     line: int
     seconds: float = 0.0
+    cut: bool = False
+    began: float = 0.0
+    ended: float = 0.0
+
+
+class _Log(msgspec.Struct):
+    """What a log has told so far. `many`: the jobs of each group; `unknown`: jobs whose submission is not in
+    it."""
+
+    jobs: dict[str, _Seen] = {}
+    nodes: dict[str, NodeFacts] = {}
+    many: dict[str, list[_Seen]] = {}
+    unknown: set[str] = set()
+
+    def see(self, jobs: Iterable[Job]) -> None:
+        """Jobs that there are."""
+        for job in jobs:
+            if job.id not in self.jobs:
+                one = self.jobs[job.id] = _Seen(job, len(self.jobs) + 1)
+                if job.group:
+                    self.many.setdefault(job.group, []).append(one)
+
+    def told(self, message: object, now: float) -> None:
+        """What a node told of an attempt."""
+        if not isinstance(message, Started | Exited):
+            return
+        known = self.jobs.get(message.allocation.rpartition(".")[0])
+        if isinstance(message, Started):
+            if known is not None:
+                known.began = known.began or now
+        elif known is None:
+            if message.outcome.started:
+                self.unknown.add(message.allocation.rpartition(".")[0])
+        else:
+            known.ended = now
+            outcome = message.outcome
+            if outcome.started:
+                known.seconds, known.cut = max(0.0, outcome.seconds - outcome.suspended), outcome.cause in CUT
+
+    def arrival(self, job: Job) -> float:
+        """When a job could have begun: not before its time, and what it waited for."""
+        phase = job.phase
+        at = max(job.submitted, job.begin)
+        for one in phase.after if isinstance(phase, Held) else ():
+            others = self.many.get(one.on) or [known for known in [self.jobs.get(one.on)] if known is not None]
+            at = max([at, *(other.began if one.kind is After.STARTED else other.ended for other in others)])
+        return at
 
 
 def from_events(records: Iterable[Record]) -> Trace:
     """The jobs of an event log that ended in it, with the nodes as machines."""
     trace = Trace(format="event log")
-    seen: dict[str, _Seen] = {}
-    nodes: dict[str, NodeFacts] = {}
+    log = _Log()
     for record in records:
         if isinstance(record, Checkpoint):
-            nodes |= {name: node.facts for name, node in record.nodes.items()}
-            for job in record.jobs.values():
-                seen.setdefault(job.id, _Seen(job, len(seen) + 1))
+            log.nodes |= {name: node.facts for name, node in record.nodes.items()}
+            log.see(record.jobs.values())
             continue
-        for event in record[1]:
+        now, events = record
+        for event in events:
             if isinstance(event, NodeUp):
-                nodes[event.facts.name] = event.facts
+                log.nodes[event.facts.name] = event.facts
             elif isinstance(event, JobsSubmitted):
-                for job in _members(event.jobs, event.groups):
-                    seen.setdefault(job.id, _Seen(job, len(seen) + 1))
-            elif isinstance(event, MessageReceived) and isinstance(event.message, Exited):
-                known = seen.get(event.message.allocation.rpartition(".")[0])
-                outcome = event.message.outcome
-                if known is not None and outcome.started:
-                    known.seconds = max(0.0, outcome.seconds - outcome.suspended)
-    for one in seen.values():
+                log.see(_members(event.jobs, event.groups))
+            elif isinstance(event, MessageReceived):
+                log.told(event.message, now)
+    gangs = moved = 0
+    for one in log.jobs.values():
         trace.rows += 1
         try:
-            trace.jobs.append(_from_job(one))
+            arrival = log.arrival(one.job)
+            trace.jobs.append(_from_job(one, arrival))
+            gangs += one.job.request.gang > 1
+            moved += arrival > one.job.submitted
         except BadRow as bad:
             trace.leave_out(one.line, str(bad))
-    trace.machines = [_machine(facts) for facts in nodes.values()]
+    if moved:
+        trace.assumed.append(
+            f"{counted(moved, 'job')} waited for a time or for others: each is submitted when these had come in the log"
+        )
+    if gangs:
+        trace.assumed.append(f"{counted(gangs, 'job')} of gangs: each is a job of its own, at any time")
+    for _ in log.unknown:
+        trace.rows += 1
+        trace.leave_out(0, "it was submitted before the log begins")
+    trace.machines = [_machine(facts) for facts in log.nodes.values()]
     return trace.arranged()
 
 
@@ -70,19 +132,21 @@ def _members(jobs: Iterable[Job], groups: Iterable[Group]) -> Iterable[Job]:
             yield job
         else:
             found = indexes(group.array.parts) if group.array is not None else range(group.count)
-            yield from (msgspec.structs.replace(job, id=member_id(job.id, index)) for index in found)
+            yield from (msgspec.structs.replace(job, id=member_id(job.id, index), group=job.id) for index in found)
 
 
-def _from_job(one: _Seen) -> TraceJob:
+def _from_job(one: _Seen, arrival: float) -> TraceJob:
     job = one.job
     if job.spec.boost is not None:
         raise BadRow("it is a boost")
     if one.seconds <= 0:
         raise BadRow("it had not ended in the log, or never ran")
+    if one.cut:
+        raise BadRow("its last attempt was cut short, by the grid or a node: how long it runs is not known")
     limit = job.spec.time_limit
     wanted = job.request.resources
     return TraceJob(
-        job.submitted,
+        arrival,
         one.seconds,
         wanted,
         max(limit, one.seconds) if limit else 0.0,
@@ -99,9 +163,9 @@ def _machine(facts: NodeFacts) -> Machine:
 
 
 def from_history(text: str) -> Trace:
-    """The jobs that `grid -o json jobs --all` (or `-o jsonl`) printed. Raises BadValue."""
+    """The jobs that `grid -o json jobs --all --members` (or `-o jsonl`) printed. Raises BadValue."""
     trace = Trace(format="history")
-    for line, row in _rows(text):
+    for line, row in _rows(text, trace):
         trace.rows += 1
         try:
             trace.jobs.append(_from_row(row, line))
@@ -110,12 +174,21 @@ def from_history(text: str) -> Trace:
     return trace.arranged()
 
 
-def _rows(text: str) -> Iterable[tuple[int, Any]]:
+def _rows(text: str, trace: Trace) -> Iterable[tuple[int, Any]]:
+    """The jobs, by their number or line; what of the history is not there is left out of the trace."""
     try:
         whole = msgspec.json.decode(text)
     except msgspec.DecodeError:
         whole = None
     if isinstance(whole, dict) and isinstance(whole.get("jobs"), list):
+        arrays = whole.get("arrays")
+        for one in arrays if isinstance(arrays, list) else ():
+            count = one.get("count") if isinstance(one, dict) else None
+            for _ in range(count if isinstance(count, int) else 1):
+                trace.rows += 1
+                trace.leave_out(0, "it is of an array or gang, which is one line here: add --members to `grid jobs`")
+        if whole.get("more"):
+            trace.assumed.append("the history goes further back than this: add --limit to `grid jobs`")
         yield from enumerate(whole["jobs"], 1)
         return
     for at, line in enumerate(text.splitlines(), 1):
@@ -124,7 +197,7 @@ def _rows(text: str) -> Iterable[tuple[int, Any]]:
                 yield at, msgspec.json.decode(line)
             except msgspec.DecodeError as error:
                 if at == 1:
-                    hint = "print one with `grid -o json jobs --all`"
+                    hint = "print one with `grid -o json jobs --all --members`"
                     raise BadValue("this is no history of jobs", why=str(error), hint=hint) from None
                 yield at, None
 
@@ -140,6 +213,9 @@ def _from_row(row: Any, line: int) -> TraceJob:
     duration = number(str(outcome.get("seconds", 0)), "seconds") - number(str(outcome.get("suspended", 0)), "suspended")
     if duration <= 0:
         raise BadRow("it did not run")
+    if outcome.get("cause") in CUT:
+        raise BadRow("its last attempt was cut short, by the grid or a node: how long it runs is not known")
+    limit = number(str(row.get("time_limit") or 0), "time_limit")
     amount = Resources(
         round(number(str(asks.get("cpu", 0)), "cpu") * MILLI),
         int(number(str(asks.get("memory", 0)), "memory")),
@@ -149,4 +225,5 @@ def _from_row(row: Any, line: int) -> TraceJob:
         raise BadRow("it asks for nothing")
     priority = priority_of(str(row.get("priority") or "")) if row.get("priority") else Priority.MEDIUM
     submitted = moment(str(row["submitted"]), "submitted")
-    return TraceJob(submitted, duration, amount, 0.0, str(row.get("user", "")), line, priority)
+    requested = max(limit, duration) if limit else 0.0
+    return TraceJob(submitted, duration, amount, requested, str(row.get("user", "")), line, priority)

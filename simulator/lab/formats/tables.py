@@ -126,8 +126,8 @@ def read_jobs(lines: Lines, separator: str) -> Trace:
         def field(name: str) -> str:
             return row.get(columns.get(name, ""), "")
 
-        cores = number(field("cores") or "1", "the cores")
-        gpus = number(field("gpus") or "0", "the GPUs")
+        cores = number(field("cores") or "1", "the number of cores")
+        gpus = number(field("gpus") or "0", "the number of GPUs")
         milli = round(gpus * MILLI)
         if milli > MILLI and milli % MILLI:
             raise BadRow(f"a part of a GPU is of one device: {field('gpus')}")
@@ -146,7 +146,7 @@ def read_jobs(lines: Lines, separator: str) -> Trace:
 
     read_rows(trace, lines, separator, take)
     if "requested" not in columns:
-        trace.assumed.append("there are no requested times")
+        trace.assumed.append("there are no requested times: the jobs have no time limit")
     return trace.arranged()
 
 
@@ -161,9 +161,11 @@ def priority_of(text: str) -> Priority:
 def seconds(text: str, what: str) -> float:
     """Seconds of `90`, `1h30m` or `1h 30m 2.5s`. Raises BadRow."""
     try:
-        return number(text, what)
-    except BadRow:
+        float(text)
+    except ValueError:
         pass
+    else:
+        return number(text, what)
     try:
         return parse_duration(text.replace(" ", ""), zero=True)
     except BadValue:

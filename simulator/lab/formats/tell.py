@@ -1,6 +1,7 @@
 """Which format a text has, by its content alone; and reading it."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.simulator.lab.formats import own, swf, tables, use
@@ -17,6 +18,8 @@ FORMATS = (
     "an event log",
     "`grid -o json jobs --all`",
 )
+BEGINNING = 10
+"""Lines that are looked at to tell the format."""
 SEPARATORS = (";", "\t", ",")
 """Of two that are there equally often the first: fields are stripped of blanks and tabs."""
 
@@ -24,15 +27,16 @@ SEPARATORS = (";", "\t", ",")
 def read(data: bytes, name: str, unit: int = 1) -> Trace:
     """The content of a file of any format but the event log, packed or not. `unit` is for SWF. Raises BadValue."""
     text = unpack(data, name)
-    lines = [(at, line.strip("\r\n")) for at, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if not lines:
+    beginning = list(itertools.islice(_lines(text), BEGINNING))
+    if not beginning:
         raise BadValue(f"{name} is empty")
-    first = lines[0][1].strip()
+    first = beginning[0][1].strip()
     if first[0] in "{[":
         return own.from_history(text)
     if first.startswith(";") or len(first.split()) >= swf.LEAST_FIELDS and _numeric(first.split()):
-        return swf.read(lines, unit)
-    if all(_numeric(line.split()) and len(line.split()) == 1 for _, line in lines[:10]):
+        return swf.read(_lines(text), unit)
+    lines = list(_lines(text))
+    if all(_numeric(line.split()) and len(line.split()) == 1 for _, line in beginning):
         return use.read_numbers(lines, name)
     separator = max(SEPARATORS, key=first.count)
     fields = next(iter(tables.rows_of(lines[:1], separator)))[1]
@@ -53,6 +57,19 @@ def read(data: bytes, name: str, unit: int = 1) -> Trace:
         why=f"it begins with {first[:60]!r}",
         hint=f"known are {', '.join(FORMATS)}",
     )
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines with something on them, by number. Only one at a time is there beside the text: it may be large."""
+    at = begin = 0
+    while begin < len(text):
+        at += 1
+        end = text.find("\n", begin)
+        end = len(text) if end < 0 else end
+        line = text[begin:end].strip("\r\n")
+        begin = end + 1
+        if line and not line.isspace():
+            yield at, line
 
 
 def read_all(data: bytes, name: str, unit: int = 1) -> Trace:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -133,6 +135,26 @@ def test_files_that_are_no_jobs_are_refused(tmp_path: Path) -> None:
         path.write_text(text)
         done = simulate("--trace", path)
         assert done.exit_code == 2 and said in done.stderr, (name, done.output)
+
+
+def test_a_trace_comes_through_a_pipe_that_somebody_writes_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    empty = simulate("--trace", pipe)
+    assert empty.exit_code == 2 and "pipe is empty" in empty.stderr, "nobody writes: it is not waited for"
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(pipe, os.O_WRONLY)
+    os.write(writer, SWF.encode())
+    threading.Timer(0.05, os.close, [writer]).start()
+    done = simulate("--trace", pipe, "--policy", "easy")
+    os.close(reader)
+    assert done.exit_code == 0 and "SWF: 30 of 30 rows taken" in done.stderr
+
+
+def test_what_is_no_file_is_no_trace(tmp_path: Path) -> None:
+    for path, said in (("/dev/zero", "is no file"), (tmp_path, "no event log"), (tmp_path / "no", "cannot be read")):
+        done = simulate("--trace", path)
+        assert done.exit_code == 2 and said in done.stderr
 
 
 def test_options_of_traces_are_refused_without_one() -> None:

@@ -25,10 +25,12 @@ def scheduler(policy: str, machines: Sequence[Machine], jobs: Sequence[TraceJob]
     return Grid(machines, jobs) if policy == "grid" else BASELINES[policy](machines, jobs, seed=seed)
 
 
-def schedule(policy: str, jobs: Sequence[TraceJob], cores: int = 4, machines: Sequence[Machine] = ()) -> list[float]:
+def schedule(
+    policy: str, jobs: Sequence[TraceJob], cores: int = 4, machines: Sequence[Machine] = (), seed: int = 0
+) -> list[float]:
     """When each job starts, on one machine with so many cores, or on these; everything is checked at each moment."""
     machines = machines or [Machine("m", cores)]
-    world = World(machines, jobs, scheduler(policy, machines, jobs))
+    world = World(machines, jobs, scheduler(policy, machines, jobs, seed))
     world.run(World.check)
     return [record.began for record in world.records]
 

@@ -12,6 +12,45 @@ from tests.simulator.lab.scene import MACHINES, job, schedule, workloads
 BLOCKED = [job(0, 10, 3), job(1, 5, 4), job(2, 8, 1), job(3, 20, 1)]
 
 
+# Four cores. A and B fill them until 10 and 4; C wants all; D, E and F fit in what B leaves, but E is long.
+AROUND = [job(0, 10, 2), job(0, 4, 2), job(1, 6, 4), job(1, 2, 1), job(2, 20, 2), job(3, 5, 1)]
+# Four cores, taken until 10; then B and C do not fit together, and D fits beside each.
+ORDERS = [job(0, 10, 4), job(1, 8, 3), job(2, 3, 2), job(3, 12, 1)]
+# Six cores on two machines, all taken; D fits on the larger alone, and E and F on both.
+APART = [job(0, 10, 2), job(0, 10, 2), job(0, 5, 2), job(1, 3, 4), job(2, 30, 1), job(2, 4, 1)]
+TWO = [Machine("a", 4), Machine("b", 2)]
+# Two GPUs, taken until 10; B wants one, C none, D a half.
+GPUS = [job(0, 10, 1, gpu=2000), job(1, 5, 1, gpu=1000), job(2, 100, 1), job(3, 3, 1, gpu=500)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "around", "orders", "apart", "gpus"),
+    [
+        ("fcfs", [0, 0, 10, 16, 16, 16], [0, 10, 18, 18], [0, 0, 0, 10, 10, 10], [0, 10, 10, 10]),
+        ("easy", [0, 0, 10, 4, 16, 4], [0, 10, 18, 10], [0, 0, 0, 10, 5, 5], [0, 10, 2, 10]),
+        ("sjf", [0, 0, 10, 4, 16, 4], [0, 13, 10, 10], [0, 0, 0, 10, 10, 5], [0, 10, 2, 10]),
+        ("strict-fifo", [0, 0, 10, 16, 16, 16], [0, 10, 18, 18], [0, 0, 0, 10, 10, 10], [0, 10, 10, 10]),
+        ("best-effort", [0, 0, 29, 4, 9, 4], [0, 10, 18, 10], [0, 0, 0, 10, 5, 5], [0, 10, 2, 10]),
+        ("first-fit", [0, 0, 29, 4, 9, 4], [0, 10, 18, 10], [0, 0, 0, 10, 5, 5], [0, 10, 2, 10]),
+    ],
+)
+def test_each_policy_makes_the_schedule_that_one_makes_by_hand(
+    policy: str, around: list[float], orders: list[float], apart: list[float], gpus: list[float]
+) -> None:
+    assert schedule(policy, AROUND) == around
+    assert schedule(policy, ORDERS) == orders
+    assert schedule(policy, APART, machines=TWO) == apart
+    assert schedule(policy, GPUS, machines=[Machine("a", 4, gpus=2)]) == gpus
+
+
+def test_random_leaves_nothing_idle_that_somebody_could_use_and_draws_who_it_is() -> None:
+    alike = [job(0, 10, 4) for _ in range(6)]
+    drawn = [schedule("random", alike, seed=seed) for seed in range(8)]
+    assert all(sorted(starts) == [0, 10, 20, 30, 40, 50] for starts in drawn)
+    assert len({tuple(starts) for starts in drawn}) > 1
+    assert schedule("random", [job(0, 10, 3), job(1, 5, 4), job(2, 100, 1)]) == [0, 102, 2]
+
+
 def test_fcfs_lets_nobody_pass() -> None:
     assert schedule("fcfs", BLOCKED) == [0, 10, 15, 15]
 

@@ -39,7 +39,7 @@ def test_a_frozen_job_ends_later_by_what_it_was_frozen(policy: str) -> None:
 def test_a_recalled_job_begins_anew_once_the_owner_has_gone(policy: str) -> None:
     world, _ = run(OwnerPolicy.RECALL, policy)
     first = world.records[0]
-    assert world.recalls == 1 and first.attempts == 2 and first.lost == pytest.approx(4 * 101, rel=0.02)
+    assert first.recalls == first.moves == 1 and first.attempts == 2 and first.lost == pytest.approx(4 * 101, rel=0.02)
     assert min(record.began for record in world.records) >= 200, "nothing is lent while he is there"
 
 

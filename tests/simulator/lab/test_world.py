@@ -83,6 +83,38 @@ def test_a_frozen_job_ends_later_and_a_recalled_one_begins_anew() -> None:
     assert second.attempts == 2 and second.lost == 10.0 and second.ended == second.began + 100
 
 
+@pytest.mark.parametrize("what", ["cores", "memory", "gpu"])
+def test_an_account_that_is_not_what_the_jobs_hold_is_caught_at_the_next_event(what: str) -> None:
+    jobs = [job(0, 10, 1, gpu=500), job(5, 10, 1)]
+    world = World(ONE, jobs, Fcfs(ONE, jobs))
+
+    def meddle(world: World) -> None:
+        if world.now == 0:
+            free = world.free[0]
+            free.cpu, free.memory = free.cpu + (what == "cores"), free.memory + (what == "memory")
+            free.gpus[0] += what == "gpu"
+
+    with pytest.raises(AssertionError, match="what is free on machine 0"):
+        world.run(meddle)
+    assert world.now == 5
+
+
+def test_a_job_that_ends_before_its_work_is_done_is_caught() -> None:
+    jobs = [job(0, 10, 1), job(5, 10, 1)]
+    world = World(ONE, jobs, Fcfs(ONE, jobs))
+    with pytest.raises(AssertionError, match=r"job 0 ended when 5\.0 s of its work"):
+        world.run(lambda world: world.end(0, again=False) if world.now == 5 else None)
+
+
+def test_work_that_was_not_done_is_caught() -> None:
+    jobs = [job(0, 10, 1), job(5, 10, 2)]
+    world = World(ONE, jobs, Fcfs(ONE, jobs))
+    world.run(World.check)
+    world.records[1].held -= 1
+    with pytest.raises(AssertionError, match="the work of the attempts"):
+        world.check()
+
+
 def test_the_points_say_what_was_held_and_who_waited() -> None:
     jobs = [job(0, 10, 2), job(5, 10, 1)]
     world = World(ONE, jobs, Fcfs(ONE, jobs))

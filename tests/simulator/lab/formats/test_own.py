@@ -2,16 +2,17 @@
 
 import json
 
+import msgspec
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.commands import Event, JobsSubmitted, MessageReceived, NodeUp
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Group, Job
+from distributed_grid.coordinator.core.model import Condition, Group, Held, Job
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import Array, GroupKind
-from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Priority, Request
-from distributed_grid.protocol.messages import Exited
+from distributed_grid.protocol.jobs import After, Cause, JobSpec, Outcome, Priority, Request
+from distributed_grid.protocol.messages import Exited, Started
 from distributed_grid.protocol.resources import GIB, Resources
 from distributed_grid.simulator.lab.formats import own
 from distributed_grid.simulator.lab.grid import node_facts
@@ -27,8 +28,8 @@ def job(name: str, submitted: float, limit: float = 0.0) -> Job:
     )
 
 
-def exited(allocation: str, seconds: float, suspended: float = 0.0) -> Event:
-    outcome = Outcome(cause=Cause.EXITED, seconds=seconds, suspended=suspended)
+def exited(allocation: str, seconds: float, suspended: float = 0.0, cause: Cause = Cause.EXITED) -> Event:
+    outcome = Outcome(cause=cause, seconds=seconds, suspended=suspended)
     return MessageReceived("n1", Exited(allocation=allocation, outcome=outcome, returned=True))
 
 
@@ -69,6 +70,52 @@ def test_a_job_that_has_not_ended_is_left_out() -> None:
     ]
 
 
+def test_a_job_that_was_taken_back_counts_with_the_attempt_that_ended_by_itself() -> None:
+    events = [
+        JobsSubmitted(0, (job("a", 1.0), job("b", 1.0))),
+        exited("a.1", 20.0, cause=Cause.PREEMPTED),
+        exited("b.1", 30.0, cause=Cause.RECALLED),
+        exited("a.2", 50.0),
+    ]
+    trace = own.from_events([(1.0, events)])
+    assert [one.duration for one in trace.jobs] == [50.0]
+    assert trace.words()[1].startswith("1 row left out, line 2: its last attempt was cut short")
+
+
+def waits_for(name: str, on: str, kind: After = After.ENDED) -> Job:
+    return msgspec.structs.replace(job(name, 10.0), phase=Held(after=(Condition(on, kind),)))
+
+
+def test_a_job_that_waited_for_others_or_a_time_is_submitted_when_these_had_come() -> None:
+    later = msgspec.structs.replace(job("d", 10.0), begin=25.0)
+    jobs = (job("a", 10.0), waits_for("b", "a"), waits_for("c", "a", After.STARTED), later)
+    began = MessageReceived("n1", Started(allocation="a.1"))
+    ends = [exited(f"{name}.1", 5.0) for name in "bcd"]
+    records: list[tuple[float, list[Event]]] = [
+        (10.0, [JobsSubmitted(0, jobs)]), (12.0, [began]), (40.0, [exited("a.1", 28.0)]), (99.0, ends),
+    ]  # fmt: skip
+    trace = own.from_events(records)
+    assert [(one.line, one.submit) for one in trace.jobs] == [(1, 0.0), (3, 2.0), (4, 15.0), (2, 30.0)]
+    assert trace.assumed == ["3 jobs waited for a time or for others: each is submitted when these had come in the log"]
+
+
+def test_a_job_that_waited_for_an_array_is_submitted_when_its_last_member_had_ended() -> None:
+    template = job("g", 1.0)
+    group = Group(
+        id="g", key="g", user="ann", kind=GroupKind.ARRAY, spec=template.spec, request=template.request,
+        submitted=1.0, count=2, array=Array(((0, 1, 1),)),
+    )  # fmt: skip
+    events = [JobsSubmitted(0, (template,), (group,)), JobsSubmitted(1, (waits_for("b", "g"),))]
+    trace = own.from_events([(10.0, events), (20.0, [exited("g_0.1", 5.0)]), (30.0, [exited("g_1.1", 5.0)]),
+                             (50.0, [exited("b.1", 5.0)])])  # fmt: skip
+    assert [one.submit for one in trace.jobs] == [0.0, 0.0, 29.0]
+
+
+def test_the_end_of_a_job_that_was_submitted_before_the_log_began_is_left_out() -> None:
+    trace = own.from_events([(1.0, [exited("x.1", 5.0), exited("x.2", 5.0)])])
+    assert trace.words()[1] == "1 row left out: it was submitted before the log begins"
+
+
 ROW = {
     "submitted": "2026-01-01T00:00:10.000Z",
     "user": "ann",
@@ -87,6 +134,19 @@ def test_the_history_that_the_command_line_prints_is_a_trace() -> None:
         Priority.HIGH,
         Resources(500, GIB, 1000),
     )
+
+
+def test_a_history_has_time_limits_and_says_what_of_it_is_not_there() -> None:
+    cut = {**ROW, "outcome": {**ROW["outcome"], "cause": "preempted"}}  # type: ignore[dict-item]
+    jobs = [{**ROW, "time_limit": 60.0}, {**ROW, "time_limit": 5.0}, cut]
+    trace = own.from_history(json.dumps({"jobs": jobs, "arrays": [{"count": 10}, {"count": 2}], "more": True}))
+    assert [one.requested for one in trace.jobs] == [60.0, 10.0], "it ran longer than its limit"
+    assert trace.words() == [
+        "history: 2 of 15 rows taken",
+        "12 rows left out: it is of an array or gang, which is one line here: add --members to `grid jobs`",
+        "1 row left out, line 3: its last attempt was cut short, by the grid or a node: how long it runs is not known",
+        "the history goes further back than this: add --limit to `grid jobs`",
+    ]
 
 
 def test_a_history_by_lines_names_the_bad_ones() -> None:

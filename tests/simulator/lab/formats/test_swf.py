@@ -1,5 +1,8 @@
 """The Standard Workload Format: rows, header, requested times, and what is wrong with a line."""
 
+import pytest
+
+from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.simulator.lab.formats import swf
 from distributed_grid.simulator.lab.trace import Machine, Trace
@@ -41,7 +44,7 @@ def test_cpu_times_in_column_6_are_not_taken_for_requested_times() -> None:
 def test_a_job_that_ran_longer_than_it_requested_counts_as_having_requested_that() -> None:
     trace = read(row(run=300, requested=200))
     assert trace.jobs[0].requested == 300.0 and trace.assumed == [
-        "1 jobs ran longer than they requested: their run time counts as requested"
+        "1 job ran longer than requested: there the run time counts as requested"
     ]
 
 
@@ -59,3 +62,10 @@ def test_what_is_wrong_is_told_by_line_and_the_rest_is_taken() -> None:
 def test_infinite_and_absurd_numbers_are_wrong() -> None:
     trace = read(f"{row(run=float('inf'))}\n{row(run=float('nan'))}\n{row(submit=1e300)}\n")
     assert not trace.jobs and sum(one.count for one in trace.left_out.values()) == 3
+
+
+def test_a_header_with_more_processors_than_a_machine_can_have_asks_for_a_unit() -> None:
+    text = f"; MaxProcs: 9000000\n{row(procs=512)}\n"
+    with pytest.raises(BadValue, match="9,000,000 processors") as told:
+        read(text)
+    assert "--unit" in told.value.hint and read(text, unit=512).machines == [Machine("all", 17578)]

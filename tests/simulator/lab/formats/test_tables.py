@@ -84,10 +84,11 @@ def test_submit_times_may_be_dates() -> None:
     ("row", "why"),
     [
         ("soon,1,1", "the submit time is not a number: 'soon'"),
-        ("0,-1,1", "the duration is not a duration: '-1'"),
+        ("0,-1,1", "the duration is below 0: -1"),
         ("0,0,1", "it did not run: its duration is 0"),
+        ("0,long,1", "the duration is not a duration: 'long'"),
         ("0,1,0", "it asks for nothing"),
-        ("0,1,nan", "the cores is out of range: nan"),
+        ("0,1,nan", "the number of cores is out of range: nan"),
         ("0,1", "it has 2 fields of 3"),
     ],
 )
