@@ -15,11 +15,11 @@ from typing import Any
 
 from bench._common import percentile, report, ticking
 from distributed_grid.coordinator.core.commands import HeartbeatReceived, JobsSubmitted, MessageReceived, NodeUp, Send
+from distributed_grid.coordinator.core.data import EVERYTHING
 from distributed_grid.coordinator.core.explain import why
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Job, Placement
 from distributed_grid.coordinator.core.placement.matching import place
-from distributed_grid.coordinator.core.state import EVERYTHING
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, Offer, Sample

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
+from distributed_grid.coordinator.core.data import EVERYTHING, Idle, Preemptions
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, End, Group, Job, Node
 from distributed_grid.coordinator.core.nodes.agents import arm
@@ -22,7 +23,7 @@ from distributed_grid.coordinator.core.queue.chains import Chains
 from distributed_grid.coordinator.core.queue.fairness import Account, Shares
 from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservations, key_of
 from distributed_grid.coordinator.core.queue.quotas import Quotas, Spent
-from distributed_grid.coordinator.core.state import EVERYTHING, GridState, Idle, Preemptions
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Priority, Reason, Request
 from distributed_grid.protocol.messages.rights import Rights
 from distributed_grid.protocol.resources import Resources

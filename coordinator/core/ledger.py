@@ -38,6 +38,7 @@ from distributed_grid.coordinator.core.commands import (
     Tick,
     UndrainRequested,
 )
+from distributed_grid.coordinator.core.data import EVERYTHING, Facts
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.lifecycle import boosts, outcomes, successors
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
@@ -48,7 +49,7 @@ from distributed_grid.coordinator.core.preemption import execute
 from distributed_grid.coordinator.core.queue import admission, dependencies, groups, rights, scheduler
 from distributed_grid.coordinator.core.queue.queue import Waiters
 from distributed_grid.coordinator.core.queue.quotas import Spent
-from distributed_grid.coordinator.core.state import EVERYTHING, Facts, GridState
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages.rights import Rights
 from distributed_grid.protocol.nodes import NodeFacts, NodeOrders

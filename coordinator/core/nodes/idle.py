@@ -10,10 +10,11 @@ none of its GPUs for that much longer is ended as `released`. It is not requeued
 
 import math
 
+from distributed_grid.coordinator.core.data import Idle, Streak
 from distributed_grid.coordinator.core.lifecycle import attempts
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.policy import Unused
-from distributed_grid.coordinator.core.state import GridState, Idle, Streak
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, State, Use, Used
 from distributed_grid.protocol.messages import InUse
 from distributed_grid.protocol.resources import MILLI, format_milli

@@ -1,0 +1,183 @@
+"""All data of the grid, without the operations that keep it consistent (state.py): nodes, live jobs and allocations,
+queue, shares, index and deadlines, and what is tracked beside them.
+"""
+
+from collections import deque
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from distributed_grid.coordinator.core.commands import (
+    Command,
+)
+from distributed_grid.coordinator.core.deadlines import Deadlines
+from distributed_grid.coordinator.core.model import (
+    Allocation,
+    Group,
+    Job,
+    Node,
+    Placement,
+)
+from distributed_grid.coordinator.core.placement.catalogue import Catalogue
+from distributed_grid.coordinator.core.policy import DEFAULT, Policy
+from distributed_grid.coordinator.core.queue.chains import Chains
+from distributed_grid.coordinator.core.queue.fairness import Shares
+from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservations, Waiters
+from distributed_grid.coordinator.core.queue.quotas import Quotas
+from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.messages.operator import Receipt
+from distributed_grid.protocol.placement import Constraints
+from distributed_grid.protocol.resources import Resources
+
+Asked = tuple[Resources, Constraints | None, str | None]
+"""The parts of a request that decide whether a node could ever meet it."""
+
+
+class _Everything:
+    def __contains__(self, job: object) -> bool:
+        return True
+
+
+EVERYTHING: Container[str] = _Everything()
+
+
+# --- parts of the state -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Facts:
+    """State changes whose consequences were not handled yet: see `ledger.follow`."""
+
+    held: deque[str] = field(default_factory=deque)
+    """Jobs and groups that were held back."""
+    started: deque[Job] = field(default_factory=deque)
+    """Jobs that have started, if any condition is on a start."""
+    ended: deque[Job] = field(default_factory=deque)
+    groups_ended: deque[Group] = field(default_factory=deque)
+
+    def __bool__(self) -> bool:
+        return bool(self.held or self.started or self.ended or self.groups_ended)
+
+
+class Streak(msgspec.Struct, frozen=True):
+    """Consecutive samples below the threshold, `since` a time: their number, the total use (core-seconds) and the peak
+    (cores)."""
+
+    since: float
+    samples: int = 0
+    used: float = 0.0
+    peak: float = 0.0
+
+
+class Idle(msgspec.Struct, frozen=True):
+    """Idle tracking of an allocation: time of the last report, the streaks of its cores and of each GPU, for which of
+    them its submitter was warned, and since when it uses none of its GPUs."""
+
+    reported: float
+    streaks: dict[str, Streak]
+    warned_devices: tuple[str, ...] = ()
+    warned: float = 0.0
+
+
+@dataclass(slots=True)
+class PreemptibleCache:
+    """Cache of what preemption could free on each node, valid while the node has the same allocations. Their number and
+    the last one tell that, since allocations are only appended."""
+
+    known: dict[str, tuple[int, str, int, int, int, float]] = field(default_factory=dict)
+    """By node: number of allocations, the last one, the cores, memory and GPUs that may be freed, and the time of the
+    newest grant among these."""
+
+    def invalidate(self, node: str) -> None:
+        """An allocation of this node was told to stop."""
+        self.known.pop(node, None)
+
+
+@dataclass(slots=True)
+class Preemptions:
+    """The state of preemption, except what is in the records of jobs."""
+
+    urgent: dict[str, float] = field(default_factory=dict)
+    """Urgent jobs in the queue, and the time of their next plan."""
+    preemptors: dict[str, str] = field(default_factory=dict)
+    """Preempted allocations of open plans, and the job that each was preempted for."""
+    spent: list[tuple[float, float]] = field(default_factory=list)
+    """Lost work of the last hour: time, core-seconds."""
+    refusals: dict[Request, str] = field(default_factory=dict)
+    """Why nobody is preempted for a request, as last found; for explanations only."""
+    preemptible: PreemptibleCache = field(default_factory=PreemptibleCache, compare=False)
+
+    def remember(self, receipts: Iterable[Receipt]) -> None:
+        """Restore the lost work from receipts."""
+        self.spent = sorted((receipt.at, receipt.lost) for receipt in receipts)
+
+
+# --- all data ---------------------------------------------------------------------------------------------------------
+
+
+class GridData:
+    """The data of the whole grid. `jobs` and `allocations` hold what has not ended; what has ended is on disk."""
+
+    def __init__(self, epoch: int = 0, watched: Container[str] = EVERYTHING, policy: Policy = DEFAULT) -> None:
+        self.epoch = epoch
+        self.policy = policy
+        self.watched = watched
+        """Jobs whose changes are published."""
+        self.now = 0.0
+        self.nodes: dict[str, Node] = {}
+        self.jobs: dict[str, Job] = {}
+        self.allocations: dict[str, Allocation] = {}
+        self.placements: dict[str, Placement] = {}
+        """The decisions behind live allocations that were granted since the start."""
+        self.keys: dict[tuple[str, str], str] = {}
+        self.past_keys: dict[tuple[str, str], str] = {}
+        self.groups: dict[str, Members] = {}
+        """Groups that have not ended."""
+        self.held = Waiters()
+        self.queue = Queue()
+        self.shares = Shares()
+        self.quotas = Quotas(policy.rights)
+        self.reservations = Reservations()
+        """Nodes reserved against starvation."""
+        self.index = Catalogue(self.nodes, self.jobs)
+        self.meetings: dict[tuple[str, int], str] = {}
+        """Rendezvous address and port of each running gang."""
+        self.chains = Chains()
+        self.deadlines = Deadlines()
+        self.turns: dict[str, int] = {}
+        """The number of each live job in the order of submission."""
+        self.next_turn = 1
+        self.ever: dict[Asked, int] = {}
+        """Cache: how many nodes could ever meet a request; cleared when nodes change."""
+        self.grown: dict[str, None] = {}
+        """Nodes with capacity freed since the last pass."""
+        self.fresh: dict[str, None] = {}
+        """Jobs enqueued since the last pass."""
+        self.failing: dict[str, str] = {}
+        """Commands that failed to start lately, and on which node: see `nodes/quarantine.py`."""
+        self.idle: dict[str, Idle] = {}
+        """Idle tracking of allocations: see `idle.py`."""
+        self.snapshot = 0
+        """Number of times that this state was settled, by which an explanation names it."""
+        self.preempting = Preemptions()
+        self.holding = False
+        """Nothing new is started while the disk fails."""
+        self.loss: tuple[str, ...] = ()
+        """Evidence that the store has lost commits: nothing is started until an operator has chosen."""
+        self.ray_trouble = "it was not asked yet"
+        """Why Ray's resources are unknown; empty: they are known."""
+        self.unknown_before = 0.0
+        """When a backup was restored: allocations from before may be unknown here, and are not stopped."""
+        self.facts = Facts()
+        self.out: list[Command] = []
+
+    @property
+    def halted(self) -> bool:
+        """Whether nothing new is started for now."""
+        return self.holding or bool(self.loss)
+
+    def take_out(self) -> list[Command]:
+        """The commands since the last call, for the shell to perform."""
+        out, self.out = self.out, []
+        return out
