@@ -14,9 +14,7 @@ import msgspec
 
 from distributed_grid import __version__
 from distributed_grid.agent.control import Control, described
-from distributed_grid.agent.core.spare.lender import Lender
-from distributed_grid.agent.core.spare.thresholds import lendable
-from distributed_grid.agent.core.table import (
+from distributed_grid.agent.core.commands import (
     Command,
     Event,
     Forget,
@@ -27,9 +25,11 @@ from distributed_grid.agent.core.table import (
     SendSignal,
     SetLimit,
     SetNiceness,
-    Table,
     Withdraw,
 )
+from distributed_grid.agent.core.spare.lender import Lender
+from distributed_grid.agent.core.spare.thresholds import lendable
+from distributed_grid.agent.core.table import Table
 from distributed_grid.agent.core.usage import EVERY, UsageReporter
 from distributed_grid.agent.data.blobs import BlobCache
 from distributed_grid.agent.data.disk import Bounds, Disk, Retention

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import click
 
-from distributed_grid.agent.core.table import ENTRY_MOVES
+from distributed_grid.agent.core.entry import ENTRY_MOVES
 from distributed_grid.agent.supervisor.job import MOVES as SUPERVISED_MOVES
 from distributed_grid.agent.supervisor.job import JobState
 from distributed_grid.cli.examples import EXAMPLES

@@ -6,13 +6,10 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.agent.core.owner import Freeze, Owner, Thaw
-from distributed_grid.agent.core.spare.lender import Lender
-from distributed_grid.agent.core.table import (
+from distributed_grid.agent.core.commands import (
     Command,
     Event,
     Forget,
-    Kept,
     Kill,
     Prepare,
     Ready,
@@ -21,10 +18,12 @@ from distributed_grid.agent.core.table import (
     SendSignal,
     SetLimit,
     SetNiceness,
-    Table,
     Withdraw,
-    keep,
 )
+from distributed_grid.agent.core.entry import Kept, keep
+from distributed_grid.agent.core.owner import Freeze, Owner, Thaw
+from distributed_grid.agent.core.spare.lender import Lender
+from distributed_grid.agent.core.table import Table
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import (

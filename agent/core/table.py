@@ -6,11 +6,35 @@ kept until the coordinator has acknowledged it, whatever happens to connections.
 nothing until its predecessor is over, and then, in the same step, what that one held (chains.py)."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-
-import msgspec
 
 from distributed_grid.agent.core.chains import Chains
+from distributed_grid.agent.core.commands import (
+    Command,
+    Event,
+    Forget,
+    Kill,
+    Prepare,
+    Ready,
+    Report,
+    Run,
+    SendSignal,
+    SetLimit,
+    SetNiceness,
+    Withdraw,
+)
+from distributed_grid.agent.core.entry import (
+    ENTRY_MOVES,
+    Ended,
+    Entry,
+    IllegalMove,
+    Kept,
+    Preparing,
+    Running,
+    Stage,
+    Starting,
+    Stopping,
+    keep,
+)
 from distributed_grid.agent.core.owner import RunningJob
 from distributed_grid.agent.core.spare.claim import conflict
 from distributed_grid.agent.core.spare.holdings import Holdings
@@ -30,179 +54,6 @@ def already_over(cause: str) -> Outcome:
 
 REMEMBERED = 10_000
 """Maximum number of acknowledged ends (also kept by the supervisor) and of declined launches that are remembered."""
-
-
-# --- events beside the messages -----------------------------------------------------------------------------------
-
-
-class Ready(msgspec.Struct, frozen=True):
-    """The allocation is prepared: measured again and unpacked."""
-
-    allocation: str
-
-
-Event = Launch | Stop | Signal | Extend | Renice | Ack | Ready | Stale | Started | Exited
-
-
-# --- commands -----------------------------------------------------------------------------------------------------
-
-
-class Prepare(msgspec.Struct, frozen=True):
-    """Measure again and unpack what was shipped; then report Ready, Stale, or Exited (failed)."""
-
-    launch: Launch
-
-
-class Run(msgspec.Struct, frozen=True):
-    """Hand it to the launcher; its lease, if any, counts from `leased_from`. `chain`: it waits there for the others of
-    this chain that are before it; empty: it is the first of its own."""
-
-    launch: Launch
-    leased_from: float = 0.0
-    chain: str = ""
-
-
-class Kill(msgspec.Struct, frozen=True):
-    """Have the launcher end it, and cancel its preparation."""
-
-    stop: Stop
-
-
-class Withdraw(msgspec.Struct, frozen=True):
-    """Have the launcher end it, unless it has started there."""
-
-    stop: Stop
-
-
-class SendSignal(msgspec.Struct, frozen=True):
-    """Have the launcher signal it."""
-
-    allocation: str
-    signal: int
-
-
-class Forget(msgspec.Struct, frozen=True):
-    """Have the launcher forget these ends."""
-
-    allocations: tuple[str, ...]
-
-
-class Report(msgspec.Struct, frozen=True):
-    """Send to the coordinator. `freed` is what it held until now."""
-
-    message: Started | Stale | Exited
-    freed: Grant | None = None
-
-
-class SetLimit(msgspec.Struct, frozen=True):
-    """Have the launcher set its time limit, in seconds from its start."""
-
-    allocation: str
-    limit: float
-
-
-class SetNiceness(msgspec.Struct, frozen=True):
-    """Have the launcher give it the weight of jobs: it was started with a normal one."""
-
-    allocation: str
-
-
-Command = Prepare | Run | Kill | Withdraw | SendSignal | SetLimit | SetNiceness | Forget | Report
-
-
-# --- states ---------------------------------------------------------------------------------------------------------
-
-
-class Preparing(msgspec.Struct, frozen=True):
-    """It was accepted, and is being prepared; or it is `ready`, and one that is before it in its chain is not."""
-
-    launch: Launch
-    ready: bool = False
-
-
-class Starting(msgspec.Struct, frozen=True):
-    """It was handed to the launcher."""
-
-
-class Running(msgspec.Struct, frozen=True):
-    """Its command runs since `began`; `pid` (0: unknown) is its first process."""
-
-    began: float
-    pid: int = 0
-    walls: str = ""
-
-
-class Stopping(msgspec.Struct, frozen=True):
-    """It was told to end; `began` is 0 if it is not known to have run."""
-
-    began: float = 0.0
-    pid: int = 0
-    walls: str = ""
-
-
-class Ended(msgspec.Struct, frozen=True):
-    """It is over, and the coordinator has not acknowledged that."""
-
-    outcome: Outcome
-
-
-Stage = Preparing | Starting | Running | Stopping | Ended
-
-
-class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What of a launch is needed as long as its allocation is known. The supervisor's journal has it, for the next
-    agent."""
-
-    user: str = ""
-    grant: Grant = Grant()
-    stamp: Stamp | None = None
-    lease: float = 0.0
-    grace: float = 0.0
-    raylet: bool = False
-    stdin: bool = False
-    workdir: str = ""
-    chain: str = ""
-    """The supervisor reads it, too. Empty: it began one."""
-
-
-def keep(launch: Launch, chain: str = "") -> Kept:
-    """What is kept of this launch, of an allocation in this chain (empty: of its own)."""
-    spec = launch.spec
-    raylet = spec.boost is not None
-    asked = launch.stamp, launch.lease, spec.grace, raylet, bool(spec.stdin), spec.workdir
-    return Kept(launch.user, launch.grant, *asked, chain)
-
-
-# None: not in the table. An earlier agent's are found running, stopping or ended; a stop before the launch leads to
-# Stopping at once, and a withdrawal to Starting, as the supervisor may have started it for an earlier agent; what was
-# declined or lost is removed without an end.
-ENTRY_MOVES: dict[type[Stage] | None, frozenset[type[Stage] | None]] = {
-    None: frozenset({Preparing, Starting, Running, Stopping, Ended}),
-    Preparing: frozenset({Starting, Running, Stopping, Ended, None}),
-    Starting: frozenset({Running, Stopping, Ended, None}),
-    Running: frozenset({Stopping, Ended, None}),
-    Stopping: frozenset({Ended, None}),
-    Ended: frozenset({None}),
-}
-
-
-class IllegalMove(Exception):
-    """A transition that ENTRY_MOVES does not have."""
-
-
-@dataclass(slots=True)
-class Entry:
-    """One allocation: its stage, and what holds in every stage. A lease counts from `leased_from`, which each renewal
-    sets."""
-
-    stage: Stage
-    kept: Kept = Kept()
-    leased_from: float = 0.0
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing of it is alive."""
-        return isinstance(self.stage, Ended)
 
 
 class Table:

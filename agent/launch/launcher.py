@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from distributed_grid import __version__
-from distributed_grid.agent.core.table import Kept, keep
+from distributed_grid.agent.core.entry import Kept, keep
 from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.isolation import Account
 from distributed_grid.agent.launch.reports import REPORTS, SupervisorReport, frozen

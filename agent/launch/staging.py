@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distributed_grid.agent.core.table import Ready
+from distributed_grid.agent.core.commands import Ready
 from distributed_grid.agent.data.blobs import BlobCache
 from distributed_grid.agent.data.disk import Disk
 from distributed_grid.agent.data.job_files import JobFiles

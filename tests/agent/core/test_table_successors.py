@@ -3,7 +3,9 @@
 import msgspec
 import pytest
 
-from distributed_grid.agent.core.table import Kill, Prepare, Ready, Report, Run, Table, Withdraw, keep
+from distributed_grid.agent.core.commands import Kill, Prepare, Ready, Report, Run, Withdraw
+from distributed_grid.agent.core.entry import keep
+from distributed_grid.agent.core.table import Table
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Cause, Outcome, State

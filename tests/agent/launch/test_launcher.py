@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from distributed_grid.agent.core.table import Kept
+from distributed_grid.agent.core.entry import Kept
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.launch.supervisor import start
 from distributed_grid.agent.supervisor import loop, procs

@@ -5,7 +5,8 @@ import shutil
 import signal
 from collections.abc import Collection
 
-from distributed_grid.agent.core.table import Ready, Run, Table
+from distributed_grid.agent.core.commands import Ready, Run
+from distributed_grid.agent.core.table import Table
 from distributed_grid.agent.launch.supervisor import Loss, facts_after
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.protocol.jobs import Cause, JobSpec, State

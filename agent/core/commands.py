@@ -1,0 +1,83 @@
+"""Events and commands of the table of allocations (table.py): what goes in beside the messages of the coordinator, and
+what the shell is to do.
+"""
+
+import msgspec
+
+from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Renice, Signal, Stale, Started, Stop
+from distributed_grid.protocol.resources import Grant
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The allocation is prepared: measured again and unpacked."""
+
+    allocation: str
+
+
+Event = Launch | Stop | Signal | Extend | Renice | Ack | Ready | Stale | Started | Exited
+
+
+# --- commands -----------------------------------------------------------------------------------------------------
+
+
+class Prepare(msgspec.Struct, frozen=True):
+    """Measure again and unpack what was shipped; then report Ready, Stale, or Exited (failed)."""
+
+    launch: Launch
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Hand it to the launcher; its lease, if any, counts from `leased_from`. `chain`: it waits there for the others of
+    this chain that are before it; empty: it is the first of its own."""
+
+    launch: Launch
+    leased_from: float = 0.0
+    chain: str = ""
+
+
+class Kill(msgspec.Struct, frozen=True):
+    """Have the launcher end it, and cancel its preparation."""
+
+    stop: Stop
+
+
+class Withdraw(msgspec.Struct, frozen=True):
+    """Have the launcher end it, unless it has started there."""
+
+    stop: Stop
+
+
+class SendSignal(msgspec.Struct, frozen=True):
+    """Have the launcher signal it."""
+
+    allocation: str
+    signal: int
+
+
+class Forget(msgspec.Struct, frozen=True):
+    """Have the launcher forget these ends."""
+
+    allocations: tuple[str, ...]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Send to the coordinator. `freed` is what it held until now."""
+
+    message: Started | Stale | Exited
+    freed: Grant | None = None
+
+
+class SetLimit(msgspec.Struct, frozen=True):
+    """Have the launcher set its time limit, in seconds from its start."""
+
+    allocation: str
+    limit: float
+
+
+class SetNiceness(msgspec.Struct, frozen=True):
+    """Have the launcher give it the weight of jobs: it was started with a normal one."""
+
+    allocation: str
+
+
+Command = Prepare | Run | Kill | Withdraw | SendSignal | SetLimit | SetNiceness | Forget | Report
