@@ -14,6 +14,7 @@ import msgspec
 
 from distributed_grid import __version__
 from distributed_grid.agent.control import Control, described
+from distributed_grid.agent.core.buckets import Aggregator
 from distributed_grid.agent.core.commands import (
     Command,
     Event,
@@ -54,6 +55,8 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import PASSED_ON
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import (
+    Buckets,
+    BucketsKept,
     Exited,
     Heartbeat,
     Hello,
@@ -113,6 +116,7 @@ class Runtime:
         self.table = Table(facts)
         self._lender = Lender(settings.limits, facts)
         self._usage = UsageReporter(min(EVERY, 5 * settings.interval))
+        self._buckets = Aggregator()
         self._probe = probe
         self._meter = Meter(probe, settings.interval, boot_clock, self._measured, log.warning)
         self._readers = Readers(launcher, self.table, self._say)
@@ -285,7 +289,7 @@ class Runtime:
         session.send(Inventory(known=self._readers.inventory(self.table.inventory(boot_clock()))))
         session.send(self._whole_offer())
         session.send(*self._owner.introduction(), *self.table.unacknowledged())
-        session.send(self._in_effect())
+        session.send(self._in_effect(), *self._buckets.unacknowledged(boot_clock()))
         self._session = session
 
     async def _beat(self, session: Session) -> None:
@@ -309,6 +313,8 @@ class Runtime:
             self._data.open()
         elif isinstance(message, Renewed):
             self._renewed(message.at)
+        elif isinstance(message, BucketsKept):
+            self._buckets.acknowledge(message.through)
         elif isinstance(message, NewCertificate):
             self._renewal.answered(message)
         elif isinstance(message, NewSettings):
@@ -378,6 +384,8 @@ class Runtime:
         used = self._usage.observe(sample.at, usage, grants, sample.gpus)
         if used is not None:
             self._say(used)
+        if (bucket := self._buckets.observe(sample)) is not None:
+            self._say(Buckets(at=boot_clock(), buckets=(bucket,)))
         offer = self._lender.observe(sample, self.table.holdings(), boot_clock())
         if offer is not None:
             self._say(offer)

@@ -27,6 +27,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import WEIGHTS, Policy, Preempting, Sharing, Unused
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken, Trouble
 from distributed_grid.coordinator.eventlog.write import EventLog
+from distributed_grid.coordinator.history.history import History
 from distributed_grid.coordinator.net.listener import OPEN_TO_PASS, closed_to_others
 from distributed_grid.coordinator.ray.boosts import BoostService
 from distributed_grid.coordinator.ray.bridge_client import Bridge, environment
@@ -291,7 +292,8 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         bridge = Bridge(config.ray.address, environment(config.ray.auth.value, _ray_token(config.ray)))
     boosts = BoostService(ledger.state, bridge, config.ray.auth, driver.put, clock, config.ray.join_within)
     placing = RayReservations(ledger.state, bridge, driver.put)
-    more = own.memory_limit, boosts, placing, own.heartbeat, configured(config), _reader(settings)
+    history = History(state_dir / "history.db", own.history_size, clock)
+    more = own.memory_limit, boosts, placing, own.heartbeat, configured(config), _reader(settings), history
     server = Server(ledger.state, store, driver, blobs, audit, clock, pki, *more)
     if lost:
         driver.trouble.alarm(*lost)
@@ -309,7 +311,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         boosts.begin()
         placing.stir()
         stopping = asyncio.create_task(stop.wait())
-        background = [asyncio.create_task(feed_watchdog())]
+        background = [asyncio.create_task(feed_watchdog()), asyncio.create_task(history.run())]
         if bridge is not None:
             background.append(asyncio.create_task(sweep_until_done(ledger.state, bridge)))
         if pki is not None:
@@ -328,6 +330,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         await boosts.close()
         await server.close()
         await driver.close()
+        await history.close()
         retention.close()
         if events is not None:
             events.close()

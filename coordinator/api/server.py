@@ -49,6 +49,7 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver
+from distributed_grid.coordinator.history.history import History
 from distributed_grid.coordinator.net.connection import Connection, Wire
 from distributed_grid.coordinator.net.limits import Bucket, LogThrottle
 from distributed_grid.coordinator.net.listener import Listener, bind_unix
@@ -102,6 +103,7 @@ class Server:
         heartbeat: float = 2.0,
         configured: Configured = NOTHING,
         read: Callable[[], Awaitable[Configured]] | None = None,
+        history: History | None = None,
     ) -> None:
         self._state = state
         self._heartbeat = heartbeat
@@ -127,6 +129,8 @@ class Server:
         self._memory = Memory(memory_limit)
         boosts = self._boosts = boosts or BoostService(state, None, RayAuth.DISABLED, driver.put)
         placing = self._placing = placing or RayReservations(state, None, driver.put)
+        self._history = history or History(Path(), 0, clock)
+        self._history.kept = lambda node, through: self._tell(node, [messages.BucketsKept(through)])
         own = self._memory, boosts, placing, self._settings
         self._requests = Requests(self._lookup, blobs, self._relay, audit, clock, access, *own)
         state.watched = self._requests.watches.watched
@@ -300,6 +304,8 @@ class Server:
                         told = True
                     if type(message) is messages.Heartbeat:
                         self._driver.put(HeartbeatReceived(name, message.sample, message.at))
+                    elif type(message) is messages.Buckets:
+                        self._history.take(name, facts.boot_id, message)
                     elif type(message) is messages.WantCertificate:
                         connection.send(self._access.renew(connection, message))
                     else:
@@ -453,4 +459,6 @@ def _weight(message: Any) -> int:
     """What a message costs of its node's budget."""
     if type(message) is messages.Inventory:
         return 1 + len(message.known)
+    if type(message) is messages.Buckets:
+        return 1 + len(message.buckets)
     return 1 + len(message.uses) if type(message) is messages.InUse else 1

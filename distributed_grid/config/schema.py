@@ -82,6 +82,7 @@ class Coordinator:
     )
     keep_size: int = setting(2 << 30, SIZE, "maximum size of the store; the oldest ended jobs are removed first")
     event_log_size: int = setting(256 << 20, SIZE, "maximum size of the event log for grid replay; 0: no event log")
+    history_size: int = setting(512 << 20, SIZE, "maximum size of the history of nodes' use (history.db); 0: none")
     memory_limit: int = setting(
         0, SIZE, "memory limit above which no new jobs are accepted; 0: four fifths of its cgroup's or machine's memory"
     )

@@ -23,6 +23,7 @@ FromAgent = (
     | Recalled
     | Noted
     | InUse
+    | Buckets
     | InEffect
     | WantCertificate
 )
@@ -35,6 +36,7 @@ ToAgent = (
     | Extend
     | Renice
     | Ack
+    | BucketsKept
     | OpenData
     | Renewed
     | NewCertificate

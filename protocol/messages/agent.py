@@ -1,9 +1,12 @@
 """Messages between an agent and the coordinator: control on one connection, bulk data on the other. Clients ask for
 bulk data, and send the standard input of jobs, with the same messages; the coordinator passes them on."""
 
+from typing import Annotated
+
 import msgspec
 
 from distributed_grid.protocol.groups import Gang
+from distributed_grid.protocol.history.buckets import PER_MESSAGE, Bucket
 from distributed_grid.protocol.jobs import JobSpec, Outcome, Use
 from distributed_grid.protocol.messages.handshake import Message
 from distributed_grid.protocol.nodes import Known, Layer, Sample, Stamp
@@ -102,6 +105,15 @@ class InUse(Message, frozen=True, tag="in-use"):
     uses: tuple[Use, ...]
 
 
+class Buckets(Message, frozen=True, tag="buckets"):
+    """What the node measured, in buckets of ten seconds, the oldest first. `at` is the node's boot-time clock when this
+    was sent. A bucket is told once on a connection, and again on the next one until BucketsKept acknowledges it, for an
+    hour at most."""
+
+    at: Finite
+    buckets: Annotated[tuple[Bucket, ...], msgspec.Meta(max_length=PER_MESSAGE)]
+
+
 class InEffect(Message, frozen=True, tag="in-effect"):
     """The settings in effect on the node, with their origins: the grid's, and its own where they lend less. `lendable`
     is what its facts have of that name from now on. Told after every hello and when they change."""
@@ -182,6 +194,12 @@ class Ack(Message, frozen=True, tag="ack"):
     """The outcome of these allocations is on the coordinator's disk: the agent may forget them."""
 
     allocations: tuple[str, ...]
+
+
+class BucketsKept(Message, frozen=True, tag="buckets-kept"):
+    """The coordinator keeps the node's buckets up to the one of this number: the agent may forget them."""
+
+    through: Number
 
 
 class Renewed(Message, frozen=True, tag="renewed"):

@@ -45,6 +45,7 @@ TABLE: dict[type, Row] = {
     messages.Stale: AGENTS,
     messages.Exited: AGENTS,
     messages.InUse: AGENTS,
+    messages.Buckets: AGENTS,
     messages.InEffect: AGENTS,
     messages.Suspended: AGENTS,
     messages.AwaitsReader: AGENTS,

@@ -14,6 +14,8 @@ import pytest
 from distributed_grid.protocol.jobs import Cause, State
 from distributed_grid.protocol.messages import (
     Ack,
+    Buckets,
+    BucketsKept,
     Exited,
     Heartbeat,
     InEffect,
@@ -78,6 +80,28 @@ async def test_an_end_that_was_not_acknowledged_is_told_again_after_the_inventor
     await coordinator.cut("agent")
     await coordinator.connected(2)
     assert [one.allocation for one in coordinator.all(Inventory)[-1].known] == ["j1.1"]
+
+
+async def test_what_was_measured_while_the_coordinator_was_away_is_told_until_it_is_acknowledged(
+    coordinator: Coordinator, node: Node
+) -> None:
+    newest = (await coordinator.hears(Heartbeat)).sample
+    await coordinator.cut("agent")
+    later = [msgspec.structs.replace(newest, at=newest.at + seconds, own_cpu=7.0) for seconds in (1000, 1010, 1020)]
+    for sample in later:
+        node.runtime._measured(sample)
+    await coordinator.connected(2)
+    numbers = [int(one.at // 10) for one in later]
+    told = [bucket.number for message in coordinator.all(Buckets) for bucket in message.buckets]
+    assert told[-2:] == numbers[:2]
+    await coordinator.say(BucketsKept(through=numbers[0]))
+    await coordinator.say(launch("j0.1", "true"))
+    await coordinator.hears(Exited, "j0.1")
+    before = len(coordinator.all(Buckets))
+    await coordinator.cut("agent")
+    await coordinator.connected(3)
+    (again,) = coordinator.all(Buckets)[before:]
+    assert [bucket.number for bucket in again.buckets] == [numbers[1]]
 
 
 async def test_what_ends_while_the_coordinator_is_away_is_told_when_it_is_back(

@@ -3,6 +3,7 @@
 from typing import Any
 
 from distributed_grid.protocol import groups, jobs, messages, nodes
+from distributed_grid.protocol.history import buckets
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import operator, rights
 from distributed_grid.protocol.messages.operator import Alternative, Receipt, Victim
@@ -173,6 +174,30 @@ NODE_VIEW = nodes.NodeView(
 )
 KNOWN = nodes.Known("j-a.1", jobs.State.ENDED, OUTCOME, 2.5)
 
+BUCKET = buckets.Bucket(
+    number=1,
+    samples=5,
+    cores=2,
+    memory_total=1 << 34,
+    own_cpu=buckets.MeanMax(0.5, 1.0),
+    foreign_cpu=buckets.MeanMax(0.25, 1.25),
+    own_memory=buckets.MeanMax(4096.0, 8192.0),
+    foreign_memory=buckets.MeanMax(1024.5, 2048.0),
+    disk=buckets.MeanMax(1.5, 3.5),
+    net=buckets.MeanMax(2.5, 4.5),
+    waiting={"cpu": buckets.MeanMax(12.5, 40.0)},
+    gpus=(
+        buckets.GpuBucket(
+            uuid="GPU-1",
+            utilisation=buckets.MeanMax(50.5, 100.0),
+            foreign=buckets.MeanMax(25.5, 75.0),
+            memory=buckets.MeanMax(4096.0, 8192.0),
+            memory_foreign=buckets.MeanMax(1024.5, 2048.0),
+            memory_total=1 << 30,
+        ),
+    ),
+)
+
 MESSAGES: dict[str, Any] = {
     "Hello": messages.Hello(protocol=(1, 0), software="0.1.0", role="agent", name="lab1", facts=FACTS, session="s-1"),
     "Welcome": messages.Welcome(protocol=(1, 0), software="0.1.0", epoch=7, grid="g-1", session="s-1", heartbeat=1.5),
@@ -199,6 +224,8 @@ MESSAGES: dict[str, Any] = {
             ),
         )
     ),
+    "Buckets": messages.Buckets(at=25.5, buckets=(BUCKET,)),
+    "BucketsKept": messages.BucketsKept(through=1),
     "Launch": messages.Launch(allocation="j-a.1", job="j-a", user="ada", epoch=7, grant=GRANT, spec=SPEC),
     "Stop": messages.Stop(allocation="j-a.1", grace=2.5, cause="time-limit", text="too long"),
     "Signal": messages.Signal(allocation="j-a.1", signal=2),

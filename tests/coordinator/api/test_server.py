@@ -9,10 +9,13 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from distributed_grid.coordinator.history.history import TURNS
 from distributed_grid.coordinator.net import connection as connections
 from distributed_grid.protocol.codec import CONTROL_BYTES, encode
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import (
+    Buckets,
+    BucketsKept,
     Exited,
     GetStatus,
     Heartbeat,
@@ -27,6 +30,7 @@ from distributed_grid.protocol.messages import (
 )
 from distributed_grid.protocol.nodes import Sample
 from tests.coordinator.ends import (
+    PATIENCE,
     agent,
     client,
     coordinator,
@@ -35,6 +39,7 @@ from tests.coordinator.ends import (
     runs_on,
     works,
 )
+from tests.coordinator.history.scene import bucket
 
 # --- jobs ------------------------------------------------------------------------------------------------------------
 
@@ -48,6 +53,21 @@ async def test_a_job_goes_through_and_its_watcher_sees_it_end(tmp_path: Path) ->
         assert [launch.allocation for launch in worker.launched] == [f"{name}.1"]
         await worker.until(lambda seen: getattr(seen, "allocations", ()) == (f"{name}.1",))  # acknowledged
         await ann.close()
+        await worker.close()
+
+
+async def test_what_a_node_measured_is_kept_beside_the_ledger_and_acknowledged(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        worker = await agent(grid.url)
+        await worker.say(Buckets(at=1300.0, buckets=tuple(bucket(number) for number in range(90, 110))))
+        async with asyncio.timeout(PATIENCE):
+            while (newest := grid.server._history.newest("n1")) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert newest[0] == bucket(109) and 180 < grid.clock() - newest[1] < 220
+        for _ in range(TURNS):
+            grid.server._history.tick()
+        kept = await worker.until(BucketsKept)
+        assert 104 <= kept.through <= 114
         await worker.close()
 
 

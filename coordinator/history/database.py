@@ -1,0 +1,254 @@
+"""`history.db`: a row for each node and minute of the last two days, and for each quarter of an hour of ninety days.
+
+All calls are made by one thread that is not the coordinator's. A batch of rows is one statement: while SQLite runs it,
+nobody waits for the interpreter. The file is bounded in size, the oldest goes first. A damaged one is put aside and
+another begun: what is lost is history."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from distributed_grid.coordinator.history.series import BYTES, COUNT, Series, joined, row, rows
+from distributed_grid.runtime.logs import get_logger
+
+MINUTE, QUARTER = 60, 900
+MINUTES_KEPT, QUARTERS_KEPT = 2 * 86400, 90 * 86400
+"""How long rows are kept (s)."""
+VERSION = 1
+SPARE = 64 << 20
+"""Bytes that must stay free on the disk: below, nothing is written."""
+RECENT = 12
+"""Quarters of an hour that are completed when their last minute was not measured."""
+NODES_AT_ONCE = 100
+"""Nodes whose old rows are removed in one transaction."""
+
+_SCHEMA = """
+CREATE TABLE nodes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE minutes (node INTEGER NOT NULL, at INTEGER NOT NULL, codes BLOB NOT NULL, PRIMARY KEY (node, at))
+    WITHOUT ROWID;
+CREATE TABLE quarters (node INTEGER NOT NULL, at INTEGER NOT NULL, codes BLOB NOT NULL, PRIMARY KEY (node, at))
+    WITHOUT ROWID;
+"""
+_OLD = "DELETE FROM {} WHERE node = ? AND at < ?"
+_OLDEST = "SELECT min(at) FROM {}"
+_READ = "SELECT at, codes FROM {} WHERE node = ? AND at >= ? AND at < ? ORDER BY at"
+_GONE = (
+    "DELETE FROM nodes WHERE NOT EXISTS (SELECT 1 FROM minutes WHERE node = nodes.id)"
+    " AND NOT EXISTS (SELECT 1 FROM quarters WHERE node = nodes.id)"
+)
+_INCOMPLETE = (
+    "SELECT DISTINCT at / ?4 FROM minutes WHERE node = ?1 AND at >= ?2 * ?4 AND at < ?3 * ?4"
+    " EXCEPT SELECT at FROM quarters WHERE node = ?1 AND at >= ?2"
+)
+_PUT = (
+    "INSERT OR REPLACE INTO {} (node, at, codes) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),"
+    " substr(?2, 1 + key * ?3, ?3) FROM json_each(?1)"
+)
+
+log = get_logger("history")
+
+
+class Row(NamedTuple):
+    """The codes of a node over one interval, by the number of the interval."""
+
+    node: str
+    at: int
+    codes: bytes
+
+
+class FullDisk(sqlite3.OperationalError):
+    """So little is free on the disk that history leaves it to others."""
+
+
+class HistoryDatabase:
+    """Opened when it is first used, and again after an error. `size`: the most that the file may hold."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path = path
+        self._size = size
+        self._db: sqlite3.Connection | None = None
+        self._ids: dict[str, int] = {}
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def write(self, minutes: Sequence[Row]) -> None:
+        """Keep these minutes, and the quarters of an hour that they complete or change. Raises sqlite3.Error."""
+        db = self._open()
+        try:
+            self._check_room()
+            db.execute("BEGIN")
+            numbered = [(self._id(db, one.node), one.at, one.codes) for one in minutes]
+            _put(db, "minutes", numbered)
+            _put(db, "quarters", self._quarters(db, numbered))
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._failed(error)
+            raise
+
+    def _check_room(self) -> None:
+        space = os.statvfs(self._path.parent)
+        if space.f_bavail * space.f_frsize < SPARE:
+            raise FullDisk("less than 64 MiB are free on the disk")
+
+    def _id(self, db: sqlite3.Connection, name: str) -> int:
+        if (known := self._ids.get(name)) is None:
+            db.execute("INSERT OR IGNORE INTO nodes (name) VALUES (?)", (name,))
+            (known,) = db.execute("SELECT id FROM nodes WHERE name = ?", (name,)).fetchone()
+            self._ids[name] = known
+        return int(known)
+
+    def _quarters(
+        self, db: sqlite3.Connection, minutes: Sequence[tuple[int, int, bytes]]
+    ) -> list[tuple[int, int, bytes]]:
+        """The quarters of which the last minute, or after it one that was missing, was written."""
+        size = QUARTER // MINUTE
+        newest = max((at for _, at, _ in minutes), default=0)
+        due = {(node, at // size) for node, at, _ in minutes if at % size == size - 1 or at // size < newest // size}
+        found = []
+        for node, quarter in sorted(due):
+            query = "SELECT codes FROM minutes WHERE node = ? AND at BETWEEN ? AND ?"
+            there = db.execute(query, (node, quarter * size, quarter * size + size - 1)).fetchall()
+            codes = rows(b"".join(data for (data,) in there))
+            found.append((node, quarter, row([joined(codes[one::COUNT], one) for one in Series])))
+        return found
+
+    def _complete(self, db: sqlite3.Connection, now: float) -> None:
+        """Write the quarters of the last hours that ended without their last minute."""
+        size = QUARTER // MINUTE
+        behind = int(now) // QUARTER
+        for number in self._ids.values():
+            missing = db.execute(_INCOMPLETE, (number, behind - RECENT, behind, size)).fetchall()
+            due = [(number, quarter * size + size - 1, b"") for (quarter,) in missing]
+            if due:
+                _put(db, "quarters", self._quarters(db, due))
+
+    def prune(self, now: float) -> None:
+        """Remove what is too old or too much, and nodes of which nothing is left. Raises sqlite3.Error."""
+        db = self._open()
+        try:
+            oldest = {"minutes": int(now - MINUTES_KEPT) // MINUTE, "quarters": int(now - QUARTERS_KEPT) // QUARTER}
+            self._complete(db, now)
+            self._remove(db, oldest)
+            while (used := _used(db)) > self._size:
+                oldest = self._later(db, now, used)
+                if not self._remove(db, oldest):
+                    break
+            db.execute(_GONE)
+            self._ids = dict(db.execute("SELECT name, id FROM nodes"))
+        except sqlite3.Error as error:
+            self._failed(error)
+            raise
+
+    def _remove(self, db: sqlite3.Connection, oldest: dict[str, int]) -> int:
+        removed = 0
+        numbers = [number for (number,) in db.execute("SELECT id FROM nodes")]
+        for first in range(0, len(numbers), NODES_AT_ONCE):
+            db.execute("BEGIN")
+            for table, at in oldest.items():
+                for node in numbers[first : first + NODES_AT_ONCE]:
+                    removed += db.execute(_OLD.format(table), (node, at)).rowcount
+            db.execute("COMMIT")
+        return removed
+
+    def _later(self, db: sqlite3.Connection, now: float, used: int) -> dict[str, int]:
+        """A moment before which all goes: later by the part of the whole span that is too much, and a tenth of it."""
+        ends = []
+        for table, step in (("minutes", MINUTE), ("quarters", QUARTER)):
+            (at,) = db.execute(_OLDEST.format(table)).fetchone()
+            ends += [at * step] if at is not None else []
+        begin = min(ends, default=now)
+        moment = begin + (now - begin) * max(0.1, 1 - self._size / used)
+        return {"minutes": int(moment) // MINUTE + 1, "quarters": int(moment) // QUARTER + 1}
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, nodes: Iterable[str], step: int, first: int, behind: int) -> dict[str, list[Row]]:
+        """The rows of these nodes, in minutes or quarters, from interval `first` to before `behind`. Raises
+        sqlite3.Error."""
+        db, table = self._open(), "minutes" if step == MINUTE else "quarters"
+        found: dict[str, list[Row]] = {}
+        try:
+            for name in nodes:
+                if (node := self._ids.get(name)) is not None:
+                    told = db.execute(_READ.format(table), (node, first, behind))
+                    found[name] = [Row(name, at, codes) for at, codes in told if len(codes) == BYTES]
+        except sqlite3.Error as error:
+            self._failed(error)
+            raise
+        return found
+
+    def names(self) -> list[str]:
+        """The nodes of which something is kept. Raises sqlite3.Error."""
+        self._open()
+        return sorted(self._ids)
+
+    # --- the file -----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> sqlite3.Connection:
+        if self._db is None:
+            try:
+                self._db = self._opened()
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):
+                    raise
+                self._put_aside(error)
+                self._db = self._opened()
+        return self._db
+
+    def _opened(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5)
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+            elif version != VERSION:
+                raise sqlite3.DatabaseError(f"it has the format {version}, and {VERSION} is written")
+            self._ids = dict(db.execute("SELECT name, id FROM nodes"))
+            os.chmod(self._path, 0o600)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _failed(self, error: sqlite3.Error) -> None:
+        """Close; what is damaged is put aside, all else is tried again later."""
+        self.close()
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(
+            error, sqlite3.OperationalError | sqlite3.IntegrityError
+        ):
+            self._put_aside(error)
+
+    def _put_aside(self, error: sqlite3.Error) -> None:
+        aside = self._path.with_name(self._path.name + ".damaged")
+        log.error("the history is damaged: it is put aside, and begins anew", error=str(error), aside=str(aside))
+        for suffix in ("-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self._path}{suffix}")
+        with suppress(FileNotFoundError):
+            os.replace(self._path, aside)
+
+    def close(self) -> None:
+        """Close the file; it is opened again when it is used."""
+        if self._db is not None:
+            with suppress(sqlite3.Error):
+                self._db.close()
+        self._db, self._ids = None, {}
+
+
+def _put(db: sqlite3.Connection, table: str, found: Sequence[tuple[int, int, bytes]]) -> None:
+    if found:
+        keys = json.dumps([(node, at) for node, at, _ in found])
+        db.execute(_PUT.format(table), (keys, b"".join(codes for *_, codes in found), BYTES))
+
+
+def _used(db: sqlite3.Connection) -> int:
+    pages, free, page = (
+        db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int(pages - free) * int(page)

@@ -1,0 +1,284 @@
+"""History: takes the buckets that agents tell, keeps the last hour in memory and the rest in `history.db`, and reads
+windows of it.
+
+It is beside everything else: nothing waits for it, and a disk that is full or broken stops history alone. The database
+belongs to one thread; the loop spends some microseconds on a bucket."""
+
+import asyncio
+import sqlite3
+import time
+import zlib
+from array import array
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from distributed_grid.coordinator.history.database import MINUTE, HistoryDatabase, Row
+from distributed_grid.coordinator.history.ring import Ring
+from distributed_grid.coordinator.history.series import COUNT, GAP, Series, encode, row, rows
+from distributed_grid.protocol.history.buckets import KEPT, SECONDS, Bucket
+from distributed_grid.protocol.messages import Buckets
+from distributed_grid.runtime.logs import get_logger
+
+LATE = 15.0
+"""Seconds after the end of a minute from which on it is written: its last bucket has come."""
+TURNS = 60
+"""Nodes are written in turn, one of so many parts of them each second."""
+AGAIN = 60.0
+"""Interval between attempts to write where the disk refuses (s)."""
+PRUNE_EVERY = 3600.0
+PER_MINUTE = MINUTE // SECONDS
+T = TypeVar("T")
+
+log = get_logger("history")
+
+
+class Window(NamedTuple):
+    """Codes of a node's series at intervals of `step` seconds, of which the last one ends at or before now."""
+
+    step: int
+    codes: dict[Series, "array[int]"]
+
+
+class _Node:
+    """What is kept of a connected node."""
+
+    __slots__ = ("boot", "dirty", "newest", "offset", "ring", "through")
+
+    def __init__(self, boot: str, offset: int, number: int) -> None:
+        self.boot = boot
+        self.offset = offset
+        self.ring = Ring(number)
+        self.newest: Bucket | None = None
+        self.dirty: set[int] = set()
+        """Minutes of grid time that are not in the database as they are in the ring."""
+
+
+class _Due(NamedTuple):
+    """A row to write; then the node is told, in this boot, that its buckets are kept up to this number."""
+
+    row: Row
+    boot: str
+    through: int
+
+
+class History:
+    """`path`: the database; `size`: the most that it may hold (0: there is none); `clock`: grid time. `kept` is called
+    with a node and the number of its newest bucket that is kept."""
+
+    def __init__(self, path: Path, size: int, clock: Callable[[], float]) -> None:
+        self.kept: Callable[[str, int], None] = lambda node, through: None
+        self.trouble = ""
+        """Why nothing is written now; empty: it is."""
+        self._clock = clock
+        self._nodes: dict[str, _Node] = {}
+        self._turns: list[set[str]] = [set() for _ in range(TURNS)]
+        self._database = HistoryDatabase(path, size) if size else None
+        self._thread = ThreadPoolExecutor(1, "history")
+        self._writing: asyncio.Task[None] | None = None
+        self._waiting: list[_Due] = []
+        self._retry = self._pruned = float("-inf")
+        self._turn = 0
+
+    # --- from agents --------------------------------------------------------------------------------------------------
+
+    def take(self, name: str, boot: str, message: Buckets) -> None:
+        """Keep the buckets of a node in this boot. A bucket's place in grid time follows from the node's clock when the
+        message was sent; it stays in step until one of the clocks has jumped by more than a bucket."""
+        behind = (self._clock() - message.at) / SECONDS
+        node = self._nodes.get(name)
+        if node is None or node.boot != boot or abs(behind - node.offset) > 1.0:
+            offset = round(behind)
+            if node is None:
+                first = message.buckets[0].number + offset if message.buckets else 0
+                node = self._nodes[name] = _Node(boot, offset, first)
+                self._turns[zlib.crc32(name.encode()) % TURNS].add(name)
+            node.boot, node.offset = boot, offset
+        latest = int(self._clock()) // SECONDS + 1
+        for bucket in message.buckets:
+            number = bucket.number + node.offset
+            if 0 < number <= latest and node.ring.put(number, encode(bucket)):
+                node.dirty.add(number // PER_MINUTE)
+                if number == node.ring.newest:
+                    node.newest = bucket
+
+    # --- to the database ----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write what is due, for ever."""
+        while True:
+            await asyncio.sleep(1.0)
+            self.tick()
+
+    def tick(self) -> None:
+        """Look after one part of the nodes."""
+        now = self._clock()
+        self._turn = (self._turn + 1) % TURNS
+        hour_ago = int(now) // SECONDS - KEPT
+        for name in list(self._turns[self._turn]):
+            node = self._nodes[name]
+            self._gather(name, node, now)
+            if node.ring.newest < hour_ago and not node.dirty:
+                del self._nodes[name]
+                self._turns[self._turn].discard(name)
+        if now - self._pruned >= PRUNE_EVERY and self._database is not None and self._writing is None:
+            self._pruned = now
+            self._writing = asyncio.create_task(self._prune(self._database, now), name="history")
+        self._write_soon(now)
+
+    def _gather(self, name: str, node: _Node, now: float) -> None:
+        """Gather the minutes of a node that are over."""
+        for minute in sorted(one for one in node.dirty if (one + 1) * MINUTE + LATE <= now):
+            node.dirty.discard(minute)
+            if (codes := node.ring.minute(minute)) is not None:
+                through = (minute + 1) * PER_MINUTE - 1 - node.offset
+                self._waiting.append(_Due(Row(name, minute, row(codes)), node.boot, through))
+
+    def _write_soon(self, now: float) -> None:
+        if not self._waiting or self._writing is not None or now < self._retry:
+            return
+        found, self._waiting = self._waiting, []
+        if self._database is None:
+            self._acknowledge(found)
+        else:
+            self._writing = asyncio.create_task(self._write(self._database, found), name="history")
+
+    async def _write(self, database: HistoryDatabase, found: list[_Due]) -> None:
+        try:
+            await self._apart(lambda: database.write([one.row for one in found]))
+        except (sqlite3.Error, OSError) as error:
+            self._refused(error)
+            for one in found:  # the ring has it for an hour
+                if (node := self._nodes.get(one.row.node)) is not None:
+                    node.dirty.add(one.row.at)
+        else:
+            if self.trouble:
+                log.warning("history is written again")
+            self.trouble, self._retry = "", float("-inf")
+            self._acknowledge(found)
+        finally:
+            self._writing = None
+
+    async def _prune(self, database: HistoryDatabase, now: float) -> None:
+        try:
+            await self._apart(lambda: database.prune(now))
+        except (sqlite3.Error, OSError) as error:
+            self._refused(error)
+        finally:
+            self._writing = None
+
+    def _refused(self, error: Exception) -> None:
+        if not self.trouble:  # not repeated every minute
+            log.warning("history is not written now; all else goes on", error=str(error))
+        self.trouble, self._retry = str(error) or type(error).__name__, self._clock() + AGAIN
+
+    def _acknowledge(self, found: Sequence[_Due]) -> None:
+        newest = {one.row.node: one for one in sorted(found, key=lambda one: one.row.at)}
+        for name, one in newest.items():
+            node = self._nodes.get(name)
+            if node is not None and node.boot == one.boot and one.through >= 0:
+                self.kept(name, one.through)
+
+    async def _apart(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def close(self) -> None:
+        """Write the minutes that are under way, too, and end the thread."""
+        if self._writing is not None:
+            await asyncio.wait((self._writing,))
+        for name, node in self._nodes.items():
+            self._gather(name, node, float("inf"))
+        if self._database is not None:
+            found, database = [one.row for one in self._waiting], self._database
+            try:
+                await self._apart(lambda: database.write(found))
+            except (sqlite3.Error, OSError) as error:
+                self._refused(error)
+            await self._apart(database.close)
+        self._thread.shutdown(wait=True)
+
+    # --- windows ------------------------------------------------------------------------------------------------------
+
+    def newest(self, name: str) -> tuple[Bucket, float] | None:
+        """The newest bucket of a node, and when it ended (grid time)."""
+        node = self._nodes.get(name)
+        if node is None or node.newest is None:
+            return None
+        return node.newest, (node.ring.newest + 1.0) * SECONDS
+
+    def recent(self, name: str, seconds: int) -> Window:
+        """The buckets of these last seconds, as they are in memory."""
+        behind = self._behind(name)
+        node = self._nodes.get(name)
+        first = behind - seconds // SECONDS
+        if node is None:
+            return Window(SECONDS, {one: array("H", (GAP,)) * (behind - first) for one in Series})
+        return Window(SECONDS, {one: node.ring.span(one, first, behind) for one in Series})
+
+    def _behind(self, name: str) -> int:
+        """The bucket that is under way: the node tells of one some seconds after its end."""
+        now = int(self._clock() - SECONDS) // SECONDS
+        node = self._nodes.get(name)
+        return node.ring.newest + 1 if node is not None and now - node.ring.newest <= 2 else now
+
+    async def window(self, name: str, seconds: int, step: int) -> Window:
+        """A window of a node in steps of ten seconds, a minute or a quarter of an hour: from the database, and over
+        that what is in memory. Where the database cannot be read, memory alone."""
+        if step == SECONDS:
+            return await self._of_an_hour(name, seconds)
+        now = self._clock()
+        behind = int(now) // step
+        first = behind - seconds // step
+        found = await self._read(name, step, first, behind)
+        if step == MINUTE and (node := self._nodes.get(name)) is not None:
+            for minute in range(max(first, node.ring.began // PER_MINUTE), behind):
+                if (codes := node.ring.minute(minute)) is not None:
+                    found.append(Row(name, minute, row(codes)))
+        return Window(step, _placed(found, first, behind))
+
+    async def _of_an_hour(self, name: str, seconds: int) -> Window:
+        window, node = self.recent(name, seconds), self._nodes.get(name)
+        behind = self._behind(name)
+        first, began = behind - seconds // SECONDS, node.ring.began if node is not None else behind
+        if began <= first:
+            return window
+        # What was measured before the coordinator started is in the database, by the minute.
+        minutes = await self._read(name, MINUTE, first // PER_MINUTE, began // PER_MINUTE + 1)
+        for one in minutes:
+            for series, code in zip(Series, rows(one.codes), strict=True):
+                for number in range(max(first, one.at * PER_MINUTE), min(began, (one.at + 1) * PER_MINUTE)):
+                    window.codes[series][number - first] = code
+        return window
+
+    async def _read(self, name: str, step: int, first: int, behind: int) -> list[Row]:
+        if self._database is None:
+            return []
+        database = self._database
+        try:
+            return (await self._apart(lambda: database.read([name], step, first, behind))).get(name, [])
+        except (sqlite3.Error, OSError) as error:
+            self._refused(error)
+            return []
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        """Do this in the history's thread, which then rests for as long as it took."""
+
+        def slowly() -> T:
+            began = time.thread_time()
+            found = work()
+            time.sleep(time.thread_time() - began)
+            return found
+
+        return await self._apart(slowly)
+
+
+def _placed(found: Sequence[Row], first: int, behind: int) -> dict[Series, "array[int]"]:
+    """Rows as one array for each series, by interval from `first` to before `behind`; later rows stand over earlier
+    ones."""
+    codes = array("H", (GAP,)) * (COUNT * (behind - first))
+    for one in found:
+        if first <= one.at < behind:
+            at = (one.at - first) * COUNT
+            codes[at : at + COUNT] = rows(one.codes)
+    return {one: codes[one::COUNT] for one in Series}

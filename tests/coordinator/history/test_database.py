@@ -1,0 +1,140 @@
+"""The database of the history: minutes, quarters of an hour, bounds, and a file that is damaged."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.coordinator.history import database as module
+from distributed_grid.coordinator.history.database import (
+    MINUTE,
+    MINUTES_KEPT,
+    QUARTER,
+    QUARTERS_KEPT,
+    FullDisk,
+    HistoryDatabase,
+    Row,
+)
+from distributed_grid.coordinator.history.series import COUNT, row, rows
+
+NOW = 1_800_000_000
+FIRST = NOW // MINUTE
+ALL = range(FIRST - 10_000, FIRST + 10_000)
+
+
+def minute(at: int, one: int = 7, node: str = "lab1") -> Row:
+    return Row(node, at, row([one] * COUNT))
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> HistoryDatabase:
+    return HistoryDatabase(tmp_path / "history.db", 512 << 20)
+
+
+def kept(database: HistoryDatabase, step: int = MINUTE, node: str = "lab1") -> list[int]:
+    return [one.at for one in database.read([node], step, 0, 1 << 40).get(node, [])]
+
+
+def test_rows_are_read_by_node_and_time(database: HistoryDatabase) -> None:
+    database.write([minute(FIRST), minute(FIRST + 1, 8), minute(FIRST, 9, "lab2")])
+    database.close()
+    found = database.read(["lab1", "lab2", "gone"], MINUTE, FIRST, FIRST + 1)
+    assert found == {"lab1": [minute(FIRST)], "lab2": [minute(FIRST, 9, "lab2")]}
+    assert database.names() == ["lab1", "lab2"]
+
+
+def test_a_minute_that_is_told_again_replaces_the_first(database: HistoryDatabase) -> None:
+    database.write([minute(FIRST, 1)])
+    database.write([minute(FIRST, 2)])
+    assert database.read(["lab1"], MINUTE, FIRST, FIRST + 1)["lab1"] == [minute(FIRST, 2)]
+
+
+def test_the_last_minute_of_a_quarter_completes_it(database: HistoryDatabase) -> None:
+    database.write([minute(FIRST + at, 10 * at) for at in range(14)])
+    assert kept(database, QUARTER) == []
+    database.write([minute(FIRST + 14, 140)])
+    (quarter,) = database.read(["lab1"], QUARTER, 0, 1 << 40)["lab1"]
+    assert quarter.at == NOW // QUARTER and rows(quarter.codes)[2] == 70
+
+
+def test_a_minute_that_comes_late_changes_its_quarter(database: HistoryDatabase) -> None:
+    database.write([minute(FIRST + at, 100) for at in (0, 14, 20)])
+    database.write([minute(FIRST + 7, 400), minute(FIRST + 21)])
+    assert rows(database.read(["lab1"], QUARTER, 0, 1 << 40)["lab1"][0].codes)[2] == 200
+
+
+def test_a_quarter_whose_last_minute_was_not_measured_is_completed_when_old_rows_are_removed(
+    database: HistoryDatabase,
+) -> None:
+    database.write([minute(FIRST + 3)])
+    database.prune(NOW + QUARTER + 1.0)
+    assert kept(database, QUARTER) == [NOW // QUARTER]
+
+
+def test_minutes_are_kept_for_two_days_and_quarters_for_ninety(database: HistoryDatabase) -> None:
+    database.write([minute(FIRST + 14)])
+    database.prune(NOW + MINUTES_KEPT + 3600.0)
+    assert (kept(database), kept(database, QUARTER)) == ([], [NOW // QUARTER])
+    database.prune(NOW + QUARTERS_KEPT + 3600.0)
+    assert kept(database, QUARTER) == [] and database.names() == []
+
+
+def test_beyond_its_size_the_oldest_goes_first(tmp_path: Path) -> None:
+    database = HistoryDatabase(tmp_path / "history.db", 40 << 10)
+    database.write([minute(FIRST - at) for at in range(2000)])
+    database.prune(NOW)
+    left = kept(database)
+    assert 0 < len(left) < 1500 and left == [*range(FIRST - len(left) + 1, FIRST + 1)]
+    database.close()
+    db = sqlite3.connect(tmp_path / "history.db")
+    pages, free = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count"))
+    assert (pages - free) * 4096 <= 40 << 10
+    db.close()
+
+
+@pytest.mark.parametrize("damage", [b"no database at all", b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_damaged_file_is_put_aside_and_begins_anew(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "history.db"
+    path.write_bytes(damage)
+    database = HistoryDatabase(path, 1 << 30)
+    database.write([minute(FIRST)])
+    assert kept(database) == [FIRST]
+    assert (tmp_path / "history.db.damaged").read_bytes() == damage
+
+
+def test_a_file_that_is_damaged_while_it_is_open_is_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    database = HistoryDatabase(path, 1 << 30)
+    database.write([minute(FIRST + at) for at in range(1000)])
+    database.close()
+    whole = path.read_bytes()
+    half = len(whole) // 2
+    path.write_bytes(whole[:half] + b"\xff" * half)
+    with pytest.raises(sqlite3.DatabaseError):
+        database.read(["lab1"], MINUTE, 0, 1 << 40)
+    database.write([minute(FIRST)])
+    assert kept(database) == [FIRST] and (tmp_path / "history.db.damaged").exists()
+
+
+def test_a_file_of_another_format_is_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    db = sqlite3.connect(path)
+    db.executescript("CREATE TABLE other (x); PRAGMA user_version = 99;")
+    db.close()
+    database = HistoryDatabase(path, 1 << 30)
+    assert database.names() == [] and (tmp_path / "history.db.damaged").exists()
+
+
+def test_little_room_on_the_disk_is_left_to_others(database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    database.write([minute(FIRST)])
+    monkeypatch.setattr(module, "SPARE", 1 << 62)
+    with pytest.raises(FullDisk):
+        database.write([minute(FIRST + 1)])
+    monkeypatch.undo()
+    assert kept(database) == [FIRST]
+
+
+def test_a_folder_that_is_not_there_is_an_error_and_no_damage(tmp_path: Path) -> None:
+    database = HistoryDatabase(tmp_path / "none" / "history.db", 1 << 30)
+    with pytest.raises(sqlite3.OperationalError):
+        database.names()
