@@ -22,6 +22,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     # watch the grid
     "status": ("grid status", "grid -o json status"),
     "shared-status": ("grid shared-status", "grid shared-status --allocations"),
+    "trends": ("grid trends lab1 --window 1h", "grid -o json trends"),
+    "top": ("grid top", "grid -o jsonl top"),
     "shares": ("grid shares", "grid -o json shares"),
     "quota": ("grid quota", "grid quota set ann --cores 16"),
     "quota show": ("grid quota show ann", "grid -o json quota show"),
@@ -55,6 +57,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "boost extend": ("grid boost extend last 30m", "grid boost extend j-xnbj3nh7tusz 2h"),
     "boost history": ("grid boost history", "grid boost history --limit 20"),
     "cluster": ("grid cluster status", "grid cluster check"),
+    "cluster summary": ("grid cluster summary", "grid -o json cluster summary"),
     "cluster check": ("grid cluster check", "grid cluster check --run"),
     "cluster status": ("grid cluster status", "grid -o json cluster status"),
     # services

@@ -25,6 +25,8 @@ COMMANDS: dict[str, Lazy] = {
     "shares": Lazy(_AT + "grid.status:shares", "Show each user's share of the grid, and who is served next."),
     "quota": Lazy(_AT + "grid.quota:quota", "Show what one may ask for, hold and use: show [USER], set, unset."),
     "status": Lazy(_AT + "grid.status:status", "Show the state of the grid on one screen."),
+    "trends": Lazy(_AT + "grid.trends:trends", "Show how the use of nodes went, and of one node where it will be."),
+    "top": Lazy(_AT + "grid.trends:top", "List the nodes by pressure, the busiest first."),
     "nodes": Lazy(_AT + "grid.nodes:nodes", "List the nodes."),
     "node": Lazy(_AT + "grid.nodes:node", "Add, remove, drain, undrain, label and set nodes."),
     "jobs": Lazy(_AT + "jobs.jobs:jobs", "List jobs."),
@@ -38,7 +40,7 @@ COMMANDS: dict[str, Lazy] = {
         _AT + "grid.boost:boost",
         "Lend idle capacity of other nodes to a Ray cluster: request, status, release, extend, history.",
     ),
-    "cluster": Lazy(_AT + "grid.status:cluster", "Compare the nodes with what Ray shows: status, check."),
+    "cluster": Lazy(_AT + "grid.status:cluster", "Show the grid and what Ray shows of it: summary, status, check."),
     "init": Lazy(
         _AT + "grid.access:init", "Create a grid: its certificate authority, its keys, and you as its first operator."
     ),
@@ -73,7 +75,17 @@ COMMANDS: dict[str, Lazy] = {
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Run jobs": ("run-shared", "submit", "cancel"),
     "Watch jobs": ("jobs", "job", "logs", "attach", "why", "receipts"),
-    "Watch the grid": ("status", "nodes", "shared-status", "shares", "quota", "doctor", "support-dump"),
+    "Watch the grid": (
+        "status",
+        "nodes",
+        "shared-status",
+        "trends",
+        "top",
+        "shares",
+        "quota",
+        "doctor",
+        "support-dump",
+    ),
     "Ray clusters": ("boost", "cluster"),
     "Nodes and services": ("node", "agent", "coordinator"),
     "Access": ("init", "token", "login", "context", "access", "audit"),

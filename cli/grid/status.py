@@ -253,12 +253,19 @@ HEADER = ("IN RAY", "ADDRESS", "GRID NODE", "STATUS", "CPU USED", "GPU USED", "M
 COUNTED = ("CPU", "GPU", "memory")
 
 
+_SUMMARY = "distributed_grid.cli.grid.trends:cluster_summary"
 _CHECK = "distributed_grid.cli.grid.cluster_check:check"
 
 
-@click.group(cls=LazyGroup, table={"check": Lazy(_CHECK, "Check the Ray cluster that boosts are lent to.")})
+@click.group(
+    cls=LazyGroup,
+    table={
+        "check": Lazy(_CHECK, "Check the Ray cluster that boosts are lent to."),
+        "summary": Lazy(_SUMMARY, "Show the whole grid in a few lines: nodes, what they have, lend and use."),
+    },
+)
 def cluster() -> None:
-    """Compare the nodes with what Ray shows: status, check."""
+    """Show the grid and what Ray shows of it: summary, status, check."""
 
 
 @cluster.command("status")

@@ -30,6 +30,7 @@ from distributed_grid.coordinator.api.operator_requests import AccessRequests, o
 from distributed_grid.coordinator.api.relay import Client, Relay
 from distributed_grid.coordinator.api.settings import GridSettings
 from distributed_grid.coordinator.api.submissions import LONGEST, Submissions, check_request, neighbours, resolved
+from distributed_grid.coordinator.api.trends import TrendAnswers
 from distributed_grid.coordinator.audit.entries import NAMED, AuditedRequest
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core import views
@@ -80,7 +81,9 @@ class Requests:
         boosts: BoostService,
         placing: RayReservations,
         settings: GridSettings,
+        trends: TrendAnswers,
     ) -> None:
+        self._trends = trends
         self._settings = settings
         self._placing = placing
         self._memory = memory
@@ -192,6 +195,8 @@ class Requests:
                 client.connection.send(self._access.renew(client.connection, message))
             case messages.GetSettings():
                 self._reply(client, self._settings.answer(message))
+            case messages.GetTrends():
+                self._reply(client, await self._trends.answer(message))
             case messages.ReloadSettings():
                 client.connection.send(messages.Done(message.id, await self._settings.reload()))
             case (

@@ -29,6 +29,7 @@ from distributed_grid.coordinator.api.relay import Agent, Relay
 from distributed_grid.coordinator.api.requests import Requests
 from distributed_grid.coordinator.api.sessions import ClientSessions
 from distributed_grid.coordinator.api.settings import NOTHING, Configured, GridSettings
+from distributed_grid.coordinator.api.trends import TrendAnswers
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.commands import (
     Accepted,
@@ -131,7 +132,8 @@ class Server:
         placing = self._placing = placing or RayReservations(state, None, driver.put)
         self._history = history or History(Path(), 0, clock)
         self._history.kept = lambda node, through: self._tell(node, [messages.BucketsKept(through)])
-        own = self._memory, boosts, placing, self._settings
+        trends = TrendAnswers(state, self._history, clock)
+        own = self._memory, boosts, placing, self._settings, trends
         self._requests = Requests(self._lookup, blobs, self._relay, audit, clock, access, *own)
         state.watched = self._requests.watches.watched
         self._clients = ClientSessions(self._requests, driver, self._throttle, self._memory)
@@ -278,8 +280,12 @@ class Server:
         told = False
 
         def beat(message: Any) -> bool:
-            """Take a heartbeat, by far the most frequent message, as it arrives."""
-            if type(message) is not messages.Heartbeat or self._agents.get(name) is not agent:
+            """Take a heartbeat, by far the most frequent message, or buckets, the next one, as it arrives."""
+            kind = type(message)
+            if kind is messages.Buckets and self._agents.get(name) is agent and words.take(1, clock()) <= 0:
+                self._history.take(name, facts.boot_id, message)
+                return True
+            if kind is not messages.Heartbeat or self._agents.get(name) is not agent:
                 return False
             if self._driver.crowded or words.take(1, clock()) > 0:
                 return False

@@ -207,6 +207,16 @@ class History:
             return None
         return node.newest, (node.ring.newest + 1.0) * SECONDS
 
+    async def names(self) -> list[str]:
+        """The nodes of which something is kept."""
+        found = set(self._nodes)
+        if (database := self._database) is not None:
+            try:
+                found |= {*await self._apart(database.names)}
+            except (sqlite3.Error, OSError) as error:
+                self._refused(error)
+        return sorted(found)
+
     def recent(self, name: str, seconds: int) -> Window:
         """The buckets of these last seconds, as they are in memory."""
         behind = self._behind(name)

@@ -9,6 +9,7 @@ from distributed_grid.protocol.messages.client import *
 from distributed_grid.protocol.messages.handshake import *
 from distributed_grid.protocol.messages.operator import *
 from distributed_grid.protocol.messages.rights import *
+from distributed_grid.protocol.messages.trends import *
 from distributed_grid.protocol.nodes import Offer as Offer
 
 FromAgent = (
@@ -78,6 +79,7 @@ FromClient = (
     | ForgetNodes
     | GetQuota
     | SetRights
+    | GetTrends
 )
 ToClient = (
     Welcome
@@ -94,6 +96,7 @@ ToClient = (
     | Quotas
     | Why
     | Receipts
+    | Trends
     | NodeSettings
     | Boosts
     | Output

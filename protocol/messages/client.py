@@ -5,10 +5,12 @@ from typing import Any
 import msgspec
 
 from distributed_grid.protocol.groups import Array, GroupView
+from distributed_grid.protocol.history.trends import NodeTrends
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import Dependency, JobSpec, JobView, Priority, Reason, Request, State
 from distributed_grid.protocol.messages.handshake import Message
 from distributed_grid.protocol.messages.operator import Preemption
+from distributed_grid.protocol.messages.trends import GetTrends
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
 from distributed_grid.protocol.placement import Walls
 from distributed_grid.protocol.resources import Code, Count, Finite, Grant, Number, ResourceType, Span, Word
@@ -278,10 +280,10 @@ class Shared(Message, frozen=True, tag="shared"):
 
 
 def next_page(asked: Any, told: Any, number: int) -> Any:
-    """What to ask, with this number, for what is behind the answer to a ListJobs, GetStatus, GetShared or ListBoosts;
-    None: that was all, or as many as were wanted. A job that ends between two pages may be in both."""
+    """What to ask, with this number, for what is behind the answer to a ListJobs, GetStatus, GetShared, GetTrends or
+    ListBoosts; None: that was all, or as many as were wanted. A job that ends between two pages may be in both."""
     if not isinstance(asked, ListJobs):
-        past = told.past if isinstance(asked, GetStatus | GetShared | ListBoosts) else ""
+        past = told.past if isinstance(asked, GetStatus | GetShared | GetTrends | ListBoosts) else ""
         return msgspec.structs.replace(asked, id=number, past=past) if past else None
     left = asked.limit - len(told.jobs)
     if not told.more or not told.jobs or left <= 0:
@@ -291,8 +293,8 @@ def next_page(asked: Any, told: Any, number: int) -> Any:
 
 
 def joined(answer: Any, page: Any) -> Any:
-    """One Jobs, Status, Shared or Boosts of two, of which the second was asked for behind the first. What is no list is
-    the second's."""
+    """One Jobs, Status, Shared, Trends or Boosts of two, of which the second was asked for behind the first. What is no
+    list is the second's."""
     lists = {
         name: tuple({_key(view) or object(): view for view in (*getattr(answer, name), *getattr(page, name))}.values())
         for name in ("jobs", "groups", "nodes", "offers", "allocations", "boosts")
@@ -301,13 +303,13 @@ def joined(answer: Any, page: Any) -> Any:
     return msgspec.structs.replace(page, **lists)
 
 
-def _key(view: JobView | GroupView | NodeView | OfferView | AllocationView | BoostView | RayNode) -> str:
+def _key(view: JobView | GroupView | NodeView | OfferView | AllocationView | BoostView | RayNode | NodeTrends) -> str:
     match view:
         case BoostView():
             return view.job.id
         case NodeView():
             return view.facts.name
-        case OfferView():
+        case OfferView() | NodeTrends():
             return view.node
         case _:
             return view.id

@@ -64,6 +64,7 @@ TABLE: dict[type, Row] = {
     messages.GetShared: SEE,
     messages.GetShares: EVERYBODY,
     messages.GetSettings: EVERYBODY,
+    messages.GetTrends: EVERYBODY,
     messages.ListJobs: SEE,
     messages.ShowJobs: SEE,
     messages.Watch: SEE,

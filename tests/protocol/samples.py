@@ -3,11 +3,12 @@
 from typing import Any
 
 from distributed_grid.protocol import groups, jobs, messages, nodes
-from distributed_grid.protocol.history import buckets
+from distributed_grid.protocol.history import buckets, trends
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import operator, rights
 from distributed_grid.protocol.messages.operator import Alternative, Receipt, Victim
 from distributed_grid.protocol.resources import GpuShare, Grant, Resources, ResourceType
+from distributed_grid.protocol.sharing.pressure import Pressure
 
 GRANT = Grant(
     cores=(2, 3), shared_core=5, shared_milli=500, memory=1 << 30, gpus=(GpuShare("GPU-1", 250),), virtual=True
@@ -197,6 +198,30 @@ BUCKET = buckets.Bucket(
         ),
     ),
 )
+TREND = trends.Trend(
+    what=trends.Measured.CPU,
+    step=10.0,
+    buckets=90,
+    level=0.25,
+    spread=0.125,
+    p95=0.75,
+    slope=-0.5,
+    last=0.375,
+    owner=0.125,
+    why="only 2 of 3 buckets were measured",
+    forecast=trends.Forecast(900.0, 0.375, 0.25, 0.5, 570),
+    unsure="12 of 20 errors are known",
+    points=(0.25, -1.0),
+)
+NODE_TRENDS = trends.NodeTrends(
+    node="lab1",
+    state=nodes.NodeState.UP,
+    total=Resources(2000, 1 << 34, 1000),
+    seen=3.5,
+    all=Pressure(0.5, 0.25, 0.5, 0.75),
+    owner=Pressure(0.25, 0.125, 0.375),
+    trends=(TREND,),
+)
 
 MESSAGES: dict[str, Any] = {
     "Hello": messages.Hello(protocol=(1, 0), software="0.1.0", role="agent", name="lab1", facts=FACTS, session="s-1"),
@@ -226,6 +251,8 @@ MESSAGES: dict[str, Any] = {
     ),
     "Buckets": messages.Buckets(at=25.5, buckets=(BUCKET,)),
     "BucketsKept": messages.BucketsKept(through=1),
+    "GetTrends": messages.GetTrends(id=30, node="lab1", window=3600.0, past="lab0"),
+    "Trends": messages.Trends(id=30, nodes=(NODE_TRENDS,), window=3600.0, at=12.5, trouble="disk full", past="lab1"),
     "Launch": messages.Launch(allocation="j-a.1", job="j-a", user="ada", epoch=7, grant=GRANT, spec=SPEC),
     "Stop": messages.Stop(allocation="j-a.1", grace=2.5, cause="time-limit", text="too long"),
     "Signal": messages.Signal(allocation="j-a.1", signal=2),

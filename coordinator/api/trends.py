@@ -1,0 +1,92 @@
+"""Answers about what nodes use over time, from the history; in pages, and worked out beside the loop."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import msgspec
+
+from distributed_grid.coordinator.api.lookup import LIST_BYTES
+from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.history import trends
+from distributed_grid.coordinator.history.database import MINUTE, QUARTER
+from distributed_grid.coordinator.history.history import History
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.history.buckets import SECONDS
+from distributed_grid.protocol.history.trends import POINTS, WINDOWS, Measured, NodeTrends
+from distributed_grid.protocol.messages import GetTrends, Trends
+from distributed_grid.protocol.nodes import NodeState
+from distributed_grid.protocol.resources import MILLI, Resources
+from distributed_grid.protocol.text import unknown_node
+
+RECENT = 60
+"""Seconds that pressure is the mean of."""
+OVERVIEW = (Measured.CPU, Measured.MEMORY, Measured.GPU)
+"""What is told of each node where all are asked for."""
+OVERVIEW_POINTS = POINTS // 3
+
+
+def step_of(window: float) -> int:
+    """How far apart the values of a window are."""
+    return SECONDS if window <= 3600 else MINUTE if window <= 86400 else QUARTER
+
+
+class TrendAnswers:
+    """`clock`: grid time."""
+
+    def __init__(self, state: GridState, history: History, clock: Callable[[], float]) -> None:
+        self._state = state
+        self._history = history
+        self._clock = clock
+
+    async def answer(self, asked: GetTrends) -> Trends:
+        """The trends of one node, or a page of all. Raises BadValue for an unknown node or window."""
+        if asked.window not in WINDOWS.values():
+            raise BadValue(f"there is no window of {asked.window:g} s", hint=f"there are {', '.join(WINDOWS)}")
+        found: list[NodeTrends] = []
+        size, past = 0, ""
+        for name in await self._names(asked):
+            one = await self._node(name, asked)
+            size += len(msgspec.msgpack.encode(one))
+            if size > LIST_BYTES and found:
+                past = found[-1].node
+                break
+            found.append(one)
+        return Trends(asked.id, tuple(found), asked.window, self._clock(), self._history.trouble, past)
+
+    async def _names(self, asked: GetTrends) -> Iterable[str]:
+        if not asked.node:
+            return list(self._state.index.behind(asked.past))
+        if asked.node not in self._state.nodes and asked.node not in await self._history.names():
+            raise unknown_node(asked.node, list(self._state.nodes))
+        return [asked.node]
+
+    async def _node(self, name: str, asked: GetTrends) -> NodeTrends:
+        history, node = self._history, self._state.nodes.get(name)
+        wanted, points = (OVERVIEW, OVERVIEW_POINTS) if not asked.node else (tuple(Measured), POINTS)
+        window = await history.window(name, int(asked.window), step_of(asked.window))
+        found = await history.compute(partial(trends.trends, window, wanted, points))
+        if asked.node:
+            minutes = await history.window(name, trends.PAST, MINUTE)
+            found = await history.compute(partial(trends.with_forecasts, found, minutes, asked.window))
+        gpus = node is not None and bool(node.facts.gpus)
+        found = tuple(
+            one for one in found if one.buckets or gpus or one.what not in (Measured.GPU, Measured.GPU_MEMORY)
+        )
+        pressures = trends.pressure(history.recent(name, RECENT), gpus)
+        newest = history.newest(name)
+        return NodeTrends(
+            node=name,
+            state=node.state if node is not None else NodeState.LOST,
+            total=_total(node),
+            seen=max(0.0, self._clock() - newest[1]) if newest is not None else -1.0,
+            all=pressures[0] if pressures is not None else None,
+            owner=pressures[1] if pressures is not None else None,
+            trends=found,
+        )
+
+
+def _total(node: Node | None) -> Resources:
+    if node is None:
+        return Resources()
+    return Resources(len(node.facts.cores) * MILLI, node.facts.memory, len(node.facts.gpus) * MILLI)
