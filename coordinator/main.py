@@ -24,7 +24,7 @@ from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.audit.verify import StoreAnchor
 from distributed_grid.coordinator.backup import accept_loss
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.policy import WEIGHTS, Policy, Preempting, Sharing, Unused
+from distributed_grid.coordinator.core.policy import Policy, Preempting, Sharing, Unused
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken, Trouble
 from distributed_grid.coordinator.eventlog.write import EventLog
 from distributed_grid.coordinator.history.history import History
@@ -180,15 +180,13 @@ def _policy(config: ClusterConfig) -> Policy:
     return Policy(
         lost_after=config.coordinator.lost_after,
         gang_ports=parse_ports(config.coordinator.gang_ports),
-        strategy=sharing.strategy,
-        weights=WEIGHTS[sharing.strategy],
         preempting=Preempting(**asdict(config.preemption)),
         sharing=Sharing(half_life=fair.half_life, weights=dict(fair.weights)),
         unused=Unused(window=unused.window, threshold=unused.threshold, release_after=unused.time if ends else 0.0),
         by_ray=config.placement is Placement.RAY,
         rights=_rules(config.rights),
         owner_rule=True,
-    )
+    ).by_strategy(sharing.strategy)
 
 
 def configured(config: ClusterConfig) -> Configured:

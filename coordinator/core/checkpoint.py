@@ -15,6 +15,7 @@ from distributed_grid.coordinator.core.data import EVERYTHING, Idle, Preemptions
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, End, Group, Job, Node
 from distributed_grid.coordinator.core.nodes.agents import arm
+from distributed_grid.coordinator.core.placement.fragmentation import MixState, RequestMix
 from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.preemption.earmarks import preemptors_of
@@ -137,6 +138,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     preempting: PreemptionsAt = PreemptionsAt()
     quotas: QuotasAt = QuotasAt()
     chains: ChainsAt = ChainsAt()
+    mix: MixState = MixState()
     ray_trouble: str = ""
     loss: tuple[str, ...] = ()
 
@@ -183,6 +185,7 @@ def take(ledger: Ledger) -> Checkpoint:
         failing=state.failing,
         idle=state.idle,
         snapshot=state.snapshot,
+        mix=state.index.mix.state,
         ray_trouble=state.ray_trouble,
         held=HeldAt(list(state.held.unmet), state.held.ends),
         groups=[GroupAt(one.group, list(one.pending), one.active, one.ending) for one in state.groups.values()],
@@ -297,6 +300,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
         state.index_job(job)
         if job.id in state.queue:
             state.index.affinity.want(job)
+    state.index.mix = RequestMix(at.mix)
     _share(state.shares, at)
     _count(state, at.quotas, state.policy.rights == at.policy.rights)
     state.reservations = at.kept

@@ -270,6 +270,7 @@ class Ledger:
             state.deadlines.arm("quota", "", now)
         if stirred:
             reasons.refresh(state)
+        state.index.mix.count()
         return state.take_out()
 
     def next_deadline(self) -> float | None:

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.messages.rights import Rules
 from distributed_grid.protocol.placement import Strategy
 
@@ -14,6 +15,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """The weight of each score when nodes are compared; their sum is 1. `placement/matching.py` has the scores."""
 
     fit: float = 0.0
+    fragmentation: float = 0.0
     gpus_spared: float = 0.0
     quiet: float = 0.0
     preferred: float = 0.0
@@ -32,6 +34,10 @@ WEIGHTS: Final = {
     Strategy.SPREAD: Weights(alone=0.45, idle=0.20, gpus_spared=0.10, preferred=0.15, priority=0.10),
 }
 """The weights of each strategy."""
+GPU_WEIGHTS: Final = WEIGHTS | {
+    Strategy.BEST_FIT: Weights(fragmentation=0.80, fit=0.02, quiet=0.06, preferred=0.06, priority=0.06)
+}
+"""The weights of each strategy for requests with GPUs."""
 
 
 class Preempting(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +79,9 @@ class Unused(msgspec.Struct, frozen=True, kw_only=True):
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Times are seconds. A silent node becomes suspect (no new work), then disconnected (its allocations are LOST and
     keep their grants), and `lost_after` later lost. A refused device is in back-off for `decline_first`, doubled each
-    time up to `decline_most`. In each tier up to `candidates` nodes are scored, in the strategy's search order.
-    `strategy` is the default, with these weights. `gang_ports` is the range of the rendezvous ports of gangs."""
+    time up to `decline_most`. In each tier up to `candidates` nodes are scored, in the strategy's search order
+    (`gpu_candidates`, where fragmentation counts). `strategy` is the default, with these weights; `gpu_weights` are
+    those for requests with GPUs. `gang_ports` is the range of the rendezvous ports of gangs."""
 
     suspect_after: float = 6.0
     disconnected_after: float = 10.0
@@ -86,7 +93,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     aside_most: float = 1800.0
     """A node that fails `aside_after` launches in a row is set aside for `aside_first`, doubled up to `aside_most`."""
     candidates: int = 4
+    gpu_candidates: int = 16
     weights: Weights = WEIGHTS[Strategy.BEST_FIT]
+    gpu_weights: Weights = GPU_WEIGHTS[Strategy.BEST_FIT]
     preempting: Preempting = Preempting()
     gang_ports: tuple[int, int] = (29500, 29999)
     sharing: Sharing = Sharing()
@@ -101,9 +110,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     rights: Rules = Rules()
     """The configured rights of users and groups (docs/rights.md)."""
 
-    def weights_of(self, strategy: Strategy | None) -> Weights:
-        """The weights for a request that names this strategy, or none."""
-        return self.weights if strategy is None or strategy is self.strategy else WEIGHTS[strategy]
+    def weights_of(self, request: Request) -> Weights:
+        """The weights for a request."""
+        strategy, gpu = request.strategy, request.resources.gpu
+        if strategy is None or strategy is self.strategy:
+            return self.gpu_weights if gpu else self.weights
+        return GPU_WEIGHTS[strategy] if gpu else WEIGHTS[strategy]
+
+    def by_strategy(self, strategy: Strategy) -> "Policy":
+        """This policy with another default strategy, and its weights."""
+        weights = {"weights": WEIGHTS[strategy], "gpu_weights": GPU_WEIGHTS[strategy]}
+        return msgspec.structs.replace(self, strategy=strategy, **weights)
 
 
 DEFAULT: Final = Policy()

@@ -17,7 +17,7 @@ import msgspec
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.commands import JobsSubmitted
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy, Weights
+from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Weights
 from distributed_grid.coordinator.eventlog.format import Turn
 from distributed_grid.coordinator.eventlog.replay import (
     Plain,
@@ -37,7 +37,6 @@ from distributed_grid.protocol.text import format_duration, parse_duration
 
 KEPT = 10_000
 """Maximum number of differences kept; all are counted."""
-WEIGHT = "weight."
 
 Key = tuple[str, str]
 Value = list[Any]
@@ -75,14 +74,18 @@ class Compared(msgspec.Struct):
 # --- another policy -------------------------------------------------------------------------------------------------
 
 
-NOT_PLAIN = ("weights", "preempting", "gang_ports", "rights")
+WEIGHTS_OF = {"weight.": "weights", "gpu_weight.": "gpu_weights"}
+"""Prefixes of the names of weights: of requests without GPUs, and of those with."""
+NOT_PLAIN = (*WEIGHTS_OF.values(), "preempting", "gang_ports", "rights")
 """Fields that cannot be set by name: weights are set one by one, and the ports decide nothing."""
 
 
 def settings() -> dict[str, Any]:
     """All settings with their defaults."""
-    plain_ones = {name: value for name, value in msgspec.structs.asdict(DEFAULT).items() if name not in NOT_PLAIN}
-    return plain_ones | {WEIGHT + name: value for name, value in msgspec.structs.asdict(DEFAULT.weights).items()}
+    found = {name: value for name, value in msgspec.structs.asdict(DEFAULT).items() if name not in NOT_PLAIN}
+    for prefix, field in WEIGHTS_OF.items():
+        found |= {prefix + name: value for name, value in msgspec.structs.asdict(getattr(DEFAULT, field)).items()}
+    return found
 
 
 def changed(policy: Policy, pairs: Sequence[str]) -> Policy:
@@ -99,17 +102,15 @@ def changed(policy: Policy, pairs: Sequence[str]) -> Policy:
             raise BadValue(f"there is no setting {name!r} to replay with", f"there are {', '.join(known)}", hint)
         given[name] = _value(name, text, known[name])
     if (strategy := given.get("strategy")) is not None:
-        policy = msgspec.structs.replace(policy, weights=WEIGHTS[strategy])
-    weights = msgspec.structs.asdict(policy.weights) | {
-        name.removeprefix(WEIGHT): value for name, value in given.items() if name.startswith(WEIGHT)
-    }
-    total = sum(weights.values())
-    if not total:
-        raise BadValue("all weights are zero", hint="leave one above zero")
-    if any(name.startswith(WEIGHT) for name in given):
-        weights = {name: value / total for name, value in weights.items()}
-    others = {name: value for name, value in given.items() if not name.startswith(WEIGHT)}
-    return msgspec.structs.replace(policy, weights=Weights(**weights), **others)
+        policy = policy.by_strategy(strategy)
+    for prefix, field in WEIGHTS_OF.items():
+        if chosen := {name.removeprefix(prefix): given.pop(name) for name in [*given] if name.startswith(prefix)}:
+            weights = msgspec.structs.asdict(getattr(policy, field)) | chosen
+            total = sum(weights.values())
+            if not total:
+                raise BadValue("all weights are zero", hint="leave one above zero")
+            given[field] = Weights(**{name: value / total for name, value in weights.items()})
+    return msgspec.structs.replace(policy, **given)
 
 
 def _value(name: str, text: str, default: Any) -> Any:
@@ -119,7 +120,7 @@ def _value(name: str, text: str, default: Any) -> Any:
         if not text.isdigit() or not 0 < int(text) <= 10_000:
             raise BadValue(f"{name} cannot be {text!r}", hint="give a whole number from 1 to 10000")
         return int(text)
-    if not name.startswith(WEIGHT):
+    if not name.startswith(tuple(WEIGHTS_OF)):
         return parse_duration(text)
     try:
         value = float(text)

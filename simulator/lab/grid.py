@@ -10,7 +10,7 @@ import msgspec
 from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, MessageReceived, NodeUp, Send
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Job
-from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy
+from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Recalled, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, Offer
@@ -32,8 +32,7 @@ def policy_of(strategy: str = "", base: Policy = DEFAULT) -> Policy:
     changes = {"suspect_after": FOREVER, "disconnected_after": 2 * FOREVER, "lost_after": FOREVER}
     found = msgspec.structs.replace(base, **changes)
     if strategy:
-        chosen = Strategy(strategy)
-        found = msgspec.structs.replace(found, strategy=chosen, weights=WEIGHTS[chosen])
+        found = found.by_strategy(Strategy(strategy))
     return found
 
 

@@ -369,14 +369,14 @@ def _verdicts(state: GridState, request: Request) -> tuple[NodeVerdict, ...]:
     """A verdict for each node: those that fit first, by confidence, descending."""
     good: list[NodeVerdict] = []
     bad: list[NodeVerdict] = []
-    weights = state.policy.weights_of(request.strategy)
+    weights = state.policy.weights_of(request)
     bounds = state.index.affinity.bounds(request.constraints)
     compared = candidates(state.nodes, state.index, request, state.policy)
     others = candidates(state.nodes, state.index, msgspec.structs.replace(request, nodes=()), state.policy, VERDICTS)
     for name in list(dict.fromkeys((*compared, *others)))[:VERDICTS]:
         node = state.nodes[name]
         assert node.room is not None
-        parts = scores(node, node.room, request, weights)
+        parts = scores(node, node.room, request, weights, state.index.mix)
         good.append(NodeVerdict(name, True, "", confidence(parts, weights), parts))
     for name, node in state.nodes.items():
         if len(good) + len(bad) >= VERDICTS:

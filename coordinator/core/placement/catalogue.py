@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.coordinator.core.placement.constraints import Known, Trait, has_trait, known, trait_of
-from distributed_grid.coordinator.core.placement.index import NO_GPUS, Accept, Index, IndexKey
+from distributed_grid.coordinator.core.placement.fragmentation import RequestMix
+from distributed_grid.coordinator.core.placement.index import NO_GPUS, Accept, Index, IndexKey, Order
 from distributed_grid.coordinator.core.queue.queue import Key, key_of
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import Constraints, Local, Sign, same_model
@@ -194,6 +195,7 @@ class Catalogue(Index):
     def __init__(self, nodes: dict[str, Node], jobs: dict[str, Job]) -> None:
         super().__init__()
         self.affinity = Affinity(jobs)
+        self.mix = RequestMix()
         self._nodes = nodes
         self._everything = Kind(None, {})
         self._kinds: dict[Trait, Kind] = {}
@@ -342,11 +344,11 @@ class Catalogue(Index):
 
     def search(
         self, wanted: Resources, most: int, trait: Trait | None = None, pool: Pool = Pool.ALL,
-        accept: Accept | None = None, loosest: bool = False,
+        accept: Accept | None = None, order: Order = Order.TIGHTEST,
     ) -> list[str]:  # fmt: skip
         """As `candidates`, of the nodes with this trait in this pool."""
         if trait is None:
-            return self._view(self._everything, pool).candidates(wanted, most, accept, loosest)
+            return self._view(self._everything, pool).candidates(wanted, most, accept, order)
         kind = self._kind(trait)
         if not trait.gpus and len(kind.members) > WIDE * len(self._known):
             members = kind.members
@@ -354,8 +356,8 @@ class Catalogue(Index):
             if accept is not None:
                 also = accept
                 both = lambda name: name in members and also(name)  # noqa: E731
-            return self._view(self._everything, pool).candidates(wanted, most, both, loosest)
-        return self._view(kind, pool).candidates(wanted, most, accept, loosest)
+            return self._view(self._everything, pool).candidates(wanted, most, both, order)
+        return self._view(kind, pool).candidates(wanted, most, accept, order)
 
     def having(self, trait: Trait) -> dict[str, None]:
         """All nodes that have a trait, usable or not."""
@@ -430,6 +432,7 @@ class Without:
 
     def __init__(self, index: Catalogue, hidden: frozenset[str]) -> None:
         self.affinity = index.affinity
+        self.mix = index.mix
         self.labels_of = index.labels_of
         self.trait = index.trait
         self._index = index
@@ -447,12 +450,12 @@ class Without:
 
     def search(
         self, wanted: Resources, most: int, trait: Trait | None = None, pool: Pool = Pool.ALL,
-        accept: Accept | None = None, loosest: bool = False,
+        accept: Accept | None = None, order: Order = Order.TIGHTEST,
     ) -> list[str]:  # fmt: skip
         """As of the catalogue."""
         hidden = self._hidden
         shown: Accept = lambda name: name not in hidden and (accept is None or accept(name))  # noqa: E731
-        return self._index.search(wanted, most, trait, pool, shown, loosest)
+        return self._index.search(wanted, most, trait, pool, shown, order)
 
 
 Shown = Catalogue | Without

@@ -9,6 +9,7 @@ Updates are lazy: a changed room is kept, and its node is moved at the next sear
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
+from enum import Enum, auto
 
 from distributed_grid.coordinator.core.placement.capacity import Room
 from distributed_grid.protocol.resources import MILLI, Resources
@@ -28,6 +29,18 @@ NO_KEY: IndexKey = (-1, (0, 0), (0, 0), 0)
 
 TIERS = 8
 """Number of tiers: the owner's `priority` in steps of a quarter, from 0 to 1.75 and more."""
+
+FEW_ENDS = 4
+"""Where there are fewer ends of buckets than this, the tightest fits are found beside them."""
+
+
+class Order(Enum):
+    """Which of the nodes with room are found: the tightest fits first, the widest rooms first, or of each bucket both
+    ends (its tightest fit and its widest room), tightest bucket first."""
+
+    TIGHTEST = auto()
+    WIDEST = auto()
+    ENDS = auto()
 
 
 class Bucket:
@@ -140,20 +153,22 @@ class Index:
                 del tier.shapes[bisect_left(tier.shapes, gpus)]
 
     def candidates(
-        self, wanted: Resources, most: int, accept: Accept | None = None, loosest: bool = False
+        self, wanted: Resources, most: int, accept: Accept | None = None, order: Order = Order.TIGHTEST
     ) -> list[str]:
-        """Up to `most` accepted nodes of each tier with room for this amount, tightest fit first, or the widest rooms
-        first (`loosest`)."""
+        """Up to `most` accepted nodes of each tier with room for this amount, in this order."""
         self.flush()
         found: list[str] = []
-        search = _search_loosest if loosest else _search
+        search, loosest = _SEARCHES[order], order is Order.WIDEST
         for tier in self._tiers:
             if tier.shapes:
-                end = len(found) + most
-                for bucket in _buckets(tier, wanted.gpu, loosest):
-                    search(bucket, wanted, end, found, accept)
-                    if len(found) >= end:
+                start = len(found)
+                buckets = _buckets(tier, wanted.gpu, loosest)
+                for bucket in buckets:
+                    search(bucket, wanted, start + most, found, accept)
+                    if len(found) >= start + most:
                         break
+                if order is Order.ENDS and start < len(found) < start + FEW_ENDS:
+                    found[start:] = _more(buckets, wanted, found[start:], accept)
         return found
 
     def most(self) -> list[str]:
@@ -229,3 +244,26 @@ def _search_loosest(bucket: Bucket, wanted: Resources, end: int, found: list[str
                 found.append(name)
                 if len(found) >= end:
                     return
+
+
+def _search_ends(bucket: Bucket, wanted: Resources, end: int, found: list[str], accept: Accept | None) -> None:
+    shapes, before = bucket.shapes, len(found)
+    if shapes[-1] < (wanted.cpu // MILLI, 0):
+        return
+    _search(bucket, wanted, before + 1, found, accept)
+    if before < len(found) < end and (len(shapes) > 1 or len(bucket.by_cores[shapes[0]]) > 1):
+        _search_loosest(bucket, wanted, before + 2, found, accept)
+        if found[-1] == found[-2]:
+            found.pop()
+
+
+def _more(buckets: list[Bucket], wanted: Resources, found: list[str], accept: Accept | None) -> list[str]:
+    tightest: list[str] = []
+    for bucket in buckets:
+        _search(bucket, wanted, FEW_ENDS, tightest, accept)
+        if len(tightest) >= FEW_ENDS:
+            break
+    return [*dict.fromkeys((*found, *tightest))]
+
+
+_SEARCHES = {Order.TIGHTEST: _search, Order.WIDEST: _search_loosest, Order.ENDS: _search_ends}

@@ -17,7 +17,8 @@ from distributed_grid.coordinator.core.placement import constraints
 from distributed_grid.coordinator.core.placement.capacity import Room
 from distributed_grid.coordinator.core.placement.catalogue import ANYWHERE, Bounds, Pool, Shown
 from distributed_grid.coordinator.core.placement.constraints import admitted, amount, conditions, meets, unmet
-from distributed_grid.coordinator.core.placement.index import Accept
+from distributed_grid.coordinator.core.placement.fragmentation import RequestMix
+from distributed_grid.coordinator.core.placement.index import Accept, Order
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Weights
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Request
@@ -25,7 +26,7 @@ from distributed_grid.protocol.nodes import Drain, NodeFacts, NodeState
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Strategy, called
 from distributed_grid.protocol.resources import MILLI, Resources, format_bytes
 
-Score = Callable[[Node, Room, Request], float]
+Score = Callable[[Node, Room, Request, RequestMix], float]
 
 
 class Scoring(NamedTuple):
@@ -36,7 +37,7 @@ class Scoring(NamedTuple):
     weights: tuple[float, ...]
 
 
-def _fit(node: Node, room: Room, request: Request) -> float:
+def _fit(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
     """Best fit: how little of what the node lends is left over, so that large rooms stay whole."""
     lendable, wanted = node.facts.lendable, request.resources
     over, cpu, memory = 0.0, room.cpu_left - wanted.cpu, room.free_memory - wanted.memory
@@ -49,32 +50,37 @@ def _fit(node: Node, room: Room, request: Request) -> float:
     return 1.0 - min(1.0, over / 2)
 
 
-def _gpus_spared(node: Node, room: Room, request: Request) -> float:
+def _fragmentation(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
+    """How few GPUs it takes from the requests of the mix that could use them: 1 / (1 + GPUs)."""
+    return 1.0 / (1.0 + mix.loss(room, request))
+
+
+def _gpus_spared(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
     """Keeps jobs without GPUs away from nodes with idle GPUs, which need cores to be of use."""
     if request.resources.gpu or not node.facts.gpus:
         return 1.0
     return 1.0 - room.whole_gpus / len(node.facts.gpus)
 
 
-def _quiet(node: Node, room: Room, request: Request) -> float:
+def _quiet(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
     """How little foreign use there is."""
     if node.sample is None:
         return 0.5
     return 1.0 - min(1.0, node.sample.foreign_cpu / (len(node.facts.cores) or 1))
 
 
-def _preferred(node: Node, room: Room, request: Request) -> float:
+def _preferred(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
     """Whether it is a node the user named; 1 where none was named."""
     return 1.0 if not request.nodes or node.facts.name in request.nodes else 0.0
 
 
-def _priority(node: Node, room: Room, request: Request) -> float:
+def _priority(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
     """The node's own `priority`: 1 is ordinary and scores 0.5."""
     priority = max(0.0, node.facts.priority)
     return priority / (1.0 + priority)
 
 
-def _idle(node: Node, room: Room, request: Request) -> float:
+def _idle(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
     """How much of what the node lends would still be free, of the scarcest kind."""
     lendable, left, wanted = node.facts.lendable, room.left, request.resources
     least = 1.0
@@ -87,17 +93,17 @@ def _idle(node: Node, room: Room, request: Request) -> float:
     return max(0.0, least)
 
 
-def _in_use(node: Node, room: Room, request: Request) -> float:
+def _in_use(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
     """Whether the grid's jobs run there already, so that others stay whole and may sleep."""
     return 1.0 if node.allocations else 0.0
 
 
-def _alone(node: Node, room: Room, request: Request) -> float:
+def _alone(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
     """How few of the grid's jobs run there: 1 with none, 1/2 with one, 1/3 with two."""
     return 1.0 / (1.0 + len(node.allocations))
 
 
-def _local(node: Node, room: Room, request: Request) -> float:
+def _local(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
     """Locality: 1 on the submitter's machine, 1/2 where the shipped files were sent before."""
     local = request.local
     if local is None:
@@ -109,6 +115,7 @@ def _local(node: Node, room: Room, request: Request) -> float:
 
 SCORES: dict[str, Score] = {
     "fit": _fit,
+    "fragmentation": _fragmentation,
     "gpus-spared": _gpus_spared,
     "quiet": _quiet,
     "preferred": _preferred,
@@ -129,10 +136,10 @@ def scoring(weights: Weights) -> Scoring:
     return Scoring(*zip(*counting, strict=True)) if counting else Scoring((), (), ())
 
 
-def scores(node: Node, room: Room, request: Request, weights: Weights) -> dict[str, float]:
+def scores(node: Node, room: Room, request: Request, weights: Weights, mix: RequestMix) -> dict[str, float]:
     """The scores of a node with this room."""
     strategy = scoring(weights)
-    return {name: score(node, room, request) for name, score in zip(strategy.names, strategy.scores, strict=True)}
+    return {name: score(node, room, request, mix) for name, score in zip(strategy.names, strategy.scores, strict=True)}
 
 
 def confidence(said: Mapping[str, float], weights: Weights) -> float:
@@ -275,12 +282,12 @@ def place(
 ) -> Placement | Refusal:  # fmt: skip
     """The best node of those that fit, by the request's strategy. `rooms` overlays those of some nodes, for trials."""
     chosen, best, sure = "", [0.0], -1.0
-    strategy = scoring(policy.weights_of(request.strategy))
+    strategy, mix = scoring(policy.weights_of(request)), index.mix
     for name in candidates(nodes, index, request, policy, 0, rooms):
         node = nodes[name]
         room = rooms.get(name) or node.room
         assert room is not None
-        values = [score(node, room, request) for score in strategy.scores]
+        values = [score(node, room, request, mix) for score in strategy.scores]
         if (mean := weighted(strategy, values)) > sure:
             chosen, best, sure = name, values, mean
     if not chosen:
@@ -298,7 +305,7 @@ def candidates(
     """The nodes to compare: the preferred ones that fit, if any, else of each tier as many as the policy says, in the
     strategy's search order; at least `least` in all, if there are so many."""
     wanted, asked, strategy = request.resources, request.constraints, request.strategy or policy.strategy
-    most = max(least, policy.candidates)
+    most, order = max(least, policy.candidates), Order.TIGHTEST
 
     def fitting(names: Iterable[str]) -> list[str]:
         return [name for name in names if name in index and has_room(nodes[name], request, index, rooms.get(name))]
@@ -314,17 +321,20 @@ def candidates(
         return fitting(asked.only)
     trait = index.trait(request)
     accept = _accept(nodes, request, rooms, bounds.apart) if asked is not None or rooms or request.ray else None
-    loosest = strategy is Strategy.SPREAD or strategy is Strategy.LOAD_BALANCED
+    if strategy is Strategy.SPREAD or strategy is Strategy.LOAD_BALANCED:
+        order = Order.WIDEST
+    elif policy.weights_of(request).fragmentation and not least:
+        most, order = policy.gpu_candidates, Order.ENDS
     first: list[str] = []
     if strategy is Strategy.PACK:
         first = index.search(wanted, most, trait, Pool.IN_USE, accept)
     elif strategy is Strategy.SPREAD:
-        first = index.search(wanted, most, trait, Pool.FREE, accept, loosest=True)
+        first = index.search(wanted, most, trait, Pool.FREE, accept, Order.WIDEST)
     elif request.local is not None:
         first = fitting(index.near(request.local))
     if len(first) >= max(1, least) and request.local is None:
         return first
-    others = index.search(wanted, most, trait, Pool.ALL, accept, loosest)
+    others = index.search(wanted, most, trait, Pool.ALL, accept, order)
     if not (first or rooms):
         return others
     # A room that stands in for another may be wider than what the index knows of.
@@ -367,11 +377,11 @@ def gang_places(
     if len(fitting) < request.gang:
         return Refusal(len(index))
     ranked: list[tuple[float, int, str, dict[str, float]]] = []
-    weights = policy.weights_of(request.strategy)
+    weights = policy.weights_of(request)
     for number, name in enumerate(fitting):
         node = nodes[name]
         assert node.room is not None
-        parts = scores(node, node.room, request, weights)
+        parts = scores(node, node.room, request, weights, index.mix)
         ranked.append((-confidence(parts, weights), number, name, parts))
     ranked.sort(key=lambda one: one[:2])
     found = []

@@ -105,8 +105,8 @@ def placement(state: GridState, job: Job, place: Place) -> Placement:
     """The placement of a job on its earmark, with the scores of that node."""
     node = state.nodes[place.node]
     assert node.room is not None
-    weights = state.policy.weights_of(job.request.strategy)
-    said = scores(node, node.room, job.request, weights)
+    weights = state.policy.weights_of(job.request)
+    said = scores(node, node.room, job.request, weights, state.index.mix)
     return Placement(place.node, place.grant, confidence(said, weights), said)
 
 

@@ -42,6 +42,7 @@ def enter(state: GridState, job: Job) -> None:
 def _enter(state: GridState, job: Job) -> None:
     job.request = marked_by_ray(state.policy, job.request, job.spec.boost is not None)
     state.add(job)
+    state.index.mix.add(job.request)
     if job.group:
         groups.enter(state, job)
         return

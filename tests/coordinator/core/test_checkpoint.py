@@ -123,7 +123,7 @@ REBUILT = {
     "deadlines": "as due, armed and number",
     "ever": "a memory of what could_ever says of the nodes",
     "facts": "empty between two events",
-    "index": "made of the rooms of the nodes that are usable",
+    "index": "made of the rooms of the nodes that are usable; its mix of requests as mix",
     "keys": "those of the jobs",
     "meetings": "where the gangs of the allocations meet",
     "out": "empty between two events",
@@ -131,7 +131,7 @@ REBUILT = {
     "reservations": "as kept",
     "watched": "decides who is told, and nothing else",
 }
-INSTEAD = {"allocations", "due", "armed", "number", "kept"}
+INSTEAD = {"allocations", "due", "armed", "number", "kept", "mix"}
 
 
 def test_every_field_of_the_state_is_kept_or_said_to_be_rebuilt() -> None:

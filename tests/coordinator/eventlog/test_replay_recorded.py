@@ -57,6 +57,8 @@ def renamed(value: Any) -> Any:
                 for name, streak in streaks.items()
             }
             return value | {"reported": heard, "streaks": streaks, "warned_devices": told}
+        case {"weights": weights, "candidates": _} if "gpu_weights" not in value:  # requests with GPUs had no others
+            return renamed(value | {"gpu_weights": weights})
         case dict():
             return {FIELDS.get(key, key): renamed(one) for key, one in value.items()}
         case list():

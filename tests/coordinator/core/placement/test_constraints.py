@@ -343,12 +343,12 @@ def check_words(ledger: Ledger, request: Request) -> None:
 def check_best(ledger: Ledger, request: Request, found: Placement, fitting: list[str]) -> None:
     """It is one of those that can take it, and the best of its step of priority where all of them are compared."""
     assert found.node in fitting
-    weights = ledger.state.policy.weights_of(request.strategy)
+    weights = ledger.state.policy.weights_of(request)
 
     def sure(name: str) -> float:
         node = ledger.state.nodes[name]
         assert node.room is not None
-        return confidence(scores(node, node.room, request, weights), weights)
+        return confidence(scores(node, node.room, request, weights, ledger.state.index.mix), weights)
 
     rivals = [name for name in request.nodes if name in fitting] or fitting
     if request.strategy in (Strategy.PACK, Strategy.SPREAD) and rivals is fitting:

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed_grid.coordinator.core.placement.capacity import Room
-from distributed_grid.coordinator.core.placement.index import Index
+from distributed_grid.coordinator.core.placement.index import FEW_ENDS, Index, Order
 from distributed_grid.protocol.resources import GIB, Resources
 from tests.coordinator.core.scene import facts, offer
 
@@ -53,6 +53,32 @@ def test_the_tightest_fit_comes_first_and_nodes_with_idle_gpus_last() -> None:
     index.put("tight", 1.0, room(2, 0, 3, 0))
     assert index.candidates(Resources(cpu=2000), 3) == ["tight", "large", "gpus"]
     assert index.candidates(Resources(cpu=2000), 1) == ["tight"]
+
+
+def test_of_each_bucket_both_ends_are_found_and_more_where_there_are_few() -> None:
+    index = Index()
+    for cores in range(5):
+        index.put(f"one{cores}", 1.0, room(cores, 0, 4, 1))
+        index.put(f"two{cores}", 1.0, room(cores, 0, 4, 2))
+    wanted = Resources(cpu=1000, gpu=1000)
+    assert index.candidates(wanted, 16, None, Order.ENDS) == ["one1", "one4", "two1", "two4"]
+    assert index.candidates(wanted, 3, None, Order.ENDS) == ["one1", "one4", "two1", "one2", "one3"]
+    assert index.candidates(wanted, 16, "one3".__eq__, Order.ENDS) == ["one3"]
+    two = Resources(cpu=1000, gpu=2000)
+    assert index.candidates(two, 16, None, Order.ENDS) == ["two1", "two4", "two2", "two3"]
+
+
+@given(ROOMS, WANTED)
+def test_the_ends_of_buckets_are_nodes_that_fit(
+    rooms: list[tuple[int, int, int, int, float]], wanted: Resources
+) -> None:
+    index = Index()
+    made = {f"n{i}": room(*sizes) for i, (*sizes, _) in enumerate(rooms)}
+    for name, one in made.items():
+        index.put(name, 1.0, one)
+    fitting = {name for name, one in made.items() if one.fits(wanted)}
+    found = index.candidates(wanted, 16, None, Order.ENDS)
+    assert set(found) <= fitting and len(set(found)) == len(found) >= min(FEW_ENDS, len(fitting))
 
 
 def test_a_node_moves_when_its_room_changes() -> None:

@@ -163,7 +163,7 @@ def test_the_chosen_one_is_the_best_of_those_compared_in_many_states(strategy: S
             # As few nodes as these are compared one with the other, but for pools that come first.
             rivals = [node for node in able if _same_pool(node, ledger.state.nodes[found.node], able, strategy)]
             if len(rivals) <= ledger.state.policy.candidates:
-                assert found.confidence == pytest.approx(max(_sure(node, request, strategy) for node in rivals))
+                assert found.confidence == pytest.approx(max(_sure(ledger, node, request) for node in rivals))
 
 
 def _some(rng: random.Random, strategy: Strategy) -> Request:
@@ -176,6 +176,7 @@ def _same_pool(node: Node, found: Node, able: list[Node], strategy: Strategy) ->
     return not pooled or bool(node.allocations) == bool(found.allocations)
 
 
-def _sure(node: Node, request: Request, strategy: Strategy) -> float:
+def _sure(ledger: Ledger, node: Node, request: Request) -> float:
     assert node.room is not None
-    return confidence(scores(node, node.room, request, WEIGHTS[strategy]), WEIGHTS[strategy])
+    weights = ledger.state.policy.weights_of(request)
+    return confidence(scores(node, node.room, request, weights, ledger.state.index.mix), weights)
