@@ -42,6 +42,8 @@ class Machine:
         self.owner_uses = 0.0
         self.runs: dict[str, Run] = {}
         self.main_over: dict[str, None] = {}
+        self.noted: set[str] = set()
+        """Jobs whose start is in the note of their spawner, which outlives a supervisor."""
         self._sample: Sample | None = None
         # An idle node offers sooner than by default, and says more often that its offer holds.
         self.limits = Limits(

@@ -5,10 +5,11 @@ for agent/launch/launcher.py.
 
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
-from distributed_grid.agent.supervisor.allocations import Allocations, ReportBatch
+from distributed_grid.agent.supervisor.allocations import Allocations, ReportBatch, chain_of
 from distributed_grid.agent.supervisor.endings import Endings, Freezer
 from distributed_grid.agent.supervisor.job import NEVER, OWNER, Job, JobState, Leases, Recorded, never_ran
 from distributed_grid.protocol.jobs import Outcome
@@ -18,6 +19,8 @@ from distributed_grid.simulator.machine import Machine
 
 PID = 7
 """Of every main process: nobody looks at it here."""
+UNTOLD = 0.05
+"""Seconds, once or twice, for which the start of a successor is not told: real ones wait for some milliseconds."""
 LOOK = 0.2
 """Seconds between two looks whether what a main process left behind is gone."""
 SLACK = 1e-6
@@ -136,6 +139,8 @@ class Supervisor(Process):
                 job.end({"cause": "rebooted", "text": "the node was restarted while it ran"})
                 continue
             self.allocations.restore(job)
+            if not job.pid and job.id in machine.noted:
+                job.runs(PID)
             if job.pid and machine.lives(job.id) and job.id not in machine.main_over:
                 if job.cause:
                     self.endings.end(job, job.grace)
@@ -293,10 +298,19 @@ class Supervisor(Process):
     def _begun(self, jobs: list[Job]) -> None:
         for job in jobs:
             job.runs(PID)
+            if chain_of(job.id, job.kept) == job.id:
+                self._tell_start(job)
+            else:
+                self.machine.noted.add(job.id)
+                self.engine.later(UNTOLD * (crc32(job.id.encode()) % 3), self, self._tell_start, job)
+        self._arm()
+
+    def _tell_start(self, job: Job) -> None:
+        if not job.over and job.state is not JobState.COMPLETING:  # else it is told with its end
             self.book.journal.append(*job.begin())
             self.allocations.tell(job)
             self.endings.arm(job)
-        self._arm()
+            self._arm()
 
     def main_ended(self, key: str, code: int | None, signal: int) -> None:
         """Its main process is gone: it has exited with this code, or was killed by this signal."""

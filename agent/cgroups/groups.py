@@ -195,6 +195,10 @@ class Cgroups:
                 continue
             job.confined |= {name}
 
+    def limits(self, job: Job) -> bool:
+        """Whether a job with its limits gets groups."""
+        return bool(self._places) and bool(self._wanted(amounts_of(job)))
+
     def _wanted(self, amounts: Amounts) -> list[str]:
         asked = {"memory": amounts.memory, "pids": amounts.pids, "cpuset": amounts.cores, "cpu": amounts.cpu}
         return [name for name in self._places if asked[name]]

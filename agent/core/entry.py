@@ -38,9 +38,11 @@ class Stopping(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """It is over, and the coordinator has not acknowledged that."""
+    """It is over, and the coordinator has not acknowledged that. `walls`: behind which it ran, if its start was not
+    reported."""
 
     outcome: Outcome
+    walls: str = ""
 
 
 Stage = Preparing | Starting | Running | Stopping | Ended

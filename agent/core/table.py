@@ -358,7 +358,7 @@ class Table:
         if isinstance(self._stage(key), Ended):
             return []
         chain = self.chains.of(key) if key in self.chains else ""
-        self._move(key, Ended(exited.outcome))
+        self._move(key, Ended(exited.outcome, exited.walls))
         return [Report(self._end_of(key, self.entries[key]), self._free(key)), *self._hand_over_chain(chain)]
 
     # --- the one mutator ----------------------------------------------------------------------------------------------
@@ -386,7 +386,8 @@ class Table:
 
     def _end_of(self, key: str, entry: Entry) -> Exited:
         assert isinstance(entry.stage, Ended)  # noqa: S101
-        return Exited(allocation=key, outcome=entry.stage.outcome, stamp=self._shown(entry))
+        ended = entry.stage
+        return Exited(allocation=key, outcome=ended.outcome, stamp=self._shown(entry), walls=ended.walls)
 
     def _known(self, key: str, entry: Entry, now: float) -> Known:
         stamp = self._shown(entry)

@@ -455,7 +455,9 @@ class Launcher:
             self._froze(said)
             return
         if said.outcome is not None:
-            self._exited(allocation, self._outcome(allocation, said.outcome))
+            unstarted = allocation not in self.pids
+            walls = (self._promise or said.walls) if unstarted and said.outcome.started else ""
+            self._exited(allocation, self._outcome(allocation, said.outcome), walls)
             return
         waiting = self._unanswered.pop(allocation, [])
         if stops := [one for one in waiting if one["op"] == "stop" and not one.get("unless_started")]:
@@ -469,7 +471,7 @@ class Launcher:
             kept = kept or Kept()
             self.slots.note(allocation, Place(slot, kept.user, kept.workdir))
 
-    def _exited(self, allocation: str, outcome: Outcome) -> None:
+    def _exited(self, allocation: str, outcome: Outcome, walls: str = "") -> None:
         self._unanswered.pop(allocation, None)
         self.kept.pop(allocation, None)
         self.pids.pop(allocation, None)
@@ -477,7 +479,7 @@ class Launcher:
         self._whole.discard(allocation)
         if self.unended.pop(allocation, ""):
             self.noted(allocation, "")
-        self._report(Exited(allocation=allocation, outcome=outcome))
+        self._report(Exited(allocation=allocation, outcome=outcome, walls=walls))
         self._renew_supervisor()
 
     def _renew_supervisor(self) -> None:

@@ -218,10 +218,8 @@ class Job:
 
     def records(self) -> Iterator[Record]:
         """Its present state as journal records."""
-        if self.place is not None:
-            yield self.where()
         if self.outcome is not None:
-            yield ["exit", self.id, self.outcome, *([self.kept] if self.kept is not None else ())]
+            yield ["exit", self.id, self.outcome, self.kept, self.place]
             return
         yield self.intent()
         if self.pid:
@@ -237,16 +235,14 @@ class Job:
         for cause, (since, why) in self.freezes.items():
             yield ["freeze", self.id, since, why, cause]
 
-    def where(self) -> Record:
-        return ["slot", self.id, *(self.place or ())]
-
     def begin(self) -> Record:
         return ["start", self.id, self.pid, *self.spawned]
 
     def intent(self) -> Record:
         cores = sorted(self.cores)
         leased = self.lease, self.since
-        return ["intent", self.id, self.began, self.limit, self.grace, cores, *leased, self.limits, self.kept]
+        asked = self.began, self.limit, self.grace, cores, *leased
+        return ["intent", self.id, self.place, *asked, self.limits, self.kept]
 
     def take(self, kind: str, rest: Record) -> None:
         """Apply its next journal record. Records that do not follow, as lines of a damaged journal are missing, are
@@ -362,22 +358,20 @@ class Recorded:
         self.forgotten: dict[str, None] = {}
         self.renewed = 0.0
         self.loss: Loss | None = None
-        self._places: dict[str, Place] = {}
 
     def take(self, record: Record) -> None:
         """Apply the next record."""
         kind, key, *rest = record
         if kind == "boot":
             self.boot = key
-        elif kind in ("intent", "exit"):
-            if kind == "intent":
-                self.jobs[key] = Job(key, *rest)
-            else:  # what is kept of it follows, or its intent had it
-                before = self.jobs[key].kept if key in self.jobs else None
-                self.jobs[key] = Job(key, outcome=rest[0], kept=rest[1] if len(rest) > 1 else before)
-            self.jobs[key].place = self._places.get(key)
-        elif kind == "slot":
-            self._places[key] = Place(*rest)
+        elif kind == "intent":
+            self.jobs[key] = Job(key, *rest[1:])
+            self.jobs[key].place = _place(rest[0])
+        elif kind == "exit":  # what is kept of it and its place follow, or its intent had them
+            before = self.jobs.get(key, Job(key))
+            kept, place = (rest[1], _place(rest[2])) if len(rest) > 1 else (before.kept, before.place)
+            self.jobs[key] = Job(key, outcome=rest[0], kept=kept)
+            self.jobs[key].place = place
         elif kind == "forget":
             self.jobs.pop(key, None)
             self.forgotten[key] = None
@@ -401,6 +395,10 @@ class Recorded:
             yield ["forget", key]
         for job in self.jobs.values():
             yield from job.records()
+
+
+def _place(fields: Record | None) -> Place | None:
+    return Place(*fields) if fields is not None else None
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------

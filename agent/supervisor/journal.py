@@ -19,6 +19,8 @@ _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
 _HEADER = "journal"
 _MARK_BYTES = 160
+_MAY_WAIT = ("forget",)  # kinds of records that a patient commit leaves: losing them is harmless
+_MOST_WAITING = 1000
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -144,6 +146,8 @@ class Journal:
         self._fd = -1
         self._room = 0  # bytes that the file has on disk
         self._buffer: list[bytes] = []
+        self._due = False
+        """Whether a record of the buffer may not wait."""
 
     def load(self) -> list[Record]:
         """All readable records, in order. Damage is logged, and the damaged file is kept beside the journal."""
@@ -208,6 +212,7 @@ class Journal:
         self._fd, self.size, self._room, self.sound = fd, len(body), room, False
         self._generation, self._number = generation, len(every)
         self._buffer.clear()
+        self._due = False
         self._mark(generation, "", len(every))
         folder = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -220,13 +225,18 @@ class Journal:
         """Add a record for the next commit; ignored if a rewrite has to come first."""
         if self.sound:
             self._buffer.append(line(list(record), self._number + len(self._buffer) + 1))
+            self._due = self._due or record[0] not in _MAY_WAIT or len(self._buffer) > _MOST_WAITING
 
-    def commit(self, sync: bool) -> None:
-        """Write what was appended, with `sync` durably. After an OSError a rewrite is needed."""
+    def commit(self, sync: bool, patient: bool = False) -> None:
+        """Write what was appended, with `sync` durably. After an OSError a rewrite is needed. `patient`: another commit
+        comes soon, and takes acknowledgements with it."""
         if not self.sound:
             raise OSError(errno.EIO, "an earlier write failed")
+        if not sync and not (self._due if patient else self._buffer):
+            return
         body, count = b"".join(self._buffer), len(self._buffer)
         self._buffer.clear()
+        self._due = False
         self.sound = False
         if body:
             self._extend(body)
@@ -348,13 +358,13 @@ class Book:
                 self.over.append(job)
             self._log("nothing lives of what the damaged journal did not name")
 
-    def save(self, sync: bool, ends: bool = True) -> list[Job] | None:
+    def save(self, sync: bool, ends: bool = True, patient: bool = False) -> list[Job] | None:
         """Write records and, with `ends`, ends, with `sync` durably. Returns the ends that are durable now; None if the
-        disk fails."""
+        disk fails. `patient`: see Journal.commit."""
         told, self.over = (self.over, []) if ends else ([], self.over)
         for job in told:
             self.journal.append("exit", job.id, job.outcome)
-        if not (self._commit(sync) or self._rewrite()):
+        if not (self._commit(sync, patient) or self._rewrite()):
             self.over = told + self.over
             self.retry_at = procs.now() + _RETRY
             return None
@@ -362,11 +372,11 @@ class Book:
             self._compact_at = self.journal.size + _COMPACT_AT  # what there is will do for now
         return told
 
-    def _commit(self, sync: bool) -> bool:
+    def _commit(self, sync: bool, patient: bool) -> bool:
         if not self.journal.sound:
             return False
         try:
-            self.journal.commit(sync)
+            self.journal.commit(sync, patient)
         except OSError as error:
             self._log(f"the journal cannot be written ({error.strerror}): a new one is made")
             return False

@@ -63,6 +63,8 @@ class Limits:
 
     def admit(self, job: Job, spawner: int) -> None:
         """Its spawner is about to make its first process: put that into its groups from the start, where needed."""
+        if (now := procs.now()) - self._oom_read_at > _DYING:  # whom the kernel killed meanwhile was not of ours
+            self._oom_kills, self._oom_read_at = procs.oom_kills(), now
         self._slot_groups.begins(job)
         if job.memory or job.cpu_limit:
             self._cgroups.make(job.id, amounts_of(job), guests=1, at_home=False)
@@ -74,10 +76,12 @@ class Limits:
             self._slot_groups.park(job, spawner)
             self._cgroups.settle(job.id, amounts_of(job))
 
+    def confines(self, job: Job) -> bool:
+        """Whether a job has groups of its own from its start."""
+        return bool(job.memory or job.cpu_limit) and self._cgroups.limits(job)
+
     def watch(self, job: Job, now: float) -> None:
         """The job runs from now on."""
-        if now - self._oom_read_at > _DYING:  # whom the kernel killed meanwhile was not of ours
-            self._oom_kills, self._oom_read_at = procs.oom_kills(), now
         watched = self._watched[job.id] = _Watched(job, now)
         if not job.adopted and (job.memory or job.cpu_limit):
             self._confine(watched)
@@ -315,6 +319,10 @@ class Outputs:
         if (job.attached or job.adopted) and not job.gently:
             output.readers[""] = _Reader(now + READER_SECONDS)
         self._outputs[job.id] = output
+
+    def may_exceed(self, seconds: float) -> bool:
+        """Whether a job may have written more than the limit in this time."""
+        return seconds * _OUTPUT_FAST > self.limit
 
     def leave(self, key: str) -> None:
         """The allocation has ended: cut its output a last time."""

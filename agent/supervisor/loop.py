@@ -26,7 +26,7 @@ from distributed_grid.agent.supervisor.journal import Book
 from distributed_grid.agent.supervisor.limits import Limits, Outputs
 from distributed_grid.agent.supervisor.recovery import Survivors
 from distributed_grid.agent.supervisor.sockets import AgentSocket, FilesSocket, Warnings
-from distributed_grid.agent.supervisor.spawners import Launches, Spawners, Spawning
+from distributed_grid.agent.supervisor.spawners import Launches, Noted, Spawners, Spawning
 from distributed_grid.agent.supervisor.tree import Stopper, Tree
 from distributed_grid.agent.walls import syscalls
 from distributed_grid.agent.walls.enclosure import NAMESPACE
@@ -34,7 +34,7 @@ from distributed_grid.agent.walls.forkserver import ForkServer, ForkServerGone
 from distributed_grid.agent.walls.pipes import Pipes
 from distributed_grid.agent.walls.spawner import CannotStart
 
-VERSION = 2
+VERSION = 3
 """Version of the protocol with the agent and of the journal. Another version needs another supervisor."""
 OUTPUT_LIMIT = 256 << 20
 """Maximum bytes of one output stream on disk, if the agent says nothing else."""
@@ -78,6 +78,8 @@ class Supervisor:
         self._batch = ReportBatch()
         self.idle_since = procs.now()
         self._started = 0.0  # when something was started last
+        self._soonest = 0.0  # when `_fire` has something to do, or earlier
+        self._children_ended = True
         self.spawners: dict[str, Spawning] = {}
         self.codes: dict[Job, float] = {}  # of an earlier supervisor, ended, and until when the exit code is looked for
         self.selector = selectors.DefaultSelector()
@@ -124,7 +126,11 @@ class Supervisor:
         woken.setblocking(False)
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        self.selector.register(woken, selectors.EVENT_READ, lambda: woken.recv(4096))
+        self.selector.register(woken, selectors.EVENT_READ, lambda: self._signalled(woken))
+
+    def _signalled(self, woken: socket.socket) -> None:
+        woken.recv(4096)
+        self._children_ended = True
 
     # --- what was before -----------------------------------------------------------------------------------------
 
@@ -142,6 +148,9 @@ class Supervisor:
                 job.end({"cause": "rebooted", "text": "the node was restarted while it ran"})
                 continue
             self.allocations.restore(job)
+            if not job.pid and (noted := self._noted(job)) is not None:
+                job.spawned = noted.before, noted.after
+                job.runs(noted.pid)
             if not job.pid:
                 self.tree.hold_up(job)  # its spawner may just be about to start it
             if not self._adopt(job):
@@ -150,8 +159,8 @@ class Supervisor:
         self._find_codes(procs.now())
         self.book.save(sync=True)
 
-    def _noted(self, job: Job) -> int | None:
-        return self.slots.noted_exit(job.place, job.id) if job.place is not None else None
+    def _noted(self, job: Job) -> Noted | None:
+        return self.slots.noted(job.place, job.id) if job.place is not None else None
 
     def _adopt(self, job: Job) -> bool:
         """Watch a main process that is not our child; False if it is gone."""
@@ -190,7 +199,8 @@ class Supervisor:
         """Read exit codes, available once the spawner has reaped: usually at once."""
         for job, until in [*self.codes.items()]:
             last = now >= until or not self._spawner_works(job)
-            status = self._noted(job)
+            noted = self._noted(job)
+            status = noted.status if noted is not None else None
             if status is None and job.pidfd >= 0:
                 status = procs.status_by_pidfd(job.pidfd, job.pid, job.start)
             if status is None and not last:
@@ -342,8 +352,11 @@ class Supervisor:
             while not self._may_leave():
                 for key, _ in self.selector.select(self._timeout()):
                     key.data()
-                self.tree.reap(self._spawner_ended)
-                self._fire()
+                if self._children_ended or self.tree.unsettled():
+                    self._children_ended = False
+                    self.tree.reap(self._spawner_ended)
+                if (now := procs.now()) >= self._soonest:
+                    self._fire(now)
                 self._settle()
                 self._act()
                 self._tell_nameless()
@@ -362,25 +375,27 @@ class Supervisor:
         return self.leave or procs.now() - self.idle_since >= LINGER
 
     def _timeout(self) -> float | None:
-        due = [self.endings.due, self.limits.due, self.freezer.due, self.slots.due, self.pipes.due]
-        if self.codes:
-            due.append(procs.now() + EXIT_EVERY)
-        if 0.0 < self.agent.due < NEVER:
-            due.append(self.agent.due)
-        if self.tree.running or self.tree.watched:
-            due += [self.outputs.due, procs.now() + _DOZE]
-        if self.launches.any_ready() or not self.book.journal.sound:
-            due.append(self.book.retry_at)
-        due.append(max(self._ends_due(procs.now()), self.book.retry_at))
-        if not self.agent.connected:
-            due.append(self.idle_since + LINGER)
-        due += [self.leases.next, self.survivors.due]
-        soonest = min(due)
-        return max(0.0, min(soonest - procs.now(), LONGEST_WAIT)) if soonest < NEVER else None
-
-    def _fire(self) -> None:
-        """Handle what is due: time limits, leases, grace, and checks of outputs and limits."""
         now = procs.now()
+        due = [self.endings.due, self.limits.due, self.freezer.due, self.slots.due, self.pipes.due, self.leases.next]
+        due.append(self.survivors.due)
+        if self.codes:
+            due.append(now + EXIT_EVERY)
+        if self.tree.running or self.tree.watched:
+            due += [self.outputs.due, now + _DOZE]
+        self._soonest = soonest = min(due)
+        if 0.0 < self.agent.due < soonest:
+            soonest = self.agent.due
+        retry_at = self.book.retry_at
+        if not self.book.journal.sound or self.launches.any_ready():
+            soonest = min(soonest, retry_at)
+        if self.book.over:
+            soonest = min(soonest, max(self._ends_due(now), retry_at))
+        if not self.agent.connected:
+            soonest = min(soonest, self.idle_since + LINGER)
+        return max(0.0, min(soonest - now, LONGEST_WAIT)) if soonest < NEVER else None
+
+    def _fire(self, now: float) -> None:
+        """Handle what is due: time limits, leases, grace, and checks of outputs and limits."""
         self.allocations.end_unleased(now)
         self._find_codes(now)
         if self.survivors.poll(now):
@@ -422,7 +437,6 @@ class Supervisor:
             asked = order["limit"], order["grace"], order["cores"], order["lease"], order["lease_from"]
             job = self.jobs[key] = Job(key, now, *asked, order.get("limits"), order.get("kept"))
             job.place, job.left = spawning.place, True
-            self.book.journal.append(*job.where())
             self.book.journal.append(*job.intent())
             fresh.append((job, order, spawning))
         ends = bool(fresh) or now >= self._ends_due(now)
@@ -449,7 +463,7 @@ class Supervisor:
 
     def _save(self, sync: bool, ends: bool = True) -> bool:
         """Commit, then report the ends, unless they wait. False if the disk fails."""
-        told = self.book.save(sync, ends)
+        told = self.book.save(sync, ends, patient=bool(self.allocations.waiting))
         if told:
             self._batch.done()
         for job in told or ():
@@ -488,7 +502,7 @@ class Supervisor:
         try:
             if job is None or self.spawners.get(job.id) is not spawning:
                 self.slots.give_up(spawning, f"it says {message.get('op')!r} of a job that it does not have")
-            elif message["op"] in ("spawned", "failed") and (job.pid or job.status is not None):
+            elif ("pid" in message or message["op"] == "failed") and (job.pid or job.status is not None):
                 self.slots.give_up(spawning, f"it says {message['op']!r} of a job that runs")
             elif message["op"] == "spawned":
                 self._spawned(job, int(message["pid"]), fds)
@@ -496,6 +510,8 @@ class Supervisor:
                 self.limits.admitted(job, spawning.pid)
                 self.allocations.is_over(job, never_ran(str(message["cause"]), str(message["text"])))
             elif message["op"] == "ended":
+                if "pid" in message:
+                    self._ran(job, int(message["pid"]), bool(message["left"]))
                 job.cpu, job.peak = float(message["cpu"]), max(job.peak, int(message["peak"]))
                 job.left = bool(message["left"])
                 if "status" in message and job.status is None:
@@ -507,6 +523,15 @@ class Supervisor:
         finally:
             for fd in fds:
                 os.close(fd)
+
+    def _ran(self, job: Job, pid: int, left: bool) -> None:
+        """Its start is told with its end: what is over by now needs no watch, and the agent hears of its end alone."""
+        if left or self.limits.confines(job) or self.outputs.may_exceed(procs.now() - job.began):
+            self._spawned(job, pid, [])
+            return
+        job.spawned = job.spawned[0], procs.ticks()
+        job.runs(pid)
+        self.limits.admitted(job, job.place.pid if job.place is not None else 0)
 
     def _spawned(self, job: Job, pid: int, fds: list[int]) -> None:
         if fds:  # in a pid namespace of its own: what it is called there says nothing here
@@ -531,9 +556,11 @@ class Supervisor:
         if spawning is None or self.spawners.get(spawning.taken) is not spawning:
             return None
         text = f"{spawning.taken}: its spawner was killed; what it left is watched by the supervisor"
-        job = self.jobs[spawning.taken]
-        if job.status is None and job.id in spawning.noted:  # it was killed before it could tell
-            self.tree.main_ended(job, spawning.noted[job.id])
+        job, noted = self.jobs[spawning.taken], spawning.noted.get(spawning.taken)
+        if noted is not None and not job.pid and job.status is None:  # it was killed before it could tell
+            self._spawned(job, noted.pid, [])
+        if noted is not None and noted.status is not None and job.status is None:
+            self.tree.main_ended(job, noted.status)
         (log if job.cause else self.warnings.warn)(text)  # who is ended by us, may be with its spawner
         return job
 

@@ -51,6 +51,8 @@ class AgentSocket:
         self._agent: socket.socket | None = None
         self._received = bytearray()
         self._unsent = bytearray()
+        self._blocked = False
+        """Whether the selector is to tell when the agent takes more."""
         _listen(Path(state_dir, "supervisor.sock"), selector, self._accept, log, is_job)
 
     def tell(self, message: dict[str, Any], patient: bool = False) -> None:
@@ -73,8 +75,9 @@ class AgentSocket:
         if len(self._unsent) > _MOST_UNSENT:
             self._close("the agent does not listen; it is told everything when it comes back")
             return
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
-        if self._selector.get_key(self._agent).events != events:
+        if self._blocked != bool(self._unsent):
+            self._blocked = not self._blocked
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._blocked else 0)
             self._selector.modify(self._agent, events, self._read)
 
     @fault("supervisor.tell")
@@ -87,7 +90,7 @@ class AgentSocket:
             self._read()  # messages that the older one still sent
             self._close("a newer agent took over")
         peer.setblocking(False)
-        self._agent, self.connected = peer, True
+        self._agent, self.connected, self._blocked = peer, True, False
         self._selector.register(peer, selectors.EVENT_READ, self._read)
         self.tell(self._welcome())
 
@@ -109,7 +112,7 @@ class AgentSocket:
         self._received = lines.pop()
         for line in lines:
             try:
-                message = json.loads(line)
+                message = json.loads(line.decode())  # of text: of bytes it would guess the encoding
                 self._receive(message)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 self._log(f"a message of the agent is not understood: {type(error).__name__} {error}")

@@ -10,9 +10,9 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from random import SystemRandom
-from typing import Any
+from typing import Any, NamedTuple
 
 from distributed_grid.agent.cgroups.groups import SlotGroups
 from distributed_grid.agent.supervisor import procs
@@ -39,9 +39,19 @@ def lost_notes(state_dir: str) -> None:
         file.write(procs.boot_id())
 
 
+class Noted(NamedTuple):
+    """A job's main process, by the note of its spawner: its wait status (None: it had not ended), its pid, and the time
+    before and after it was made (clock ticks since boot)."""
+
+    status: int | None
+    pid: int
+    before: int
+    after: int
+
+
 class Spawning(Use):
     """A spawner, as its supervisor sees it. `place` is None until it is ready, `pid` 0 until it is forked; `noted` has,
-    once it has ended, the wait status of its last job's main process from its note, by allocation."""
+    once it has ended, its last job's main process from its note, by allocation."""
 
     def __init__(self, kind: Kind, slot: Slot, channel: socket.socket) -> None:
         super().__init__(kind, slot.name, procs.now())
@@ -49,7 +59,7 @@ class Spawning(Use):
         self.channel = channel
         self.place: Place | None = None
         self.pid = 0
-        self.noted: dict[str, int] = {}
+        self.noted: dict[str, Noted] = {}
 
     @property
     def ready(self) -> bool:
@@ -89,7 +99,7 @@ class Spawners:
         self._living: set[int] = set()
         """The user ids in use by slots when one was last allocated."""
         self._by_pid: dict[int, Spawning] = {}
-        self._exits: dict[str, int] = {}
+        self._left: dict[str, Noted] = {}
         self._copies = accounts.Copies.open() if walls == USER else None
         self.nameless = False
         """Whether our copies of the user database are no longer mounted, so that users of new slots have no name."""
@@ -163,17 +173,17 @@ class Spawners:
             path = os.path.join(self._notes, name)
             try:
                 with open(path) as file:
-                    first, *exits = file.read().splitlines()
+                    first, *rest = file.read().splitlines()
                 boot, *fields = json.loads(first)
                 place = Place(*fields)
-                self._exits |= {key: int(status) for key, status in map(json.loads, exits)}
+                self._left |= _jobs(rest)
             except (OSError, ValueError, TypeError):
                 continue  # incomplete, as its writer was killed before the spawner had an order
             seen = procs.stat(place.pid)
             if boot == procs.boot_id() and seen is not None and seen.start == place.start:
                 found.append(place)
             else:
-                self._exits |= _noted(path)  # again: it may have noted another exit meanwhile
+                self._left |= _noted(path)  # again: it may have noted another exit meanwhile
                 os.unlink(path)
         return found
 
@@ -308,10 +318,10 @@ class Spawners:
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self._notes, _LOST))
 
-    def noted_exit(self, place: Place, key: str) -> int | None:
-        """The wait status of a job's main process, if its spawner noted it; None otherwise."""
-        self._exits |= _noted(os.path.join(self._notes, place.name))
-        return self._exits.get(key)
+    def noted(self, place: Place, key: str) -> Noted | None:
+        """A job's main process, if its spawner noted it."""
+        self._left |= _noted(os.path.join(self._notes, place.name))
+        return self._left.get(key)
 
     def _open_note(self, name: str) -> int:
         """Open a spawner's note, by which the next supervisor finds it. If the disk refuses, it has none."""
@@ -346,13 +356,15 @@ Order = dict[str, Any]
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def _noted(path: str) -> dict[str, int]:
-    """The wait statuses that a spawner has noted, by allocation; empty if unreadable."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        with open(path) as file:
-            exits = file.read().splitlines()[1:]
-        return {key: int(status) for key, status in map(json.loads, exits)}
+def _noted(path: str) -> dict[str, Noted]:
+    """What a spawner has noted, by allocation; empty if unreadable."""
+    with contextlib.suppress(OSError, ValueError, TypeError), open(path) as file:
+        return _jobs(file.read().splitlines()[1:])
     return {}
+
+
+def _jobs(lines: Iterable[str]) -> dict[str, Noted]:
+    return {key: Noted(*rest) for key, *rest in map(json.loads, lines)}
 
 
 class Launches:
@@ -490,7 +502,8 @@ class Launches:
         if login := spawning.slot.login:
             env = {"USER": login, "LOGNAME": login, "SHELL": accounts.SHELL} | env
         start = {"op": "spawn", "id": key, "argv": order["argv"], "env": env, "cores": order["cores"]}
-        return start | {"cwd": cwd or own, "make": not cwd, "folder": folder, "outputs": outputs}
+        short = bool((order.get("kept") or {}).get("chain"))  # only short jobs have successors
+        return start | {"cwd": cwd or own, "make": not cwd, "folder": folder, "outputs": outputs, "short": short}
 
 
 @fault("supervisor.spawn")

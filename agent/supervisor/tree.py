@@ -237,6 +237,10 @@ class Tree:
     def busy(self) -> bool:
         return bool(self.running or self.ending or self.watched)
 
+    def unsettled(self) -> bool:
+        """Whether children of ours, or of dead spawners, are to be looked for without a signal."""
+        return self._unsure or bool(self.orphans)
+
     def reap(self, spawner_ended: Callable[[int], Job | None]) -> None:
         """Reap all our children: spawners, and orphans of spawners."""
         bereft: list[Job] = []

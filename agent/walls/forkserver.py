@@ -17,8 +17,9 @@ from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.walls import accounts, enclosure, files_socket, spawner, syscalls, wire
+from distributed_grid.agent.walls import accounts, enclosure, files_socket, syscalls, wire
 from distributed_grid.agent.walls.enclosure import LANDLOCK, Slot
+from distributed_grid.agent.walls.leavings import DISK, MEMORY, Leavings
 from distributed_grid.agent.walls.spawner import Spawner
 
 PRIVILEGES = 1 << syscalls.CAP_SETUID | 1 << syscalls.CAP_SETGID | 1 << syscalls.CAP_CHOWN
@@ -292,4 +293,4 @@ def _act(uid: int, gid: int, orders: list[list[Any]]) -> None:
             elif what == "end" and accounts.is_slot_uid(uid):
                 os.kill(-1, signal.SIGKILL)
             elif what == "clear" and accounts.is_slot_uid(uid):
-                spawner.clear_leavings(uid, (*spawner.MEMORY, *spawner.DISK))
+                Leavings(uid).clear((*MEMORY, *DISK))

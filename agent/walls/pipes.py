@@ -57,6 +57,7 @@ class Pipes:
 
     def adopt(self, key: str) -> None:
         """Hold the pipe of an earlier supervisor's job, if there is one and somebody reads it."""
+        self._held[key] = -1
         with contextlib.suppress(OSError):
             self._held[key] = os.open(self._path(key), os.O_WRONLY | os.O_NONBLOCK | _FLAGS)
 
@@ -85,7 +86,8 @@ class Pipes:
 
     def drop(self, key: str) -> None:
         """The job is over."""
-        self._let_go(key)
+        if key in self._held:
+            self._let_go(key)
         if (pipe := self._ended.pop(key, -1)) >= 0:
             os.close(pipe)
 

@@ -1,8 +1,6 @@
 """A spawner: the process behind the walls of one slot that makes the processes of its jobs, one job at a time, and
 removes their leftovers outside of their own directory. Stdlib only."""
 
-import contextlib
-import ctypes
 import errno
 import json
 import os
@@ -14,66 +12,10 @@ import time
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from distributed_grid.agent.walls import enclosure, files, wire
+from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.walls import enclosure, wire
 from distributed_grid.agent.walls.enclosure import LANDLOCK, NAMESPACE, Slot
-
-MEMORY = ("/dev/shm", "/dev/mqueue")  # noqa: S108 - what our user has there is removed
-DISK = ("/tmp", "/var/tmp")  # noqa: S108 - the same
-CLEAR_SECONDS = 5.0
-"""Timeout for removing one thing; leftovers are removed at the next request."""
-_TABLES = {"shm": "shmid", "sem": "semid", "msg": "msqid"}  # and what their numbers are called
-_IPC_RMID = 0  # IPC_RMID
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def clear_leavings(uid: int, folders: tuple[str, ...], seconds: float = CLEAR_SECONDS, spare: str = "") -> None:
-    """Remove what our user `uid` owns directly in these directories, recursively, except names that begin with `spare`,
-    and its System V objects. Failures are ignored."""
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            _clear_folder(uid, folder, seconds, spare)
-    for table in _TABLES:
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            _clear_table(uid, table)
-
-
-def _clear_folder(uid: int, folder: str, seconds: float, spare: str) -> None:
-    above = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with os.scandir(above) as entries:
-            ours = [entry.name for entry in entries if _owner(entry) == uid]
-        for name in map(os.fsencode, ours):
-            if spare and name.startswith(spare.encode()):
-                continue
-            with contextlib.suppress(OSError):
-                files.remove(above, name, seconds)
-    finally:
-        os.close(above)
-
-
-def _owner(entry: "os.DirEntry[str]") -> int:
-    try:
-        return entry.stat(follow_symlinks=False).st_uid
-    except OSError:
-        return -1
-
-
-def _clear_table(uid: int, table: str) -> None:
-    """Each line of /proc/sysvipc is an object; the columns named in its first line are its number, owner and
-    creator."""
-    with open(f"/proc/sysvipc/{table}") as file:
-        head, *lines = file.read().splitlines()
-    names = head.split()
-    number, owner, maker = (names.index(one) for one in (_TABLES[table], "uid", "cuid"))
-    for line in lines:
-        values = line.split()
-        if str(uid) in (values[owner], values[maker]):
-            if table == "sem":
-                _libc.semctl(int(values[number]), 0, _IPC_RMID)
-            else:
-                getattr(_libc, f"{table}ctl")(int(values[number]), _IPC_RMID, None)
-
+from distributed_grid.agent.walls.leavings import DISK, MEMORY, Leavings
 
 _FOLDERS = "grid-r-"  # how the names of raylets' folders begin (raylet_folder.py)
 _NOTE_LINE = 255
@@ -81,7 +23,9 @@ _PATH = "/usr/local/bin:/usr/bin:/bin"
 _SETTLED = 1.0
 """Seconds without a job after which leftovers on disks are removed, too."""
 _INPUT_EVERY = 0.2  # seconds between two looks of an orphaned spawner whether the input of its job has ended
-_LIMITS = tuple(value for name, value in sorted(vars(resource).items()) if name.startswith("RLIMIT_"))
+_PATIENCE = 0.002
+"""Seconds for which the start of a job that is expected to be short waits for its end, to be told with it."""
+_LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 """Reset to their defaults for each job."""
 
@@ -96,22 +40,26 @@ class CannotStart(Exception):
 
 
 class Spawner:
-    """Serves one channel to the supervisor until that ends and no job is left. The file `note` records how the main
-    process of its last job ended, for the next supervisor."""
+    """Serves one channel to the supervisor until that ends and no job is left. The file `note` records the main process
+    of its last job and how it ended, for the next supervisor: what was not told yet is not lost with this one."""
 
     def __init__(self, slot: Slot, channel: socket.socket, note: int) -> None:
         self._slot = slot
         self._note = note
-        self._note_from = 0  # behind what the supervisor has written of us before our first order
+        self._note_from = -1  # behind what the supervisor has written of us before our first order
         self._channel: socket.socket | None = channel
         self._all_cores = os.sched_getaffinity(0)
         self._main = 0
         self._job = ""
+        self._begin = 0, 0, 0
+        """The main process of its last job, and the time before and after it was made (clock ticks since boot)."""
+        self._untold = False
+        """Whether its start is still to be told."""
         self._input = -1
         """The end for writing of its standard input: the death of those who fill it is not the end of what it reads."""
         self._cpu, self._peak = 0.0, 0
         # Where no process but those of this slot's jobs has this user id, or is in these namespaces.
-        self._alone = slot.own or slot.private
+        self._leavings = Leavings(os.geteuid()) if slot.own or slot.private else None
         self._prepared = "", ""
         """The job in whose directory we are already, and its program."""
         self._untidy, self._tidied = False, 0.0
@@ -133,6 +81,8 @@ class Spawner:
         while self._channel is not None or self._job:
             orphaned = self._input >= 0 and self._channel is None
             pause = _INPUT_EVERY if orphaned else _SETTLED if self._untidy and not self._job else None
+            if waited := self._untold:
+                pause = _PATIENCE
             found = poll.poll(None if pause is None else pause * 1000)
             if orphaned and not os.fstat(self._input).st_nlink:  # removed: what is in it is all
                 self._end_input()
@@ -147,6 +97,8 @@ class Spawner:
                     self._channel.close()
                     self._channel = None
             self._reap()
+            if waited and self._untold:
+                self._tell_start()
         self._tidy(DISK)
 
     def _tidy(self, folders: tuple[str, ...]) -> None:
@@ -155,8 +107,8 @@ class Spawner:
         now = time.monotonic()
         if folders is MEMORY and now >= self._tidied + _SETTLED:
             folders += DISK
-        if self._alone:
-            clear_leavings(os.geteuid(), folders, spare=_FOLDERS if self._channel is not None else "")
+        if self._leavings is not None:
+            self._leavings.clear(folders, spare=_FOLDERS if self._channel is not None else "")
         self._untidy = folders is MEMORY
         if not self._untidy:
             self._tidied = now
@@ -213,6 +165,7 @@ class Spawner:
 
     def _spawn(self, order: dict[str, Any], fds: list[int]) -> None:
         stdin, hold = (fds[2], fds[3]) if len(fds) > 3 else (-1, -1)
+        before = procs.ticks()
         try:
             pid = self._make(order, fds[0], fds[1], stdin)
         except CannotStart as why:
@@ -224,6 +177,16 @@ class Spawner:
         self._main, self._job = pid, order["id"]
         self._input = os.dup(hold) if hold >= 0 else -1
         self._cpu, self._peak = 0.0, 0
+        self._begin = pid, before, procs.ticks()
+        self._untold = True
+        if order.get("short") and self._slot.walls != NAMESPACE:
+            self._note_down(None)
+        else:
+            self._tell_start()
+
+    def _tell_start(self) -> None:
+        self._untold = False
+        pid, *_ = self._begin
         if self._slot.walls != NAMESPACE:
             self._tell({"op": "spawned", "id": self._job, "pid": pid})
             return
@@ -283,6 +246,8 @@ class Spawner:
         said: wire.Message = {"op": "ended", "id": self._job, "left": left, "cpu": self._cpu, "peak": self._peak}
         if status is not None:
             said["status"] = status
+            if self._untold:
+                said["pid"], self._untold = self._begin[0], False
         if left:
             self._tell(said)
             return
@@ -296,16 +261,22 @@ class Spawner:
 
     def _write_down(self) -> None:
         """Record how the main process ended before its exit is visible: a report may be lost with a supervisor that is
-        killed, and the next one reads the note. An earlier job's line is replaced."""
+        killed, and the next one reads the note."""
         if not self._main:
             return
         with suppress(OSError):
             seen = os.waitid(os.P_PID, self._main, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if seen is not None:
-                status = seen.si_status << 8 if seen.si_code == os.CLD_EXITED else seen.si_status  # as wait4 has it
-                self._note_from = self._note_from or os.fstat(self._note).st_size
-                line = json.dumps([self._job, status]).ljust(_NOTE_LINE) + "\n"
-                os.pwrite(self._note, line.encode(), self._note_from)
+            if seen is not None:  # as wait4 has it
+                self._note_down(seen.si_status << 8 if seen.si_code == os.CLD_EXITED else seen.si_status)
+
+    def _note_down(self, status: int | None) -> None:
+        """Note the main process of our last job, with its wait status (None: it has not ended). An earlier job's line
+        is replaced."""
+        with suppress(OSError):
+            if self._note_from < 0:
+                self._note_from = os.fstat(self._note).st_size
+            line = json.dumps([self._job, status, *self._begin]).ljust(_NOTE_LINE) + "\n"
+            os.pwrite(self._note, line.encode(), self._note_from)
 
 
 def _limits() -> list[object]:

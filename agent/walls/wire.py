@@ -74,7 +74,7 @@ def receive(channel: socket.socket) -> tuple[Message, list[int]]:
             raise Closed("a message is too long")
         if body == b"\0":
             body = _read(fds.pop())
-        message = json.loads(body)
+        message = json.loads(body.decode())  # of text: of bytes it would guess the encoding
         if not isinstance(message, dict):
             raise Closed("a message is no object")
         return message, fds

@@ -52,12 +52,14 @@ class Stale(Message, frozen=True, tag="stale"):
 
 class Exited(Message, frozen=True, tag="exited"):
     """The allocation is over and nothing of it is alive. Told until acknowledged. `returned`: what it held is spare
-    again and in the agent's offer from now on (the coordinator adds it to the offer it has). `stamp`: of its launch."""
+    again and in the agent's offer from now on (the coordinator adds it to the offer it has). `stamp`: of its launch.
+    `walls`: as in Started, of a job that was over before its start was told."""
 
     allocation: Word
     outcome: Outcome
     returned: bool = False
     stamp: Stamp | None = None
+    walls: Word = ""
 
 
 class Suspended(Message, frozen=True, tag="suspended"):

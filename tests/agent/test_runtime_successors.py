@@ -56,7 +56,8 @@ async def test_a_successor_follows_and_the_offer_stays_as_it_is(
     assert [one.returned for one in ends] == [False, False, True], "what is taken over is not spare"
     said = [one for frame in coordinator.frames for one in frame if isinstance(one, Started | Exited)]
     order = [(type(one), one.allocation) for one in said]
-    assert order.index((Exited, "j1.1")) < order.index((Started, "j2.1")) < order.index((Exited, "j2.1"))
+    assert order.index((Exited, "j1.1")) < order.index((Exited, "j2.1"))
+    assert (Started, "j2.1") in order or ends[1].walls, "of a short one its end says that it started"
 
 
 async def test_a_successor_that_is_withdrawn_is_over_and_who_waited_behind_it_follows(

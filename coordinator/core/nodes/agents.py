@@ -392,12 +392,16 @@ def _started(state: GridState, node: Node, message: Started) -> None:
     if boosts.awaited(job) and allocation.state is State.STARTING:
         boosts.started(state, job, allocation)
     elif allocation.state is State.STARTING or (allocation.state is State.LOST and allocation.stop is None):
-        walls = f", walls {allocation.walls}" if allocation.walls else ""
-        state.move(allocation, State.RUNNING, f"started on {node.facts.name}{walls}")
+        state.move(allocation, State.RUNNING, _started_on(node, allocation))
         state.changed(job, allocation, soon=True)
     else:  # the stop is on its way to it
         state.tell(job, f"started on {node.facts.name}, and will be stopped")
         state.out += (RecordAllocation(allocation, soon=True), RecordJob(job, soon=True))
+
+
+def _started_on(node: Node, allocation: Allocation) -> str:
+    walls = f", walls {allocation.walls}" if allocation.walls else ""
+    return f"started on {node.facts.name}{walls}"
 
 
 def _takes_over(state: GridState, node: Node, allocation: Allocation) -> None:
@@ -448,6 +452,10 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
                 state.chains.learn(job.user, job.request, message.outcome.seconds)
         if message.outcome.started and not allocation.started:
             allocation.started = job.active.attempt.started = _began(state, allocation, message.outcome.seconds)
+            _set_walls(job, allocation, message.walls)
+            quarantine.accepted(node, allocation)
+            if message.walls:
+                state.tell(job, _started_on(node, allocation))
         if message.outcome.cause is Cause.NODE_OUT_OF_MEMORY:
             quarantine.decline(state, node, "")  # the next attempt, and everybody else, had better go elsewhere
         quarantine.ended(state, node, job, message.outcome)

@@ -143,7 +143,7 @@ def live(job: Job, step: int) -> Iterator[Record]:
 def test_the_next_supervisor_knows_what_the_last_one_did(steps: list[int], placed: bool) -> None:
     job = Job("j-1.1", 10.0, 60.0, 5.0, [1, 0], 30.0, 9.0, {"memory": 5, "signal": 10, "before": 2.0})
     job.place = PLACE if placed else None
-    written = [*([job.where()] if placed else []), job.intent()]
+    written = [job.intent()]
     for step in steps:
         if not job.over:
             written += live(job, step)
@@ -196,9 +196,3 @@ def test_what_is_kept_of_a_launch_is_kept_until_its_end_is_acknowledged_however_
             known.take(record)
         assert {key: job.kept for key, job in known.jobs.items()} == {"runs": runs, "over": over}
         records = [*known.records()]
-
-
-def test_an_intent_of_an_earlier_release_says_nothing_of_what_it_holds() -> None:
-    known = Recorded()
-    known.take(["intent", "old", 1.0, 0.0, 5.0, [], 0.0, 0.0, {}])
-    assert known.jobs["old"].kept is None

@@ -102,16 +102,35 @@ def test_rewriting_replaces_everything_and_appending_goes_on(tmp_path: Path) -> 
     journal, _ = written(tmp_path / "journal", *RECORDS)
     journal.append("never", "written")
     journal.rewrite(RECORDS[:1])
-    journal.append("forget", "j-a.1")
+    journal.append("warned", "j-a.1")
     journal.commit(sync=False)
-    assert journal.load() == [RECORDS[0], ["forget", "j-a.1"]]
+    assert journal.load() == [RECORDS[0], ["warned", "j-a.1"]]
     assert journal.size == len(appended(tmp_path / "journal"))
+
+
+def test_an_acknowledgement_waits_for_what_comes_next_if_something_does(tmp_path: Path) -> None:
+    journal, _ = written(tmp_path / "journal", *RECORDS)
+    before = appended(tmp_path / "journal")
+    journal.append("forget", "j-a.1")
+    journal.commit(sync=False, patient=True)
+    assert appended(tmp_path / "journal") == before
+    journal.append("warned", "j-b.1")
+    journal.commit(sync=False, patient=True)
+    assert journal.load() == [*RECORDS, ["forget", "j-a.1"], ["warned", "j-b.1"]]
+
+
+def test_acknowledgements_do_not_pile_up(tmp_path: Path) -> None:
+    journal, _ = written(tmp_path / "journal")
+    for number in range(2000):
+        journal.append("forget", f"j-{number}.1")
+        journal.commit(sync=False, patient=True)
+    assert len(journal.load()) >= 1000
 
 
 def test_appending_fills_room_that_is_there_and_makes_more(tmp_path: Path) -> None:
     journal, log = written(tmp_path / "journal")
     room = (tmp_path / "journal").stat().st_size
-    many = [["forget", f"j-{number}.1", "x" * 1000] for number in range(2500)]
+    many = [["warned", f"j-{number}.1", "x" * 1000] for number in range(2500)]
     sizes = set()
     for record in many:
         journal.append(*record)

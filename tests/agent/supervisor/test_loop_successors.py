@@ -14,7 +14,7 @@ import pytest
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.journal import parse
 from distributed_grid.protocol.jobs import Cause
-from distributed_grid.protocol.messages import Exited, Started
+from distributed_grid.protocol.messages import Exited
 from distributed_grid.protocol.resources import GpuShare, Grant
 from tests.agent.conftest import Bench, runs
 from tests.agent.supervisor.test_journal_faults import CASES
@@ -192,8 +192,8 @@ async def test_the_next_supervisor_gets_what_waits_from_the_agent(bench: Bench, 
     assert kinds(bench, second, third) == []
     (tmp_path / "go").touch()
     assert [(await bench.ended(id)).code for id in (second, third)] == [4, 5]
-    starts = [one.allocation for one in bench.reports if isinstance(one, Started)]
-    assert [starts.count(id) for id in (second, third)] == [1, 1]
+    ends = [one.allocation for one in bench.reports if isinstance(one, Exited) and one.outcome.started]
+    assert [ends.count(id) for id in (second, third)] == [1, 1]
 
 
 @pytest.mark.parametrize("asked", CASES)

@@ -32,10 +32,12 @@ class Told:
         theirs.close()
         os.close(note)
 
-    def order(self, op: str, job: str, *argv: str, fds: tuple[int, ...] = ()) -> None:
+    def order(self, op: str, job: str, *argv: str, fds: tuple[int, ...] = (), short: bool = False) -> None:
         where = {"cwd": str(self.folder / job), "make": True, "folder": str(self.folder), "outputs": []}
         wire.send(
-            self.channel, {"op": op, "id": job, "argv": argv, "env": {"PATH": os.defpath}, "cores": [], **where}, fds
+            self.channel,
+            {"op": op, "id": job, "argv": argv, "env": {"PATH": os.defpath}, "cores": [], "short": short, **where},
+            fds,
         )
 
     def run(self, job: str, *argv: str) -> tuple[dict[str, Any], str]:

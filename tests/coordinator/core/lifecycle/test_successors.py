@@ -85,6 +85,16 @@ def busy() -> Grid:
     return grid
 
 
+def test_a_successor_whose_end_is_the_first_that_is_told_of_it_has_run(busy: Grid) -> None:
+    busy.end("j4.1")
+    busy.now += 1.0
+    over = busy.ledger.state.jobs["j5"]
+    busy.end("j5.1", seconds=0.25, walls="user")
+    assert (over.state, over.walls, over.started) == (State.ENDED, "user", busy.now - 0.25)
+    assert [step.text for step in over.story][-2:] == ["started on n1, walls user", "exited with code 0"]
+    assert busy.state("j6") is State.STARTING and "j6.1" in busy.ledger.state.nodes["n1"].allocations
+
+
 # --- who gets one ---------------------------------------------------------------------------------------------------
 
 

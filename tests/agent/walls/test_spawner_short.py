@@ -1,0 +1,69 @@
+"""The start of a job that is expected to be short is told with its end, or by itself where the job lasts; and it is
+noted at once, for the next supervisor."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributed_grid.agent.walls import wire
+from tests.agent.walls.test_spawner_prepared import Told
+from tests.grid_fixture import until
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[Told]:
+    made = Told(tmp_path)
+    yield made
+    made.close()
+
+
+def spawn(told: Told, *argv: str, short: bool) -> None:
+    with open(os.devnull, "wb") as nowhere:
+        told.order("spawn", "j1", *argv, fds=(nowhere.fileno(), nowhere.fileno()), short=short)
+
+
+def reports(told: Told) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while not found or found[-1].get("left", True):
+        found.append(wire.receive(told.channel)[0])
+    return found
+
+
+def noted(told: Told) -> list[Any]:
+    lines = (told.folder / "note").read_text().split("\n")
+    found: list[Any] = json.loads(lines[0]) if lines[0] else []
+    return found
+
+
+def test_a_short_jobs_start_is_told_with_its_end(told: Told) -> None:
+    spawn(told, "true", short=True)
+    (only,) = reports(told)
+    assert (only["op"], only["status"], only["left"]) == ("ended", 0, False)
+    assert only["pid"] == noted(told)[2] > 0
+
+
+def test_the_start_of_one_that_lasts_is_told_by_itself_and_once(told: Told) -> None:
+    spawn(told, "sleep", "0.3", short=True)
+    first, last = reports(told)
+    assert (first["op"], last["op"]) == ("spawned", "ended")
+    assert "pid" not in last
+
+
+def test_the_start_of_another_job_is_told_at_once(told: Told) -> None:
+    spawn(told, "true", short=False)
+    assert [one["op"] for one in reports(told)][0] == "spawned"
+
+
+def test_a_short_job_is_noted_while_it_runs(told: Told) -> None:
+    spawn(told, "sleep", "0.5", short=True)
+    until(lambda: noted(told), "it is noted")
+    job, status, pid, before, after = noted(told)
+    assert (job, status) == ("j1", None)
+    assert os.path.exists(f"/proc/{pid}") and before <= after
+    assert wire.receive(told.channel)[0]["pid"] == pid
+    reports(told)
+    assert noted(told)[:3] == ["j1", 0, pid]
