@@ -96,7 +96,7 @@ class Chainer(Process):
         table, supervisor = self.machine.agent.table, self.machine.supervisor
         if any(self.lines) or table.entries or table.held.all or supervisor.jobs:
             return False
-        assert not supervisor.allocations.waiting and not [*table.chains.waiting()]
+        assert not supervisor.allocations.waiting and not [*table.chains.successors()]
         return True
 
     def start_agent(self) -> None:
@@ -116,7 +116,7 @@ class Chainer(Process):
         if wire is self.wire:
             self.wire, self.synced = None, False
 
-    def hear(self, wire: Wire, frame: Any) -> None:
+    def receive(self, wire: Wire, frame: Any) -> None:
         if isinstance(frame, Hello):
             assert frame.facts is not None
             self.wire, self.synced, self.boot = wire, False, frame.facts.boot_id
