@@ -5,7 +5,6 @@ journal."""
 import asyncio
 import contextlib
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -16,39 +15,26 @@ import msgspec
 
 from distributed_grid import __version__
 from distributed_grid.agent.core.entry import Kept, keep
-from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.isolation import Account
-from distributed_grid.agent.launch.reports import REPORTS, SupervisorReport, frozen
+from distributed_grid.agent.launch.messages import (
+    REPORTS,
+    SupervisorReport,
+    frozen,
+    known_of,
+    launch_order,
+    slot_order,
+    with_output,
+)
 from distributed_grid.agent.launch.supervisor import Loss, last_words, lives, may_start, start
 from distributed_grid.agent.launch.workdir import Place, SlotIndex
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.loop import OUTPUT_LIMIT, VERSION
-from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import TAIL_BYTES, Outcome, OutputFull, State
+from distributed_grid.protocol.jobs import Outcome
 from distributed_grid.protocol.messages import AwaitsReader, Exited, Launch, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import Known
-from distributed_grid.runtime import beneath
 from distributed_grid.runtime.faults import fault
 from distributed_grid.runtime.unix import connected
-
-
-def tail(state_dir: Path, allocation: str, stream: str) -> tuple[int, bytes]:
-    """Size and last bytes of an output; (0, empty) if there is none."""
-    folder = workdir.allocation_path(state_dir, allocation)
-    try:
-        if not os.lstat(f"{folder}/{stream}").st_size:
-            return 0, b""
-        with workdir.opened(folder) as above:
-            fd = beneath.open_regular(above, stream)
-    except OSError:
-        return 0, b""
-    try:
-        size = os.fstat(fd).st_size
-        return size, os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
-    finally:
-        os.close(fd)
-
 
 _START_SECONDS = 15.0
 _PAUSE = 0.005
@@ -180,25 +166,9 @@ class Launcher:
 
         A leased one is ended `launch.lease` seconds after `lease_from` or the latest renewal (seconds since boot); if
         that has passed, it is not started. A successor, of this `chain`, starts when nothing of its chain is alive."""
-        spec, kept = launch.spec, keep(launch, chain)
-        self.kept[launch.allocation] = kept
-        self._ask(
-            {
-                "op": "launch",
-                "id": launch.allocation,
-                "argv": spec.argv,
-                "env": env,
-                "cwd": str(directory or ""),
-                "cores": launch.grant.affinity,
-                "limit": spec.time_limit,
-                "grace": spec.grace,
-                "lease": launch.lease,
-                "lease_from": lease_from,
-                "stdin": spec.stdin,
-                "kept": kept,
-                **self._slot_of(launch, account),
-            }
-        )
+        kept = self.kept[launch.allocation] = keep(launch, chain)
+        slot = self._slot_order(launch, account)
+        self._ask(launch_order(launch, str(directory or ""), env, lease_from, kept) | slot)
 
     async def reserve(self, launch: Launch, account: Account | None = None) -> str:
         """Reserve a slot for this launch and return it; the working directory is to be made there before the launch.
@@ -218,35 +188,14 @@ class Launcher:
 
     def announce(self, launch: Launch, account: Account | None = None) -> None:
         """Have a slot made for this launch while it is prepared. `launch` or `unreserve` follows."""
-        self._send({"op": "reserve", "id": launch.allocation, **self._slot_of(launch, account)})
+        self._send({"op": "reserve", "id": launch.allocation, **self._slot_order(launch, account)})
 
     def unreserve(self, allocation: str) -> None:
         """What was announced or reserved is not launched."""
         self._send({"op": "unreserve", "id": allocation})
 
-    def _slot_of(self, launch: Launch, account: Account | None) -> dict[str, Any]:
-        """The fields that decide which slots fit this launch."""
-        spec = launch.spec
-        return {
-            "submitter": launch.user,
-            "trusted": launch.user in self.owners,
-            "gpus": bool(launch.grant.gpus),
-            "user": account and {"uid": account.uid, "gid": account.gid, "groups": account.groups},
-            "limits": {
-                "memory": launch.grant.memory,
-                "pids": min(filter(None, (spec.limits.pids, self._pids_limit)), default=0),
-                "cpu": launch.grant.resources.cpu if spec.limits.cpu else 0,
-                "signal": spec.limits.warn_signal,
-                "before": spec.limits.warn_before,
-                "nice": self._nice,
-                "attached": spec.attached and spec.output_full is OutputFull.WAIT,
-                **(self._of_raylet(spec.boost) if spec.boost is not None else {}),
-            },
-        }
-
-    def _of_raylet(self, boost: Boost) -> dict[str, Any]:
-        """A raylet is asked gently to end, and gives way once it is in Ray: on a busy node it would not get there."""
-        return {"gently": True, "nice": 0, "nice_later": self._nice, "nice_after": boost.join_within}
+    def _slot_order(self, launch: Launch, account: Account | None) -> dict[str, Any]:
+        return slot_order(launch, account, launch.user in self.owners, self._pids_limit, self._nice)
 
     def renew(self, at: float) -> None:
         """The coordinator answered the heartbeat sent at `at` (seconds since boot): renew all leases from then. Expired
@@ -457,7 +406,7 @@ class Launcher:
         if said.outcome is not None:
             unstarted = allocation not in self.pids
             walls = (self._promise or said.walls) if unstarted and said.outcome.started else ""
-            self._exited(allocation, self._outcome(allocation, said.outcome), walls)
+            self._exited(allocation, with_output(self._dir, allocation, said.outcome), walls)
             return
         waiting = self._unanswered.pop(allocation, [])
         if stops := [one for one in waiting if one["op"] == "stop" and not one.get("unless_started")]:
@@ -489,18 +438,6 @@ class Launcher:
         if other and not self.pids and not self._unanswered:
             self._send({"op": "leave"})
 
-    def _outcome(self, allocation: str, said: Outcome) -> Outcome:
-        """Add sizes and last bytes of the output to the supervisor's outcome."""
-        if not said.started:
-            return said
-        out, out_tail = tail(self._dir, allocation, "stdout")
-        err, err_tail = tail(self._dir, allocation, "stderr")
-        if not out and not err:
-            return said
-        return msgspec.structs.replace(
-            said, stdout_size=out, stdout_tail=out_tail, stderr_size=err, stderr_tail=err_tail
-        )
-
     # --- the connection ------------------------------------------------------------------------------------------
 
     async def _connect(self) -> list[Known]:
@@ -528,7 +465,7 @@ class Launcher:
                     self.pids = {one["id"]: one["pid"] for one in hello["known"] if one["outcome"] is None}
                     for line in hello.get("warnings", ()):
                         self._log(f"the supervisor warns: {line}")
-                    return [self._known(one) for one in hello["known"]]
+                    return [known_of(self._dir, one, self._promise) for one in hello["known"]]
                 await self._dismiss(hello)
             if time.monotonic() > deadline:
                 raise GridError(
@@ -583,11 +520,3 @@ class Launcher:
         # Only the first supervisor gets the fault points: the next one would die of them as well.
         started = start(self._dir, self.keep_output, self._cgroup, self._walls, faults=self._process is None)
         self._process = started or self._process
-
-    def _known(self, said: dict[str, Any]) -> Known:
-        walls = self._promise or said.get("walls", "")
-        if said["outcome"] is not None:
-            outcome = msgspec.convert(said["outcome"], Outcome)
-            return Known(said["id"], State.ENDED, self._outcome(said["id"], outcome), walls=walls)
-        state = State.STOPPING if said["stopping"] else State.RUNNING
-        return Known(said["id"], state, started_for=said["for"], walls=walls)
