@@ -14,7 +14,7 @@ from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.jobs.groups import many_options
 from distributed_grid.cli.options import Sectioned, limit_options, placing
 from distributed_grid.coordinator.client.blocking import GridClient
-from distributed_grid.coordinator.client.requests import describe_job
+from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import parse_gang
 from distributed_grid.protocol.jobs import OutputFull, Request

@@ -30,16 +30,7 @@ from distributed_grid.coordinator.client.output import (
     unreadable,
 )
 from distributed_grid.coordinator.client.reading import reader_of
-from distributed_grid.coordinator.client.requests import (
-    Once,
-    Post,
-    Returned,
-    Steps,
-    Together,
-    Until,
-    advance,
-    describe_job,
-)
+from distributed_grid.coordinator.client.requests import Once, Post, Returned, Steps, Together, Until, advance
 from distributed_grid.coordinator.client.session import (
     CONNECT_SECONDS,
     PATIENCE,
@@ -59,6 +50,7 @@ from distributed_grid.coordinator.client.session import (
     words_of,
 )
 from distributed_grid.coordinator.client.shipping import HashCache, ShippingError
+from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.bundle import BUNDLE_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobView, State

@@ -1,40 +1,26 @@
 """What can be asked of a grid: each request once, for the asyncio and the blocking client.
 
 A request is a generator (`Steps`): it yields messages, gets their answers, and returns what was asked for. The clients
-run it; no connection, clock or thread is known here. Below it, what a job to submit is made of.
+run it; no connection, clock or thread is known here.
 """
 
-import itertools
-import json
-import os
-import re
 import secrets
-import shlex
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.boosts import DURATION
 from distributed_grid.protocol.codec import BULK_BYTES, encode
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.groups import Array, GroupView, parse_array, parse_gang
+from distributed_grid.protocol.groups import GroupView
 from distributed_grid.protocol.jobs import (
-    JobLimits,
-    JobSpec,
     JobView,
-    OutputFull,
     Priority,
     Request,
     State,
-    parse_after,
-    parse_limits,
-    parse_output_full,
-    parse_priority,
-    parse_retries,
 )
 from distributed_grid.protocol.messages import (
     AskWhy,
@@ -70,15 +56,9 @@ from distributed_grid.protocol.messages import (
 from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.messages.rights import Whose, parse_rights
 from distributed_grid.protocol.nodes import NodeView
-from distributed_grid.protocol.placement import Walls, parse_placing
+from distributed_grid.protocol.placement import Walls
 from distributed_grid.protocol.resources import (
-    GIB,
-    MILLI,
-    Resources,
     ResourceType,
-    parse_cpu,
-    parse_gpu,
-    parse_memory,
 )
 from distributed_grid.protocol.text import parse_duration
 
@@ -349,249 +329,3 @@ def renew(identity: Path) -> Steps[float]:
         return 0.0
     asked.keep(answer.certificate)
     return renewal_time(identity)
-
-
-# --- what a job is made of --------------------------------------------------------------------------------------------
-
-_OF_DAY = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
-
-
-def parse_begin(text: str, now: datetime) -> dict[str, Any]:
-    """The field `begin` or `delay` of a Submission: `+30m` from when it is taken, a time of day (the next), or a date
-    and time as in ISO 8601. What has no time zone is in that of `now`. Raises BadValue."""
-    text = text.strip()
-    if text.startswith("+"):
-        return {"delay": parse_duration(text[1:])}
-    if (match := _OF_DAY.fullmatch(text)) is not None:
-        hour, minute, second = (int(part or 0) for part in match.groups())
-        at = now.replace(hour=hour, minute=minute, second=second, microsecond=0)
-        return {"begin": (at if at > now else at + timedelta(days=1)).timestamp()}
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        hint = "write it as +30m, 22:15 or 2030-01-31T22:15"
-        raise BadValue(f"the time {text!r} cannot be read", hint=hint) from None
-    at = at if at.tzinfo is not None else at.replace(tzinfo=now.tzinfo)
-    return {"begin": max(0.0, at.timestamp())}
-
-
-def describe_job(
-    command: str | Sequence[str],
-    *,
-    cpus: float | str | None = None,
-    memory: float | str | None = None,
-    gpus: float | str | None = None,
-    resources: Resources | None = None,
-    priority: str | Priority = Priority.MEDIUM,
-    nodes: Iterable[str] | int = (),
-    name: str = "",
-    env: Mapping[str, str] | None = None,
-    workdir: str = "",
-    bundle: str = "",
-    time_limit: float | str | None = None,
-    grace: float = 5.0,
-    warn_signal: str | None = None,
-    pids_limit: int | None = None,
-    cpu_limit: bool = False,
-    immediate: bool = False,
-    strategy: str | None = None,
-    only: Iterable[str] = (),
-    exclude: Iterable[str] = (),
-    labels: Iterable[str] = (),
-    gpu_model: str = "",
-    gpu_memory: float | str | None = None,
-    near: Iterable[str] = (),
-    apart: Iterable[str] = (),
-    walls: str | None = None,
-    retry_on: Iterable[str] = (),
-    retries: int | None = None,
-    retry_memory: float | str | None = None,
-    requeue: bool = True,
-    array: str | Array | None = None,
-    max_fails: int | None = None,
-    after: Iterable[str] = (),
-    after_ok: Iterable[str] = (),
-    after_any: Iterable[str] = (),
-    begin: str | datetime | None = None,
-    stdin: bool = False,
-    attached: bool = False,
-    output_full: str = OutputFull.WAIT.value,
-    key: str = "",
-) -> Submission:
-    """A job to submit. Raises BadValue for what cannot be asked.
-
-    A command given as text is split as a shell would split it, but no shell runs it: one with a pipe or a redirection
-    is refused, and is written as `["sh", "-c", "…"]`. As a sequence it is taken as is.
-    `memory` without a unit is in GB (`4`, `"512M"`); `time_limit` is seconds or text such as `"1h30m"`, and
-    `warn_signal` (`"USR1@60"`) what the job gets so many seconds before it; `pids_limit` is how many processes and
-    threads it may have at once, and with `cpu_limit` it never gets more CPU time than granted. Without `cpus` a job
-    gets one core.
-
-    `retry_on` names after which ends (lost, failed, preempted, oom) it is run again, at most `retries` times (once, if
-    that is not said), after its own oom with `retry_memory` times the memory; without `requeue` it ends, rather than
-    wait again, where the grid takes its place back. `key` makes submitting it again safe across processes: per user,
-    one key is one job, ever.
-
-    `strategy` says how the node is chosen; without it the grid's own does. `nodes` names those preferred; a number asks
-    for a gang: the command runs on so many nodes at once, as one group. The node has to be one of `only`, none of
-    `exclude`, with `labels` (`"K=V"`, `"K!=V"`, `"K"`), and GPUs of `gpu_model` (a part of the name, or a glob) with
-    `gpu_memory` free (GB, or text); where each of the jobs `near` (ids, or names) is, and none of those `apart`; with
-    `walls` of that level (`"user"`, `"namespace"`, `"landlock"`) or a stronger one.
-
-    `array` (`"0-99%8"`) makes many jobs of it, each with its own GRID_ARRAY_INDEX; if more than `max_fails` of them
-    fail, the rest is ended. Nothing is placed before all jobs (or arrays) in `after` have started, those in `after_ok`
-    have exited with 0, those in `after_any` have ended, and the time `begin` (`"+30m"`, `"22:15"`, ISO 8601 or a
-    datetime) has come. `stdin`: its standard input is sent while it runs, as `run(…, stdin=…)` of the clients does.
-
-    `attached`: its output is read from the beginning on, by `stream`. A job that is further ahead of whoever reads its
-    output than its node keeps waits, or with `output_full="drop"` the middle of its output is dropped.
-    """
-    limit, limits = _kept(_limits, time_limit, warn_signal, pids_limit, cpu_limit)
-    spec = JobSpec(
-        argv=_argv(command),
-        env=dict(env or {}),
-        name=name,
-        workdir=workdir,
-        bundle=bundle,
-        time_limit=limit,
-        grace=grace,
-        limits=limits,
-        stdin=stdin,
-        attached=attached,
-        output_full=_OUTPUT_FULL.get(output_full) or parse_output_full(output_full),
-    )
-    request = _kept(
-        _request, cpus, memory, gpus, resources, priority, nodes if isinstance(nodes, int) else _fixed(nodes),
-        immediate, strategy, _fixed(only), _fixed(exclude), _fixed(labels), gpu_model, gpu_memory, _fixed(near),
-        _fixed(apart), walls, _fixed(retry_on), retries, retry_memory, requeue,
-    )  # fmt: skip
-    many = parse_array(array, max_fails) if isinstance(array, str) else array
-    before = parse_after(after, after_ok, after_any) if after or after_ok or after_any else {}
-    if isinstance(begin, datetime):
-        before["begin"] = begin.timestamp()
-    elif begin is not None:
-        before |= parse_begin(begin, datetime.now().astimezone())
-    return Submission(key=key or _new_key(), spec=spec, request=request, array=many, **before)
-
-
-KEPT = 256
-"""Requests kept by what was asked: most jobs of a long list ask for the same."""
-_OUTPUT_FULL = {one.value: one for one in OutputFull}
-
-
-def _fixed(words: Iterable[str]) -> str | tuple[str, ...]:
-    return words if isinstance(words, str) else tuple(words)
-
-
-def _kept(function: Any, *asked: Any) -> Any:
-    """What a cached function returns, also for arguments that have no hash."""
-    try:
-        return function(*asked)
-    except TypeError:
-        return function.__wrapped__(*asked)
-
-
-@lru_cache(KEPT, typed=True)
-def _limits(
-    time_limit: float | str | None, warn_signal: str | None, pids_limit: int | None, cpu_limit: bool
-) -> tuple[float, JobLimits]:
-    limit = parse_duration(str(time_limit)) if time_limit is not None else 0.0
-    return limit, parse_limits(warn_signal, pids_limit, cpu_limit, time_limit=limit)
-
-
-@lru_cache(KEPT, typed=True)
-def _request(
-    cpus: float | str | None,
-    memory: float | str | None,
-    gpus: float | str | None,
-    resources: Resources | None,
-    priority: str | Priority,
-    nodes: Iterable[str] | int,
-    immediate: bool,
-    strategy: str | None,
-    only: Iterable[str],
-    exclude: Iterable[str],
-    labels: Iterable[str],
-    gpu_model: str,
-    gpu_memory: float | str | None,
-    near: Iterable[str],
-    apart: Iterable[str],
-    walls: str | None,
-    retry_on: Iterable[str],
-    retries: int | None,
-    retry_memory: float | str | None,
-    requeue: bool,
-) -> Request:
-    """The request of these options of `describe_job`."""
-    wanted = resources or Resources(
-        cpu=parse_cpu(str(cpus)) if cpus is not None else 0,
-        memory=parse_memory(str(memory), bare=GIB) if memory is not None else 0,
-        gpu=parse_gpu(str(gpus)) if gpus is not None else 0,
-    )
-    if not wanted.cpu:
-        wanted = msgspec.structs.replace(wanted, cpu=MILLI)
-    level = priority if isinstance(priority, Priority) else parse_priority(priority)
-    named, gang = ((), parse_gang(nodes)) if isinstance(nodes, int) else (nodes, 0)
-    request = Request(
-        resources=wanted, priority=level, nodes=tuple(named), immediate=immediate, requeue=requeue, gang=gang
-    )
-    where = parse_placing(
-        gpu=wanted.gpu,
-        strategy=strategy,
-        only=only,
-        exclude=exclude,
-        labels=labels,
-        gpu_model=gpu_model,
-        gpu_memory=gpu_memory,
-        near=near,
-        apart=apart,
-        walls=walls,
-    )
-    more = str(retry_memory) if retry_memory is not None else None
-    return msgspec.structs.replace(request, **where, **parse_retries(retry_on, retries, more))
-
-
-class _Keys:
-    """Keys for submissions: 96 random bits of this process and a running number. Keys that follow each other are stored
-    at a fraction of the cost of random ones. A forked child begins with bits of its own."""
-
-    def __init__(self) -> None:
-        self.renew()
-        os.register_at_fork(after_in_child=self.renew)
-
-    def renew(self) -> None:
-        self._mine = secrets.token_hex(12)
-        self._numbers = itertools.count()
-
-    def __call__(self) -> str:
-        return f"{self._mine}{next(self._numbers):08x}"
-
-
-_new_key = _Keys()
-
-
-_WORD = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+""", re.DOTALL)
-_FOR_SHELLS = re.compile(r"\|\|?|&&?|;;?|\d*[<>].*|&>.*|.*[^\\];", re.DOTALL)
-"""A word, with its quotes, and those words that mean something to a shell only: operators and redirections."""
-
-
-def _argv(command: str | Sequence[str]) -> tuple[str, ...]:
-    if isinstance(command, str):
-        try:
-            argv = tuple(shlex.split(command))
-        except ValueError as error:
-            raise BadValue(f"the command {command!r} cannot be split into words", why=str(error)) from None
-        if word := next((one for one in _WORD.findall(command) if _FOR_SHELLS.fullmatch(one)), ""):
-            raise BadValue(
-                f"{word!r} in {command!r} is for a shell, and no shell runs the command",
-                why=f"{argv[0]} would get it as an argument",
-                hint=f"give {json.dumps(['sh', '-c', command], ensure_ascii=False)}, or quote what is an argument",
-            )
-    else:
-        try:
-            argv = tuple(command)
-        except TypeError:
-            raise BadValue(f"{command!r} is not a command", hint="give a string, or a list of strings") from None
-    if not argv or not argv[0]:
-        raise BadValue("the command is empty", hint="give a program and its arguments")
-    return argv

@@ -14,7 +14,7 @@ from distributed_grid.cli.context import Invocation, client
 from distributed_grid.cli.main import main
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.coordinator.client.output import Piece
-from distributed_grid.coordinator.client.requests import describe_job
+from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.messages import Exited, Launch, Started, Submit
 from tests.cli.attach.test_attached import grid_aside

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from distributed_grid.cli.attach.attached import Attached
 from distributed_grid.cli.context import Invocation, client
-from distributed_grid.coordinator.client.requests import describe_job
 from distributed_grid.coordinator.client.session import RequestRefused
+from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.jobs import Cause, Outcome
 from tests.coordinator.client.test_aio import ends_with
 from tests.coordinator.ends import agent, coordinator

@@ -8,7 +8,7 @@ import pytest
 from distributed_grid.cli.attach.attached import Attached
 from distributed_grid.cli.attach.results import bring_back, here, ship
 from distributed_grid.cli.context import Invocation, client
-from distributed_grid.coordinator.client.requests import describe_job
+from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.errors import GridError
 from tests.cli.attach.test_attached import ENDED, grid_aside
 from tests.coordinator import ends

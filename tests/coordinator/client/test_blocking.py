@@ -9,7 +9,6 @@ import pytest
 
 from distributed_grid.coordinator.client import requests
 from distributed_grid.coordinator.client.blocking import GridClient
-from distributed_grid.coordinator.client.requests import describe_job
 from distributed_grid.coordinator.client.session import (
     SILENT_SECONDS,
     ConnectionLost,
@@ -18,6 +17,7 @@ from distributed_grid.coordinator.client.session import (
     Opened,
     RequestRefused,
 )
+from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import JobUpdate, Launch

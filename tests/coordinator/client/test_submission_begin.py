@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from distributed_grid.coordinator.client.requests import parse_begin
+from distributed_grid.coordinator.client.submission import parse_begin
 from distributed_grid.protocol.errors import BadValue
 
 NOW = datetime(2030, 1, 31, 22, 0, tzinfo=timezone(timedelta(hours=2)))
