@@ -1,7 +1,12 @@
-"""The table of the policy lab (docs/policy-lab.md): several real traces under every policy, by `grid simulate --trace`.
-The traces are data of others and not in this repository: `--traces FOLDER` or $GRID_TRACES says where they are."""
+"""The tables of the policy lab (docs/policy-lab.md): several real traces under every policy, by `grid simulate`.
+The traces are data of others and not in this repository: `--traces FOLDER` or $GRID_TRACES says where they are.
+
+`--openb FOLDER`: instead, the workloads with which FGD (ATC'23) was evaluated, beside its published results. The folder
+is data/csv of hkust-adsl/kubernetes-scheduler-simulator, with experiments/analysis/expected_results/
+analysis_allo_discrete.csv in it; they ran on the nodes with GPUs only."""
 
 import argparse
+import csv
 import json
 import os
 import subprocess
@@ -11,6 +16,11 @@ from typing import Any, NamedTuple
 
 POLICIES = "grid,fcfs,easy,sjf,strict-fifo,best-effort,first-fit,random"
 SEEDS = 3
+OPENB = (
+    "default cpu050 cpu100 cpu200 cpu250 gpushare40 gpushare60 gpushare80 gpushare100 gpuspec10 gpuspec20 gpuspec25"
+    " gpuspec33 multigpu20 multigpu30 multigpu40 multigpu50"
+).split()
+PUBLISHED = {"06-FGD": "FGD", "05-BestFit": "best-fit", "01-Random": "random"}
 
 
 class Case(NamedTuple):
@@ -30,11 +40,11 @@ CASES = (
 )
 
 
-def simulate(folder: Path, case: Case) -> dict[str, Any]:
+def simulate(folder: Path, case: Case, policies: str = POLICIES, seeds: int = SEEDS) -> dict[str, Any]:
     """What the command says of a case."""
-    options = [str(folder / word) if word.endswith(".xz") else word for word in case.options]
-    command = [sys.executable, "-m", "distributed_grid.cli.main", "-o", "json", "simulate", "--seeds", str(SEEDS)]
-    command += ["--policy", POLICIES, "--timing", "--trace", str(folder / case.file), *options]
+    options = [str(folder / word) if word.endswith((".xz", ".csv")) else word for word in case.options]
+    command = [sys.executable, "-m", "distributed_grid.cli.main", "-o", "json", "simulate", "--seeds", str(seeds)]
+    command += ["--policy", policies, "--timing", "--trace", str(folder / case.file), *options]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     told: dict[str, Any] = json.loads(done.stdout)
     return told
@@ -69,11 +79,49 @@ WAITS = "| trace | policy | use % | wait mean | p95 | max | by area | large | sl
 GPUS = "| trace | policy | GPUs % | fragmented % | use % | decisions/s |"
 
 
+def published(folder: Path) -> dict[tuple[str, str], float]:
+    """Percent of the GPUs allocated at 130 % arrived, by workload and policy: the mean of ten seeds."""
+    found: dict[tuple[str, str], list[float]] = {}
+    with open(folder / "analysis_allo_discrete.csv", newline="") as file:
+        for row in csv.DictReader(file):
+            if name := PUBLISHED.get(row["sc_policy"]):
+                found.setdefault((row["workload"].removeprefix("openb_pod_list_"), name), []).append(float(row["130"]))
+    return {key: sum(values) / len(values) for key, values in found.items()}
+
+
+def openb(folder: Path, workloads: list[str], policies: str, seeds: int) -> None:
+    """Print the table of the workloads of openb in Markdown."""
+    others, nodes = published(folder), "openb_node_list_gpu_node.csv"
+    ours = policies.split(",")
+    columns = ["workload", *(f"`{name}`" for name in ours), *PUBLISHED.values(), "fragmented %", "decisions/s"]
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    for name in workloads:
+        told = simulate(
+            folder, Case(name, f"openb_pod_list_{name}.csv", ("--cluster", nodes, "--fill", "1.3")), policies, seeds
+        )
+        cells = []
+        for one in told["policies"]:
+            half = 100 * (one["interval"] or {}).get("gpus_allocated", 0.0)
+            cells.append(f"{100 * one['gpus_allocated']:.2f} ± {half:.2f}")
+        cells += [f"{others[name, policy]:.2f}" for policy in PUBLISHED.values()]
+        first = told["policies"][0]
+        cells += [f"{100 * first['gpus_fragmented']:.1f}", f"{first['decisions_a_second']:,.0f}"]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
-    """Print both tables in Markdown."""
+    """Print the tables in Markdown."""
     parser = argparse.ArgumentParser(prog="lab", description=__doc__)
     parser.add_argument("--traces", type=Path, default=os.environ.get("GRID_TRACES"))
-    folder = parser.parse_args().traces
+    parser.add_argument("--openb", type=Path)
+    parser.add_argument("--workloads", type=lambda text: text.split(","), default=OPENB)
+    parser.add_argument("--policies", default="grid")
+    parser.add_argument("--seeds", type=int, default=10)
+    args = parser.parse_args()
+    if args.openb is not None:
+        openb(args.openb, args.workloads, args.policies, args.seeds)
+        return
+    folder = args.traces
     if folder is None or not Path(folder).is_dir():
         print("lab: the traces are not here: name their folder with --traces or $GRID_TRACES")
         return

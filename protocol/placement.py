@@ -176,11 +176,13 @@ NO_CONSTRAINTS = Constraints()
 @lru_cache(4096)
 def same_model(pattern: str, model: str) -> bool:
     """Whether a GPU is of the model that is asked for: its whole name where the pattern has one of `*?[`, else a part
-    of it; small and capital letters are the same. Empty: any model."""
-    pattern, model = pattern.lower(), model.lower()
-    if any(sign in pattern for sign in "*?["):
-        return fnmatchcase(model, pattern)
-    return pattern in model
+    of it; small and capital letters are the same. `A|B`: of one of several models. Empty: any model."""
+    model = model.lower()
+    for one in pattern.lower().split("|"):
+        whole = any(sign in one for sign in "*?[")
+        if (one or not pattern) and (fnmatchcase(model, one) if whole else one in model):
+            return True
+    return False
 
 
 def called(word: str) -> str:

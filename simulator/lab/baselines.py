@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.text import suggestion
-from distributed_grid.simulator.lab.trace import Machine, TraceJob, capacity
+from distributed_grid.simulator.lab.trace import JobKind, Machine, TraceJob, capacity
 from distributed_grid.simulator.lab.world import Decision, Free, Start
 
 Key = tuple[float, ...]
@@ -170,12 +170,12 @@ class Easy(Baseline):
         machines, head = self.machines, rest[0]
         shadow = spare = None
         node = -1
-        hopeless: set[tuple[int, int, int]] = set()
+        hopeless: set[JobKind] = set()
         for job in rest[1:]:
             if machines.cpu <= 0:
                 break
             wanted = self.jobs[job]
-            kind = (wanted.resources.cpu, wanted.resources.memory, wanted.resources.gpu)
+            kind = wanted.kind
             if kind in hopeless:
                 continue
             there = machines.first(job)
@@ -230,10 +230,9 @@ class FirstFit(Baseline):
 
     def choose(self, now: float) -> list[Start]:
         """All that fit, in order."""
-        starts, hopeless = [], set[tuple[int, int, int]]()
+        starts, hopeless = [], set[JobKind]()
         for job in self.queue.jobs:
-            wanted = self.jobs[job].resources
-            kind = (wanted.cpu, wanted.memory, wanted.gpu)
+            kind = self.jobs[job].kind
             if kind in hopeless:
                 continue
             if (node := self.pick(job)) < 0:
@@ -307,12 +306,12 @@ class StrictFifo(Baseline):
                 hopeless.add(wanted)
         self.queue.keep(chosen)
         starts, left = list[Start](), list[int]()
-        full: set[Resources] = set()
+        full: set[JobKind] = set()
         for job in self.admitted:
-            wanted = self.jobs[job].resources
-            node = -1 if wanted in full else self.machines.first(job)
+            kind = self.jobs[job].kind
+            node = -1 if kind in full else self.machines.first(job)
             if node < 0:
-                full.add(wanted)
+                full.add(kind)
                 left.append(job)
             else:
                 starts.append(self.machines.start(job, node, now))

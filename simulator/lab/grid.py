@@ -14,7 +14,7 @@ from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Recalled, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, Offer
-from distributed_grid.protocol.placement import Strategy, Walls
+from distributed_grid.protocol.placement import Constraints, Strategy, Walls
 from distributed_grid.protocol.resources import GIB
 from distributed_grid.simulator.lab.trace import Machine, TraceJob
 from distributed_grid.simulator.lab.world import Decision, Start
@@ -76,7 +76,8 @@ class Grid:
         for number in jobs:
             told = self.jobs[number]
             spec = JobSpec(argv=("job",), time_limit=told.requested, grace=0.0)
-            request = Request(told.resources, priority=told.priority, immediate=self._at_once)
+            asked = Constraints(gpu_model=told.gpu_model) if told.gpu_model else None
+            request = Request(told.resources, priority=told.priority, immediate=self._at_once, constraints=asked)
             made.append(
                 Job(
                     id=f"j{number}",

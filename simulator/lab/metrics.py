@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from distributed_grid.protocol.placement import same_model
 from distributed_grid.protocol.resources import MILLI, Resources
-from distributed_grid.simulator.lab.trace import Machine, TraceJob, capacity
+from distributed_grid.simulator.lab.trace import JobKind, Machine, TraceJob, capacity
 from distributed_grid.simulator.lab.world import Free, Point, World
 
 BOUND = 10.0
@@ -148,9 +149,9 @@ class Fragmentation:
     of request by their frequency, as a part of all GPUs. With `every`, over moments of a run at that distance."""
 
     def __init__(self, jobs: Sequence[TraceJob], machines: Sequence[Machine], every: float = 0.0) -> None:
-        counted = Counter(job.resources for job in jobs if job.resources.gpu)
+        counted = Counter(job.kind for job in jobs if job.resources.gpu)
         self._total = sum(machine.gpus for machine in machines) * MILLI
-        self._kinds: list[tuple[Resources, float]] = []
+        self._kinds: list[tuple[JobKind, float]] = []
         sought, found = TYPICAL * counted.total(), 0
         for kind, count in counted.most_common():
             if found >= sought:
@@ -176,26 +177,27 @@ class Fragmentation:
         """At this moment."""
         if not self._total or not self._kinds:
             return 0.0
-        seen: dict[tuple[int, int, tuple[int, ...]], float] = {}
+        seen: dict[tuple[int, int, str, tuple[int, ...]], float] = {}
         total = 0.0
         for one in free:
             idle = sum(one.gpus)
             if idle:
-                key = (one.cpu, one.memory, tuple(sorted(one.gpus)))
+                key = (one.cpu, one.memory, one.model, tuple(sorted(one.gpus)))
                 if key not in seen:
                     seen[key] = sum(share * unusable(one, kind) for kind, share in self._kinds)
                 total += seen[key]
         return total / self._total
 
 
-def unusable(free: Free, kind: Resources) -> int:
+def unusable(free: Free, job: JobKind) -> int:
     """Free milli-GPUs of a machine that such a request cannot use: all of them if it does not fit there, else those on
     devices with too little."""
+    kind, model = job
     idle = sum(free.gpus)
     least = min(kind.gpu, MILLI)
     usable = [left for left in free.gpus if left >= least]
     fits = len(usable) * MILLI >= kind.gpu if kind.gpu >= MILLI else bool(usable)
-    if not fits or kind.cpu > free.cpu or kind.memory > free.memory:
+    if not fits or not same_model(model, free.model) or kind.cpu > free.cpu or kind.memory > free.memory:
         return idle
     return idle - sum(usable)
 

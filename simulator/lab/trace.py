@@ -7,6 +7,7 @@ import msgspec
 
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Priority
+from distributed_grid.protocol.placement import same_model
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from distributed_grid.protocol.text import counted, listed
 
@@ -16,9 +17,13 @@ NAMED = 3
 """Lines that are named of each thing that is wrong."""
 
 
+JobKind = tuple[Resources, str]
+"""What a job asks for, and of which model its GPUs have to be."""
+
+
 class TraceJob(msgspec.Struct, frozen=True, gc=False):
     """A job of a trace. Times in seconds: `submit` from the first submission, `duration` of its run, `requested` as its
-    time limit (0: none). `line`: where it stands in the file."""
+    time limit (0: none). `line`: where it stands in the file. `gpu_model`: as in `Constraints`."""
 
     submit: float
     duration: float
@@ -27,6 +32,12 @@ class TraceJob(msgspec.Struct, frozen=True, gc=False):
     user: str = ""
     line: int = 0
     priority: Priority = Priority.MEDIUM
+    gpu_model: str = ""
+
+    @property
+    def kind(self) -> "JobKind":
+        """What decides where it fits."""
+        return self.resources, self.gpu_model
 
     @property
     def size(self) -> int:
@@ -141,13 +152,12 @@ def uniform(nodes: int, cores: int, memory: int = GIB, gpus: int = 0) -> list[Ma
 
 def fitting(trace: Trace, machines: Sequence[Machine], endless: bool = False) -> list[TraceJob]:
     """The jobs that some machine could run; the others are left out, and those without an end, unless `endless`."""
-    kinds = {(machine.cores, machine.memory, machine.gpus) for machine in machines}
-    rooms = [Resources(cores * MILLI, memory, gpus * MILLI) for cores, memory, gpus in kinds]
+    kinds = {(machine.resources, machine.model) for machine in machines}
     found = []
     for job in trace.jobs:
         if job.duration == UNKNOWN and not endless:
             trace.leave_out(job.line, "it has no end, or ended before it began")
-        elif any(job.resources.fits(room) for room in rooms):
+        elif any(job.resources.fits(room) and same_model(job.gpu_model, model) for room, model in kinds):
             found.append(job)
         else:
             trace.leave_out(job.line, "it asks for more than any machine of the cluster has")

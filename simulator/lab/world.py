@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from distributed_grid.protocol.placement import same_model
 from distributed_grid.protocol.resources import MILLI
 from distributed_grid.simulator.lab.trace import Machine, TraceJob
 
@@ -87,20 +88,21 @@ class Record(msgspec.Struct, gc=False):
 
 
 class Free(msgspec.Struct, gc=False):
-    """What is free on a machine: milli-cores, bytes, milli-GPUs by device."""
+    """What is free on a machine: milli-cores, bytes, milli-GPUs by device, which are of this model."""
 
     cpu: int
     memory: int
     gpus: list[int]
+    model: str = ""
 
     @classmethod
     def all_of(cls, machine: Machine) -> "Free":
         """An empty machine."""
-        return cls(machine.cores * MILLI, machine.memory, [MILLI] * machine.gpus)
+        return cls(machine.cores * MILLI, machine.memory, [MILLI] * machine.gpus, machine.model)
 
     def copy(self) -> "Free":
         """A copy for trials."""
-        return Free(self.cpu, self.memory, self.gpus.copy())
+        return Free(self.cpu, self.memory, self.gpus.copy(), self.model)
 
     def fits(self, job: TraceJob) -> bool:
         """Whether this job could start here."""
@@ -109,6 +111,8 @@ class Free(msgspec.Struct, gc=False):
             return False
         if not need.gpu:
             return True
+        if job.gpu_model and not same_model(job.gpu_model, self.model):
+            return False
         if need.gpu < MILLI:
             return max(self.gpus, default=0) >= need.gpu
         return self.gpus.count(MILLI) * MILLI >= need.gpu
@@ -267,6 +271,7 @@ class World:
         job, free = self.jobs[start.job], self.free[start.node]
         assert start.job in self.waiting, f"job {start.job} does not wait"
         assert sum(milli for _, milli in start.gpus) == job.resources.gpu, f"job {start.job} got other GPUs than asked"
+        assert not job.gpu_model or same_model(job.gpu_model, free.model), f"job {start.job} got GPUs of another model"
         self.waiting.remove(start.job)
         free.take(job, start.gpus)
         assert free.cpu >= 0 and free.memory >= 0, f"machine {start.node} has too little for job {start.job}"

@@ -1,7 +1,7 @@
 import pytest
 
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.placement import Constraints, Strategy, parse_placing, parse_strategy
+from distributed_grid.protocol.placement import Constraints, Strategy, parse_placing, parse_strategy, same_model
 from distributed_grid.protocol.resources import GIB
 
 
@@ -42,3 +42,18 @@ def test_no_constraints_are_none_at_all() -> None:
 
 def test_gpu_memory_without_a_unit_is_in_gb() -> None:
     assert parse_placing(gpu=1000, gpu_memory="20")["constraints"] == Constraints(gpu_memory=20 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "models"),
+    [
+        ("", ["T4", "V100M16", "V100M32", "A100-SXM4-80GB"]),
+        ("v100", ["V100M16", "V100M32"]),
+        ("*80gb", ["A100-SXM4-80GB"]),
+        ("T4|a100*", ["T4", "A100-SXM4-80GB"]),
+        ("V100M16|", ["V100M16"]),
+        ("K80|H100", []),
+    ],
+)
+def test_a_model_is_a_part_of_a_name_a_glob_or_one_of_several(pattern: str, models: list[str]) -> None:
+    assert [one for one in ("T4", "V100M16", "V100M32", "A100-SXM4-80GB") if same_model(pattern, one)] == models

@@ -23,6 +23,7 @@ NAMES = {
     "gpus": ("gpus", "gpu"),
     "user": ("user", "user_id", "owner"),
     "priority": ("priority",),
+    "gpu_model": ("gpu_model", "gpu_spec"),
 }
 """The columns of a csv of jobs, with the names that each may have."""
 _SIZE = re.compile(r"([0-9.]+)\s*([KMGT]?i?B?)", re.IGNORECASE)
@@ -55,32 +56,28 @@ def read_rows(trace: Trace, lines: Lines, separator: str, take: Callable[[Row, i
 
 
 def read_pods(lines: Lines) -> Trace:
-    """Pods of openb: `cpu_milli`, `memory_mib`, `num_gpu`, `gpu_milli` (of one GPU), creation and deletion."""
+    """Pods of openb: `cpu_milli`, `memory_mib`, `num_gpu`, `gpu_milli` (of one GPU), and as far as they are there
+    `gpu_spec` (models, with `|` between) and the times of creation and deletion."""
     trace = Trace(format="openb pods")
-    models = 0
 
     def take(row: Row, line: int) -> None:
-        nonlocal models
         count = int(number(row["num_gpu"], "num_gpu"))
         milli = int(number(row["gpu_milli"], "gpu_milli"))
         gpu = 0 if count == 0 else milli if count == 1 else count * MILLI
         if gpu > MILLI and count == 1:
             raise BadRow(f"gpu_milli is above 1000: {milli}")
-        created, deleted = number(row["creation_time"], "creation_time"), row.get("deletion_time", "")
-        began = number(row.get("scheduled_time") or row["creation_time"], "scheduled_time")
+        created, deleted = number(row.get("creation_time", "0"), "creation_time"), row.get("deletion_time", "")
+        began = number(row.get("scheduled_time") or str(created), "scheduled_time")
         duration = number(deleted, "deletion_time") - max(began, created) if deleted else UNKNOWN
         if duration <= 0:
             duration = UNKNOWN
-        models += bool(row.get("gpu_spec"))
         amount = Resources(
             int(number(row["cpu_milli"], "cpu_milli")), int(number(row["memory_mib"], "memory_mib")) * MIB, gpu
         )
-        user = row.get("qos", "")
-        trace.jobs.append(TraceJob(created, duration, amount, 0.0, user, line))
+        user, model = row.get("qos", ""), row.get("gpu_spec", "") if gpu else ""
+        trace.jobs.append(TraceJob(created, duration, amount, 0.0, user, line, gpu_model=model))
 
     read_rows(trace, lines, ",", take)
-    if models:
-        trace.assumed.append(f"{models} pods name models of GPUs, which is not looked at")
     if trace.jobs:
         trace.assumed.append(
             "there are no requested times, and no users: the class of quality (qos) stands for the user"
@@ -140,9 +137,8 @@ def read_jobs(lines: Lines, separator: str) -> Trace:
         amount = Resources(math.ceil(cores * MILLI), size(field("memory"), "the memory"), milli)
         submitted = moment(field("submit"), "the submit time")
         priority = priority_of(field("priority"))
-        trace.jobs.append(
-            TraceJob(submitted, duration, amount, max(limit, duration) if limit else 0.0, field("user"), line, priority)
-        )
+        requested, model = max(limit, duration) if limit else 0.0, field("gpu_model") if milli else ""
+        trace.jobs.append(TraceJob(submitted, duration, amount, requested, field("user"), line, priority, model))
 
     read_rows(trace, lines, separator, take)
     if "requested" not in columns:

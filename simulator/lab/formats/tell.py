@@ -43,7 +43,7 @@ def read(data: bytes, name: str, unit: int = 1) -> Trace:
     names = [field.lower() for field in fields]
     if "task_id" in names and "submit" in names:
         return tables.read_nextflow(lines, separator)
-    if {"cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time"} <= set(names):
+    if {"cpu_milli", "memory_mib", "num_gpu", "gpu_milli"} <= set(names):
         return tables.read_pods(lines)
     if {"sn", "cpu_milli", "memory_mib", "gpu"} <= set(names):
         return tables.read_nodes(lines)

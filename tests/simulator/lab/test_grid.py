@@ -1,13 +1,18 @@
 """The real ledger under simulated time decides as it does in a coordinator."""
 
+import msgspec
+import pytest
 from hypothesis import given, settings
 
 from distributed_grid.protocol.jobs import Priority
 from distributed_grid.protocol.placement import Strategy
 from distributed_grid.simulator.lab.grid import Grid, node_facts, policy_of
 from distributed_grid.simulator.lab.trace import Machine, TraceJob
-from distributed_grid.simulator.lab.world import World
-from tests.simulator.lab.scene import MACHINES, job, schedule, workloads
+from distributed_grid.simulator.lab.world import Start, World
+from tests.simulator.lab.scene import MACHINES, job, schedule, scheduler, workloads
+from tests.simulator.lab.test_world import Told
+
+MODELS = ("T4", "A100|V100", "T4")
 
 
 @settings(max_examples=15, deadline=None)
@@ -52,6 +57,20 @@ def test_what_does_not_start_on_arrival_never_does_in_a_workload_of_arrivals() -
     world = World(machines, jobs, Grid(machines, jobs, at_once=True), at_once=True)
     world.run(World.check)
     assert [record.began for record in world.records] == [0.0, 1.0, -1.0] and world.gpu == 1000
+
+
+@pytest.mark.parametrize("policy", ["grid", "first-fit", "easy", "best-effort", "random"])
+def test_a_job_gets_gpus_of_a_model_that_it_names(policy: str) -> None:
+    machines = [Machine("a", 4, gpus=1, model="A100"), Machine("b", 4, gpus=1, model="T4"), Machine("c", 4)]
+    jobs = [msgspec.structs.replace(job(at, 100, 1, gpu=1000), gpu_model=model) for at, model in enumerate(MODELS)]
+    world = World(machines, jobs, scheduler(policy, machines, jobs))
+    where: dict[int, int] = {}
+    world.run(lambda world: where.update({number: one.start.node for number, one in world.running.items()}))
+    world.check()
+    assert where == {0: 1, 1: 0, 2: 1} and world.records[2].began == 100.0
+    with pytest.raises(AssertionError, match="another model"):
+        wrong = Start(0, 0, ((0, 1000),))
+        World(machines, jobs, Told(machines, jobs, [wrong])).run()
 
 
 def test_a_node_lends_all_of_its_machine_and_the_strategy_is_the_policy_s() -> None:

@@ -125,9 +125,12 @@ def test_a_mean_over_time_weighs_by_time() -> None:
 
 def test_gpus_are_unusable_by_device_or_with_their_machine() -> None:
     free = Free(2000, GIB, [1000, 400, 0])
-    assert unusable(free, Resources(1000, 0, 1000)) == 400
-    assert unusable(free, Resources(1000, 0, 400)) == 0
-    assert unusable(free, Resources(1000, 0, 2000)) == unusable(free, Resources(4000, 0, 400)) == 1400
+    assert unusable(free, (Resources(1000, 0, 1000), "")) == 400
+    assert unusable(free, (Resources(1000, 0, 400), "")) == 0
+    assert unusable(free, (Resources(1000, 0, 2000), "")) == unusable(free, (Resources(4000, 0, 400), "")) == 1400
+    assert unusable(free, (Resources(1000, 0, 400), "T4")) == 1400
+    free.model = "T4"
+    assert unusable(free, (Resources(1000, 0, 400), "A100|T4")) == 0
 
 
 def test_fragmentation_is_weighed_by_how_often_a_request_comes() -> None:

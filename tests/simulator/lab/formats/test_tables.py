@@ -21,13 +21,19 @@ def pods(*rows: str) -> Trace:
 def test_a_pod_has_parts_of_one_gpu_or_whole_ones() -> None:
     trace = pods(
         "a,6000,1024,1,460,,LS,Running,10,110,20",
-        "b,8000,1024,2,1000,V100,BE,Running,10,110,10",
-        "c,500,512,0,0,,BE,Running,0,50,0",
+        "b,8000,1024,2,1000,V100|T4,BE,Running,10,110,10",
+        "c,500,512,0,0,T4,BE,Running,0,50,0",
     )
     assert [job.resources.gpu for job in trace.jobs] == [0, 460, 2000]
     assert trace.jobs[1].resources == Resources(6000, 1024 * MIB, 460)
     assert (trace.jobs[1].submit, trace.jobs[1].duration, trace.jobs[1].user) == (10.0, 90.0, "LS")
-    assert trace.assumed[0] == "1 pods name models of GPUs, which is not looked at"
+    assert [job.gpu_model for job in trace.jobs] == ["", "", "V100|T4"]
+
+
+def test_pods_without_times_are_for_workloads_of_arrivals() -> None:
+    text = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,6000,1024,1,460"
+    trace = tables.read_pods(numbered(text))
+    assert [(job.submit, job.duration, job.user) for job in trace.jobs] == [(0.0, UNKNOWN, "")]
 
 
 def test_a_pod_without_an_end_has_an_unknown_duration() -> None:
