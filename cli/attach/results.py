@@ -52,11 +52,11 @@ def shipping_options(command: C) -> C:
 
 def ship(invocation: Invocation, grid: GridClient, links: str | None = None, secrets: bool = False) -> str:
     """Make the current directory known to the coordinator; the hash for `JobSpec.bundle`. Raises ShippingError."""
-    from distributed_grid.coordinator.client import shipping
+    from distributed_grid.coordinator.client import shipping, walk
     from distributed_grid.protocol.bundle import BUNDLE_BYTES
 
     directory, config = here(), invocation.config()
-    rules = shipping.rules(config.shipping.ceiling if config is not None else BUNDLE_BYTES, links or "refuse", secrets)
+    rules = walk.rules(config.shipping.ceiling if config is not None else BUNDLE_BYTES, links or "refuse", secrets)
     shipped = grid.do(shipping.ship(grid.number, directory, shipping.HashCache(), rules))
     bundle = shipped.bundle
     for note in bundle.notes:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from distributed_grid.config.places import usual_address
-from distributed_grid.coordinator.client import downloads, requests, shipping
+from distributed_grid.coordinator.client import downloads, requests, shipping, walk
 from distributed_grid.coordinator.client.downloads import BadAnswer
 from distributed_grid.coordinator.client.input import JobInput, Source
 from distributed_grid.coordinator.client.output import (
@@ -49,8 +49,9 @@ from distributed_grid.coordinator.client.session import (
     user_name,
     words_of,
 )
-from distributed_grid.coordinator.client.shipping import HashCache, ShippingError
+from distributed_grid.coordinator.client.shipping import HashCache
 from distributed_grid.coordinator.client.submission import describe_job
+from distributed_grid.coordinator.client.walk import ShippingError
 from distributed_grid.protocol.bundle import BUNDLE_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobView, State
@@ -209,7 +210,7 @@ class GridClient:
         """Send what of a directory (of at most `ceiling` bytes) the coordinator has not got yet; the hash is for
         `bundle=` of jobs. `links` that lead out of it are refused, or `"follow"`, `"keep"`, `"skip"`; `secrets`: also
         files that commonly hold them. What is left out is a ShippingWarning. Raises ShippingError."""
-        rules = shipping.rules(ceiling, links, secrets)
+        rules = walk.rules(ceiling, links, secrets)
         shipped = await self.do(shipping.ship(self._session.number, Path(directory), self._hashes, rules), disk=True)
         return shipping.warned(shipped.bundle)
 

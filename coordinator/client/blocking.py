@@ -180,10 +180,10 @@ class GridClient:
         """Send what of a directory (of at most `ceiling` bytes) the coordinator has not got yet; the hash is for
         `bundle=` of jobs. `links` that lead out of it are refused, or `"follow"`, `"keep"`, `"skip"`; `secrets`: also
         files that commonly hold them. What is left out is a ShippingWarning. Raises ShippingError."""
-        from distributed_grid.coordinator.client import shipping  # not needed by most, and slow to import
+        from distributed_grid.coordinator.client import shipping, walk  # not needed by most, and slow to import
 
         self._hashes = self._hashes or shipping.HashCache()
-        rules = shipping.rules(ceiling, links, secrets)
+        rules = walk.rules(ceiling, links, secrets)
         return shipping.warned(self.do(shipping.ship(self.number, Path(directory), self._hashes, rules)).bundle)
 
     def run(self, command: str | Sequence[str], *, stdin: Source | None = None, **options: Any) -> JobResult:

@@ -21,7 +21,8 @@ from distributed_grid.coordinator.client import (
     describe_job,
     shipping,
 )
-from distributed_grid.coordinator.client.shipping import ShippingError, ShippingWarning, scan
+from distributed_grid.coordinator.client.shipping import ShippingWarning, scan
+from distributed_grid.coordinator.client.walk import ShippingError
 from distributed_grid.protocol.bundle import decode_manifest
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Cause, JobView, Outcome, Priority, State
