@@ -8,7 +8,7 @@ import pytest
 from distributed_grid.cli import completion
 from distributed_grid.cli.main import main
 from distributed_grid.coordinator.client import GridClient
-from tests.coordinator.client.test_aio import free_port
+from tests.coordinator.client.test_connection import free_port
 from tests.coordinator.ends import agent, coordinator
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from distributed_grid.cli.context import Invocation, client
 from distributed_grid.coordinator.client.session import GridUnavailable
-from tests.coordinator.client.test_aio import free_port
+from tests.coordinator.client.test_connection import free_port
 
 
 def test_the_coordinator_is_that_of_the_option_before_that_of_the_environment_and_the_file(

@@ -22,7 +22,8 @@ from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import JobUpdate, Launch
 from tests.coordinator import ends
-from tests.coordinator.client.test_aio import FilesData, SlowData, ends_with, free_port, wire
+from tests.coordinator.client.test_aio import FilesData, SlowData, ends_with, wire
+from tests.coordinator.client.test_connection import free_port
 from tests.coordinator.ends import agent, coordinator, runs_on
 
 T = TypeVar("T")

@@ -1,0 +1,140 @@
+"""A job to submit, made of a command and options; and when it may begin, as people write it."""
+
+import os
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import msgspec
+import pytest
+
+from distributed_grid.coordinator.client.submission import describe_job, parse_begin
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.resources import GIB, Resources
+
+NOW = datetime(2030, 1, 31, 22, 0, tzinfo=timezone(timedelta(hours=2)))
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("22:15", datetime(2030, 1, 31, 20, 15, tzinfo=UTC)),
+        ("9:05:30", datetime(2030, 2, 1, 7, 5, 30, tzinfo=UTC)),
+        ("22:00", datetime(2030, 2, 1, 20, 0, tzinfo=UTC)),
+        ("2030-02-03", datetime(2030, 2, 2, 22, 0, tzinfo=UTC)),
+        ("2030-02-03T10:00", datetime(2030, 2, 3, 8, 0, tzinfo=UTC)),
+        ("2030-02-03T10:00Z", datetime(2030, 2, 3, 10, 0, tzinfo=UTC)),
+    ],
+)
+def test_a_time_is_read_as_of_here(text: str, at: datetime) -> None:
+    assert parse_begin(text, NOW) == {"begin": at.timestamp()}
+
+
+def test_a_delay_is_counted_by_who_takes_the_job() -> None:
+    assert parse_begin("+1h30m", NOW) == {"delay": 5400.0}
+
+
+@pytest.mark.parametrize("text", ["", "25:00", "tomorrow", "+", "2030-13-01"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(BadValue):
+        parse_begin(text, NOW)
+
+
+def test_amounts_are_read_in_the_seeds_units_and_a_job_has_a_core() -> None:
+    assert describe_job("x", memory=4).request.resources == Resources(cpu=1000, memory=4 * GIB)
+    assert describe_job("x", gpus="0.25", cpus=2).request.resources == Resources(cpu=2000, gpu=250)
+    assert describe_job(["a b", "c"], time_limit="1h30m").spec.time_limit == 5400
+    assert describe_job("x").key != describe_job("x").key
+    assert (
+        describe_job("x", only=iter(["n1"])).request.constraints == describe_job("x", only=["n1"]).request.constraints
+    )
+
+
+def test_jobs_that_ask_for_the_same_share_what_was_made_of_it_and_nothing_else() -> None:
+    options: dict[str, Any] = {
+        "cpus": 2,
+        "labels": ["a=b"],
+        "retry_on": ["lost"],
+        "warn_signal": "USR1@5",
+        "time_limit": 60,
+    }
+    one, other = describe_job("x", **options), describe_job("y", **options)
+    assert one.request is other.request and one.spec.limits is other.spec.limits
+    assert describe_job("x", **options | {"cpus": 3}).request == msgspec.structs.replace(
+        one.request, resources=Resources(cpu=3000)
+    )
+    for _ in range(2):
+        with pytest.raises(BadValue):
+            describe_job("x", time_limit=[1])  # type: ignore[arg-type]
+        with pytest.raises(BadValue):
+            describe_job("x", memory=["4G"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"cpus": 0},
+        {"cpus": -1},
+        {"cpus": float("nan")},
+        {"cpus": float("inf")},
+        {"memory": 1e308},
+        {"gpus": 1.5},
+        {"priority": "urgentt"},
+        {"time_limit": "soon"},
+        {"command": ""},
+        {"command": "echo 'open"},
+        {"command": []},
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_sent(bad: dict[str, Any]) -> None:
+    with pytest.raises(BadValue):
+        describe_job(**({"command": "true"} | bad))
+
+
+def test_every_job_has_a_key_of_its_own_in_forked_processes_too() -> None:
+    reader, writer = os.pipe()
+    before = describe_job("true").key
+    if not (child := os.fork()):
+        os.write(writer, describe_job("true").key.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs, ours = os.read(reader, 100).decode(), describe_job("true").key
+    os.close(reader)
+    os.close(writer)
+    assert before < ours and theirs[:24] != ours[:24]
+    assert len({describe_job("true").key for _ in range(1000)}) == 1000
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("echo a | cat", "|"),
+        ("make && make test", "&&"),
+        ("a || b", "||"),
+        ("python x.py > out", ">"),
+        ("python x.py >out", ">out"),
+        ("python x.py 2>&1", "2>&1"),
+        ("cat < in", "<"),
+        ("cd x; ls", "x;"),
+        ("sleep 1 &", "&"),
+    ],
+)
+def test_a_command_for_a_shell_is_refused_with_what_to_write(command: str, word: str) -> None:
+    with pytest.raises(BadValue, match="no shell runs the command") as caught:
+        describe_job(command)
+    assert caught.value.what.startswith(repr(word))
+    assert f'["sh", "-c", "{command}"]' in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("command", "argv"),
+    [
+        ("grep 'a|b' file", ("grep", "a|b", "file")),
+        ("echo '|' \"&&\" \\; \\|", ("echo", "|", "&&", ";", "|")),
+        ("curl http://x/?a=1&b=2", ("curl", "http://x/?a=1&b=2")),
+        ("find . -exec ls {} ';'", ("find", ".", "-exec", "ls", "{}", ";")),
+        ("sh -c 'echo a | cat'", ("sh", "-c", "echo a | cat")),
+        ("awk '$1 > 3' f", ("awk", "$1 > 3", "f")),
+    ],
+)
+def test_a_command_that_a_shell_would_pass_on_is_taken(command: str, argv: tuple[str, ...]) -> None:
+    assert describe_job(command).spec.argv == argv
