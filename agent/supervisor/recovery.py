@@ -1,9 +1,9 @@
-"""Survivors of allocations that a damaged journal does not name, found by what the kernel reports.
+"""Survivors: live processes of allocations that a damaged journal does not name, found by what the kernel reports.
 
-`Survivors.find` is the one place where they are looked for: control groups that are named after an allocation or after
-a slot, and the spawners of earlier supervisors, of each of which a note is kept outside of the journal, with all that
-is below them or has their user id. Where all of these notes were kept, finding nothing proves that nothing lives;
-else only a reboot or the owner's word does. Stdlib only.
+Only `Survivors.find` searches for them: in control groups named after an allocation or a slot, and among the spawners
+of earlier supervisors, their descendants and the processes with their user ids. Each spawner has a note outside of the
+journal. If no note is lost, finding nothing proves that nothing lives; else only a reboot or the owner's word does.
+Stdlib only.
 """
 
 import os
@@ -21,15 +21,15 @@ from distributed_grid.agent.supervisor.spawners import Spawners
 from distributed_grid.agent.supervisor.tree import Tree
 
 ALLOCATION = re.compile(r"j-[a-z2-7]{12}(?:_\d{1,9})?\.\d{1,9}")
-"""Pattern of the ids that are taken for unknown allocations."""
+"""Names of control groups that count as unknown allocations."""
 EVERY = 2.0
-"""Interval between searches while it is unknown what ran (s)."""
-_GROUP_TRIES = 10  # attempts to empty a group, of 0.1 s each
+"""Interval between searches while the journal is damaged (s)."""
+_GROUP_TRIES = 10  # attempts to empty a group, 0.1 s each
 _PAUSES = (0.0, *(0.01 * 2**again for again in range(9)))  # pauses between attempts to end a slot (s)
 
 
 class Survivors:
-    """`groups` is where the jobs' control groups are."""
+    """Finds and ends survivors. `groups` are the directories with the control groups of jobs."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Survivors:
         self._next = 0.0
 
     def find(self) -> dict[str, set[int]]:
-        """The live processes of each allocation that has a group, and of each slot without a known job."""
+        """The live processes of each allocation with a control group, and of each slot without a known job."""
         found: dict[str, set[int]] = {}
         for group in self._groups:
             for key in _names(group):
@@ -62,8 +62,8 @@ class Survivors:
         return found
 
     def end_unknown(self) -> None:
-        """At the start: end the processes in slots of earlier supervisors that have no job in the journal, since their
-        submitter and limits are unknown. A spawner without a job exits by itself soon after."""
+        """At the start: end the processes in slots of earlier supervisors that no job of the journal has: their
+        submitter and limits are unknown. Their spawners exit by themselves soon after."""
         for place in self._unknown():
             job = _as_job(place)
             ran = len(self._tree.members(job)) > 1
@@ -75,11 +75,11 @@ class Survivors:
                 self._tree.kill(job)
             else:
                 self._log(
-                    f"{job.id} of an earlier supervisor runs, the journal does not know what, and cannot be ended"
+                    f"{job.id} of an earlier supervisor runs a job that the journal does not have, and cannot be ended"
                 )
                 continue
             if ran:
-                self._log(f"{job.id} of an earlier supervisor ran, and the journal does not know what: it was ended")
+                self._log(f"{job.id} of an earlier supervisor ran a job that the journal does not have: it was ended")
         self._sweep_groups()
 
     def _sweep_groups(self) -> None:
@@ -95,13 +95,13 @@ class Survivors:
         return self._next if self._book.unknown else NEVER
 
     def poll(self, now: float) -> bool:
-        """After a damage: end processes that belong to no known job. True once it is proven that none is left."""
+        """While the journal is damaged: end processes of no known job. True once it is proven that none is left."""
         if now < self.due:
             return False
         self._next = now + EVERY
         lives = self.find()
         for place in self._unknown():
-            self._log(f"slot {place.name} still lives, and the journal does not know it: it is ended")
+            self._log(f"slot {place.name} is alive, and the journal does not have it: it is ended")
             self._tree.kill(_as_job(place))
         self._sweep_groups()
         for key, pids in lives.items():
@@ -109,7 +109,7 @@ class Survivors:
                 continue
             job = self._book.jobs.get(key)
             if job is None or job.over:
-                self._log(f"{key} still lives, and the journal does not know it: it is ended")
+                self._log(f"{key} is alive, and the journal does not have it: it is ended")
                 for pid in pids - {os.getpid()}:
                     if (seen := procs.stat(pid)) is not None:
                         procs.send(pid, seen.start, signal.SIGKILL)
@@ -126,7 +126,7 @@ class Survivors:
 
 
 def _as_job(place: Place) -> Job:
-    """A slot as a job, so that it can be ended like one."""
+    """A job that stands for a slot, so that it can be ended like one."""
     job = Job(f"slot {place.name}")
     job.place, job.adopted = place, True
     return job

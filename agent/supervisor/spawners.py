@@ -1,5 +1,5 @@
-"""The spawners of a node, each behind the walls of its slot, for one submitter and one job at a time; and the
-launches on their way to one. Stdlib only.
+"""The spawners of a node, each behind the walls of its slot, for one submitter and one job at a time; and the launches
+that wait for one. Stdlib only.
 """
 
 import contextlib
@@ -24,24 +24,24 @@ from distributed_grid.agent.walls.forkserver import ForkServer
 from distributed_grid.agent.walls.spawner import CannotStart
 from distributed_grid.runtime.faults import fault
 
-_UNREAD = 16  # upper bound of the messages that a spawner sends about one job
+_UNREAD = 16  # maximum number of messages of a spawner about one job
 _STOPPED_EVERY = 1.0  # interval of checks whether a spawner was stopped by SIGSTOP (s)
-_CLOSING = 0.5  # timeout for spawners to leave their groups (s); the next supervisor removes the other groups
+_CLOSING = 0.5  # timeout for removing the groups of spawners (s); the next supervisor removes the rest
 _SWEEP = 0.2  # interval of attempts to remove the group of an ended spawner (s)
 
 
-_LOST = ".lost"  # a file among the notes: some live spawner of this boot may have no note
+_LOST = ".lost"  # a file beside the notes: a live spawner of this boot may have no note
 
 
 def lost_notes(state_dir: str) -> None:
-    """Record that notes of an earlier supervisor's spawners are lost, so that the notes are incomplete in this boot."""
+    """Record that notes of an earlier supervisor's spawners may be lost: until the next boot they prove nothing."""
     with open(os.path.join(state_dir, "spawners", _LOST), "w") as file:
         file.write(procs.boot_id())
 
 
 class Noted(NamedTuple):
-    """A job's main process, by the note of its spawner: its wait status (None: it had not ended), its pid, and the time
-    before and after it was made (clock ticks since boot)."""
+    """A job's main process, as its spawner noted it: its wait status (None: it had not ended), its pid, and the times
+    just before and after the fork (clock ticks since boot)."""
 
     status: int | None
     pid: int
@@ -50,8 +50,8 @@ class Noted(NamedTuple):
 
 
 class Spawning(Use):
-    """A spawner, as its supervisor sees it. `place` is None until it is ready, `pid` 0 until it is forked; `noted` has,
-    once it has ended, its last job's main process from its note, by allocation."""
+    """A spawner, as its supervisor sees it. `place` is None until it is ready, `pid` 0 until it is forked. `noted`:
+    once it has ended, the main processes in its note, by allocation."""
 
     def __init__(self, kind: Kind, slot: Slot, channel: socket.socket) -> None:
         super().__init__(kind, slot.name, procs.now())
@@ -63,13 +63,13 @@ class Spawning(Use):
 
     @property
     def ready(self) -> bool:
-        """Whether it can be given an order."""
+        """Whether it takes orders."""
         return self.place is not None and not self.dead
 
 
 class Spawners:
-    """All spawners of one supervisor. `report` receives the messages about jobs, with descriptors that it must close;
-    `came` is called when a spawner is ready, or has failed (then with the reason)."""
+    """All spawners of one supervisor. `report` gets their messages about jobs, with descriptors that it must close;
+    `came` is called when a spawner is ready (with an empty text) or has failed (with the reason)."""
 
     def __init__(
         self,
@@ -97,20 +97,20 @@ class Spawners:
         ids = accounts.FIRST_UID, accounts.LAST_UID
         self._uids = UserIds(*ids, begin=SystemRandom().randint(*ids))
         self._living: set[int] = set()
-        """The user ids in use by slots when one was last allocated."""
+        """The user ids that slots used when the last one was allocated."""
         self._by_pid: dict[int, Spawning] = {}
         self._left: dict[str, Noted] = {}
         self._copies = accounts.Copies.open() if walls == USER else None
         self.nameless = False
-        """Whether our copies of the user database are no longer mounted, so that users of new slots have no name."""
+        """Whether our copies of the user database are unmounted: users of new slots have no name then."""
 
     @property
     def due(self) -> float:
-        """When `look` has something to do, or earlier (seconds since boot)."""
+        """When `poll` has something to do, or earlier (seconds since boot)."""
         return min(self._poll_at, self._table.due)
 
     def take(self, allocation: str, order: dict[str, Any]) -> Spawning:
-        """A spawner for this order: an idle one, or a new one that is not ready yet. Raises OSError if none can be
+        """A spawner for this order: an idle one, or a new one, which is not ready yet. Raises OSError if none can be
         made."""
         kind = kind_of(order)
         found = self._table.take(kind, allocation, procs.now()) or self._make(kind, allocation)
@@ -118,11 +118,11 @@ class Spawners:
         return found
 
     def release(self, spawning: Spawning) -> None:
-        """Its job is over, or was never started: it is idle."""
+        """Its job is over or was never started: it becomes idle."""
         self._table.release(spawning, procs.now())
 
     def order(self, spawning: Spawning, message: wire.Message, fds: tuple[int, ...] = ()) -> bool:
-        """Send it an order. False if it cannot be sent: the spawner is given up then."""
+        """Send an order. If that fails, give the spawner up and return False."""
         try:
             wire.send(spawning.channel, message, fds)
             return True
@@ -131,7 +131,7 @@ class Spawners:
             return False
 
     def give_up(self, spawning: Spawning, why: str) -> None:
-        """Kill this spawner. Its processes become our children, or are killed with their pid namespace."""
+        """Kill this spawner. Its processes become our children, or end with their pid namespace."""
         if spawning.dead:
             return
         if why:
@@ -146,15 +146,15 @@ class Spawners:
             self.forks.act(place.uid, place.gid, [["signal", place.pid, place.start, int(signal.SIGKILL)]])
 
     def retire(self, spawning: Spawning, why: str) -> None:
-        """Give it no further job; it exits by itself."""
+        """Give it no more jobs; it exits by itself."""
         self._log(f"slot {spawning.slot.name} of {spawning.taken}: its spawner is replaced ({why})")
         self._forget(spawning)
 
     def ended(self, pid: int) -> Spawning | None:
-        """Our child with this pid has ended. Returns the spawner that it was, if it was one."""
+        """A child of ours has ended. Returns the spawner if it was one."""
         found = self._by_pid.get(pid)
         if found is not None:
-            for _ in range(_UNREAD):  # its messages come first; the end of its channel is the last of them
+            for _ in range(_UNREAD):  # its last messages, then the end of its channel
                 if not found.dead:
                     self._read(found)
             self._by_pid.pop(pid, None)
@@ -167,7 +167,7 @@ class Spawners:
         return found
 
     def left_over(self) -> list[Place]:
-        """The live spawners of earlier supervisors, found by their notes, so also after the journal was lost."""
+        """The live spawners of earlier supervisors, found by their notes: also where the journal is lost."""
         found = []
         for name in {*os.listdir(self._notes)} - {one.slot.name for one in self._by_pid.values()}:
             path = os.path.join(self._notes, name)
@@ -178,12 +178,12 @@ class Spawners:
                 place = Place(*fields)
                 self._left |= _jobs(rest)
             except (OSError, ValueError, TypeError):
-                continue  # incomplete, as its writer was killed before the spawner had an order
+                continue  # incomplete: its writer was killed before the spawner had an order
             seen = procs.stat(place.pid)
             if boot == procs.boot_id() and seen is not None and seen.start == place.start:
                 found.append(place)
             else:
-                self._left |= _noted(path)  # again: it may have noted another exit meanwhile
+                self._left |= _noted(path)  # once more: it may have noted an exit meanwhile
                 os.unlink(path)
         return found
 
@@ -192,13 +192,13 @@ class Spawners:
         return {one.slot.name for one in (*self._table.all.values(), *self._by_pid.values())}
 
     def helpers(self) -> tuple[set[int], bool]:
-        """The pids of our children that are not jobs (spawners and the fork server), and whether the pid of a new
-        spawner is not known yet."""
+        """The pids of our children that belong to no job (spawners, the fork server), and whether there is a new
+        spawner whose pid is unknown yet."""
         every = self._table.all.values()
         return {one.pid for one in every} | self._by_pid.keys() | {self.forks.pid}, any(not one.pid for one in every)
 
     def poll(self, now: float) -> None:
-        """Give up spawners that were idle for too long, were stopped, or did not get ready in time."""
+        """Give up spawners that are idle for too long, are stopped, or did not become ready in time."""
         if now < self.due:
             return
         self._poll_at = NEVER if self.groups.sweep() else now + _SWEEP
@@ -206,7 +206,7 @@ class Spawners:
             if spawning.taken and not spawning.dead:
                 self._poll_at = min(self._poll_at, now + _STOPPED_EVERY)
                 if (seen := procs.stat(spawning.pid)) is not None and seen.state in "Tt":
-                    self.give_up(spawning, "it was stopped, which only a process of its own user can do")
+                    self.give_up(spawning, "it was stopped by a process of its own user")
         for spawning, why in self._table.overdue(now):
             if why:
                 self._lost(spawning, why)
@@ -261,7 +261,7 @@ class Spawners:
         return self._uids.pick(self._living | {*map(accounts.owner, folders)})
 
     def _enter(self, login: str, uid: int, folder: str) -> None:
-        """Add the user of a slot to our copies of the user database, if there are any."""
+        """Add the user of a slot to our copies of the user database, if we have any."""
         if self._copies is None:
             return
         if not self._copies.in_place():
@@ -283,7 +283,7 @@ class Spawners:
             if spawning.place is None:
                 self._lost(spawning, "it ended before it was ready")
             else:
-                self.give_up(spawning, "")  # its processes are handled when it is reaped
+                self.give_up(spawning, "")  # its processes are found when it is reaped
             return
         if spawning.place is not None:
             self._report(spawning, message, fds)
@@ -314,17 +314,17 @@ class Spawners:
             return True
 
     def know_all(self) -> None:
-        """No spawner without a note is alive any more."""
+        """Record that no spawner without a note is alive any more."""
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self._notes, _LOST))
 
     def noted(self, place: Place, key: str) -> Noted | None:
-        """A job's main process, if its spawner noted it."""
+        """A job's main process, from the note of its spawner; None: it has none."""
         self._left |= _noted(os.path.join(self._notes, place.name))
         return self._left.get(key)
 
     def _open_note(self, name: str) -> int:
-        """Open a spawner's note, by which the next supervisor finds it. If the disk refuses, it has none."""
+        """Open the note of a new spawner, by which the next supervisor finds it. If the disk fails, it has none."""
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             return os.open(os.path.join(self._notes, name), flags, 0o600)
@@ -357,7 +357,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | o
 
 
 def _noted(path: str) -> dict[str, Noted]:
-    """What a spawner has noted, by allocation; empty if unreadable."""
+    """The main processes in a spawner's note, by allocation; none if it cannot be read."""
     with contextlib.suppress(OSError, ValueError, TypeError), open(path) as file:
         return _jobs(file.read().splitlines()[1:])
     return {}
@@ -368,8 +368,8 @@ def _jobs(lines: Iterable[str]) -> dict[str, Noted]:
 
 
 class Launches:
-    """Launches that were not started yet, oldest first. `failed` is called for those without a spawner, `inputs` has
-    the pipes of those that read standard input."""
+    """Launches that were not started yet, the oldest first. `failed` is called for those that get no spawner; `inputs`
+    has the pipes of those that read standard input."""
 
     def __init__(
         self, slots: Spawners, allocs: str, failed: Callable[[str, CannotStart], None], inputs: pipes.Pipes
@@ -392,7 +392,7 @@ class Launches:
         return iter([*self._orders])
 
     def add(self, key: str, order: Order) -> None:
-        """Add a launch, with the spawner that is reserved for it or another one."""
+        """Add a launch, with the spawner that is reserved for it, or any other."""
         self._orders[key] = order
         reserved = self._reserved.pop(key, None)
         if reserved is not None and not reserved.dead:
@@ -401,7 +401,7 @@ class Launches:
             self._find(key, order)
 
     def reserve(self, key: str, order: Order) -> Spawning | None:
-        """Reserve a spawner for a later launch; repeated calls return the same one. None if none can be made."""
+        """Reserve a spawner for a later launch; repeated calls return the same one. None: none can be made."""
         found = self._reserved.get(key)
         if found is None or found.dead:
             try:
@@ -411,8 +411,8 @@ class Launches:
         return found
 
     def unreserve(self, key: str = "") -> None:
-        """Release the spawner that is reserved for this launch; for none: all, as the agent that announced them is
-        gone."""
+        """Release the spawner that is reserved for this launch. Without a launch release all: the agent that announced
+        them is gone."""
         for one in [key] if key else [*self._reserved]:
             if (found := self._reserved.pop(one, None)) is not None:
                 self._slots.release(found)
@@ -422,7 +422,7 @@ class Launches:
         return self._reserved.get(spawning.taken) is spawning
 
     def drop(self, key: str) -> None:
-        """Remove this launch, so that it is not started. No effect if unknown."""
+        """Remove a launch, so that it is not started. No effect if it is unknown."""
         self._orders.pop(key, None)
         for found in (self._spawners.pop(key, None), self._reserved.pop(key, None)):
             if found is not None:
@@ -436,7 +436,7 @@ class Launches:
             self._failed(key, CannotStart("spawn-failed", f"its walls cannot be built on this node: {why}"))
 
     def ready(self) -> Iterator[tuple[str, Order, Spawning]]:
-        """Remove and return the launches that can start now. One whose spawner has died gets another one, and starts
+        """Remove and return the launches that can start now. One whose spawner has died gets another, and starts
         later."""
         for key, order in [*self._orders.items()]:
             spawning = self._spawners[key]
@@ -447,18 +447,18 @@ class Launches:
                 yield key, order, spawning
 
     def any_ready(self) -> bool:
-        """Whether `ready` has anything to do."""
+        """Whether `ready` has something to do."""
         return any(one.ready or one.dead for one in self._spawners.values())
 
     def send(self, key: str, order: Order, spawning: Spawning) -> bool:
-        """Order the spawner to start it. False if it is gone and has not received the order. Raises CannotStart."""
+        """Order the spawner to start this launch. False: the spawner is gone and did not get it. Raises CannotStart."""
         fds: list[int] = []
         paths = [os.path.join(self._allocs, key, name) for name in ("stdout", "stderr")]
         try:
             for path in paths:
                 fds.append(os.open(path, _CREATE, 0o600))
                 if spawning.slot.uid != os.geteuid():
-                    os.fchmod(fds[-1], 0o666)  # only the job can open it, by /dev/stdout: others cannot reach the path
+                    os.fchmod(fds[-1], 0o666)  # for /dev/stdout of the job; nobody else can reach the path
             if order.get("stdin"):
                 paths.append(os.path.join(self._allocs, key, pipes.PIPE))
                 fds += pipes.make(paths[-1], shared=spawning.slot.uid != os.geteuid())
@@ -471,7 +471,7 @@ class Launches:
             return False
         except OSError as error:
             if error.errno == errno.EEXIST:
-                # There is output of an allocation that the journal does not name: its record was lost after its start.
+                # There is output, and the journal does not name the allocation: its record was lost after its start.
                 raise CannotStart("supervisor-lost", "it was started before, and the record of that is lost") from None
             raise CannotStart("spawn-failed", f"no process could be made: {error.strerror}") from None
         finally:
@@ -487,7 +487,7 @@ class Launches:
             self._failed(key, CannotStart("spawn-failed", f"no process could be made: {error.strerror or error}"))
 
     def prepare(self, key: str, order: Order, spawning: Spawning) -> None:
-        """Have the spawner go to the job's directory and find its program, while the intent is being synced."""
+        """Have the spawner enter the job's directory and find its program while the intent is synced to disk."""
         message = self._message(key, order, spawning, [])
         path = {name: text for name, text in message["env"].items() if name == "PATH"}
         self._slots.order(spawning, message | {"op": "prepare", "argv": order["argv"][:1], "env": path})

@@ -1,5 +1,5 @@
-"""All processes of all jobs: which processes of a job are alive, and signals to all of them. Where nothing else can
-kill a job, its processes are killed in rounds until it is proven that none is left. Stdlib only."""
+"""The processes of all jobs: which are alive, and signals to all of a job. Where nothing else can kill a job, its
+processes are killed in rounds, until it is proven that none is left. Stdlib only."""
 
 import contextlib
 import os
@@ -16,25 +16,25 @@ from distributed_grid.agent.supervisor.job import NEVER, Job, JobState
 from distributed_grid.agent.walls import accounts
 from distributed_grid.agent.walls.enclosure import NAMESPACE
 
-_CLEAN = 3  # consecutive walks that have to find nothing
-_NEWEST = 16  # number of newest pids that are checked between two walks
-_CHASE = 0.003  # duration of these checks (s): a time slice, in which nothing else runs on our processor
+_CLEAN = 3  # consecutive scans that must find nothing
+_NEWEST = 16  # number of newest pids checked between two scans
+_CHASE = 0.003  # duration of these checks (s): one time slice, in which nothing else runs on our processor
 _PAUSE = 0.001  # pause between rounds (s)
-_DEEPEST = 10_000  # maximum number of ancestors, as parents are read at different times and may form a loop
+_DEEPEST = 10_000  # maximum number of ancestors: parents are read at different times and may form a loop
 _OUTSIDE = -1  # instead of a depth: not below the subreaper
 _GONE = -1  # instead of a parent: the process has ended
 
 
 class Found(NamedTuple):
-    """Result of a walk: the members' start times by pid, parents before children, and whether it is complete."""
+    """Result of a scan: start times of the members by pid, parents before children; and whether it is complete."""
 
     members: dict[int, int]
     complete: bool
 
 
 class Verdict(NamedTuple):
-    """How it went. `proven`: nothing is left, and nothing can come back. Otherwise the node cannot promise that the
-    job's capacity is free; it reports that, and accepts only jobs of people it trusts."""
+    """The result of killing in rounds. `proven`: nothing is left, and nothing can come back. Otherwise the node cannot
+    promise that the job's capacity is free; it reports that, and accepts only jobs of people it trusts."""
 
     proven: bool
     ended: int
@@ -42,20 +42,20 @@ class Verdict(NamedTuple):
 
 
 class Descendants:
-    """All processes below a subreaper, by its pid, but for some of its children and all below those: `excluded`.
+    """All descendants of a subreaper, given by its pid, except the `excluded` children and their descendants.
 
-    Lineage alone says who they are: a subreaper never loses a descendant, whatever that does (setsid, double fork).
-    Reading `children` files misses processes that fork and exit faster than they are read. A walk through /proc does
-    not: it goes up by pid, and what a process leaves behind has a higher pid than itself, so one of a line that lives
-    on is always still ahead. A walk proves that nothing is left, if each process that it met could be read and was none
-    of them, and pids did not begin anew meanwhile."""
+    Membership follows from lineage alone: a subreaper never loses a descendant, whatever that does (setsid, double
+    fork). Reading `children` files misses processes that fork and exit faster than they are read. A scan of /proc does
+    not: it goes up by pid, and a child has a higher pid than its parent, so the live end of a chain of forks is always
+    still ahead. A scan proves that nothing is left if every process that it met could be read and was no member, and if
+    pids did not wrap around meanwhile."""
 
     def __init__(self, subreaper: int, excluded: Callable[[], Collection[int]] = tuple) -> None:
         self._subreaper = subreaper
         self._excluded = excluded
 
     def scan(self) -> Found:
-        """Walk through all processes once."""
+        """Scan all processes once."""
         excluded, last = {*self._excluded()}, last_pid()
         parents: dict[int, int] = {}
         starts: dict[int, int] = {}
@@ -63,7 +63,7 @@ class Descendants:
         for pid in _everyone():
             seen = procs.stat(pid)
             if seen is None:
-                complete = False  # it may have been a member, with a child that is gone, too, when we come to it
+                complete = False  # it may have been a member, whose child is also gone when the scan gets there
             elif procs.lives(seen):
                 parents[pid], starts[pid] = seen.parent, seen.start
         depths = self._known(excluded)
@@ -75,14 +75,14 @@ class Descendants:
         return Found({pid: starts[pid] for _, pid in members}, complete)
 
     def is_member(self, pid: int) -> bool | None:
-        """Whether this process is a member; None if unknown, as an ancestor has ended meanwhile."""
+        """Whether this process is a member; None: unknown, since an ancestor has ended meanwhile."""
         depths = self._known(self._excluded())
         self._measure(pid, {}, depths)
         return None if (depth := depths[pid]) is None else depth > 0
 
     def _known(self, excluded: Collection[int]) -> dict[int, int | None]:
-        """The depth of these below the subreaper: descendants of a process outside are outside, those of one that has
-        ended are unknown."""
+        """The depths below the subreaper that are known at first. Descendants of a process outside are outside; those
+        of one that has ended are unknown."""
         return {0: _OUTSIDE, 1: _OUTSIDE, _GONE: None} | dict.fromkeys(excluded, _OUTSIDE) | {self._subreaper: 0}
 
     def _measure(self, pid: int, parents: dict[int, int], depths: dict[int, int | None]) -> None:
@@ -91,7 +91,7 @@ class Descendants:
         while pid not in depths:
             path.append(pid)
             parent = parents.get(pid)
-            if parent is None:  # it is newer than the walk; or was dead, and its children have another parent by now
+            if parent is None:  # newer than the scan; or it was dead, and its children have another parent by now
                 seen = procs.stat(pid) if len(path) < _DEEPEST else None
                 parent = seen.parent if seen is not None else _GONE
             pid = parent
@@ -125,12 +125,12 @@ def end_in_rounds(
             if is_member is not None and not clean:
                 killed |= _chase(is_member)
             pause()
-            time.sleep(_PAUSE)  # a killed process ends on our processor, so only once we leave it
+            time.sleep(_PAUSE)  # a killed process exits on our processor, so only while we sleep
     return Verdict(clean >= _CLEAN, len(killed), rounds)
 
 
 def _stop_and_kill(members: dict[int, int], scan: Callable[[], Found], deadline: float) -> set[tuple[int, int]]:
-    """Stop parents first, so that none sees a child end and makes another."""
+    """Stop parents first, so that none sees a child end and forks another; then kill."""
     stopped: dict[int, int] = {}
     while fresh := {pid: start for pid, start in members.items() if stopped.get(pid) != start}:
         for pid, start in fresh.items():
@@ -140,7 +140,7 @@ def _stop_and_kill(members: dict[int, int], scan: Callable[[], Found], deadline:
         if time.monotonic() > deadline:
             break
         members = scan().members
-    # Children first: a parent may be their only reaper.
+    # Children first: their parent may be their only reaper.
     return {(pid, start) for pid, start in reversed(stopped.items()) if procs.send(pid, start, signal.SIGKILL)}
 
 
@@ -167,7 +167,7 @@ def _to_our_core(pid: int) -> None:
 
 @contextlib.contextmanager
 def _before_others() -> Iterator[None]:
-    """Run on one processor, with real-time priority if permitted."""
+    """Run on one processor, with real-time priority if that is permitted."""
     cores, policy, own = os.sched_getaffinity(0), os.sched_getscheduler(0), os.sched_getparam(0)
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     try:
@@ -200,7 +200,7 @@ def _everyone() -> Iterator[int]:
 
 
 _ROUNDS = 50
-_KILL_SECONDS = 0.5  # maximum for one try to end a job without user id, namespace or group of its own: it blocks
+_KILL_SECONDS = 0.5  # timeout of one blocking attempt to end a job without user id, namespace or group of its own
 _STOP_TRIES = 200
 _STOPPED = "Tt"
 _AGAIN = 0.45  # interval of attempts to remove a group after its last process (s)
@@ -208,12 +208,13 @@ Act = Callable[[int, int, list[list[Any]]], None]
 
 
 class Tree:
-    """`running` are the jobs whose spawner has their order and that are not over; `ending` those of them, and of
-    `watched`, whose main process is gone. `watched` are jobs of an earlier supervisor. `orphans` are our children that
-    had a spawner, until they are reaped (None: nobody's). `act` has another user do something (see ForkServer).
-    `helpers` says which of our children are no job's, and whether others may be that are just being made; `sweep` has
-    a job's spawner end all of it, where the kernel can do that in one stroke (False: it cannot). `groups` are the
-    control groups of slots."""
+    """The processes of all jobs. `running`: jobs whose spawner has their order and that are not over; `watched`: jobs
+    of an earlier supervisor; `ending`: those of both whose main process is gone. `orphans`: children of ours whose
+    spawner is gone, until they are reaped, with their job (None: unknown).
+
+    `act` acts as another user (see ForkServer). `helpers` returns which of our children belong to no job, and whether
+    one more is being made. `sweep` has a job's spawner end all of the job at once (False: the kernel cannot do that).
+    `groups` are the control groups of slots."""
 
     def __init__(
         self,
@@ -238,11 +239,11 @@ class Tree:
         return bool(self.running or self.ending or self.watched)
 
     def unsettled(self) -> bool:
-        """Whether children of ours, or of dead spawners, are to be looked for without a signal."""
+        """Whether children of ours or of dead spawners have to be polled, since no signal tells of them."""
         return self._unsure or bool(self.orphans)
 
     def reap(self, spawner_ended: Callable[[int], Job | None]) -> None:
-        """Reap all our children: spawners, and orphans of spawners."""
+        """Reap all our ended children: spawners and orphans. `spawner_ended` returns the job of a spawner."""
         bereft: list[Job] = []
         unknown: dict[int, tuple[procs.Stat, int, Any]] = {}
         while (pid := _next_ended()) != 0:
@@ -251,7 +252,7 @@ class Tree:
             if (job := spawner_ended(pid)) is not None:
                 job.orphaned = True
                 bereft.append(job)
-            # A main process may become our child before its spawner is known to be dead.
+            # A main process may become our child before we know that its spawner is dead.
             owner = self.orphans.pop(pid, None) or next((one for one in self.running.values() if one.pid == pid), None)
             if owner is not None:
                 owner.used(usage)
@@ -261,7 +262,7 @@ class Tree:
                 unknown[pid] = seen, status, usage
         for job in bereft:
             if not job.pid and job.place is not None and (pid := self._main_of(job.place.session, unknown)):
-                job.runs(pid)  # its spawner was killed before it could tell
+                job.runs(pid)  # its spawner was killed before it could report that
                 if pid in unknown:
                     job.used(unknown[pid][2])
                     self.main_ended(job, unknown[pid][1])
@@ -270,12 +271,12 @@ class Tree:
         ours = self._children.read() if bereft else ()
         for job in bereft:
             if job.status is None and job.pid not in ours:
-                # It ended with its namespace. Its status is known if the kernel reports it by a pidfd.
+                # It ended with its namespace. Newer kernels report its status by its pidfd.
                 self.main_ended(job, procs.status_by_pidfd(job.pidfd, job.pid, job.start) if job.pidfd >= 0 else None)
 
     def _main_of(self, session: int, ended: Mapping[int, tuple[procs.Stat, int, Any]]) -> int:
-        """The main process that a killed spawner of this session had made, or 0: the first leader of a process group
-        there, among those that we took the exits of a moment ago (`ended`, with what they were) and our children."""
+        """The main process that a killed spawner of this session had forked, or 0: the oldest leader of a process group
+        in that session, among the children that we have just reaped (`ended`) and those that live."""
         seen = {pid: ended[pid][0] for pid in ended} | {pid: procs.stat(pid) for pid in self._children.read()}
         leaders = [(at.start, pid) for pid, at in seen.items() if at and at.session == session and at.group == pid]
         return min(leaders, default=(0, 0))[1]
@@ -305,8 +306,8 @@ class Tree:
     # --- signals ------------------------------------------------------------------------------------------------------
 
     def terminate(self, job: Job) -> None:
-        """Send SIGTERM to all of it, and SIGCONT, as stopped processes would not act on it. A job with `gently` ends
-        its own children: only its main process gets the signal, as long as it lives."""
+        """Send SIGTERM to all processes, then SIGCONT, since stopped processes do not act on SIGTERM. A job with
+        `gently` ends its own children: only its main process gets the signal, as long as that is alive."""
         if job.gently and job.status is None and (seen := procs.stat(job.pid)) is not None:
             self.send(job, {job.pid: seen.start}, signal.SIGTERM)
             return
@@ -318,7 +319,7 @@ class Tree:
         """Signal the job's process group; False if its main process is gone."""
         if job.status is not None or not job.pid:
             return False
-        # A group's number may be reused, so each member is signalled by itself.
+        # The number of a process group may be reused, so each member is signalled by pid and start time.
         group = {pid: seen.start for pid, seen in self.members(job).items() if seen.group == job.pid}
         self.send(job, group, signum)
         return True
@@ -359,9 +360,9 @@ class Tree:
                 procs.set_session_niceness(pid, job.nice)
 
     def kill(self, job: Job) -> None:
-        """End all of it now: by its spawner, its user id, its pid namespace or its control group; else what is alive is
-        stopped until nobody is left who could fork, and then killed. What slips through is found by the next call: call
-        until it is not alive."""
+        """End all processes now: by the spawner, the user id, the pid namespace or the control group. Else stop what is
+        alive until nothing is left that could fork, then kill it. The next call finds what escaped: repeat it until
+        nothing is alive."""
         place = job.place
         if not job.swept and self._sweep(job):
             job.swept = True
@@ -374,7 +375,7 @@ class Tree:
             job.slot_ended = True
             return  # the first process of its pid namespace: the kernel ends the others
         if self._groups.kill(job) and not job.grouped:
-            job.grouped = True  # what left its group, as one of our own user can, is found the next time
+            job.grouped = True  # processes of our own user may have left the group: the next call finds them
             return
         if place is not None and not job.orphaned and not job.adopted and self._other_user(job) is None:
             below = Descendants(place.pid)
@@ -389,17 +390,17 @@ class Tree:
             stopped |= fresh
         self.send(job, stopped, signal.SIGKILL)
 
-    # --- who is who ---------------------------------------------------------------------------------------------------
+    # --- members ------------------------------------------------------------------------------------------------------
 
     def is_job(self, pid: int) -> bool:
-        """Whether this process belongs to a job by the journal of an earlier supervisor or by its user. True also for
-        one that has ended or is hidden from us, as that cannot be checked."""
+        """Whether this process belongs to a job, by its user or by the journal of an earlier supervisor. True also for
+        one that has ended or is hidden from us, which cannot be checked."""
         watched = {job.pid for job in self.watched} | {job.place.pid for job in self.watched if job.place is not None}
         uid = accounts.uid_of_process(pid)
         return pid in watched or accounts.is_slot_uid(uid) or (uid < 0 and pid > 1)
 
     def members(self, job: Job) -> dict[int, procs.Stat]:
-        """All live processes of a job. If it is adopted, its spawner is among them, which exits after it."""
+        """All live processes of a job. Of an adopted job the spawner is among them, which exits after it."""
         roots: list[int] = []
         place = job.place
         if job.orphaned or (self.orphans and not job.adopted):
@@ -422,8 +423,8 @@ class Tree:
         return found
 
     def hold_up(self, job: Job) -> None:
-        """Stop the spawner of a job that an earlier supervisor was about to start, before its processes are searched,
-        so that it starts nothing more."""
+        """Stop the spawner of a job that an earlier supervisor was about to start, so that it starts nothing more while
+        its processes are searched."""
         place = job.place
         if place is None:
             return
@@ -444,28 +445,28 @@ class Tree:
         return [pid for pid in procs.everyone() if accounts.uid_of_process(pid) == uid]
 
     def _find_orphans(self) -> None:
-        """Assign each new child to a job, among those whose spawner is gone."""
+        """Assign each new child to one of the jobs whose spawner is gone."""
         bereft = [job for job in self.running.values() if job.orphaned]
         helpers, making = self._helpers()
         self._unsure = False
         for pid in self._children.read() - self.orphans.keys() - helpers if bereft else ():
             seen = procs.stat(pid)
             if seen is None or not procs.lives(seen):
-                self._unsure = True  # its children may be ours by now: the next list has them
+                self._unsure = True  # its children may be ours by now: the next call finds them
                 continue
             owner = self._owner(pid, seen.session, bereft)
             if owner is None and all(job.place is not None and job.place.own for job in bereft):
-                continue  # it has none of their user ids
+                continue  # it has the user id of none of them
             if owner is None and making:
-                self._unsure = True  # it may be a new spawner, whose pid is not known yet
+                self._unsure = True  # it may be a new spawner, whose pid is unknown yet
                 continue
             self.orphans[pid] = owner
             if owner is None:
-                self._log(f"process {pid} has lost its spawner and may be of {len(bereft)} jobs: it is ended")
+                self._log(f"process {pid} lost its spawner and may belong to any of {len(bereft)} jobs: it is ended")
                 procs.send(pid, seen.start, signal.SIGKILL)
 
     def _owner(self, pid: int, session: int, bereft: list[Job]) -> Job | None:
-        """The job of a child: by its pid, its slot's control group, user or session; or the only candidate."""
+        """The job of a child: by its pid, its slot's control group, user or session; else the only candidate."""
         for job in bereft:
             place = job.place
             if pid == job.pid or pid in self._groups.members(job):
@@ -493,9 +494,8 @@ def _is_of(pid: int, uid: int) -> bool:
 
 
 class Stopper:
-    """Stops all of a job and lets it go on, for `Freezer` (endings.py): as a control group where one can be made, else
-    by SIGSTOP to each process, until nobody is left who runs. `place` is where groups can be made that freeze as one
-    (None: nowhere)."""
+    """Stops and continues all of a job, for `Freezer` (endings.py): by a control group where one can be made, else by
+    SIGSTOP to each process until none runs. `place` is where groups with a freezer can be made (None: nowhere)."""
 
     def __init__(self, tree: Tree, log: Callable[[str], None], place: Place | None = None) -> None:
         self.due = NEVER
@@ -503,8 +503,9 @@ class Stopper:
         self._stopped: dict[Job, dict[int, int]] = {}
         """The processes that we stopped, by job (pid to start time), in the order of stopping."""
         self._grouped: set[str] = set()
-        """Jobs that may have a group of ours; and of those that are over, in `_leaving`, looked at anew when `due`."""
+        """Jobs that may have a group of ours."""
         self._leaving: set[str] = set()
+        """Those of them that are over; their groups are removed by `tidy` when `due`."""
 
     def adopt(self, job: Job) -> None:
         """An earlier supervisor may have stopped it."""
@@ -514,7 +515,7 @@ class Stopper:
             self._stopped[job] = {pid: at.start for pid, at in found if at.state in _STOPPED}
 
     def stop(self, job: Job) -> None:
-        """Stop all of it: its control group, or each process by SIGSTOP until no new one is found. Processes that the
+        """Stop all processes: by the control group, or each by SIGSTOP until no new one is found. Processes that the
         job itself has stopped are left out, and not continued later."""
         if self._as_group(job):
             return
@@ -542,7 +543,7 @@ class Stopper:
         return True
 
     def go_on(self, job: Job) -> None:
-        """Continue it, in reverse order of stopping."""
+        """Continue all processes, in reverse order of stopping."""
         if self._place is not None:
             cgroups.thawed(self._place, job.id)
         self._tree.send(job, dict(reversed(self._stopped.pop(job, {}).items())), signal.SIGCONT)

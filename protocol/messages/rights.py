@@ -30,7 +30,6 @@ MOST_LIMIT = 1 << 50
 """The highest limit, in thousandths or in jobs; memory may be as much as can be asked for."""
 Limit = Annotated[int, msgspec.Meta(ge=UNLIMITED, le=MOST_COUNT)]
 """The most that is allowed; -1: any amount."""
-MEMBERS_MOST = 10_000
 NAME_CHARS = 64
 
 
