@@ -22,6 +22,7 @@ from tests.side_by_side import (  # noqa: F401 (hooks)
     pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
 )
+from tests.slurm import daemons
 from tests.systemd import booted
 
 ROOT = Path(__file__).parents[1]
@@ -57,6 +58,8 @@ def lacks(marker: str) -> str | None:
         return "needs a kernel to start (Debian: user-mode-linux)"
     if marker == "systemd":
         return booted.lacking() or None
+    if marker == "slurm":
+        return daemons.missing() or (None if os.environ.get("GRID_SLURM") else "takes minutes: make slurm runs it")
     return None
 
 
