@@ -16,6 +16,12 @@ from typing import Any, NamedTuple
 
 POLICIES = "grid,fcfs,easy,sjf,strict-fifo,best-effort,first-fit,random"
 SEEDS = 3
+REST = ("--skip", "33%")
+"""Parameters are chosen on the first third of a trace; what is shown is the rest."""
+LENT = ("--unit", "512", "--nodes", "12", "--cores", "8", "--first", "800", *REST)
+"""Jobs on machines with owners: the first of Mira, whose units of 512 nodes are the cores of twelve machines."""
+
+
 OPENB = (
     "default cpu050 cpu100 cpu200 cpu250 gpushare40 gpushare60 gpushare80 gpushare100 gpuspec10 gpuspec20 gpuspec25"
     " gpuspec33 multigpu20 multigpu30 multigpu40 multigpu50"
@@ -24,7 +30,7 @@ PUBLISHED = {"06-FGD": "FGD", "05-BestFit": "best-fit", "01-Random": "random"}
 
 
 class Case(NamedTuple):
-    """A row of tables: what it is called, the file, and options. The first third of the jobs is not in the waits."""
+    """A trace: what it is called, its file, and options. Names of files among these are in the same folder."""
 
     name: str
     file: str
@@ -32,17 +38,21 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("Mira, first 4,000", "mira.swf.xz", ("--unit", "512", "--first", "4000", "--skip", "33%")),
-    Case("Theta, first 8,000", "theta.swf.xz", ("--unit", "8", "--first", "8000", "--skip", "33%")),
-    Case("Lublin 256, first 4,000", "lublin_256.swf.xz", ("--first", "4000", "--skip", "33%")),
-    Case("NASA iPSC, first 6,000", "nasa_ipsc.swf.zip", ("--first", "6000", "--skip", "33%")),
+    Case("Mira", "mira.swf.xz", ("--unit", "512", *REST)),
+    Case("Theta", "theta.swf.xz", ("--unit", "8", *REST)),
+    Case("Lublin 256", "lublin_256.swf.xz", REST),
+    Case("NASA iPSC", "nasa_ipsc.swf.zip", REST),
     Case("openb, filled to 130 %", "openb_pods.csv.xz", ("--cluster", "openb_nodes.csv.xz", "--fill", "1.3")),
+    Case("PlanetLab", "mira.swf.xz", (*LENT, "--owners", "planetlab.tar.xz")),
+    Case("bitbrains", "mira.swf.xz", (*LENT, "--owners", "bitbrains.csv.xz")),
+    Case("Helios", "mira.swf.xz", (*LENT, "--owners", "helios_earth_vc.tar.xz")),
+    Case("Philly", "mira.swf.xz", (*LENT, "--owners", "philly_nodes.csv.xz")),
 )
 
 
 def simulate(folder: Path, case: Case, policies: str = POLICIES, seeds: int = SEEDS) -> dict[str, Any]:
     """What the command says of a case."""
-    options = [str(folder / word) if word.endswith((".xz", ".csv")) else word for word in case.options]
+    options = [str(folder / word) if (folder / word).is_file() else word for word in case.options]
     command = [sys.executable, "-m", "distributed_grid.cli.main", "-o", "json", "simulate", "--seeds", str(seeds)]
     command += ["--policy", policies, "--timing", "--trace", str(folder / case.file), *options]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
@@ -50,42 +60,68 @@ def simulate(folder: Path, case: Case, policies: str = POLICIES, seeds: int = SE
     return told
 
 
-def row(name: str, one: dict[str, Any], fill: bool) -> str:
-    """A line of the table of waits, or of that of GPUs."""
-    width = one["interval"] or {}
+Column = tuple[str, tuple[str, ...], float, int]
+"""Its heading, where its value is, by what it is multiplied, and its decimals."""
+USE: Column = ("use %", ("use",), 100, 1)
+FAST: Column = ("decisions/s", ("decisions_a_second",), 1, 0)
+WAITS: tuple[Column, ...] = (
+    ("wait mean", ("wait", "mean"), 1, 0),
+    ("p95", ("wait", "p95"), 1, 0),
+    ("max", ("wait", "max"), 1, 0),
+    ("by area", ("wait_by_area",), 1, 0),
+    ("large", ("by_size", "large", "mean"), 1, 0),
+    ("slowdown", ("slowdown",), 1, 1),
+    ("fair", ("fairness",), 1, 2),
+)
+GPUS: tuple[Column, ...] = (("GPUs %", ("gpus_allocated",), 100, 1), ("fragmented %", ("gpus_fragmented",), 100, 1))
+OWNERS: tuple[Column, ...] = (
+    ("owners %", ("owners_use",), 100, 1),
+    ("wait mean", ("wait", "mean"), 1, 0),
+    ("p95", ("wait", "p95"), 1, 0),
+    ("unfinished", ("unfinished",), 1, 0),
+    ("moves", ("moves",), 1, 0),
+    ("wasted h", ("wasted",), 1 / 3600, 1),
+    ("frozen h", ("frozen",), 1 / 3600, 1),
+    ("pain h", ("owners_pain",), 1 / 3600, 1),
+)
 
-    def cell(value: float, half: float, digits: int) -> str:
-        return f"{value:,.{digits}f}" + (f" ± {half:,.{digits}f}" if width else "")
 
-    if fill:
-        cells = [
-            cell(100 * one[key], 100 * width.get(key, 0.0), 1) for key in ("gpus_allocated", "gpus_fragmented", "use")
-        ]
-    else:
-        wait, half = one["wait"], width.get("wait", {})
-        cells = [cell(100 * one["use"], 100 * width.get("use", 0.0), 1)]
-        cells += [cell(wait[key], half.get(key, 0.0), 0) for key in ("mean", "p95", "max")]
-        cells.append(cell(one["wait_by_area"], width.get("wait_by_area", 0.0), 0))
-        large = one["by_size"].get("large", {}).get("mean")
-        halves = width.get("by_size", {}).get("large", {})
-        cells.append("-" if large is None else cell(large, halves.get("mean", 0.0), 0))
-        cells.append(cell(one["slowdown"], width.get("slowdown", 0.0), 1))
-        cells.append(cell(one["fairness"], width.get("fairness", 0.0), 2))
-    cells.append(f"{one['decisions_a_second']:,.0f}")
+def columns(told: dict[str, Any]) -> list[Column]:
+    """What is shown of a case."""
+    if told["fill"]:
+        return [*GPUS, USE, FAST]
+    return [USE, *(OWNERS if told["owners"] else WAITS), FAST]
+
+
+def heading(told: dict[str, Any]) -> str:
+    """The first two lines of its table."""
+    names = [("owners" if told["owners"] else "trace"), "policy", *(name for name, *_ in columns(told))]
+    return f"| {' | '.join(names)} |\n|{'---|' * len(names)}"
+
+
+def row(name: str, one: dict[str, Any], shown: list[Column]) -> str:
+    """A policy's line."""
+    cells = []
+    for _, where, times, digits in shown:
+        value, half = _at(one, where), _at(one["interval"] or {}, where)
+        told = "-" if value is None else f"{times * value:,.{digits}f}"
+        cells.append(told if value is None or half is None else f"{told} ± {times * half:,.{digits}f}")
     return f"| {name} | `{one['policy']}` | {' | '.join(cells)} |"
 
 
-WAITS = "| trace | policy | use % | wait mean | p95 | max | by area | large | slowdown | fair | decisions/s |"
-GPUS = "| trace | policy | GPUs % | fragmented % | use % | decisions/s |"
+def _at(found: Any, where: tuple[str, ...]) -> float | None:
+    for name in where:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, int | float) else None
 
 
 def published(folder: Path) -> dict[tuple[str, str], float]:
     """Percent of the GPUs allocated at 130 % arrived, by workload and policy: the mean of ten seeds."""
     found: dict[tuple[str, str], list[float]] = {}
     with open(folder / "analysis_allo_discrete.csv", newline="") as file:
-        for row in csv.DictReader(file):
-            if name := PUBLISHED.get(row["sc_policy"]):
-                found.setdefault((row["workload"].removeprefix("openb_pod_list_"), name), []).append(float(row["130"]))
+        for one in csv.DictReader(file):
+            if name := PUBLISHED.get(one["sc_policy"]):
+                found.setdefault((one["workload"].removeprefix("openb_pod_list_"), name), []).append(float(one["130"]))
     return {key: sum(values) / len(values) for key, values in found.items()}
 
 
@@ -93,8 +129,8 @@ def openb(folder: Path, workloads: list[str], policies: str, seeds: int) -> None
     """Print the table of the workloads of openb in Markdown."""
     others, nodes = published(folder), "openb_node_list_gpu_node.csv"
     ours = policies.split(",")
-    columns = ["workload", *(f"`{name}`" for name in ours), *PUBLISHED.values(), "fragmented %", "decisions/s"]
-    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    names = ["workload", *(f"`{name}`" for name in ours), *PUBLISHED.values(), "fragmented %", "decisions/s"]
+    print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
     for name in workloads:
         told = simulate(
             folder, Case(name, f"openb_pod_list_{name}.csv", ("--cluster", nodes, "--fill", "1.3")), policies, seeds
@@ -112,31 +148,36 @@ def openb(folder: Path, workloads: list[str], policies: str, seeds: int) -> None
 def main() -> None:
     """Print the tables in Markdown."""
     parser = argparse.ArgumentParser(prog="lab", description=__doc__)
-    parser.add_argument("--traces", type=Path, default=os.environ.get("GRID_TRACES"))
-    parser.add_argument("--openb", type=Path)
+    parser.add_argument("--traces", type=Path, default=os.environ.get("GRID_TRACES"), help="the folder with them")
+    parser.add_argument("--only", default="", metavar="LIST", help="names of traces, or parts of them; without: all")
+    parser.add_argument("--policies", metavar="LIST", help="without: all, with --openb grid")
+    parser.add_argument("--openb", type=Path, help="the folder of FGD's workloads")
     parser.add_argument("--workloads", type=lambda text: text.split(","), default=OPENB)
-    parser.add_argument("--policies", default="grid")
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=10, help="of each workload of --openb")
     args = parser.parse_args()
     if args.openb is not None:
-        openb(args.openb, args.workloads, args.policies, args.seeds)
-        return
-    folder = args.traces
-    if folder is None or not Path(folder).is_dir():
+        openb(args.openb, args.workloads, args.policies or "grid", args.seeds)
+    elif args.traces is None or not Path(args.traces).is_dir():
         print("lab: the traces are not here: name their folder with --traces or $GRID_TRACES")
-        return
-    shown = ""
+    else:
+        tables(Path(args.traces), args.only, args.policies or POLICIES)
+
+
+def tables(folder: Path, only: str, policies: str) -> None:
+    """Print the tables of the traces in this folder."""
+    wanted, shown = [part.strip().lower() for part in only.split(",")], ""
     for case in CASES:
-        if not (Path(folder) / case.file).exists():
+        if not any(part in case.name.lower() for part in wanted):
+            continue
+        if not (folder / case.file).exists():
             print(f"lab: {case.file} is not in {folder}", file=sys.stderr)
             continue
-        told = simulate(Path(folder), case)
-        header = GPUS if told["fill"] else WAITS
-        if header != shown:
-            print(f"\n{header}\n|{'---|' * (header.count('|') - 1)}")
-            shown = header
+        told = simulate(folder, case, policies)
+        if heading(told) != shown:
+            shown = heading(told)
+            print(f"\n{shown}")
         for one in told["policies"]:
-            print(row(case.name, one, bool(told["fill"])), flush=True)
+            print(row(case.name, one, columns(told)), flush=True)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def lab_options(command: F) -> F:
                 "--owner-policy", type=click.Choice(["continue", "suspend", "recall"]), help="Of all owners (suspend)."
             ),
             click.option("--plot", type=path, metavar="FILE.svg", help="Draw use, queue and owners' use over time."),
-            click.option("--timing", is_flag=True, help="Also decisions a second, which differ from run to run."),
+            click.option("--timing", is_flag=True, help="Also decisions a second of CPU time, which differ."),
         ]
     ):  # fmt: skip
         command = option(command)
@@ -84,6 +84,8 @@ def simulate_trace(
             f"{path} has no jobs: it is {trace.format}", hint="give jobs with --trace, machines with --cluster"
         )
     setup = _setup(invocation, trace, path, nodes, lab)
+    if lab["plot"] is not None:
+        _check_plot(lab["plot"])
     for line in trace.words():
         invocation.say(line)
     results, every = [], list[Run]()
@@ -93,10 +95,19 @@ def simulate_trace(
         every.append(found[0])
         results.append(runs.result(found))
         seconds = sum(one.seconds for one in found)
-        invocation.say(f"{policy}: {seconds:.1f} s, {results[-1].decisions_a_second:.0f} decisions a second")
+        rate = results[-1].decisions_a_second
+        invocation.say(f"{policy}: {seconds:.1f} s of CPU time, {rate:.0f} decisions a second")
     if lab["plot"] is not None:
         _draw(lab["plot"], path.name, setup, every)
     _tell(invocation, trace, setup, results, lab["timing"])
+
+
+def _check_plot(to: Path) -> None:
+    """Refuse a place where nothing can be written before the runs, not after them. Raises BadValue."""
+    there = to if to.exists() else to.parent
+    if to.is_dir() or not to.parent.is_dir() or not os.access(there, os.W_OK):
+        why = "it is a directory" if to.is_dir() else f"{there} is not writable, or not there"
+        raise BadValue(f"{to} cannot be written", why=why, hint="give another file with --plot")
 
 
 def _draw(to: Path, name: str, setup: Setup, every: Sequence[Run]) -> None:
@@ -243,9 +254,11 @@ def _skipped(text: str | None, jobs: int) -> int:
     try:
         part = float(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
         count = int(part * jobs) if text.endswith("%") else int(text)
-    except ValueError:
-        raise BadValue(f"--skip {text!r} is no number of jobs", hint="write 1000 or 33%") from None
-    if not 0 <= count < jobs:
+    except (ValueError, OverflowError):
+        count = -1
+    if count < 0:
+        raise BadValue(f"--skip {text!r} is no number of jobs", hint="write 1000 or 33%")
+    if count >= jobs:
         raise BadValue(f"--skip {text} leaves none of {jobs} jobs", hint="skip less")
     return count
 
@@ -264,7 +277,7 @@ def run_one(setup: Setup, policy: str, seed: int) -> Run:
     """Run one seed of a policy, in whatever process this is."""
     from distributed_grid.simulator.lab.run import run
 
-    return run(setup, policy, seed, time.perf_counter)
+    return run(setup, policy, seed, time.process_time)
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one policy and seed. `seconds`: how long it took, by the clock that was given."""
+    """What came of one policy and seed. `seconds`: how long it took, by the clock that was given (CPU time)."""
 
     policy: str
     seed: int

@@ -43,7 +43,7 @@ class _Row(NamedTuple):
 
 def read(lines: Iterable[tuple[int, str]], unit: int = 1) -> Trace:
     """Jobs, and one machine with all processors where the header says how many there are. `unit`: processors that are
-    allocated together and count as one core. Raises BadValue for more processors than a machine can have."""
+    allocated together and count as one core. Raises BadValue for a cluster that is no machine."""
     trace = Trace(format="SWF")
     most, rows, users = 0, list[_Row](), dict[str, str]()
     for at, line in lines:
@@ -58,6 +58,8 @@ def read(lines: Iterable[tuple[int, str]], unit: int = 1) -> Trace:
     if most // unit > MOST_CORES:
         hint = f"give --unit N: so many processors count as one core; {MOST_CORES:,} cores are the most"
         raise BadValue(f"the header says {most:,} processors", hint=hint)
+    if 0 < most < unit:
+        raise BadValue(f"--unit {unit} is more than the {most:,} processors of the header", hint="give a smaller one")
     by_cpu_time, cut = _requested_as_cpu_time(trace, rows), 0
     amounts: dict[int, Resources] = {}
     for row in rows:

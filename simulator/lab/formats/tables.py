@@ -221,6 +221,8 @@ def read_nextflow(lines: Lines, separator: str) -> Trace:
         trace.jobs.append(TraceJob(submitted, duration, amount, max(limit, duration) if limit else 0.0, user, line))
 
     read_rows(trace, lines, separator, take)
+    if trace.jobs and not any(job.requested for job in trace.jobs):
+        trace.assumed.append("there are no requested times: the jobs have no time limit")
     return trace.arranged()
 
 

@@ -116,6 +116,11 @@ def test_the_grid_s_own_event_log_runs_on_its_own_nodes(tmp_path: Path) -> None:
         (("--nodes", "3"), "--cores"),
         (("--skip", "many"), "--skip"),
         (("--skip", "100%"), "leaves none"),
+        (("--skip", "-3"), "no number of jobs"),
+        (("--skip", "inf%"), "no number of jobs"),
+        (("--unit", "9"), "more than the 8 processors"),
+        (("--plot", "/no/such/folder/x.svg"), "cannot be written"),
+        (("--plot", "/"), "it is a directory"),
         (("--nodes", "1", "--cores", "1", "--memory", "lots"), "not a size"),
     ],
 )

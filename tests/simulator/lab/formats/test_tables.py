@@ -120,5 +120,7 @@ def test_a_trace_of_nextflow_has_spans_sizes_and_processes() -> None:
 
 def test_a_raw_trace_of_nextflow_has_milliseconds() -> None:
     text = "task_id\tstatus\tsubmit\trealtime\n1\tCOMPLETED\t1677664800000\t90000\n2\tCOMPLETED\t1677664810000\t1\n"
-    first, second = tables.read_nextflow(numbered(text), "\t").jobs
+    trace = tables.read_nextflow(numbered(text), "\t")
+    first, second = trace.jobs
     assert (first.duration, second.submit) == (90.0, 10.0)
+    assert trace.assumed == ["there are no requested times: the jobs have no time limit"]
