@@ -156,13 +156,21 @@ def _event_log(path: Path) -> Trace:
     from distributed_grid.coordinator.eventlog.format import Cut, Header, files, read
     from distributed_grid.simulator.lab.formats.own import from_events
 
+    cut: list[str] = []
+
     def records() -> Iterator[Any]:
         for file in _logs(path, files):
             for record in read(file):
-                if not isinstance(record, Header | Cut):
+                if isinstance(record, Cut):
+                    cut.append(file.name)
+                elif not isinstance(record, Header):
                     yield record if not hasattr(record, "events") else (record.now, record.events)
 
-    return from_events(records())
+    trace = from_events(records())
+    for name in cut:
+        trace.rows += 1
+        trace.leave_out(0, f"{name} ends in the middle of a record")
+    return trace
 
 
 def _logs(path: Path, files: Callable[[Path], list[Path]]) -> list[Path]:

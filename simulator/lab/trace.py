@@ -121,7 +121,7 @@ def left_out_words(one: LeftOut) -> str:
 def nothing_taken(trace: Trace, what: str) -> BadValue:
     """The error for a trace of which nothing can be used."""
     why = "; ".join(left_out_words(one) for one in trace.left_out.values())
-    return BadValue(f"nothing in {what} can be used", why=why or f"it has no rows of {trace.format}")
+    return BadValue(f"nothing in {what} can be used", why=why or f"it is {trace.format}, without a row")
 
 
 class BadRow(ValueError):

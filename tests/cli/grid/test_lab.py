@@ -109,6 +109,17 @@ def test_the_grid_s_own_event_log_runs_on_its_own_nodes(tmp_path: Path) -> None:
         assert (told["trace"]["format"], told["trace"]["jobs"], told["cluster"]["cores"]) == ("event log", 2, 4)
 
 
+def test_a_log_that_ends_in_the_middle_of_a_record_is_taken_up_to_there(tmp_path: Path) -> None:
+    asyncio.run(logged(tmp_path))
+    whole = (tmp_path / "000001.log").read_bytes()
+    (tmp_path / "000001.log").write_bytes(whole[:-3])
+    done = simulate("--trace", tmp_path, "--policy", "fcfs")
+    assert "000001.log ends in the middle of a record" in done.stderr and "Traceback" not in done.stderr
+    (tmp_path / "000001.log").write_bytes(whole[:200] + b"\xc1" * 50 + whole[250:])
+    damaged = simulate("--trace", tmp_path, "--policy", "fcfs")
+    assert damaged.exit_code != 0 and "cannot be read" in damaged.stderr and "Traceback" not in damaged.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

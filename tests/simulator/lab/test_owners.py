@@ -27,6 +27,16 @@ def test_a_job_goes_on_beside_its_owner_who_shares_his_cores(policy: str) -> Non
     assert world.records[0].ended == 150.0 and owners.pain == pytest.approx(4 * 50, rel=0.05)
 
 
+def test_pain_is_what_the_owner_wanted_beyond_the_cores_that_jobs_left() -> None:
+    jobs = [job(0, 150, 2), job(160, 10, 1)]
+    three = UseSeries("m", ((0.0, 0.0), (100.0, 0.75), (200.0, 0.0), (100_000.0, 0.0)))
+    owners = OwnersOfMachines(MACHINES, [three], OwnerPolicy.CONTINUE, seed=1)
+    world = World(MACHINES, jobs, scheduler("easy", MACHINES, jobs), owners)
+    world.run(World.check)
+    assert world.records[0].ended == 150.0
+    assert owners.pain == pytest.approx((3 + 2 - 4) * 50), "three cores wanted, two held, of four, for 50 s"
+
+
 @pytest.mark.parametrize("policy", ["grid", "easy"])
 def test_a_frozen_job_ends_later_by_what_it_was_frozen(policy: str) -> None:
     world, owners = run(OwnerPolicy.SUSPEND, policy)
