@@ -97,19 +97,19 @@ class Cgroups:
         these. Returns the files to which a single-threaded process writes `0` to enter, if possible without waiting for
         the machine's forks. A controller that fails is not used any more. `guests`: processes of ours inside, which do
         not count against the limit."""
-        doors = []
+        entries = []
         if at_home and self._home is not None:
             try:
                 os.makedirs(_path(self._home, key), exist_ok=True)
-                doors.append(_door(self._home, key))
+                entries.append(_procs_file(self._home, key))
             except OSError as error:
                 self._log(f"{_path(self._home, key)} cannot be made ({error.strerror}): jobs have no group from now on")
                 self._home = None
         for name in self._wanted(amounts):
             if self._make_limit(name, key, amounts, guests):
-                doors.append(_door(self._places[name], key))
+                entries.append(_procs_file(self._places[name], key))
         self._left.difference_update(self._paths(key))
-        return list(dict.fromkeys(doors))
+        return list(dict.fromkeys(entries))
 
     def settle(self, key: str, amounts: Amounts) -> None:
         """The guests have left: make its limit exact."""
@@ -321,7 +321,7 @@ def _path(place: Place, key: str) -> str:
     return f"{place.path}/{key}"
 
 
-def _door(place: Place, key: str) -> str:
+def _procs_file(place: Place, key: str) -> str:
     return f"{_path(place, key)}/{'tasks' if place.version == 1 else 'cgroup.procs'}"
 
 

@@ -59,7 +59,7 @@ def start(
             cwd="/",
             env=env,
             start_new_session=True,
-            preexec_fn=forkserver.hand_on_privileges if walls == USER else forkserver.give_up_privileges,
+            preexec_fn=forkserver.pass_on_privileges if walls == USER else forkserver.give_up_privileges,
         )
     finally:
         os.close(log)

@@ -240,7 +240,7 @@ class Spawners:
             processes=kind.processes,
             nice=kind.nice,
             oom=self._oom,
-            doors=self.groups.make(name, kind.processes),
+            cgroup_procs=self.groups.make(name, kind.processes),
             **whose._asdict(),
         )
         note = self._open_note(name)

@@ -1,5 +1,5 @@
-"""The user of a slot: its user id, its entry in what its jobs see as /etc/passwd and /etc/group, and the groups that
-open the node's GPUs. The machine's own files are never changed. Stdlib only."""
+"""The user of a slot: its user id, its entries in the /etc/passwd and /etc/group that its jobs see, and the groups with
+access to the node's GPUs. The machine's own files are never changed. Stdlib only."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from distributed_grid.agent.walls import syscalls
 FILES = ("/etc/passwd", "/etc/group")
 NSCD = "/var/run/nscd/socket"
 SOURCE = b"/grid-agent.accounts"
-"""The directory in /run that the unit's copies are mounted from; other mounts there are not ours."""
+"""The directory in /run from which the copies of the systemd unit are mounted; other mounts there are not ours."""
 NAMELESS = "job"
 SHELL = "/bin/sh"
 _PLAIN = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
@@ -23,8 +23,8 @@ _MOST = 16 << 20
 
 
 def login_name(submitter: str) -> str:
-    """The user name of the submitter's slots: the one in the grid if it is plain and no system account (root,
-    daemon)."""
+    """The user name in the submitter's slots: the one in the grid, if it is plain and no system account such as root or
+    daemon."""
     if _PLAIN.fullmatch(submitter) is None:
         return NAMELESS
     for line in _lines(FILES[0]):
@@ -39,26 +39,26 @@ def _is_person(uid: bytes) -> bool:
 
 
 def _entries(login: str, uid: int, gid: int, home: str) -> tuple[bytes, bytes]:
-    """The entry of each file, with `%s` for padding. Raises ValueError for a home that no entry can have."""
+    """The entries for passwd and group, with `%s` for padding. Raises ValueError for a home that no entry can have."""
     if ":" in home or "\n" in home:
         raise ValueError(f"the home {home!r} cannot be in {FILES[0]}")
     after = os.fsencode(f":{home}:{SHELL}\n").replace(b"%", b"%%")
     return f"{login}:x:{uid}:{gid}:{login}%s".encode() + after, f"{login}:x:{gid}:%s\n".encode()
 
 
-# --- a mount of its own -----------------------------------------------------------------------------------------------
+# --- mounts of a slot -------------------------------------------------------------------------------------------------
 
 
 def mount_over(login: str, uid: int, gid: int, home: str) -> None:
-    """Enter a new mount namespace, which receives the machine's later mounts, where the account files have an entry of
-    this user before all others. `home` exists. Raises OSError or ValueError."""
+    """Enter a new mount namespace in which the account files begin with an entry of this user. It receives later mounts
+    of the machine. `home` exists. Raises OSError or ValueError."""
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
     mount_entries(login, uid, gid, home)
 
 
 def mount_entries(login: str, uid: int, gid: int, home: str) -> None:
-    """The same in a mount namespace that this process already has."""
+    """The same in the present mount namespace of this process."""
     entries = _entries(login, uid, gid, home)
     texts = [entry % b"" + _read(path) for entry, path in zip(entries, FILES, strict=True)]
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
@@ -82,12 +82,12 @@ def _mount_one(source: str, text: bytes, target: str, flags: int) -> None:
     syscalls.mount("none", target, flags=syscalls.MS_BIND | syscalls.MS_REMOUNT | syscalls.MS_RDONLY | flags)
 
 
-# --- copies that the service has --------------------------------------------------------------------------------------
+# --- copies of the service --------------------------------------------------------------------------------------------
 
 
 class Copies:
-    """The service's own copies. A record is a line of fixed width; its first byte, which makes it a comment, is written
-    last and restored first, so no reader sees a partial record."""
+    """The service's own copies of the account files. A record is a line of fixed width. It begins as a comment: that
+    byte is replaced last, and restored first, so no reader sees a partial record."""
 
     def __init__(self, fds: tuple[int, ...]) -> None:
         self._fds = fds
@@ -100,7 +100,7 @@ class Copies:
 
     @classmethod
     def open(cls) -> "Copies | None":
-        """The copies of this process, if its unit has made some."""
+        """The copies that the unit of this process has mounted; None: it has none."""
         fds: list[int] = []
         try:
             for path in FILES:
@@ -135,8 +135,8 @@ class Copies:
 
 
 def why_no_copy(path: str) -> str:
-    """Why this file is not a unit's copy for this process: a mount from the unit's directory, owned by this process's
-    non-root user. Empty: it is."""
+    """Why this file is no copy that this process may change. Empty: it is one, a mount from the unit's directory, owned
+    by the user of this process, which is not root."""
     try:
         owner = os.stat(path).st_uid
     except OSError as error:
@@ -173,7 +173,7 @@ def is_slot_uid(uid: int) -> bool:
 
 
 def uids_of_slots() -> set[int]:
-    """The real user ids of all processes that are in the range."""
+    """The user ids of slots that some process has as its real one."""
     return {uid for pid in os.listdir("/proc") if pid.isdecimal() and is_slot_uid(uid := uid_of_process(int(pid)))}
 
 

@@ -1,4 +1,4 @@
-"""Which walls this node can build, and why none stronger."""
+"""Which walls this node can build, and why no stronger ones."""
 
 import contextlib
 import os
@@ -13,14 +13,14 @@ from distributed_grid.agent.walls.enclosure import LANDLOCK, NAMESPACE, NONE, US
 
 
 class Available(NamedTuple):
-    """The strongest walls, and by stronger kind why it cannot be built."""
+    """The strongest walls that can be built, and by stronger kind why that cannot."""
 
     walls: str
     why: dict[str, str]
 
 
 def survey(state_dir: Path) -> Available:
-    """What can be built around jobs of an agent with this state directory, which exists."""
+    """The walls that an agent with this state directory (it exists) can build."""
     why: dict[str, str] = {}
     for level, reason in ((USER, _no_user), (NAMESPACE, _no_namespace), (LANDLOCK, _no_landlock)):
         if not (found := reason(state_dir)):
@@ -75,7 +75,7 @@ def _no_landlock(state_dir: Path) -> str:
 
 
 def _tried(build: Callable[[], None]) -> str:
-    """Build it in a child process; why that fails, or empty."""
+    """Build it in a child process. Returns why that fails; empty: it does not."""
     failed, said = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -25,17 +25,17 @@ _PATH_BENEATH = 1
 
 _LEAST_VERSION = 2  # an older one forbids to rename from one directory to another
 _WRITE_FILE, _READ_FILE = 1 << 1, 1 << 2
-_REMOVE_AND_MAKE = 0x1FF0  # all of them
+_REMOVE_AND_MAKE = 0x1FF0  # all rights to remove and make entries
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
 _SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNAL = 1 << 0, 1 << 1
-_SCOPES_FROM = 6  # the version that knows them
+_SCOPES_FROM = 6  # the first version with scopes
 
 
 def why_no_landlock(state_dir: str) -> str:
     """Why jobs that run as our user cannot be kept out of this directory; empty if they can."""
     if _landlock_version() < _LEAST_VERSION:
         return "this kernel has no Landlock (Linux 5.19)"
-    for above in _way(os.path.realpath(state_dir)):
+    for above in _directories_above(os.path.realpath(state_dir)):
         if os.access(above, os.W_OK, effective_ids=True):
             return f"the agent's user can write in {above}, above it"
         if os.path.exists(above) and not os.access(above, os.R_OK, effective_ids=True):
@@ -47,8 +47,9 @@ def landlock_rules(state_dir: str, allowed: Iterable[str], readable: Iterable[st
     """A ruleset descriptor, to be closed: no access to the state directory except these paths, and no signals to
     processes outside. Raises OSError.
 
-    Landlock lists what is allowed: everything beside the path to the state directory, entry by entry. Later entries are
-    not, so it is used only where our user cannot create any on that path (`why_no_landlock`)."""
+    Landlock only lists what is allowed: here, entry by entry, everything beside the path to the state directory.
+    Entries that are made later are not allowed, so it is used only where our user cannot make any
+    (`why_no_landlock`)."""
     version = _landlock_version()
     files = _WRITE_FILE | _READ_FILE | (_TRUNCATE if version >= 3 else 0)
     handled = files | _REMOVE_AND_MAKE | _REFER
@@ -78,8 +79,8 @@ def _allow(made: int, path: str, in_directory: int, of_file: int) -> None:
 
 
 def isolate() -> None:
-    """Prevent this process and its children from signalling others and from connecting to their abstract sockets, such
-    as those of an X server or a session bus. No effect on kernels without that. Raises OSError."""
+    """Keep this process and its children from signalling others and from connecting to their abstract sockets, such as
+    those of an X server or a session bus. No effect on kernels without scopes. Raises OSError."""
     if _landlock_version() < _SCOPES_FROM:
         return
     attributes = struct.pack("=QQQ", 0, 0, _SCOPE_SIGNAL | _SCOPE_ABSTRACT_SOCKETS)
@@ -107,15 +108,15 @@ def _call(number: int, *arguments: object) -> int:
     return answer
 
 
-def _way(path: str) -> list[str]:
-    """The directories above it, from the root down."""
+def _directories_above(path: str) -> list[str]:
+    """The directories above a path, from the root down."""
     above = os.path.dirname(path)
-    return [above] if above == path or above == "/" else [*_way(above), above]
+    return [above] if above == path or above == "/" else [*_directories_above(above), above]
 
 
 def _beside(path: str) -> Iterator[str]:
-    """Everything in the directories above it except the path itself. Links are left out: their targets count."""
-    for above in _way(path):
+    """All entries of the directories above a path, except the path itself. Links are left out: their targets count."""
+    for above in _directories_above(path):
         with os.scandir(above) as entries:
             for entry in entries:
                 if not entry.is_symlink() and not (path + "/").startswith(entry.path + "/"):
@@ -135,12 +136,12 @@ _ST_RELATIME, _MS_RELATIME = 4096, 1 << 21
 
 @dataclass(frozen=True)
 class Slot:
-    """Walls as ordered by the supervisor. `folder` is the directory of the slot's jobs; `state` the agent's own one.
+    """The walls that the supervisor orders. `folder` is the directory of the slot's jobs, `state` that of the agent.
 
     `uid`, `gid`, `groups`: its processes' user; `own`: only this slot uses that uid. `private`: the home of the agent's
     user, session sockets, /tmp and /dev/shm are not the machine's (only behind `namespace`). `login` is the user name
-    where one of these is set. `processes` (0: unlimited), `nice` and `oom` limit each job. `doors` are files of the
-    slot's control groups; a process that writes `0` to one enters."""
+    where one of these is set. `processes` (0: unlimited), `nice` and `oom` limit each job. `cgroup_procs` are the
+    `cgroup.procs` files of the slot's control groups: a process enters by writing `0` there."""
 
     name: str
     walls: str
@@ -155,7 +156,7 @@ class Slot:
     processes: int = 0
     nice: int = 0
     oom: str = ""
-    doors: tuple[str, ...] = ()
+    cgroup_procs: tuple[str, ...] = ()
 
     def message(self) -> dict[str, Any]:
         """The slot as a message."""
@@ -164,7 +165,7 @@ class Slot:
 
 def slot(message: dict[str, Any]) -> Slot:
     """The slot of a message."""
-    return Slot(**{**message, "groups": tuple(message["groups"]), "doors": tuple(message["doors"])})
+    return Slot(**{**message, "groups": tuple(message["groups"]), "cgroup_procs": tuple(message["cgroup_procs"])})
 
 
 def enter(wanted: Slot) -> None:
@@ -175,7 +176,7 @@ def enter(wanted: Slot) -> None:
     if wanted.oom:
         _write("/proc/self/oom_score_adj", wanted.oom)
     if wanted.nice:
-        _stand_back(wanted.nice)
+        _lower_priority(wanted.nice)
     if wanted.walls == USER:
         if wanted.own:
             _limit_processes(wanted.processes)
@@ -186,7 +187,7 @@ def enter(wanted: Slot) -> None:
         drop_capabilities()
     elif wanted.walls == NAMESPACE:
         _unshare()
-        # Not before: what holds when a user namespace is made holds for all processes of that user outside of it.
+        # Not before: a limit that holds when a user namespace is made holds for all processes of that user outside.
         _limit_processes(wanted.processes)
         _mount(wanted)
 
@@ -200,29 +201,29 @@ def settle(wanted: Slot) -> None:
         _limit_namespaces()
         drop_capabilities()
     os.chdir("/")
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core has all that a job knew, on a disk of the owner's
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would put all that a job knew on the owner's disk
     if wanted.own or wanted.walls == NAMESPACE:
         syscalls.forbid_new_privileges()
         isolate()
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
-        with contextlib.suppress(OSError):  # those the C library keeps to itself
+        with contextlib.suppress(OSError):  # signals reserved by the C library
             signal.signal(signum, signal.SIG_IGN)
 
 
 def _limit_processes(most: int) -> None:
-    """The kernel counts processes and threads of this user in this user namespace, including the spawner."""
+    """Limit the processes and threads of this user in this user namespace; the spawner counts, too."""
     if most:
         resource.setrlimit(resource.RLIMIT_NPROC, (most + 1, most + 1))
 
 
 def _limit_namespaces() -> None:
-    """A job's namespaces also count for the agent's user outside: leave some for other slots."""
+    """Limit the namespaces of a job. They count for the agent's user outside, too: leave some for other slots."""
     for kind in _KINDS:
         with contextlib.suppress(OSError):  # a kernel that does not count these
             _write(f"/proc/sys/user/max_{kind}_namespaces", str(_NAMESPACES))
 
 
-def _stand_back(nice: int) -> None:
+def _lower_priority(nice: int) -> None:
     """Lower the priority of the session too: with autogroups the kernel shares time between sessions, and niceness
     counts only within one (sched(7)). A non-root user may do so ten times a second per machine."""
     with contextlib.suppress(OSError):
@@ -278,14 +279,14 @@ def _mount(wanted: Slot) -> None:
     """Hide the agent's state, and with `private` all that belongs to the agent's user."""
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
     if wanted.login:
-        with contextlib.suppress(OSError, ValueError):  # its home is said to be where nothing is then
+        with contextlib.suppress(OSError, ValueError):  # then its entry names a home where nothing is
             accounts.mount_entries(wanted.login, wanted.uid, wanted.gid, wanted.folder)
     recalls = f"{wanted.state}/recalls"
     kept = {path: os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in (wanted.folder, recalls)}
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
     if wanted.private:
         own = {path: _own_tmp(wanted, path) for path in ("/tmp", "/var/tmp")}  # noqa: S108 - these are hidden
-        for path, fd in own.items():  # the slot's folder may be in one of these: from here on it is not seen there
+        for path, fd in own.items():  # the slot's folder may be in one of these: from here on it is hidden there
             syscalls.mount(f"/proc/self/fd/{fd}", path, flags=syscalls.MS_BIND)
             os.close(fd)
         syscalls.mount("tmpfs", "/dev/shm", "tmpfs", flags, "mode=1777")  # noqa: S108
@@ -296,7 +297,7 @@ def _mount(wanted: Slot) -> None:
         os.makedirs(path, mode=0o755, exist_ok=True)
         syscalls.mount(f"/proc/self/fd/{fd}", path, flags=syscalls.MS_BIND)
         os.close(fd)
-    with contextlib.suppress(OSError):  # in a private /tmp it is no mount, and nobody else's
+    with contextlib.suppress(OSError):  # in a private /tmp it is no mount, and belongs to nobody else
         syscalls.mount("none", wanted.state, flags=flags | syscalls.MS_REMOUNT | syscalls.MS_RDONLY)
     found = os.statvfs(recalls).f_flag
     locked = sum(flag for seen, flag in _LOCKED.items() if found & seen) | (_MS_RELATIME if found & _ST_RELATIME else 0)
@@ -311,7 +312,7 @@ def _mount(wanted: Slot) -> None:
 
 
 def _own_tmp(wanted: Slot, path: str) -> int:
-    """The slot's own folder that is to be seen at this path, opened."""
+    """A descriptor of the slot's own directory that replaces this path."""
     own = f"{wanted.folder}/.{os.path.basename(os.path.dirname(path))}tmp"
     with contextlib.suppress(FileExistsError):
         os.mkdir(own, 0o700)
@@ -323,7 +324,7 @@ def _private() -> list[str]:
     found = [f"/run/user/{os.geteuid()}"]
     with contextlib.suppress(KeyError, OSError):
         home = os.path.realpath(pwd.getpwuid(os.geteuid()).pw_dir)
-        if home != "/" and os.stat(home).st_uid == os.geteuid():  # a service account may have / or nothing
+        if home != "/" and os.stat(home).st_uid == os.geteuid():  # a service account may have / or none
             found.append(home)
     return found
 

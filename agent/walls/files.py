@@ -24,9 +24,9 @@ Entry = tuple[str, bytes, int, bytes, int, int]
 Found = tuple[bytes, int, int]
 """Path, size in bytes, mode."""
 
-_LINKS = 40  # the largest number of links in one path, as in the kernel
-_OPEN_DEPTH = 64  # directories that are held open at a time
-_BATCH = 4096  # names of a directory that are taken into memory at a time while it is emptied
+_LINKS = 40  # maximum number of links in one path, as in the kernel
+_OPEN_DEPTH = 64  # maximum number of directories held open at a time
+_BATCH = 4096  # names of a directory read at a time while it is emptied
 _ROUNDS = 16
 _OURS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
@@ -222,7 +222,7 @@ def resolve(root: int, path: bytes) -> bytes:
         try:
             target = os.readlink(b"/".join([*done, part]), dir_fd=root)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # there is nothing, or it may not be seen
+            if error.errno != errno.EINVAL:  # it is missing or inaccessible
                 raise
             done.append(part)
             continue
@@ -340,7 +340,7 @@ def _remove_one(parent: int, name: bytes, top: int, depth: int, timer: Timer) ->
         return error
     first: OSError | None = None
     try:
-        os.rmdir(name, dir_fd=parent)  # the most of them are empty
+        os.rmdir(name, dir_fd=parent)  # most are empty
         return None
     except FileNotFoundError:
         return None
@@ -393,7 +393,7 @@ def _empty(fd: int, top: int, depth: int, timer: Timer) -> OSError | None:
 def _move_up(parent: int, name: bytes, top: int, timer: Timer) -> OSError | None:
     """Move a deep directory to the top of what is removed, to be removed from there."""
     try:
-        os.close(_open_closed(parent, name))  # it has to be writable for a move
+        os.close(_open_closed(parent, name))  # a move needs write access to it
         os.rename(name, b".deep-" + os.urandom(8).hex().encode(), src_dir_fd=parent, dst_dir_fd=top)
     except FileNotFoundError:
         return None

@@ -33,9 +33,9 @@ BLOBS_AT_ONCE = 64
 """Maximum number of descriptors per message; the kernel's is 253."""
 _ENTRIES_AT_ONCE = 4096
 _ENTRIES_BYTES = 512 << 10
-_GRACE = 5.0  # seconds that an answer may take beyond the time limit of what was asked
+_GRACE = 5.0  # time that an answer may take beyond the time limit of its request (s)
 _LARGEST = (1 << 63) - 1
-_ITEMS = 4096  # values in an answer that lists nothing
+_ITEMS = 4096  # maximum number of values in an answer that is no list
 _PR_SET_DUMPABLE = 4
 
 
@@ -180,7 +180,7 @@ def _left(end: float) -> float:
     return left
 
 
-# --- what a stranger says ---------------------------------------------------------------------------------------------
+# --- validating answers -----------------------------------------------------------------------------------------------
 
 
 def _parse(raw: bytes, items: int) -> dict[str, Any]:
@@ -309,7 +309,7 @@ def _answer(raw: bytes, fds: list[int]) -> tuple[dict[str, Any], bytes]:
         why = error.strerror or str(error)
         said = f"{os.fsdecode(where)[:300]}: {why}" if where and isinstance(error, beneath.Refused) else why
         return {"error": [error.errno or errno.EIO, said]}, b""
-    except Exception as error:  # a pattern that cannot be used, or no memory: the caller is to know
+    except Exception as error:  # such as a bad pattern or no memory: the caller is told
         what = getattr(error, "what", type(error).__name__)
         return {"error": [errno.EINVAL, f"{what}: {getattr(error, 'why', '') or error}"[:500]]}, b""
 

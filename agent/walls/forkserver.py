@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.walls import accounts, enclosure, files_socket, syscalls, wire
 from distributed_grid.agent.walls.enclosure import LANDLOCK, Slot
-from distributed_grid.agent.walls.leavings import DISK, MEMORY, Leavings
+from distributed_grid.agent.walls.leftovers import DISK, MEMORY, Leftovers
 from distributed_grid.agent.walls.spawner import Spawner
 
 PRIVILEGES = 1 << syscalls.CAP_SETUID | 1 << syscalls.CAP_SETGID | 1 << syscalls.CAP_CHOWN
-"""The capabilities to change a folder's owner and to become that user."""
+"""The capabilities that changing a folder's owner and becoming that user need."""
 
 
 def privileged() -> bool:
@@ -33,13 +33,13 @@ def privileged() -> bool:
 
 
 def give_up_privileges() -> None:
-    """Drop all capabilities permanently: no other fork server can be started then. Root stays root. Existing threads
-    keep theirs, so this comes before them."""
+    """Drop all capabilities for good: no other fork server can be started then. Root stays root. Threads that exist
+    keep theirs, so call this before there are any."""
     if os.geteuid() != 0:
         enclosure.drop_capabilities()
 
 
-def hand_on_privileges() -> None:
+def pass_on_privileges() -> None:
     """Give programs that this process executes the capabilities of a fork server, if we have them."""
     permitted = syscalls.capabilities()[1] & PRIVILEGES
     if os.geteuid() != 0 and permitted == PRIVILEGES:
@@ -58,7 +58,7 @@ class ForkServer:
     def __init__(self) -> None:
         self.pid = 0
         self.only = os.geteuid() != 0 and privileged()
-        """Whether there can be no other one after it."""
+        """Whether no other server can be started after this one."""
         self._channel: socket.socket | None = None
         self.start()
 
@@ -122,7 +122,7 @@ class ForkServer:
 def _serve(channel: socket.socket) -> NoReturn:
     """Run the fork server until the channel ends."""
     try:
-        gc.freeze()  # else files that our parent had would be closed as garbage, by numbers that are others' by now
+        gc.freeze()  # else garbage of our parent would close descriptors whose numbers are in use again
         _close_others(channel.fileno())
         signal.set_wakeup_fd(-1)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
@@ -135,8 +135,8 @@ def _serve(channel: socket.socket) -> NoReturn:
             syscalls.set_capabilities(permitted, permitted, 0)
         while True:
             message, fds = wire.receive(channel)
-            doors = message["slot"]["doors"] if message["op"] == "make" else ()
-            _fork(lambda message=message, fds=fds: _do(message, fds), fds, doors)  # type: ignore[misc]
+            cgroup_procs = message["slot"]["cgroup_procs"] if message["op"] == "make" else ()
+            _fork(lambda message=message, fds=fds: _do(message, fds), fds, cgroup_procs)  # type: ignore[misc]
             for fd in fds:
                 os.close(fd)
     except (wire.Closed, OSError):
@@ -153,13 +153,13 @@ def _close_others(*kept: int) -> None:
     os.closerange(low, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def _fork(task: Callable[[], None], keep: list[int], doors: Collection[str]) -> int:
+def _fork(task: Callable[[], None], keep: list[int], cgroup_procs: Collection[str]) -> int:
     """Fork a child that runs this task in these control groups, with these descriptors only."""
-    pid, left = _born(doors)
+    pid, left = _fork_into(cgroup_procs)
     if pid == 0:
         try:
-            for door in left:
-                _enter_group(door)
+            for procs_file in left:
+                _enter_group(procs_file)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _close_others(*keep)
             task()
@@ -171,23 +171,23 @@ def _fork(task: Callable[[], None], keep: list[int], doors: Collection[str]) -> 
     return pid
 
 
-def _born(doors: Collection[str]) -> tuple[int, list[str]]:
+def _fork_into(cgroup_procs: Collection[str]) -> tuple[int, list[str]]:
     """Fork, if possible into a group of version 2; returns the files of groups still to be entered."""
-    for door in doors:
-        if os.path.basename(door) == "cgroup.procs":
+    for procs_file in cgroup_procs:
+        if os.path.basename(procs_file) == "cgroup.procs":
             with contextlib.suppress(OSError):
-                group = os.open(os.path.dirname(door), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                group = os.open(os.path.dirname(procs_file), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
-                    return syscalls.fork_into(group), [one for one in doors if one != door]
+                    return syscalls.fork_into(group), [one for one in cgroup_procs if one != procs_file]
                 finally:
                     os.close(group)
-    return os.fork(), [*doors]
+    return os.fork(), [*cgroup_procs]
 
 
-def _enter_group(door: str) -> None:
-    """The supervisor looks whether it is in (agent/cgroups/groups.py)."""
+def _enter_group(procs_file: str) -> None:
+    """Enter a control group. Failures are ignored: the supervisor checks it (agent/cgroups/groups.py)."""
     with contextlib.suppress(OSError):
-        fd = os.open(door, os.O_WRONLY | os.O_CLOEXEC)
+        fd = os.open(procs_file, os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.write(fd, b"0")
         finally:
@@ -215,7 +215,7 @@ def _do(message: wire.Message, fds: list[int]) -> None:
         _check_user(slot.uid, slot.gid, slot.groups)
         _make_folder(slot)
         if slot.own and message["op"] == "make" and os.geteuid() == 0:
-            with contextlib.suppress(OSError, ValueError):  # it has no name then, and the node's facts say why
+            with contextlib.suppress(OSError, ValueError):  # then it has no name, and the node's facts say why
                 accounts.mount_over(slot.login, slot.uid, slot.gid, slot.folder)
         enclosure.enter(slot)
     except OSError as error:
@@ -231,9 +231,9 @@ def _do(message: wire.Message, fds: list[int]) -> None:
         _begin(message["op"], slot, peer, *fds[1:])
     if message["op"] == "make":
         wire.send(peer, {"op": "made", "pid": pid})
-    # Our end lets the child go on: what it says comes after this.
+    # The child waits for our end: its messages come after this one.
     if message["op"] == "files":
-        # Else it went to the supervisor, which would take it for what a killed spawner left.
+        # Else it became a child of the supervisor, which would take it for an orphan of a killed spawner.
         os.close(ready)
         peer.close()
         os.close(begin)
@@ -274,7 +274,7 @@ def _make_folder(slot: Slot) -> None:
 
 def _act(uid: int, gid: int, orders: list[list[Any]]) -> None:
     if uid == os.geteuid():
-        return  # `end` would hit what is not a job's
+        return  # `end` would kill processes that are no job's
     _check_user(uid, gid)
     os.setgroups([])
     os.setresgid(gid, gid, gid)
@@ -293,4 +293,4 @@ def _act(uid: int, gid: int, orders: list[list[Any]]) -> None:
             elif what == "end" and accounts.is_slot_uid(uid):
                 os.kill(-1, signal.SIGKILL)
             elif what == "clear" and accounts.is_slot_uid(uid):
-                Leavings(uid).clear((*MEMORY, *DISK))
+                Leftovers(uid).clear((*MEMORY, *DISK))

@@ -1,6 +1,6 @@
 """The pipes through which jobs read their standard input: FIFOs in the folders of their allocations, filled by the
-agent. They are held open for writing here and by the spawner of each, so that a job never takes the death of one of our
-processes for the end of its input; a pipe that is to end is removed, and then closed by both. Stdlib only."""
+agent. Supervisor and spawner both hold them open for writing, so a job never takes the death of one of our processes
+for the end of its input. To end an input, the FIFO is removed and then closed by both. Stdlib only."""
 
 import contextlib
 import errno
@@ -14,19 +14,19 @@ PIPE = "stdin"
 PIPE_BYTES = 1 << 18
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 _SET_SIZE = 1031  # F_SETPIPE_SZ
-_SOONEST, _LATEST = 0.02, 2.0  # seconds from the end of an input, and of another one, to the next look
+_SOONEST, _LATEST = 0.02, 2.0  # shortest and longest interval between checks for readers of ended inputs (s)
 
 
 def make(path: str, shared: bool) -> tuple[int, int]:
-    """Make a pipe there: its ends for reading, which blocks, and for writing, which does not. `shared`: the job is
-    another user's, who opens it as /dev/stdin. It has its name once somebody reads it: else who opens it for writing
-    would be told that nobody does any more. Raises OSError."""
+    """Make a pipe there. Returns its ends for reading (blocking) and writing (non-blocking). `shared`: the job runs as
+    another user, which opens it as /dev/stdin. It gets its name once it has a reader: else opening it for writing would
+    report that it has none any more. Raises OSError."""
     fresh = f"{path}.new"
     os.mkfifo(fresh, 0o600)
     begin = os.open(fresh, os.O_RDONLY | os.O_NONBLOCK | _FLAGS)
     try:
         if shared:
-            os.fchmod(begin, 0o644)  # nobody gets to it by its path
+            os.fchmod(begin, 0o644)  # nobody else can reach its path
         with contextlib.suppress(OSError):  # the default is smaller, and works as well
             fcntl.fcntl(begin, _SET_SIZE, PIPE_BYTES)
         os.rename(fresh, path)
@@ -39,8 +39,8 @@ def make(path: str, shared: bool) -> tuple[int, int]:
 
 
 class Pipes:
-    """The pipes of all jobs that have one. `close_spawners` tells the spawner of an allocation to let go of its pipe.
-    `due` is when `look` has something to do (seconds since boot)."""
+    """The pipes of all jobs that have one. `close_spawners` has the spawner of an allocation close its end. `due` is
+    when `poll` has something to do (seconds since boot)."""
 
     def __init__(self, allocs: str, close_spawners: Callable[[str], None]) -> None:
         self.due = NEVER
@@ -48,22 +48,22 @@ class Pipes:
         self._close_spawners = close_spawners
         self._held: dict[str, int] = {}
         self._ended: dict[str, int] = {}
-        """Those whose input has ended, opened for neither reading nor writing."""
+        """Pipes whose input has ended, opened for neither reading nor writing."""
         self._pause = _SOONEST
 
     def hold(self, key: str, end: int) -> None:
-        """Keep this end of a pipe open, for the job that was handed to a spawner."""
+        """Keep this end of a pipe open, for a job that was handed to its spawner."""
         self._held[key] = end
 
     def adopt(self, key: str) -> None:
-        """Hold the pipe of an earlier supervisor's job, if there is one and somebody reads it."""
+        """Hold the pipe of an earlier supervisor's job, if there is one and it has a reader."""
         self._held[key] = -1
         with contextlib.suppress(OSError):
             self._held[key] = os.open(self._path(key), os.O_WRONLY | os.O_NONBLOCK | _FLAGS)
 
     def end(self, key: str) -> None:
-        """All of the input is in the pipe: the job sees its end behind it. A repetition has no effect. The spawner of
-        an earlier supervisor's job sees that the pipe has no name any more."""
+        """All of the input is in the pipe: let the job see its end. A repetition has no effect. The spawner of an
+        earlier supervisor's job notices that the pipe has lost its name."""
         if (held := self._held.get(key, -1)) >= 0:
             self._ended[key] = os.open(f"/proc/self/fd/{held}", os.O_PATH | os.O_CLOEXEC)
             self.due, self._pause = 0.0, _SOONEST
@@ -71,15 +71,15 @@ class Pipes:
         self._close_spawners(key)
 
     def poll(self, now: float) -> None:
-        """Wake those who open a pipe by its name, as `cat /dev/stdin` does, after its input has ended: the kernel has
-        them wait until it is opened for writing once more."""
+        """Wake programs that open a pipe by its name after its input has ended, as `cat /dev/stdin` does: in the kernel
+        they wait until it is opened for writing once more."""
         if now < self.due:
             return
         for key, pipe in [*self._ended.items()]:
             try:
                 os.close(os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
             except OSError as error:
-                if error.errno == errno.ENXIO:  # nobody has it for reading, and so nobody will
+                if error.errno == errno.ENXIO:  # it has no reader, and will never have one
                     os.close(self._ended.pop(key))
         self.due = now + self._pause if self._ended else NEVER
         self._pause = min(2 * self._pause, _LATEST)

@@ -15,14 +15,14 @@ from typing import Any, NoReturn
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.walls import enclosure, wire
 from distributed_grid.agent.walls.enclosure import LANDLOCK, NAMESPACE, Slot
-from distributed_grid.agent.walls.leavings import DISK, MEMORY, Leavings
+from distributed_grid.agent.walls.leftovers import DISK, MEMORY, Leftovers
 
 _FOLDERS = "grid-r-"  # how the names of raylets' folders begin (raylet_folder.py)
 _NOTE_LINE = 255
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _SETTLED = 1.0
-"""Seconds without a job after which leftovers on disks are removed, too."""
-_INPUT_EVERY = 0.2  # seconds between two looks of an orphaned spawner whether the input of its job has ended
+"""Time without a job after which leftovers on disks are removed, too (s)."""
+_INPUT_EVERY = 0.2  # interval at which an orphaned spawner checks whether the input of its job has ended (s)
 _PATIENCE = 0.002
 """Seconds for which the start of a job that is expected to be short waits for its end, to be told with it."""
 _LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
@@ -41,7 +41,7 @@ class CannotStart(Exception):
 
 class Spawner:
     """Serves one channel to the supervisor until that ends and no job is left. The file `note` records the main process
-    of its last job and how it ended, for the next supervisor: what was not told yet is not lost with this one."""
+    of its last job and how it ended, for the next supervisor: what was not reported yet is not lost with this one."""
 
     def __init__(self, slot: Slot, channel: socket.socket, note: int) -> None:
         self._slot = slot
@@ -56,10 +56,10 @@ class Spawner:
         self._untold = False
         """Whether its start is still to be told."""
         self._input = -1
-        """The end for writing of its standard input: the death of those who fill it is not the end of what it reads."""
+        """The write end of its standard input: held open, so that the input does not end when its writers die."""
         self._cpu, self._peak = 0.0, 0
         # Where no process but those of this slot's jobs has this user id, or is in these namespaces.
-        self._leavings = Leavings(os.geteuid()) if slot.own or slot.private else None
+        self._leftovers = Leftovers(os.geteuid()) if slot.own or slot.private else None
         self._prepared = "", ""
         """The job in whose directory we are already, and its program."""
         self._untidy, self._tidied = False, 0.0
@@ -84,7 +84,7 @@ class Spawner:
             if waited := self._untold:
                 pause = _PATIENCE
             found = poll.poll(None if pause is None else pause * 1000)
-            if orphaned and not os.fstat(self._input).st_nlink:  # removed: what is in it is all
+            if orphaned and not os.fstat(self._input).st_nlink:  # removed: the input has ended
                 self._end_input()
             if not found and not self._job:
                 self._tidy(DISK)
@@ -107,8 +107,8 @@ class Spawner:
         now = time.monotonic()
         if folders is MEMORY and now >= self._tidied + _SETTLED:
             folders += DISK
-        if self._leavings is not None:
-            self._leavings.clear(folders, spare=_FOLDERS if self._channel is not None else "")
+        if self._leftovers is not None:
+            self._leftovers.clear(folders, spare=_FOLDERS if self._channel is not None else "")
         self._untidy = folders is MEMORY
         if not self._untidy:
             self._tidied = now
@@ -131,14 +131,14 @@ class Spawner:
             elif order["op"] == "end-input" and order["id"] == self._job:
                 self._end_input()
         except OSError:
-            pass  # nobody is left to be killed
+            pass  # no process is left
         finally:
             for fd in fds:
                 os.close(fd)
         return True
 
     def _end_input(self) -> None:
-        """All of its standard input is in the pipe, or nobody is left to read it."""
+        """Close the standard input: all of it is in the pipe, or nobody reads it any more."""
         if self._input >= 0:
             os.close(self._input)
             self._input = -1
@@ -151,8 +151,8 @@ class Spawner:
     # --- a start ------------------------------------------------------------------------------------------------------
 
     def _prepare(self, order: dict[str, Any]) -> None:
-        """Do what a spawn would do before it makes a process: the supervisor's disk makes its intent durable meanwhile.
-        What fails here fails again then, and is reported."""
+        """Do what a spawn does before it makes a process, while the supervisor makes its intent durable. What fails
+        here fails again then, and is reported."""
         with suppress(CannotStart, OSError, ValueError):
             self._prepared = order["id"], self._enter(order)
 
@@ -180,7 +180,7 @@ class Spawner:
         self._begin = pid, before, procs.ticks()
         self._untold = True
         if order.get("short") and self._slot.walls != NAMESPACE:
-            self._note_down(None)
+            self._write_note(None)
         else:
             self._tell_start()
 
@@ -228,7 +228,7 @@ class Spawner:
             return
         status = None
         left = True
-        self._write_down()
+        self._record_exit()
         while left:
             try:
                 pid, found, usage = os.wait4(-1, os.WNOHANG)
@@ -254,12 +254,12 @@ class Spawner:
         self._job = ""
         self._end_input()
         if _limits() != self._begun:
-            # Who has our user id may change them (prlimit), and not back. The next job gets a spawner without.
+            # A job can change them by prlimit, and we cannot change them back: the next job gets another spawner.
             said["spoiled"] = "a process of its own user changed its limits or its place in the schedule"
         self._tell(said)
         self._tidy(MEMORY)
 
-    def _write_down(self) -> None:
+    def _record_exit(self) -> None:
         """Record how the main process ended before its exit is visible: a report may be lost with a supervisor that is
         killed, and the next one reads the note."""
         if not self._main:
@@ -267,9 +267,9 @@ class Spawner:
         with suppress(OSError):
             seen = os.waitid(os.P_PID, self._main, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if seen is not None:  # as wait4 has it
-                self._note_down(seen.si_status << 8 if seen.si_code == os.CLD_EXITED else seen.si_status)
+                self._write_note(seen.si_status << 8 if seen.si_code == os.CLD_EXITED else seen.si_status)
 
-    def _note_down(self, status: int | None) -> None:
+    def _write_note(self, status: int | None) -> None:
         """Note the main process of our last job, with its wait status (None: it has not ended). An earlier job's line
         is replaced."""
         with suppress(OSError):
@@ -295,7 +295,7 @@ def _find(order: dict[str, Any]) -> str:
         if order["make"]:
             with suppress(FileExistsError):
                 os.mkdir(cwd, 0o700)
-        # The directory that we made is no link; where it named one of its own, that is its affair.
+        # The directory that we made is no link; one that the job named itself may be.
         fd = os.open(cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | (os.O_NOFOLLOW if order["make"] else 0))
         try:
             os.fchdir(fd)
@@ -335,7 +335,7 @@ def _fork(order: dict[str, Any], program: str, state: str, out: int, err: int, s
     try:
         pid = os.fork()
         if pid == 0:
-            _become(order, program, rules, begin, (stdin, out, err))
+            _exec(order, program, rules, begin, (stdin, out, err))
         os.close(begin)
         begin = -1
         number = os.read(failed, 8)
@@ -349,7 +349,7 @@ def _fork(order: dict[str, Any], program: str, state: str, out: int, err: int, s
     raise OSError(int(number), os.strerror(int(number)))
 
 
-def _become(order: dict[str, Any], program: str, rules: int, begin: int, streams: tuple[int, int, int]) -> NoReturn:
+def _exec(order: dict[str, Any], program: str, rules: int, begin: int, streams: tuple[int, int, int]) -> NoReturn:
     """Become the job, or report an error number."""
     number = errno.EINVAL
     try:

@@ -33,13 +33,18 @@ def in_a_child(act: Callable[[], None]) -> None:
 
 
 def slot(walls: str = NONE, folder: Path = Path("/nowhere"), **other: object) -> Slot:
-    known: dict[str, object] = {"uid": os.geteuid(), "gid": os.getegid(), "groups": (1, 2), "doors": ("/a", "/b")}
+    known: dict[str, object] = {
+        "uid": os.geteuid(),
+        "gid": os.getegid(),
+        "groups": (1, 2),
+        "cgroup_procs": ("/a", "/b"),
+    }
     return Slot("s1", walls, str(folder), str(folder), **(known | other))  # type: ignore[arg-type]
 
 
 def test_a_slot_is_the_same_on_the_other_side_of_the_wire() -> None:
     sent = slot(USER, own=True, login="ann", processes=7)
-    message = sent.message() | {"groups": [1, 2], "doors": ["/a", "/b"]}  # as JSON has it
+    message = sent.message() | {"groups": [1, 2], "cgroup_procs": ["/a", "/b"]}  # as JSON has it
     assert enclosure.slot(message) == sent
 
 
@@ -75,8 +80,8 @@ def test_who_drops_its_capabilities_has_none_left() -> None:
 
 
 def test_the_way_to_a_directory_is_all_that_is_above_it() -> None:
-    assert enclosure._way("/var/lib/grid") == ["/", "/var", "/var/lib"]
-    assert enclosure._way("/var") == ["/"]
+    assert enclosure._directories_above("/var/lib/grid") == ["/", "/var", "/var/lib"]
+    assert enclosure._directories_above("/var") == ["/"]
 
 
 def test_beside_a_directory_lies_all_but_the_way_to_it_and_links(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a slot's user leaves outside of the directories of its jobs: files in memory and on disk, and System V objects.
+"""Leftovers of a slot's user outside of the directories of its jobs: files in memory and on disk, and System V objects.
 Stdlib only."""
 
 import contextlib
@@ -12,7 +12,7 @@ MEMORY = ("/dev/shm", "/dev/mqueue")  # noqa: S108 - what our user has there is 
 DISK = ("/tmp", "/var/tmp")  # noqa: S108 - the same
 CLEAR_SECONDS = 5.0
 """Timeout for removing one thing; leftovers are removed at the next request."""
-_SURE = 50_000_000  # nanoseconds: a directory that changes again after so many has another time of change, in ticks
+_SURE = 50_000_000  # a directory that changes again after this time (ns) has another time of change for sure
 _TABLES = {"shm": "shmid", "sem": "semid", "msg": "msqid"}  # and what their numbers are called
 _HEAD = 1024  # bytes: more than the first line of such a table
 _IPC_RMID = 0  # IPC_RMID
@@ -20,10 +20,10 @@ _IPC_RMID = 0  # IPC_RMID
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Leavings:
-    """What the user `uid` owns. A directory that has not changed since nothing of that user was found in it is not
-    listed again, and the tables of System V objects are opened once: a look at all of it after a job that left nothing
-    costs a system call each."""
+class Leftovers:
+    """What the user `uid` owns. A directory that has not changed since nothing of that user was in it is not listed
+    again, and the tables of System V objects are opened once: after a job that left nothing, each costs one system
+    call."""
 
     def __init__(self, uid: int) -> None:
         self._uid = uid
