@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-POLICIES = "grid,fcfs,easy,sjf,strict-fifo,best-effort,first-fit,random"
+POLICIES = "grid,grid:share,fcfs,easy,sjf,strict-fifo,best-effort,first-fit,random"
 SEEDS = 3
 REST = ("--skip", "33%")
 """Parameters are chosen on the first third of a trace; what is shown is the rest."""

@@ -10,7 +10,7 @@ import msgspec
 
 from distributed_grid.cli.context import Invocation, printable
 from distributed_grid.protocol.boosts import Boost, title
-from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, State, Suspension, Used, exit_status
+from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Precedence, State, Suspension, Used, exit_status
 from distributed_grid.protocol.nodes import AllocationView
 from distributed_grid.protocol.placement import LEAST_SHARED, level_of, open_to_all
 from distributed_grid.protocol.resources import (
@@ -289,6 +289,20 @@ JOB_HEADER = ("ID", "NAME", "USER", "STATE", "REASON", "PRIO", "NODE", "ASKS", "
 def resources_json(amount: Resources) -> dict[str, Any]:
     """An amount: cores and GPUs as numbers, memory in bytes."""
     return {"cpu": amount.cpu / 1000, "memory": amount.memory, "gpu": amount.gpu / 1000}
+
+
+def precedence_json(one: Precedence | None) -> dict[str, Any] | None:
+    """How a job stands in the order by waiting time, by field; times are seconds."""
+    if one is None:
+        return None
+    return {
+        "waited": one.waited,
+        "limit": one.limit,
+        "limit_by": one.by.value,
+        "ratio": one.waited / one.limit,
+        "precedence": one.value,
+        "overdue_in": one.overdue_in,
+    }
 
 
 def grant_json(grant: Grant | None) -> dict[str, Any] | None:

@@ -181,7 +181,7 @@ def _policy(config: ClusterConfig) -> Policy:
         lost_after=config.coordinator.lost_after,
         gang_ports=parse_ports(config.coordinator.gang_ports),
         preempting=Preempting(**asdict(config.preemption)),
-        sharing=Sharing(half_life=fair.half_life, weights=dict(fair.weights)),
+        sharing=Sharing(half_life=fair.half_life, weights=dict(fair.weights), order=fair.order),
         unused=Unused(window=unused.window, threshold=unused.threshold, release_after=unused.time if ends else 0.0),
         by_ray=config.placement is Placement.RAY,
         rights=_rules(config.rights),

@@ -257,6 +257,50 @@ def parse_priority(text: str) -> Priority:
         raise BadValue(f"unknown priority {text!r}", hint=f"use one of {names}") from None
 
 
+class ServiceOrder(StrEnum):
+    """The order in which the waiting jobs of a class are served (docs/shares.md)."""
+
+    WAITING = "waiting"
+    """By precedence: the longer a job waits against its time limit and its user's share, the sooner."""
+    SHARE = "share"
+    """By the share of the user, then by age."""
+
+
+def parse_order(text: str) -> ServiceOrder:
+    """An order of service by its name. Raises BadValue."""
+    try:
+        return ServiceOrder(text.strip().lower())
+    except ValueError:
+        names = [one.value for one in ServiceOrder]
+        hint = f"{suggestion(text, names)}use one of {', '.join(names)}"
+        raise BadValue(f"unknown order of service {text!r}", hint=hint) from None
+
+
+class LimitBy(StrEnum):
+    """What a job is taken to run for at most, where it is compared with others."""
+
+    LIMIT = "limit"
+    """Its time limit, with its grace."""
+    USER = "user"
+    """The median run time of its user's last jobs."""
+    EVERYONE = "everyone"
+    """The median run time of the last jobs of all users."""
+    DEFAULT = "default"
+    """A default, since nothing has run yet."""
+
+
+class Precedence(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a job stands in the order of service by waiting time (docs/shares.md): how long it has waited, the `limit`
+    that it is compared by (s) and what that is, its `value`, of which the highest is served next, and seconds until it
+    is overdue (0: it is), from when on it comes first."""
+
+    waited: Finite
+    limit: Finite
+    by: LimitBy
+    value: Finite
+    overdue_in: Finite = 0.0
+
+
 class State(StrEnum):
     """Where a job or its allocation stands. STARTING, RUNNING, STOPPING and LOST hold resources."""
 

@@ -2,32 +2,41 @@
 that nobody starves:
 
 - Who is passed on a node had no room there. At the grant of a place on a node nobody waits who comes before (in a
-  higher class; in the same one a user with clearly the smaller share, or the same user's earlier job) and could be
-  placed on it; unless that node is kept for somebody who comes before the passed one as well. (Who wants to be near to
-  a job that was placed in this very pass is looked at in the next one, which follows at once.)
+  higher class; in the same one who is overdue, or clearly before by precedence or share, or earlier in the same lane)
+  and could be placed on it; unless that node is kept for somebody who comes before the passed one as well. (Who wants
+  to be near to a job that was placed in this very pass is looked at in the next one, which follows at once.)
 - Who has a node kept is not kept waiting longer. Whoever is granted something on a node that is kept for one before it
   is over by the moment that was promised, or leaves room for that one when those have ended whom it waits for.
 
-So what waits is delayed only by those before it, and these come to an end: in a class no more than the ageing allows
-can come before who waits, and the first that cannot start has its node, and keeps it. What users hold is added up here
-from the allocations.
+So what waits is delayed only by those before it, and these come to an end: who is overdue is passed by nobody who comes
+later, and the first that cannot start has its node, and keeps it. A third rule looks at that: who is first and overdue
+starts by the time that is due to it. What users hold is added up here from the allocations.
 """
+
+import math
+from collections.abc import Hashable
 
 from distributed_grid.coordinator.core.commands import Command, Event, RecordJob
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle.outcomes import part_of
-from distributed_grid.coordinator.core.model import Allocation, Job, Placement
+from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement
 from distributed_grid.coordinator.core.placement.matching import able, has_room
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.fairness import aged, dominant, weight
+from distributed_grid.coordinator.core.queue.precedence import limit_of, precedence
+from distributed_grid.coordinator.core.queue.queue import Line, Standing
 from distributed_grid.coordinator.core.queue.reservations import STARTING, asked
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import Gang
-from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.jobs import Cause, ServiceOrder, State
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.simulator.engine import Violation
 from distributed_grid.simulator.quotas import nobody_passes_a_quota, nobody_waits_for_nothing
 
+RANKED = 1.1
+"""Seconds between two rankings of all, and a little more."""
+SLACK = 4.0
+"""Seconds for what is on its way: ends that were not told yet, ranks of a second ago, a slow disk."""
 CLEARLY = 0.02
 """Shares that differ by less may be taken for equal: they change by themselves, and are looked at now and then."""
 
@@ -38,12 +47,15 @@ class Watched(Ledger):
     def __init__(self, epoch: int, policy: Policy) -> None:
         super().__init__(epoch, policy=policy)
         self.state = _Watched(epoch, policy=policy)
+        self.overdue = FirstOverdue()
 
     def handle(self, event: Event, now: float) -> list[Command]:
         return self._patiently(super().handle(event, now))
 
     def settle(self, now: float) -> list[Command]:
-        return self._patiently(super().settle(now))
+        commands = self._patiently(super().settle(now))
+        self.overdue.see(self.state)
+        return commands
 
     def _patiently(self, commands: list[Command]) -> list[Command]:
         for command in commands:
@@ -114,29 +126,77 @@ def _nobody_comes_before(state: GridState, job: Job, before: Allocation) -> None
 
 
 def _clearly_before(state: GridState, first: Job, job: Job) -> bool:
+    """Whether one waiting job comes before another, whatever changed since all were ranked."""
     if first.request.priority != job.request.priority:
         return first.request.priority > job.request.priority
-    if first.user == job.user:
+    its, mine = state.queue.line(first.id).standing, state.queue.line(job.id).standing
+    if its is mine:
         return state.turns[first.id] < state.turns[job.id]
-    return _share(state, first) + CLEARLY < _share(state, job)
+    if state.policy.sharing.order is ServiceOrder.SHARE:
+        return _share(state, _first_of(state, its)) + CLEARLY < _share(state, _first_of(state, mine))
+    ahead, behind = _first_of(state, its), _first_of(state, mine)
+    if math.inf in (_limit(state, ahead), _limit(state, behind)):
+        return False
+    due, other = _due(state, first), _due(state, job)
+    if due + RANKED < state.now or other <= state.now:
+        return due + RANKED < other
+    return _precedence(state, ahead, clearly=True) > _precedence(state, behind)
+
+
+def _first_of(state: GridState, standing: Standing) -> Job:
+    lines = [line for line in state.queue.lines.values() if line.standing is standing and not line.excluded]
+    return state.jobs[min(state.queue.head(line) for line in lines)[1]]
+
+
+def _due(state: GridState, job: Job) -> float:
+    """When this job comes before all that are not overdue: only the first of a standing ever does."""
+    line = state.queue.line(job.id)
+    if _first_of(state, line.standing) is not job:
+        return math.inf
+    since = max(job.waits_since, line.standing.served_at)
+    return since + state.policy.sharing.overdue_after * _limit(state, job)
+
+
+def _limit(state: GridState, job: Job) -> float:
+    limit, sharing = job.spec.time_limit, state.policy.sharing
+    if not limit and job.user not in state.queue.run_times.last:
+        return math.inf  # it changes with what others run
+    known = limit + job.spec.grace if limit else state.queue.run_times.median(job.user)
+    assert known is not None
+    return max(sharing.shortest, known)
+
+
+def _precedence(state: GridState, job: Job, clearly: bool = False) -> float:
+    """What decides between two that are not overdue; `clearly`: at least, by what was looked at last."""
+    sharing, limit = state.policy.sharing, _limit(state, job)
+    share, waited = _held(state, job.user), state.now - job.waits_since
+    if clearly:
+        share, waited = share + CLEARLY, waited - RANKED
+    else:
+        share = max(0.0, share - CLEARLY)
+    part = dominant(job.request.resources, _capacity(state)) * max(1, job.request.gang)
+    return precedence(waited, limit, part, share, sharing)
 
 
 def _share(state: GridState, job: Job) -> float:
-    """What decides between the users of a class: the dominant share of what they hold and held, by their weight, less
-    the age of what waits of theirs."""
-    user, sharing, now = job.user, state.policy.sharing, state.now
-    held, capacity = Resources(), Resources()
+    """What decides between the users of a class where shares do: the share, less the age of what waits of theirs."""
+    sharing = state.policy.sharing
+    return _held(state, job.user) - aged(state.now - job.submitted, sharing)
+
+
+def _capacity(state: GridState) -> Resources:
+    return sum((node.facts.lendable for node in state.nodes.values()), Resources())
+
+
+def _held(state: GridState, user: str) -> float:
+    """The dominant share of what a user holds and held, by their weight."""
+    sharing, held = state.policy.sharing, Resources()
     for one in state.holders():
         if state.jobs[one.job].user == user:
             held += one.grant.resources
-    for node in state.nodes.values():
-        capacity += node.facts.lendable
     account = state.shares.accounts.get(user)
-    past = state.shares.past(account, now, sharing) if account is not None else 0.0
-    standing = state.queue.line(job.id).standing
-    heads = [state.queue.head(line) for line in state.queue.lines.values() if line.standing is standing]
-    waits_since = state.jobs[min(heads)[1]].submitted
-    return (dominant(held, capacity) + past) / weight(user, sharing) - aged(now - waits_since, sharing)
+    past = state.shares.past(account, state.now, sharing) if account is not None else 0.0
+    return (dominant(held, _capacity(state)) + past) / weight(user, sharing)
 
 
 def _nobody_is_delayed(state: GridState, job: Job, placement: Placement) -> None:
@@ -158,3 +218,92 @@ def _nobody_is_delayed(state: GridState, job: Job, placement: Placement) -> None
         room.take(placement.grant)
         if not room.fits(wants.resources, wants.constraints):
             raise Violation(job.id, f"it is granted {one.node}, which is kept for {one.job}, and keeps that waiting")
+
+
+# --- who is overdue ---------------------------------------------------------------------------------------------------
+
+
+class FirstOverdue:
+    """Watches the job that is first in the order of service and overdue, after each pass. It has to start when all is
+    over that runs on the nodes which could run it, by the time limits alone: from that follows how long anybody waits
+    at the most (docs/shares.md). Where something happens that this does not cover (a node or its offer changes, a job
+    is frozen, starts late or has no limit), it is watched anew."""
+
+    def __init__(self) -> None:
+        self.watched = ""
+        self.latest = math.inf
+        self._covered: Hashable = None
+        self.seen = 0
+        """How many jobs were watched to their start."""
+
+    def see(self, state: GridState) -> None:
+        """Raises Violation if the watched job should have started."""
+        first = None if state.halted else _first(state)
+        nodes = [] if first is None else [node for node in state.nodes.values() if able(node, first.request)]
+        covered = None if first is None else (first.id, *map(_as_lent, nodes))
+        if covered is None or covered != self._covered or not all(_calm(state, node) for node in nodes):
+            self.seen += self.watched != "" and self.watched not in state.queue.turns
+            self.watched, self._covered, self.latest = "", covered, math.inf
+        if first is None or not nodes:
+            return
+        if not self.watched:
+            self.latest = max(_over(state, node) for node in nodes)
+            self.watched = first.id if self.latest < math.inf else ""
+        elif state.now > self.latest + SLACK:
+            late = state.now - self.latest
+            raise Violation(first.id, f"it is overdue and the first, and should have started {late:.1f} s ago")
+
+
+def _first(state: GridState) -> Job | None:
+    """The job that comes before all others, if it is overdue and the bound holds for it."""
+    sharing = state.policy.sharing
+    lines = [line for line in state.queue.lines.values() if not line.excluded]
+    if sharing.order is ServiceOrder.SHARE or not lines:
+        return None
+    highest = max(line.request.priority for line in lines)
+    dues: list[tuple[float, int, Line]] = []
+    heads: dict[object, tuple[int, str]] = {}
+    for line in lines:
+        head = state.queue.head(line)
+        heads[line.standing] = min(head, heads.get(line.standing, head))
+    for line in lines:
+        turn, name = state.queue.head(line)
+        if line.request.priority is not highest or heads[line.standing][0] != turn:
+            continue
+        if not line.lasts:
+            return None  # its place changes with what others run
+        limit = limit_of(line.lasts, line.standing.user, state.queue.run_times, sharing)
+        since = max(state.jobs[name].waits_since, line.standing.served_at)
+        dues.append((since + sharing.overdue_after * limit, turn, line))
+    due, _, line = min(dues, key=lambda one: one[:2])
+    asked = line.request.constraints
+    near = asked is not None and (asked.near or asked.apart)
+    reserves = state.quotas.allowed(line.standing.user, line.operator).reserves
+    if due > state.now or line.request.gang or line.request.ray or near or not reserves:
+        return None
+    return state.jobs[state.queue.head(line)[1]]
+
+
+def _as_lent(node: Node) -> Hashable:
+    offer = node.offer
+    lent = None if offer is None else (offer.cores, offer.memory, offer.gpus)
+    return node.facts.name, node.usable, lent, tuple(sorted(node.closed)), len(node.not_holding)
+
+
+def _calm(state: GridState, node: Node) -> bool:
+    """Whether the end of all that is on a node is known, and nothing there starts or ends late."""
+    return node.usable and all(_ends(state, one) < math.inf for one in node.allocations.values())
+
+
+def _over(state: GridState, node: Node) -> float:
+    return max((_ends(state, one) for one in node.allocations.values()), default=state.now)
+
+
+def _ends(state: GridState, one: Allocation) -> float:
+    job = state.jobs[one.job]
+    began = one.started or one.granted + STARTING
+    late = began > one.granted + STARTING or (not one.started and state.now > began)
+    ending = one.stop is not None or one.state is State.LOST or job.active.frozen
+    if late or ending or not job.spec.time_limit or job.request.gang or job.active.attempt.suspended_for:
+        return math.inf
+    return began + job.spec.time_limit + job.spec.grace

@@ -8,7 +8,8 @@ from collections.abc import Collection
 import msgspec
 from msgspec.structs import replace
 
-from distributed_grid.protocol.jobs import After, Priority, Request, RetryOn
+from distributed_grid.coordinator.core.policy import Sharing
+from distributed_grid.protocol.jobs import After, Priority, Request, RetryOn, ServiceOrder
 from distributed_grid.protocol.messages.rights import GroupRights, Rights, Rules, Whose
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, Strategy, Trust, Walls, parse_label
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
@@ -38,6 +39,8 @@ PUSHING = 500
 """Urgent gangs and who is to give way to them are numbered from here on."""
 SHORT = 600
 """Arrays of many short jobs are numbered from here on."""
+STREAM = 700
+"""Streams of jobs of which some are overdue are numbered from here on."""
 ENDLESS = 1e6
 """Seconds that a job runs which is only ended by somebody."""
 KINDS: dict[str, str] = {
@@ -149,6 +152,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[FaultPlan, ...]
     rights: Rules = Rules()
     grants: tuple[GrantPlan, ...] = ()
+    sharing: Sharing = Sharing()
 
 
 def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
@@ -168,6 +172,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     jobs += _crowd(random.Random(f"users of {seed}"), shape, moments)
     jobs += _pushing(random.Random(f"urgent gangs of {seed}"), shape, busy, moments)
     jobs += _short(random.Random(f"short jobs of {seed}"), shape, moments)
+    jobs += _stream(random.Random(f"stream of {seed}"), shape, moments)
     jobs = _behind(random.Random(f"jobs and walls of {seed}"), jobs)
     rules, grants = _rights(random.Random(f"rights of {seed}"), shape)
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
@@ -185,6 +190,18 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
         faults=tuple(one for one in faults if f"fault{one.number}" not in without and one.kind not in without),
         rights=rules if "rights" not in without else Rules(),
         grants=grants if "rights" not in without else (),
+        sharing=_sharing(random.Random(f"order of service in {seed}")),
+    )
+
+
+def _sharing(chance: random.Random) -> Sharing:
+    """By share in some worlds; else by waiting time, which in most counts as fast as short worlds need."""
+    return Sharing(
+        order=ServiceOrder.SHARE if chance.random() < 0.2 else ServiceOrder.WAITING,
+        head_start=chance.choice((3600.0, 60.0, 2.0, 2.0)),
+        shortest=chance.choice((60.0, 1.0, 1.0, 0.2)),
+        usual=chance.choice((3600.0, 5.0)),
+        overdue_after=chance.choice((10.0, 3.0, 3.0, 1.0)),
     )
 
 
@@ -434,6 +451,34 @@ def _short(chance: random.Random, shape: Shape, moments: list[float]) -> list[Jo
             )
         )
     return arrays
+
+
+def _stream(chance: random.Random, shape: Shape, moments: list[float]) -> list[JobPlan]:
+    """In some worlds users ask more of the large nodes than these can take, for a while, and with short time limits:
+    large jobs among many small ones, so that some are overdue."""
+    if not shape.jobs or chance.random() >= 0.08:
+        return []
+    stream = []
+    for number in range(60):
+        one = _job(chance, STREAM + number, shape, moments)
+        wanted = Resources(300, chance.choice((2, 2, 2, 3, 7)) * GIB)
+        limit = chance.choice((1.0, 2.0, 4.0))
+        stream.append(
+            replace(
+                one,
+                at=moments[0] + chance.uniform(0.0, 25.0),
+                request=Request(wanted, chance.choice((Priority.MEDIUM, Priority.MEDIUM, Priority.HIGH))),
+                seconds=limit * chance.choice((0.3, 0.9, 0.9)),
+                codes=(0,),
+                daemon=False,
+                dying=0.0,
+                grace=0.5,
+                time_limit=limit,
+                cancel_at=-1.0,
+                user=chance.choice(("ann", "ben", "eve")),
+            )
+        )
+    return stream
 
 
 def _fault(chance: random.Random, number: int, shape: Shape, busy: int, moments: list[float]) -> FaultPlan:

@@ -43,7 +43,7 @@ class World:
         self.peace = False
         self._next_check = 0.0
         self._chance = random.Random(plan.chance)
-        self._policy = Policy(lost_after=plan.lost_after, owner_rule=True, rights=plan.rights)
+        self._policy = Policy(lost_after=plan.lost_after, owner_rule=True, rights=plan.rights, sharing=plan.sharing)
         self._disk = self.judge.disk = Disk()
         self._lives = 0
         self.weather.sluggish = plan.sluggish / 2

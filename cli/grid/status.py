@@ -407,7 +407,7 @@ def shares() -> None:
     """Show each user's share of the grid, and who is served next."""
     invocation = current()
     answer: Shares = invocation.ask(lambda n: GetShares(id=n))
-    header = ("NEXT", "USER", "SHARE", "HELD", "PAST", "WEIGHT", "HOLDS", "RUNNING", "WAITING")
+    header = ("NEXT", "USER", "SHARE", "HELD", "PAST", "WEIGHT", "HOLDS", "RUNNING", "WAITING", "WAITED", "PRECEDENCE")
     text = "nobody holds or waits for anything\n"
     if rows := [_share_row(one) for one in answer.users]:
         text = formatting.table(invocation, header, rows) + "\n"
@@ -420,7 +420,10 @@ def shares() -> None:
 def _share_row(one: UserShare) -> tuple[str, ...]:
     waiting = ", ".join(f"{count} {word}" for word, count in one.waiting.items())
     numbers = (f"{one.share:.3f}", f"{one.held:.1%}", f"{one.past:.1%}", f"{one.weight:g}")
-    return str(one.position or "-"), one.user, *numbers, str(one.holds) or "-", str(one.running), waiting or "-"
+    first = ("-", "-")
+    if one.precedence is not None:
+        first = format_duration(round(one.precedence.waited)), f"{one.precedence.value:.3g}"
+    return str(one.position or "-"), one.user, *numbers, str(one.holds) or "-", str(one.running), waiting or "-", *first
 
 
 def _shares_json(answer: Shares) -> dict[str, Any]:
@@ -435,6 +438,7 @@ def _shares_json(answer: Shares) -> dict[str, Any]:
             "holds": formatting.resources_json(one.holds),
             "running": one.running,
             "waiting": one.waiting,
+            "precedence": formatting.precedence_json(one.precedence),
         }
         for one in answer.users
     ]

@@ -18,7 +18,7 @@ from distributed_grid.cli.lazy import Command, LazyGroup
 from distributed_grid.cli.options import limits_words
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import GroupView
-from distributed_grid.protocol.jobs import JobView, Request, State, exit_status
+from distributed_grid.protocol.jobs import JobView, LimitBy, Precedence, Request, State, exit_status
 from distributed_grid.protocol.messages import AskWhy, Cancel, Done, Jobs, ListJobs, NodeVerdict, ShowJobs, Why
 from distributed_grid.protocol.messages.operator import Place, Preemption
 from distributed_grid.protocol.nodes import AllocationView
@@ -76,7 +76,25 @@ def _head(why: Why, request: Request | None) -> list[str]:
         lines.append(f"{first}{word} {formatting.grant_words(why.grant)} on {why.chosen}")
     if why.ahead:
         lines.append(f"{why.ahead} job{'s' if why.ahead > 1 else ''} before it in the queue")
+    if why.precedence is not None:
+        lines.append(_precedence(why.precedence))
     return lines
+
+
+_BY = {
+    LimitBy.LIMIT: "its time limit and grace",
+    LimitBy.USER: "the median run time of its user's last jobs, as it has no time limit",
+    LimitBy.EVERYONE: "the median run time of everyone's last jobs, as it has no time limit",
+    LimitBy.DEFAULT: "the default, as it has no time limit",
+}
+
+
+def _precedence(one: Precedence) -> str:
+    """How it stands in the order by waiting time (docs/shares.md)."""
+    counted = f"waited {format_duration(round(one.waited))}, {one.waited / one.limit:.2f} times"
+    limit = f"{format_duration(round(one.limit))} ({_BY[one.by]})"
+    due = f"overdue in {format_duration(round(one.overdue_in))}" if one.overdue_in else "overdue: it comes first"
+    return f"{counted} {limit}; precedence {one.value:.3g}; {due}"
 
 
 def _table(invocation: Invocation, why: Why) -> str:
@@ -145,6 +163,7 @@ def _json(why: Why) -> dict[str, Any]:
             }
             for one in why.holders
         ],
+        "precedence": formatting.precedence_json(why.precedence),
         "preempts": _preempts_json(why.preempts) if why.preempts is not None else None,
         "snapshot": {"epoch": why.epoch, "number": why.snapshot},
     }

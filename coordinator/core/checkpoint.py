@@ -22,7 +22,7 @@ from distributed_grid.coordinator.core.preemption.earmarks import preemptors_of
 from distributed_grid.coordinator.core.queue import dependencies
 from distributed_grid.coordinator.core.queue.chains import Chains
 from distributed_grid.coordinator.core.queue.fairness import Account, Shares
-from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservations, key_of
+from distributed_grid.coordinator.core.queue.queue import Members, Queue, Rank, Reservations, key_of
 from distributed_grid.coordinator.core.queue.quotas import Quotas, Spent
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Priority, Reason, Request
@@ -47,8 +47,11 @@ class QueueAt(msgspec.Struct, frozen=True):
     lines: list[LineAt]
     lowest: Resources
     departed: int
-    ranks: list[tuple[int, str, float]]
-    """The rank of each standing, as last computed."""
+    ranks: list[tuple[int, str, int, Rank, float]]
+    """Class, user and lane of each standing, its rank as last computed, and when it was served last because a job was
+    overdue."""
+    unranked: list[tuple[int, str, int]] = []
+    run_times: list[tuple[str, list[float]]] = []
 
 
 class SharesAt(msgspec.Struct, frozen=True):
@@ -163,7 +166,12 @@ def take(ledger: Ledger) -> Checkpoint:
             [LineAt(jobs_of[id(line)], line.blocked, line.reason, line.excluded) for line in queue.lines.values()],
             queue.lowest,
             queue.departed,
-            sorted((int(one.priority), one.user, one.rank) for one in queue.standings.values()),
+            [
+                (int(one.priority), one.user, one.lane, Rank(one.rank, one.head, one.overdue, one.due), one.served_at)
+                for _, one in sorted(queue.standings.items())
+            ],
+            [(int(one.priority), one.user, one.lane) for one in queue.unranked if one.count],
+            [(user, [*last]) for user, last in queue.run_times.last.items()],
         ),
         shares=SharesAt(
             state.shares.accounts,
@@ -302,6 +310,8 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
             state.index.affinity.want(job)
     state.index.mix = RequestMix(at.mix)
     _share(state.shares, at)
+    if state.policy.sharing != at.policy.sharing:
+        state.shares.ranked = -math.inf
     _count(state, at.quotas, state.policy.rights == at.policy.rights)
     state.reservations = at.kept
     for name, node in at.nodes.items():
@@ -337,8 +347,17 @@ def _requeue(queue: Queue, at: Checkpoint) -> None:
         line.blocked, line.reason = kept.blocked, kept.reason
         if kept.excluded:
             queue.exclude(line)
-    for priority, user, rank in at.queue.ranks:
-        queue.rank(queue.standings[(Priority(priority), user)], rank)
+    for priority, user, lane, rank, served_at in at.queue.ranks:
+        standing = queue.standings.get((Priority(priority), user, lane))
+        if standing is not None:  # else another policy has other lanes
+            standing.served_at = served_at
+            queue.rank(standing, rank)
+    for priority, user, lane in at.queue.unranked:
+        if (standing := queue.standings.get((Priority(priority), user, lane))) is not None:
+            queue.unranked[standing] = None
+    for user, last in at.queue.run_times:
+        for seconds in last:
+            queue.run_times.add(user, seconds)
     queue.lowest, queue.departed = at.queue.lowest, at.queue.departed
 
 

@@ -135,7 +135,7 @@ class GridData:
         self.groups: dict[str, Members] = {}
         """Groups that have not ended."""
         self.held = Waiters()
-        self.queue = Queue()
+        self.queue = Queue(policy.sharing)
         self.shares = Shares()
         self.quotas = Quotas(policy.rights)
         self.reservations = Reservations()

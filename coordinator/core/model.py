@@ -320,11 +320,18 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     """It was submitted by an operator, for whom the default rights do not hold."""
     amended: bool = False
     """Its spec or request is no longer as submitted."""
+    released: Finite = 0.0
+    """When it was released to the queue first, if it was held back before; else 0."""
 
     @property
     def state(self) -> State:
         """WAITING, ENDED, or the state of its allocation."""
         return self.phase.state
+
+    @property
+    def waits_since(self) -> float:
+        """Since when it waits for capacity: its submission, or its release."""
+        return max(self.submitted, self.released)
 
     @property
     def active(self) -> Active:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.jobs import Request, ServiceOrder
 from distributed_grid.protocol.messages.rights import Rules
 from distributed_grid.protocol.placement import Strategy
 
@@ -56,14 +56,23 @@ class Preempting(msgspec.Struct, frozen=True, kw_only=True):
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     """Fair share (docs/shares.md); times are seconds. Past use counts half as much after each `half_life`; an attempt
-    is charged `charged_least` at least. `weights`: of users, 1 by default. While a user's first job waits, the share is
-    lowered by up to `aged_most`, which is reached after `aged_after`."""
+    is charged `charged_least` at least. `weights`: of users, 1 by default.
+
+    Jobs are served in this `order`. By share: while a user's first job waits, the share is lowered by up to
+    `aged_most`, which is reached after `aged_after`. By waiting time: every job counts as having waited `head_start`
+    longer, a time limit counts as `shortest` at least, and where nothing is known of it as `usual`; a job that has
+    waited `overdue_after` times its limit comes first."""
 
     half_life: float = 86_400.0
     charged_least: float = 10.0
     weights: dict[str, float] = {}
     aged_most: float = 0.1
     aged_after: float = 3_600.0
+    order: ServiceOrder = ServiceOrder.WAITING
+    head_start: float = 3_600.0
+    shortest: float = 60.0
+    usual: float = 3_600.0
+    overdue_after: float = 10.0
 
 
 class Unused(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,10 +15,22 @@ from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
 from distributed_grid.coordinator.core.model import Allocation, Node, time_limit
 from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.coordinator.core.queue.fairness import Account, dominant, weight
+from distributed_grid.coordinator.core.queue.queue import Standing
+from distributed_grid.coordinator.core.queue.ranking import precedence_of
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.boosts import Boost, title
 from distributed_grid.protocol.groups import GroupView
-from distributed_grid.protocol.jobs import JobSpec, JobView, Outcome, Priority, Reason, Request, Step, Suspension
+from distributed_grid.protocol.jobs import (
+    JobSpec,
+    JobView,
+    Outcome,
+    Precedence,
+    Priority,
+    Reason,
+    Request,
+    Step,
+    Suspension,
+)
 from distributed_grid.protocol.messages import BoostView, RayNode, Why
 from distributed_grid.protocol.messages.operator import Preemption, Receipt, UserShare, Victim
 from distributed_grid.protocol.messages.roles import Reach
@@ -292,12 +304,14 @@ def shares(state: GridState, now: float) -> tuple[UserShare, ...]:
         user = state.jobs[held.job].user
         running[user] = running.get(user, 0) + 1
     waiting: dict[str, dict[str, int]] = {}
-    first: dict[str, tuple[int, float, int]] = {}
-    for (priority, user), standing in state.queue.standings.items():
-        waiting.setdefault(user, {})[priority.word] = standing.count
+    first: dict[str, tuple[tuple[int, float, int], Standing]] = {}
+    for (priority, user, _), standing in state.queue.standings.items():
+        counts = waiting.setdefault(user, {})
+        counts[priority.word] = counts.get(priority.word, 0) + standing.count
         place = (-priority, *state.queue.place(standing))
-        first[user] = min(first.get(user, place), place)
-    order = sorted(first, key=first.__getitem__)
+        if user not in first or place < first[user][0]:
+            first[user] = place, standing
+    order = sorted(first, key=lambda user: first[user][0])
     others = sorted((state.shares.accounts.keys() | running.keys()) - first.keys())
     found = []
     for number, user in enumerate((*order, *others), 1):
@@ -314,9 +328,15 @@ def shares(state: GridState, now: float) -> tuple[UserShare, ...]:
                 running=running.get(user, 0),
                 waiting={word: waiting[user][word] for word in words},
                 position=number if number <= len(order) else 0,
+                precedence=_precedence(state, first[user][1], now) if user in first else None,
             )
         )
     return tuple(found)
+
+
+def _precedence(state: GridState, standing: Standing, now: float) -> Precedence | None:
+    line = state.queue.first_line(standing)
+    return None if line is None else precedence_of(state, state.jobs[state.queue.head(line)[1]], now)
 
 
 def job(state: GridState, name: str) -> JobView | None:

@@ -31,7 +31,7 @@ from distributed_grid.coordinator.eventlog.replay import (
     play,
 )
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.jobs import ServiceOrder, State, parse_order
 from distributed_grid.protocol.placement import Strategy, parse_strategy
 from distributed_grid.protocol.text import format_duration, parse_duration
 
@@ -76,13 +76,14 @@ class Compared(msgspec.Struct):
 
 WEIGHTS_OF = {"weight.": "weights", "gpu_weight.": "gpu_weights"}
 """Prefixes of the names of weights: of requests without GPUs, and of those with."""
-NOT_PLAIN = (*WEIGHTS_OF.values(), "preempting", "gang_ports", "rights")
+NOT_PLAIN = (*WEIGHTS_OF.values(), "preempting", "gang_ports", "rights", "sharing", "unused")
 """Fields that cannot be set by name: weights are set one by one, and the ports decide nothing."""
 
 
 def settings() -> dict[str, Any]:
     """All settings with their defaults."""
     found = {name: value for name, value in msgspec.structs.asdict(DEFAULT).items() if name not in NOT_PLAIN}
+    found["order"] = DEFAULT.sharing.order
     for prefix, field in WEIGHTS_OF.items():
         found |= {prefix + name: value for name, value in msgspec.structs.asdict(getattr(DEFAULT, field)).items()}
     return found
@@ -110,12 +111,16 @@ def changed(policy: Policy, pairs: Sequence[str]) -> Policy:
             if not total:
                 raise BadValue("all weights are zero", hint="leave one above zero")
             given[field] = Weights(**{name: value / total for name, value in weights.items()})
+    if (order := given.pop("order", None)) is not None:
+        given["sharing"] = msgspec.structs.replace(policy.sharing, order=order)
     return msgspec.structs.replace(policy, **given)
 
 
 def _value(name: str, text: str, default: Any) -> Any:
     if isinstance(default, Strategy):
         return parse_strategy(text)
+    if isinstance(default, ServiceOrder):
+        return parse_order(text)
     if isinstance(default, int):
         if not text.isdigit() or not 0 < int(text) <= 10_000:
             raise BadValue(f"{name} cannot be {text!r}", hint="give a whole number from 1 to 10000")

@@ -14,7 +14,7 @@ from distributed_grid.coordinator.core.model import Job, Phase
 from distributed_grid.protocol.groups import member_id, split_member
 from distributed_grid.protocol.jobs import JobSpec, Request, Step, Used
 from distributed_grid.protocol.messages.operator import Receipt
-from distributed_grid.protocol.resources import Count
+from distributed_grid.protocol.resources import Count, Finite
 
 CHUNKS = (64, 16, 4, 1)
 """Rows per statement. Batches release the interpreter once instead of once per row, so that the writer thread and the
@@ -117,6 +117,7 @@ class Change(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     used: Used | None = None
     unused: str = ""
     walls: str = ""
+    released: Finite = 0.0
     spec: JobSpec | None = None
     request: Request | None = None
 
@@ -142,6 +143,7 @@ def encode_change(job: Job) -> bytes:
         used=job.used,
         unused=job.unused,
         walls=job.walls,
+        released=job.released,
         spec=job.spec if job.amended else None,
         request=job.request if job.amended else None,
     )

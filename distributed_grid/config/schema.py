@@ -39,7 +39,7 @@ from distributed_grid.config.sharing import (
 )
 from distributed_grid.protocol.boosts import JOIN_WITHIN, RayAuth
 from distributed_grid.protocol.bundle import BUNDLE_BYTES
-from distributed_grid.protocol.jobs import NODE_PIDS, PASSED_ON
+from distributed_grid.protocol.jobs import NODE_PIDS, PASSED_ON, ServiceOrder
 from distributed_grid.protocol.placement import Trust
 
 
@@ -192,6 +192,11 @@ class Shipping:
 class FairShare:
     """Who is served next among users of one class of priority (docs/shares.md)."""
 
+    order: ServiceOrder = setting(
+        ServiceOrder.WAITING,
+        choice(ServiceOrder),
+        "by waiting time, against limit and share; or by share, then age",
+    )
     half_life: float = setting(86_400.0, SECONDS, "half-life of past use")
     weights: dict[str, float] = setting({}, WEIGHTS, "weights of users, such as ann: 2; default 1")
 

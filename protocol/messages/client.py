@@ -7,7 +7,7 @@ import msgspec
 from distributed_grid.protocol.groups import Array, GroupView
 from distributed_grid.protocol.history.trends import NodeTrends
 from distributed_grid.protocol.identity import Role
-from distributed_grid.protocol.jobs import Dependency, JobSpec, JobView, Priority, Reason, Request, State
+from distributed_grid.protocol.jobs import Dependency, JobSpec, JobView, Precedence, Priority, Reason, Request, State
 from distributed_grid.protocol.messages.handshake import Message
 from distributed_grid.protocol.messages.operator import Preemption
 from distributed_grid.protocol.messages.trends import GetTrends
@@ -347,7 +347,8 @@ class Why(Message, frozen=True, tag="why"):
     `chosen` is the node it is on or would go to, with `grant`; `ahead` counts jobs before it in the queue; `hint` is
     the smallest single change that would start it now. `holders` hold what it lacks, who ends first foremost.
     `snapshot` numbers the state of the ledger that all of this was said of, since the start that `epoch` counts.
-    `preempts`: who would give way to a request that finds no room."""
+    `preempts`: who would give way to a request that finds no room. `precedence`: of a job in the queue, unless it is
+    served by share."""
 
     id: Number
     reason: Reason
@@ -362,6 +363,7 @@ class Why(Message, frozen=True, tag="why"):
     snapshot: Number = 0
     epoch: Number = 0
     preempts: Preemption | None = None
+    precedence: Precedence | None = None
 
 
 class WantBlobs(Message, frozen=True, tag="want-blobs"):

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from distributed_grid.protocol.jobs import Priority
+from distributed_grid.protocol.jobs import Precedence, Priority
 from distributed_grid.protocol.messages.handshake import Message
 from distributed_grid.protocol.nodes import Layer, Lending
 from distributed_grid.protocol.resources import Code, Count, Finite, Grant, Number, Resources, Word
@@ -175,7 +175,8 @@ class GetShares(Message, frozen=True, tag="get-shares"):
 class UserShare(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A user. `held` is the dominant share of what they hold now, `past` the decayed average of what they held (parts
     of the whole grid), `share` both together by their `weight`: the smallest is served next. `running` counts
-    allocations, `waiting` jobs by the word of their priority. `position` in the order of service; 0: nothing waits."""
+    allocations, `waiting` jobs by the word of their priority. `position` in the order of service; 0: nothing waits.
+    `precedence`: of the job that is served next, unless jobs are served by share."""
 
     user: str
     holds: Resources
@@ -186,6 +187,7 @@ class UserShare(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     running: Count = 0
     waiting: dict[str, Count] = {}
     position: Count = 0
+    precedence: Precedence | None = None
 
 
 class Shares(Message, frozen=True, tag="shares"):

@@ -11,7 +11,7 @@ from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, M
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
-from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request
+from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, ServiceOrder
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Recalled, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, Offer
 from distributed_grid.protocol.placement import Constraints, Strategy, Walls
@@ -23,15 +23,19 @@ EPOCH = 1e9
 """Grid time of the first submission: 0 means never there."""
 FOREVER = 1e10
 GPU_MEMORY = 16 * GIB
+ORDERS = tuple(one.value for one in ServiceOrder)
 SILENT = frozenset({"silence", "offer", "reasons", "shares"})
 """Deadlines that decide nothing here: no node is silent, no offer expires, nobody is told why, nothing is stored."""
 
 
 def policy_of(strategy: str = "", base: Policy = DEFAULT) -> Policy:
-    """The policy of a grid whose nodes are never silent."""
+    """The policy of a grid whose nodes are never silent, with this strategy or order of service."""
     changes = {"suspect_after": FOREVER, "disconnected_after": 2 * FOREVER, "lost_after": FOREVER}
     found = msgspec.structs.replace(base, **changes)
-    if strategy:
+    if strategy in ORDERS:
+        sharing = msgspec.structs.replace(found.sharing, order=ServiceOrder(strategy))
+        found = msgspec.structs.replace(found, sharing=sharing)
+    elif strategy:
         found = found.by_strategy(Strategy(strategy))
     return found
 

@@ -11,7 +11,7 @@ from distributed_grid.protocol.placement import Strategy
 from distributed_grid.protocol.resources import MILLI
 from distributed_grid.protocol.text import counted
 from distributed_grid.simulator.lab.baselines import BASELINES, BY_CHANCE, unknown
-from distributed_grid.simulator.lab.grid import Grid, policy_of
+from distributed_grid.simulator.lab.grid import ORDERS, Grid, policy_of
 from distributed_grid.simulator.lab.metrics import Figures, Fragmentation, Plain, figures, over_seeds
 from distributed_grid.simulator.lab.owners import OwnersOfMachines
 from distributed_grid.simulator.lab.trace import UNKNOWN, Machine, TraceJob, UseSeries, capacity
@@ -19,7 +19,7 @@ from distributed_grid.simulator.lab.world import Point, Scheduler, World
 
 GRID = "grid"
 POLICIES = (GRID, *BASELINES)
-STRATEGIES = tuple(f"{GRID}:{strategy}" for strategy in Strategy)
+STRATEGIES = tuple(f"{GRID}:{word}" for word in (*Strategy, *ORDERS))
 MOMENTS = 50
 """Moments at which fragmentation is measured."""
 

@@ -2,15 +2,16 @@
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageReceived, NodeUp
+from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageReceived, NodeUp, Tick
+from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Attempt, Ended, Placement
-from distributed_grid.coordinator.core.policy import DEFAULT
-from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request
-from distributed_grid.protocol.messages import Inventory
+from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Sharing
+from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, ServiceOrder
+from distributed_grid.protocol.messages import Inventory, Started
 from distributed_grid.protocol.resources import Grant, Resources
 from distributed_grid.simulator.engine import Violation
-from distributed_grid.simulator.grant_order import Watched, _not_given_up_early
-from tests.coordinator.core.scene import facts, job, offer
+from distributed_grid.simulator.grant_order import SLACK, FirstOverdue, Watched, _not_given_up_early
+from tests.coordinator.core.scene import facts, job, join, offer, step
 
 
 def waiting(first: Request, second: Request, users: tuple[str, str] = ("ann", "ann")) -> Watched:
@@ -69,3 +70,55 @@ def test_a_job_is_not_given_up_before_its_node_was_silent_for_long() -> None:
     state.now -= 1.0
     with pytest.raises(Violation, match=f"j3: it is given up, n0 was heard {patience - 1.0:.1f} s ago"):
         _not_given_up_early(state, lost)
+
+
+# --- who is overdue ---------------------------------------------------------------------------------------------------
+
+SHARING = Sharing(head_start=1.0, shortest=1.0, overdue_after=2.0)
+
+
+def grid(sharing: Sharing = SHARING) -> Ledger:
+    """One core is held until 101; one job waits for both, and is overdue from 12 on."""
+    patient = Policy(suspect_after=1e9, disconnected_after=1e9, lost_after=1e9, sharing=sharing)
+    ledger = Ledger(policy=patient)
+    join(ledger, facts("n1", 2), expires_in=1e9)
+    for name, cores, limit in (("held", 1000, 99.0), ("wide", 2000, 5.0)):
+        asked = job(name, Request(Resources(cores)), 2.0, time_limit=limit, grace=0.0)
+        step(ledger, JobsSubmitted(1, (asked,)), 2.0)
+    step(ledger, MessageReceived("n1", Started(allocation="held.1")), 2.0)
+    return ledger
+
+
+def look(ledger: Ledger, watch: FirstOverdue, now: float) -> None:
+    step(ledger, Tick(), now)
+    watch.see(ledger.state)
+
+
+def test_nobody_is_watched_before_it_is_overdue() -> None:
+    ledger, watch = grid(), FirstOverdue()
+    look(ledger, watch, 11.0)
+    assert not watch.watched
+    look(ledger, watch, 12.1)
+    assert (watch.watched, watch.latest) == ("wide", 101.0)
+
+
+def test_who_has_not_started_when_all_should_be_over_is_a_violation() -> None:
+    ledger, watch = grid(), FirstOverdue()
+    for now in (20.0, 101.0, 101.0 + SLACK):
+        look(ledger, watch, now)
+    with pytest.raises(Violation, match="wide: it is overdue and the first, and should have started"):
+        look(ledger, watch, 101.1 + SLACK)
+
+
+def test_where_the_node_lends_something_else_it_is_watched_anew() -> None:
+    ledger, watch = grid(), FirstOverdue()
+    look(ledger, watch, 20.0)
+    ledger.state.nodes["n1"].closed = frozenset({"0"})
+    look(ledger, watch, 200.0)
+    assert (watch.watched, watch.latest) == ("wide", 101.0)
+
+
+def test_by_share_nobody_is_overdue() -> None:
+    ledger, watch = grid(Sharing(order=ServiceOrder.SHARE)), FirstOverdue()
+    look(ledger, watch, 1000.0)
+    assert not watch.watched

@@ -30,18 +30,18 @@ from distributed_grid.coordinator.core.queue import (
     admission,
     dependencies,
     groups,
+    ranking,
     reservations,
     rights,
-    scheduler,
 )
-from distributed_grid.coordinator.core.queue.queue import Members
+from distributed_grid.coordinator.core.queue.queue import Members, Rank
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, Priority
 from distributed_grid.protocol.jobs import State as JobState
 from distributed_grid.protocol.messages import Ack, Exited, Stale
 from distributed_grid.protocol.placement import LabelRule, Sign, Walls
-from distributed_grid.simulator import run
+from distributed_grid.simulator import grant_order, run
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.engine import Violation
@@ -302,11 +302,22 @@ def do_not_wake_who_is_to_end(patch: Patch) -> None:
 
 
 def serve_whoever_came_first_whatever_he_holds(patch: Patch) -> None:
-    patch(scheduler, "_rank_of", lambda state, standing, now, first_left: 0.0)
+    patch(ranking, "_rank_of", lambda state, standing, line, at, shares: Rank(0.0, state.queue.head(line)[1]))
 
 
 def let_anybody_start_where_a_node_is_kept(patch: Patch) -> None:
     patch(reservations, "in_the_way", lambda *of: None)
+
+
+def let_anybody_start_where_a_node_is_kept_for_who_is_overdue(patch: Patch) -> None:
+    """And the judge does not look at who is delayed by a grant: how long the first waits has to show."""
+    let_anybody_start_where_a_node_is_kept(patch)
+    patch(grant_order, "_nobody_is_delayed", lambda *of: None)
+
+
+def serve_nobody_first_for_being_overdue(patch: Patch) -> None:
+    rank_of = ranking._rank_of
+    patch(ranking, "_rank_of", lambda *of: msgspec.structs.replace(rank_of(*of), overdue=-1))
 
 
 def start_the_members_of_a_gang_elsewhere_than_others_gave_way_for_them(patch: Patch) -> None:
@@ -436,6 +447,8 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     do_not_wake_who_is_to_end: 119,
     serve_whoever_came_first_whatever_he_holds: 37,
     let_anybody_start_where_a_node_is_kept: 6,
+    let_anybody_start_where_a_node_is_kept_for_who_is_overdue: 368,
+    serve_nobody_first_for_being_overdue: 28,
     start_the_members_of_a_gang_elsewhere_than_others_gave_way_for_them: 14,
     start_an_urgent_gang_with_one_member_less: 14,
     let_everybody_pass_quotas: 11,

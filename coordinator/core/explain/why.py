@@ -25,6 +25,7 @@ from distributed_grid.coordinator.core.placement.matching import (
 )
 from distributed_grid.coordinator.core.preemption import execute
 from distributed_grid.coordinator.core.queue import rights
+from distributed_grid.coordinator.core.queue.ranking import precedence_of
 from distributed_grid.coordinator.core.queue.reservations import Ask, Places, asked, places_for
 from distributed_grid.coordinator.core.queue.scheduler import would
 from distributed_grid.coordinator.core.state import GridState
@@ -293,6 +294,7 @@ def _wanted(
         epoch=state.epoch,
         job=job.view(reason) if job is not None else None,
         preempts=preempts,
+        precedence=precedence_of(state, job, now) if job is not None and job.id in state.queue else None,
     )
 
 

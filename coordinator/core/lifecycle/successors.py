@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from distributed_grid.coordinator.core.commands import Send
 from distributed_grid.coordinator.core.lifecycle.attempts import is_plain, launch, lease_of
 from distributed_grid.coordinator.core.model import Active, Allocation, Job, Node
-from distributed_grid.coordinator.core.queue import rights, scheduler
+from distributed_grid.coordinator.core.queue import ranking, rights, scheduler
 from distributed_grid.coordinator.core.queue.chains import MOST
-from distributed_grid.coordinator.core.queue.queue import Line, Standing
+from distributed_grid.coordinator.core.queue.queue import Line, key_of
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, State
 from distributed_grid.protocol.messages import Stop
@@ -35,7 +35,7 @@ def update(state: GridState, fresh: dict[str, None]) -> None:
             _clear(state, node, f"{name} takes no new jobs")
     if fresh:
         _make_way(state, fresh)
-    scheduler.rank(state)
+    ranking.rank(state)
     _serve(state)
 
 
@@ -111,6 +111,8 @@ def _give(state: GridState, line: Line, job: Job, before: Allocation) -> None:
     if kept is not None and line.count > 1:  # the next of its line needs the same
         rest = {name: one for name, one in state.reservations.by_job.items() if name != job.id}
         state.reservations = replace(state.reservations, by_job=rest)
+    if state.queue.turns[job.id] == line.standing.overdue:
+        line.standing.served_at = state.now
     allocation = state.grant_next(job, before)
     if kept is not None and line.count:
         name = state.queue.head(line)[1]
@@ -181,11 +183,13 @@ def _comes_before(state: GridState, line: Line, job: Job) -> bool:
     standing = line.standing
     if standing.priority is not job.request.priority:
         return standing.priority > job.request.priority
-    if standing.user == job.user:
-        return state.queue.head(line)[0] < state.turns[job.id]
-    return standing.rank < _rank(state, job)
-
-
-def _rank(state: GridState, job: Job) -> float:
-    there: Standing | None = state.queue.standings.get((job.request.priority, job.user))
-    return there.rank if there is not None else state.shares.share(job.user, state.now, state.policy.sharing)
+    lasts = key_of(job)[2]
+    there = state.queue.standings.get(state.queue.stand_of(job.user, job.request.priority, lasts))
+    first = state.queue.head(line)[0]
+    if there is standing:
+        return first < state.turns[job.id]
+    rank = state.queue.rank_at(standing, first)
+    if there is not None:
+        return rank < there.rank
+    waited = max(0.0, state.now - job.waits_since)
+    return rank < ranking.rank_of_new(state, job.request, job.user, lasts, state.now, waited)

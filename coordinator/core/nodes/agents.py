@@ -450,6 +450,7 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
             _takes_over(state, node, allocation)
             if message.outcome.cause is Cause.EXITED and message.outcome.seconds:
                 state.chains.learn(job.user, job.request, message.outcome.seconds)
+                state.queue.run_times.learn(job.user, message.outcome.seconds)
         if message.outcome.started and not allocation.started:
             allocation.started = job.active.attempt.started = _began(state, allocation, message.outcome.seconds)
             _set_walls(job, allocation, message.walls)

@@ -255,6 +255,7 @@ def _let_go(state: GridState, waiter: Job | Group) -> None:
         groups.let_go(state, state.groups[waiter.id])
     else:
         state.waits_for(waiter, None)
+        waiter.released = waiter.released or state.now
         state.enqueue(waiter)
 
 

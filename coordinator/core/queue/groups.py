@@ -49,6 +49,8 @@ def let_go(state: GridState, members: Members) -> None:
         job = state.jobs.get(members.pending.popleft())
         if job is not None:
             members.active += not job.request.gang
+            if not job.released and state.now > job.submitted:
+                job.released = state.now
             state.waits_for(job, None)
             earmarks.wait(state, job)
 

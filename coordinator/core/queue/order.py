@@ -75,7 +75,7 @@ class Order:
         """All standings of which a line could not start."""
         self._done: list[tuple[float, int, Standing]] = []
         self._heap: list[tuple[float, int, Rest]] = []
-        """Those of this class, by rank and turn of their next line."""
+        """Those of this class, by rank and turn of their next line; entries with others are stale."""
         self._passed: list[Entry] = []
         self._class: Priority | None = None
 
@@ -84,6 +84,8 @@ class Order:
         if priority is not self._class:
             self._class, self._heap = priority, []
         queue = self._queue
+        while self._heap and not self._is_current(self._heap[0]):
+            heappop(self._heap)
         while (standing := queue.first(priority)) is not None:
             line = queue.first_line(standing)
             if line is not None:
@@ -93,11 +95,14 @@ class Order:
             self._done.append(heappop(queue.order[priority]))
         return self._heap[0][2].line if self._heap else None
 
+    def _is_current(self, entry: tuple[float, int, Rest]) -> bool:
+        rank, turn, rest = entry
+        return rest.line is not None and (rest.standing.rank, rest.turn) == (rank, turn)
+
     def skip(self, line: Line) -> bool:
         """The line `first` gave cannot start. Returns whether it is the first of its standing that waits for room."""
         standing = line.standing
         if (rest := self._rests.get(standing)) is not None:
-            heappop(self._heap)
             self._next(rest, self._queue.head(line)[0])
             return False
         if line.excluded:
@@ -117,28 +122,17 @@ class Order:
         """A job of the line `first` gave was started, and its user ranked anew."""
         rest = self._rests.get(line.standing)
         if rest is not None:
-            heappop(self._heap)
             rest.again(self._queue, line)
             self._next(rest, rest.turn)
+        for standing in self._queue.of_user.get(line.standing.user, ()) if self._heap else ():
+            rest = self._rests.get(standing)
+            if rest is not None and standing.priority is self._class and rest.line is not None:
+                heappush(self._heap, (standing.rank, rest.turn, rest))
 
     def _next(self, rest: Rest, after: int) -> None:
         rest.advance(self._queue, after)
         if rest.line is not None:
             heappush(self._heap, (rest.standing.rank, rest.turn, rest))
-
-    def first_left(self, standing: Standing) -> Line | None:
-        """The first line of a standing, up to this class, that was not passed yet; None: all were."""
-        assert self._class is not None
-        if standing.priority > self._class:
-            return None
-        rest, queue, lines = self._rests.get(standing), self._queue, standing.lines
-        while rest is not None and lines and lines[0][0] <= rest.turn:
-            turn, line = lines[0]
-            if turn == line.entered and queue.head(line)[0] == turn:
-                self._passed.append(heappop(lines))
-            else:
-                queue.correct(standing)
-        return queue.first_line(standing)
 
     def end(self) -> None:
         """Put back what was taken out."""
@@ -151,5 +145,5 @@ class Order:
         for standing in self._waiting:
             if standing.included and (first := self._queue.first_line(standing)) is not None:
                 turn = self._queue.head(first)[0]
-                if standing.place != (standing.rank, turn):
+                if standing.place != (self._queue.rank_at(standing, turn), turn):
                     self._queue.enter(standing, turn)

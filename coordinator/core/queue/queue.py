@@ -1,8 +1,8 @@
 """The queue of waiting jobs. Equal requests of one user form a line: if the first job of a line cannot be placed, none
 behind it can, so a pass costs the number of different requests and not of jobs.
 
-Within a priority class users are ordered by share (`fairness.py`), and the lines of a user by the turn of their first
-job. Updates are incremental.
+The lines of a user in a priority class with about the same time limit form a standing. Standings are ordered by rank
+(`scheduler.py`), and the lines of one by the turn of their first job. Updates are incremental.
 """
 
 import math
@@ -15,6 +15,8 @@ from heapq import heapify, heappop, heappush, heapreplace
 import msgspec
 
 from distributed_grid.coordinator.core.model import Condition, End, Group, Job
+from distributed_grid.coordinator.core.policy import DEFAULT, Sharing
+from distributed_grid.coordinator.core.queue.precedence import OVERDUE, RunTimes, lane_of
 from distributed_grid.protocol.jobs import After, Priority, Reason, Request, State
 from distributed_grid.protocol.resources import MILLI, Resources
 
@@ -26,6 +28,8 @@ ALIKE_BITS = 4
 NOWHERE = (math.inf, 1 << 62)
 """The place of a standing that has no entry in the order."""
 
+Stand = tuple[Priority, str, int]
+"""The key of a standing: class, user and lane."""
 Key = tuple[str, Request, float, bool]
 """Jobs with the same key share a line: user, request, maximum duration in seconds (0: unlimited), and whether they were
 submitted by an operator."""
@@ -35,6 +39,16 @@ def key_of(job: Job) -> Key:
     """The key of a job's line."""
     limit = job.spec.time_limit
     return job.user, job.request, limit + job.spec.grace if limit else 0.0, job.by_operator
+
+
+class Rank(msgspec.Struct, frozen=True, gc=False):
+    """The rank of a standing by its first job, the `head`; if that is `overdue` (its turn; below zero: it is not), it
+    has a rank of its own, by when it was `due`."""
+
+    rank: float
+    head: str = ""
+    overdue: int = -1
+    due: float = 0.0
 
 
 class Line:
@@ -81,19 +95,29 @@ class Line:
 
 
 class Standing:
-    """A user's lines in a priority class, and the user's rank in it; the smallest is served first."""
+    """A user's lines in a priority class that are of one lane, and its rank there; the smallest is served first."""
 
     __slots__ = (
-        "blocks", "count", "included", "lines", "open", "place", "priority", "rank", "by_need", "by_need_size", "user"
+        "blocks", "by_need", "by_need_size", "count", "due", "head", "included", "lane", "lines", "open", "overdue",
+        "place", "priority", "rank", "served_at", "user",
     )  # fmt: skip
 
-    def __init__(self, user: str, priority: Priority) -> None:
+    def __init__(self, user: str, priority: Priority, lane: int) -> None:
         self.user = user
         self.priority = priority
+        self.lane = lane
         self.count = 0
         self.included = 0
         """Number of its lines that are not excluded."""
         self.rank = 0.0
+        self.head = ""
+        """Its first job, by which it was ranked last."""
+        self.overdue = -1
+        """The turn of that job, if it was overdue then; below zero: it was not."""
+        self.due = 0.0
+        """Since when it is overdue."""
+        self.served_at = 0.0
+        """When a job was started last that was overdue; 0: never."""
         self.lines: list[Entry] = []
         """A heap; stale entries are removed by `Queue.first_line`."""
         self.place: tuple[float, int] = NOWHERE
@@ -122,9 +146,14 @@ class Standing:
 class Queue:
     """All jobs that wait. A job's turn is its number in the order of submission, which never changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, sharing: Sharing = DEFAULT.sharing) -> None:
+        self._sharing = sharing
         self.lines: dict[Key, Line] = {}
-        self.standings: dict[tuple[Priority, str], Standing] = {}
+        self.standings: dict[Stand, Standing] = {}
+        self.of_user: dict[str, dict[Standing, None]] = {}
+        self.unranked: dict[Standing, None] = {}
+        """Standings that may have another first job than when they were ranked."""
+        self.run_times = RunTimes()
         self.turns: dict[str, int] = {}
         self._line_of: dict[str, Line] = {}
         self.order: dict[Priority, list[tuple[float, int, Standing]]] = {one: [] for one in reversed(Priority)}
@@ -143,9 +172,11 @@ class Queue:
         user, request, lasts, operator = key
         line = self.lines.get(key)
         if line is None:
-            standing = self.standings.get((request.priority, user))
+            stand = self.stand_of(user, request.priority, lasts)
+            standing = self.standings.get(stand)
             if standing is None:
-                standing = self.standings[(request.priority, user)] = Standing(user, request.priority)
+                standing = self.standings[stand] = Standing(user, request.priority, stand[2])
+                self.of_user.setdefault(user, {})[standing] = None
             line = self.lines[key] = Line(request, lasts, operator, standing)
             standing.included += 1
             self._note_least(request.resources)
@@ -161,6 +192,10 @@ class Queue:
             block = standing.blocks[turn // BLOCK] = {}
         block[turn] = None
         return line
+
+    def stand_of(self, user: str, priority: Priority, lasts: float) -> Stand:
+        """The key of the standing of such jobs."""
+        return priority, user, lane_of(lasts, self._sharing)
 
     def _place(self, line: Line, turn: int) -> None:
         """Give a line, of which a job has this turn, its place in the order of service."""
@@ -193,12 +228,14 @@ class Queue:
     def exclude(self, line: Line) -> None:
         """Take a line out of the order of service; its jobs keep their turns."""
         line.excluded, line.entered = True, -1
+        self.unranked[line.standing] = None
         self._leave(line.standing)
 
     def include(self, line: Line) -> None:
         """Put an excluded line back in the order of service."""
         line.excluded = False
         line.standing.included += 1
+        self.unranked[line.standing] = None
         self._place(line, self.head(line)[0])
 
     def _leave(self, standing: Standing) -> None:
@@ -217,6 +254,9 @@ class Queue:
             del standing.blocks[turn // BLOCK]
         line.count -= 1
         standing.count -= 1
+        if job == standing.head:
+            standing.head, standing.overdue = "", -1
+            self.unranked[standing] = None
         if not line.count:
             del self.lines[(standing.user, line.request, line.lasts, line.operator)]
             line.entered = -1
@@ -225,7 +265,10 @@ class Queue:
             if not line.excluded:
                 self._leave(standing)
             if not standing.count:
-                del self.standings[(standing.priority, standing.user)]
+                del self.standings[(standing.priority, standing.user, standing.lane)]
+                del self.of_user[standing.user][standing]
+                if not self.of_user[standing.user]:
+                    del self.of_user[standing.user]
         elif len(line.heap) > 2 * line.count + 16:
             line.heap = self.waiting(line)
             heapify(line.heap)
@@ -252,22 +295,25 @@ class Queue:
 
     # --- the order of service -----------------------------------------------------------------------------------------
 
-    def rank(self, standing: Standing, rank: float) -> None:
+    def rank(self, standing: Standing, rank: Rank) -> None:
         """Set the rank of a standing."""
-        if rank != standing.rank:
-            standing.rank = rank
-            if standing.place is not NOWHERE:
-                self.enter(standing, standing.place[1])
+        standing.head, standing.overdue, standing.due = rank.head, rank.overdue, rank.due
+        standing.rank = rank.rank
+        if standing.place is not NOWHERE:
+            turn = self.turns.get(rank.head, standing.place[1])
+            if standing.place != (self.rank_at(standing, turn), turn):
+                self.enter(standing, turn)
 
-    def rank_of(self, standing: Standing) -> float:
-        """The rank of a standing."""
-        return standing.rank
+    def rank_at(self, standing: Standing, turn: int) -> float:
+        """The rank of a job with this turn in a standing."""
+        return standing.due - OVERDUE if turn == standing.overdue else standing.rank
 
     def enter(self, standing: Standing, turn: int) -> None:
         """Give a standing, whose first job has this turn or a later one, its place in the order."""
-        standing.place = (standing.rank, turn)
+        rank = self.rank_at(standing, turn)
+        standing.place = (rank, turn)
         order = self.order[standing.priority]
-        heappush(order, (standing.rank, turn, standing))
+        heappush(order, (rank, turn, standing))
         if len(order) > 4 * len(self.standings) + 64:  # ranks change often, and many stale entries never surface
             order[:] = [entry for entry in order if entry[:2] == entry[2].place]
             heapify(order)
@@ -284,8 +330,8 @@ class Queue:
             now = turn if line is None else self.head(line)[0]
             if now == turn:
                 return standing
-            standing.place = (rank, now)
-            heapreplace(order, (rank, now, standing))
+            standing.place = (self.rank_at(standing, now), now)
+            heapreplace(order, (*standing.place, standing))
         return None
 
     def first_line(self, standing: Standing) -> Line | None:
@@ -324,35 +370,39 @@ class Queue:
             self.lowest = lesser(self.lowest, wanted)
 
     def ahead(self, job: str) -> int:
-        """Estimate how many waiting jobs are served before this one: all of higher classes, those of its user with an
-        earlier turn, and as many of every other user in its class (one more if that user comes first), as if users
-        took turns."""
+        """Estimate how many waiting jobs are served before this one: all of higher classes, those of its standing with
+        an earlier turn, and as many of every other one in its class (one more if that comes first), as if they took
+        turns."""
         standing = self._line_of[job].standing
         mine = count = standing.before(self.turns[job])
         place = self.place(standing)
-        for (priority, _), other in self.standings.items():
-            if priority > standing.priority:
+        for other in self.standings.values():
+            if other.priority > standing.priority:
                 count += other.count
-            elif priority == standing.priority and other is not standing:
+            elif other.priority is standing.priority and other is not standing:
                 count += min(other.count, mine + (self.place(other) < place))
         return count
 
     def place(self, standing: Standing) -> tuple[float, int]:
         """The sort key of a standing in its class: its rank, and the turn of its first job."""
         line = self.first_line(standing)
-        return self.rank_of(standing), 1 << 62 if line is None else self.head(line)[0]
+        turn = 1 << 62 if line is None else self.head(line)[0]
+        return self.rank_at(standing, turn), turn
 
 
 class Reranked(Queue):
     """A read-only overlay of a queue with other ranks for some standings, valid until the queue changes."""
 
-    def __init__(self, queue: Queue, ranks: Mapping[Standing, float]) -> None:
+    def __init__(self, queue: Queue, ranks: Mapping[Standing, Rank]) -> None:
         vars(self).update(vars(queue))
         self._ranks = ranks
 
-    def rank_of(self, standing: Standing) -> float:
+    def rank_at(self, standing: Standing, turn: int) -> float:
         """The overlaid rank."""
-        return self._ranks.get(standing, standing.rank)
+        other = self._ranks.get(standing)
+        if other is None:
+            return super().rank_at(standing, turn)
+        return other.due - OVERDUE if turn == other.overdue else other.rank
 
     def first(self, priority: Priority) -> Standing | None:
         """The standing that would be served first in this class; None: nobody waits there."""

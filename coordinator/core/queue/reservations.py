@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.placement.catalogue import Shown, Without
 from distributed_grid.coordinator.core.placement.constraints import Trait
 from distributed_grid.coordinator.core.placement.matching import able, gang_places, open_to, place
 from distributed_grid.coordinator.core.preemption.plan import clock
-from distributed_grid.coordinator.core.queue.queue import Line, Reservation, Reservations
+from distributed_grid.coordinator.core.queue.queue import Line, Reservation, Reservations, Standing
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.resources import MILLI, Resources
@@ -109,8 +109,8 @@ def _begins(kept: Reservations, one: Reservation) -> float:
 
 
 def _order(state: GridState, job: str) -> tuple[int, float, int]:
-    standing = state.queue.line(job).standing
-    return -standing.priority, state.queue.rank_of(standing), state.queue.turns[job]
+    standing, turn = state.queue.line(job).standing, state.queue.turns[job]
+    return -standing.priority, state.queue.rank_at(standing, turn), turn
 
 
 def _forecast(state: GridState, one: Reservation) -> Forecast:
@@ -232,37 +232,47 @@ def keep_first(state: GridState, kept: Reservations, least: Resources, now: floa
 
 def keep_for(state: GridState, kept: Reservations, line: Line, least: Resources, now: float) -> Reservations:
     """Reserve a node for the first job of a line, which is the first of its user in its class and cannot start; for a
-    gang, one for each member. None is made if the user has one there, if `MOST` jobs that come first have one, or if no
-    request is smaller (`least` is the lower bound of all), so that none could delay it."""
+    gang, one for each member. Reservations of jobs that come after it make way. None is made if the user has one there
+    that comes before, if `MOST` jobs that come before have one, or if no request is smaller (`least` is the lower bound
+    of all), so that none could delay it."""
     request, standing = line.request, line.standing
     if not state.quotas.allowed(standing.user, line.operator).reserves:
         return kept
     if now < kept.look_again or (request.resources.fits(least) and not request.gang):
         return kept
-    jobs = {one.job for one in kept.by_job.values()}
-    if any(state.queue.line(job).standing is standing for job in jobs):
+    turn, job = state.queue.head(line)
+    mine = -standing.priority, state.queue.rank_at(standing, turn), turn
+    orders = {one.job: _order(state, one.job) for one in kept.by_job.values()}
+    own = {name for name in orders if _same_user(state.queue.line(name).standing, standing)}
+    before = {name for name, order in orders.items() if order <= mine}
+    if own & before or len(before) >= MOST:
         return kept
-    others = dict(kept.by_job)
-    if len(jobs) >= MOST:
-        last = max(jobs, key=lambda job: _order(state, job))
-        if state.queue.line(last).standing.priority >= standing.priority:
-            return kept
-        others = {name: one for name, one in others.items() if one.job != last}
+    rest = orders.keys() - own
+    gone = own if len(rest) < MOST else own | {max(rest, key=orders.__getitem__)}
+    others = {name: one for name, one in kept.by_job.items() if one.job not in gone}
+    holders = {one.node: one.job for one in others.values()}
     names, outlook = _nearest(state, request), Outlook(state, now)
     plans: list[tuple[bool, float, int, str, tuple[str, ...]]] = []
     for name in names:
+        if (holder := holders.get(name, "")) in before:
+            continue  # one reservation a node: by those of two, more would be held back than either needs
         plan = outlook.plan(state.nodes[name], request)
         if plan is not None:
-            shunned = name == kept.left or any(one.node == name for one in others.values())
-            plans.append((shunned, plan[0], len(plan[1]), name, plan[1]))
+            plans.append((name == kept.left or bool(holder), plan[0], len(plan[1]), name, plan[1]))
     many = max(1, request.gang)
     if found := len(plans) >= many:
-        job = state.queue.head(line)[1]
-        for rank, (_, at, _, node, after) in enumerate(sorted(plans)[:many]):
+        chosen = sorted(plans)[:many]
+        gone |= {holders[node] for *_, node, _ in chosen if node in holders}
+        others = {name: one for name, one in others.items() if one.job not in gone}
+        for rank, (_, at, _, node, after) in enumerate(chosen):
             member = f"{state.jobs[job].group}_{rank}" if request.gang else job
             others[member] = Reservation(job, node, at, after, now, now)
     again = now + len(names) * COMPARE_SECONDS if len(names) > FEW else kept.look_again
     return Reservations(by_job=others if found else kept.by_job, look_again=again, left=kept.left)
+
+
+def _same_user(one: Standing, other: Standing) -> bool:
+    return (one.user, one.priority) == (other.user, other.priority)
 
 
 def _nearest(state: GridState, request: Request) -> list[str]:

@@ -3,7 +3,6 @@ before a node with room for it has freed capacity, and a pass ends when no reque
 """
 
 import copy
-from collections.abc import Callable
 from heapq import heapify, heappop, heapreplace
 
 from distributed_grid.coordinator.core.explain import reasons
@@ -11,10 +10,9 @@ from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import start
 from distributed_grid.coordinator.core.model import Job, Node, Placement, Refusal
 from distributed_grid.coordinator.core.placement.matching import has_room
-from distributed_grid.coordinator.core.queue import rights
-from distributed_grid.coordinator.core.queue.fairness import RANKED_EVERY, aged
+from distributed_grid.coordinator.core.queue import ranking, rights
 from distributed_grid.coordinator.core.queue.order import Order
-from distributed_grid.coordinator.core.queue.queue import Line, Reranked, Standing, lesser
+from distributed_grid.coordinator.core.queue.queue import Line, Reranked, lesser
 from distributed_grid.coordinator.core.queue.reservations import (
     Ask,
     Places,
@@ -29,10 +27,7 @@ from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, St
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Resources
 
-CLASSES = tuple(Priority)
 CLASSES_IN_ORDER = tuple(reversed(Priority))
-FirstLeft = Callable[[Standing], Line | None]
-"""The first line of a standing that was not passed in this pass; None: all were."""
 Hopeless = tuple[Resources, Constraints | None, bool, str | None]
 """A request that fits nowhere in this pass: amount, constraints, whether it needs Ray, and whose jobs the nodes run."""
 HOPELESS_KEPT = 8
@@ -40,7 +35,7 @@ HOPELESS_KEPT = 8
 
 
 def match(state: GridState) -> None:
-    """Start what fits: classes by priority, users by share, their lines by the turn of the first job."""
+    """Start what fits: classes by priority, standings by rank, their lines by the turn of the first job."""
     if not state.queue.lines and not state.reservations.by_job:  # nobody waits
         state.fresh, state.grown = {}, {}
         return
@@ -48,8 +43,13 @@ def match(state: GridState) -> None:
     state.reservations, free = review(state, state.queue.least, state.now)
     names, state.grown = [*state.grown, *(name for name in free if name in state.index)], {}
     grown = [state.nodes[name] for name in names]
-    rank(state)
+    ranking.rank(state)
+    before = state.reservations.by_job.values()
     refused = _serve_all(state, grown) if grown else _serve_new(state, fresh)
+    reserved = {one.node for one in state.reservations.by_job.values()}
+    for one in before:
+        if one.node not in reserved and state.nodes[one.node].usable:
+            state.grown[one.node] = None  # it made way, and this node is free for others
     for name in fresh:
         waiting = state.jobs.get(name)
         if waiting is not None and waiting.state is State.WAITING and name not in state.fresh:
@@ -66,56 +66,16 @@ def _was_placed(state: GridState, waiting: Job) -> bool:
     return any(one.retried or one.taken_back for one in whole)
 
 
-# --- the order of service ---------------------------------------------------------------------------------------------
-
-
-def rank(state: GridState) -> None:
-    """Rank the users whose share has changed, and every `RANKED_EVERY` all, since shares decay. A user who waits alone
-    needs no rank."""
-    if len(state.queue.standings) < 2:
-        return
-    standings = _to_rank(state, state.now)
-    state.shares.ranked = _as_of(state, state.now)
-    for standing in standings:
-        state.queue.rank(standing, _rank_of(state, standing, state.shares.ranked, state.queue.first_line))
-    state.shares.stale = {}
-
-
-def _as_of(state: GridState, now: float) -> float:
-    """The time that ranks are computed for: that of the last ranking of all, also for users who are ranked in between,
-    since a little more age would move them past others for no reason."""
-    return now if now >= state.shares.ranked + RANKED_EVERY else state.shares.ranked
-
-
-def _to_rank(state: GridState, now: float) -> list[Standing]:
-    if now >= state.shares.ranked + RANKED_EVERY:
-        return list(state.queue.standings.values())
-    return [standing for user in state.shares.stale for standing in _standings(state, user)]
-
-
-def _standings(state: GridState, user: str) -> list[Standing]:
-    standings = state.queue.standings
-    return [standings[key] for priority in CLASSES if (key := (priority, user)) in standings]
-
-
-def _rank_of(state: GridState, standing: Standing, at: float, first_left: FirstLeft) -> float:
-    line = first_left(standing)
-    if line is None:  # all of it was passed in this pass
-        return standing.rank
-    waits_since = state.jobs[state.queue.head(line)[1]].submitted
-    sharing = state.policy.sharing
-    return state.shares.share(standing.user, at, sharing) - aged(at - waits_since, sharing)
-
-
 def would(state: GridState, request: Request, user: str, lasts: float, now: float) -> Places:
     """Where a job of this user would start if it were submitted now. Read-only. `lasts`: its maximum duration with its
     grace, in seconds; 0: unlimited."""
-    at = _as_of(state, now)
-    ranks = {standing: _rank_of(state, standing, at, state.queue.first_line) for standing in _to_rank(state, now)}
     seen = copy.copy(state)  # an overlay: shares everything except what is replaced here
-    queue = seen.queue = Reranked(state.queue, ranks)
-    there = queue.standings.get((request.priority, user))
-    rank = state.shares.share(user, at, state.policy.sharing) if there is None else queue.rank_of(there)
+    queue = seen.queue = Reranked(state.queue, ranking.ranks_as_of(state, now))
+    there = queue.standings.get(queue.stand_of(user, request.priority, lasts))
+    if there is None:
+        rank = ranking.rank_of_new(state, request, user, lasts, now)
+    else:
+        rank = queue.rank_at(there, state.next_turn)
     least = lesser(queue.least, request.resources) if queue.lines else request.resources
     kept = keep_first(seen, review(seen, least, now)[0], least, now)
     return places_for(seen, kept, Ask(request, lasts, (-request.priority, rank, state.next_turn)), now)
@@ -137,7 +97,7 @@ def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
         others = len(heads) > 1
         if others and (now := _place(state, line)) != heads[0][:-1]:  # its user was granted something
             heapreplace(heads, (*now, line))
-        elif not _serve(state, line, hopeless, state.queue.first_line):
+        elif not _serve(state, line, hopeless):
             refused.append(heappop(heads)[-1])
             if state.queue.first_line(line.standing) is line:
                 state.reservations = keep_for(state, state.reservations, line, state.queue.least, state.now)
@@ -150,7 +110,8 @@ def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
 
 def _place(state: GridState, line: Line) -> tuple[int, float, int]:
     """Sort key of a line in the order of service."""
-    return -line.request.priority, line.standing.rank, state.queue.head(line)[0]
+    turn = state.queue.head(line)[0]
+    return -line.request.priority, state.queue.rank_at(line.standing, turn), turn
 
 
 def _serve_all(state: GridState, grown: list[Node]) -> list[Line]:
@@ -164,7 +125,7 @@ def _serve_all(state: GridState, grown: list[Node]) -> list[Line]:
         while not full and (line := order.first(priority)) is not None:
             if line.blocked and not _has_grown(state, grown, line.request):
                 starts = False
-            elif starts := _serve(state, line, hopeless, order.first_left):
+            elif starts := _serve(state, line, hopeless):
                 order.served(line)
                 full = len(queue.lines) > 1 and not state.index.candidates(queue.least, 1)
             else:
@@ -179,11 +140,12 @@ def _has_grown(state: GridState, grown: list[Node], request: Request) -> bool:
     return any(has_room(node, request, state.index) for node in grown)
 
 
-def _serve(state: GridState, line: Line, hopeless: list[Hopeless], first_left: FirstLeft) -> bool:
+def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:
     """Start the first job of a line, if there is room; of a gang, all members or none. Within a pass capacity only
     shrinks, so a request that contains a hopeless one with the same constraints, or none, is not tried."""
     wanted, nodes, by_ray = line.request.resources, line.request.constraints, line.request.ray
-    job = state.jobs[state.queue.head(line)[1]]
+    turn, name = state.queue.head(line)
+    job, overdue = state.jobs[name], turn == line.standing.overdue
     if not rights.admits(state, job):
         return False
     # Where it was hopeless among the nodes that run one user's jobs, it is among those that run everyone's.
@@ -196,10 +158,9 @@ def _serve(state: GridState, line: Line, hopeless: list[Hopeless], first_left: F
         if not isinstance(found, Refusal):
             if _start(state, job, found):
                 line.blocked = False
-                if len(state.queue.standings) > 1:  # else it is ranked later: see `rank`
-                    for standing in _standings(state, job.user):
-                        rank = _rank_of(state, standing, state.shares.ranked, first_left)
-                        state.queue.rank(standing, rank)
+                if overdue:
+                    line.standing.served_at = state.now
+                ranking.rank_again(state, job.user)
                 return True
         elif not found.kept_for and not line.request.gang and len(hopeless) < HOPELESS_KEPT:
             hopeless.append((wanted, nodes, by_ray, user))

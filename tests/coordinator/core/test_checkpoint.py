@@ -22,7 +22,7 @@ from distributed_grid.coordinator.core.deadlines import Deadlines
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.fairness import Shares
-from distributed_grid.coordinator.core.queue.queue import Line, Queue, Standing
+from distributed_grid.coordinator.core.queue.queue import Line, Queue, Rank, Standing
 from distributed_grid.coordinator.core.queue.quotas import Quotas
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request, RetryOn
@@ -145,8 +145,9 @@ def test_every_field_of_what_it_is_made_of_is_kept() -> None:
     derived = {"request", "lasts", "operator", "standing", "heap", "count", "entered", "jobs"}
     assert {name.strip("_") for name in Line.__slots__} == derived ^ {*checkpoint.LineAt.__struct_fields__}
     derived = {"user", "priority", "lines", "place", "count", "included", "blocks", "open", "by_need", "by_need_size"}
-    assert set(Standing.__slots__) == derived | {"rank"}
-    derived = {"turns", "_line_of", "order", "standings", "ranks"}
+    ranked = {"lane", "served_at"} | {*Rank.__struct_fields__}
+    assert set(Standing.__slots__) == derived | ranked
+    derived = {"turns", "_line_of", "order", "standings", "ranks", "of_user", "_sharing"}
     assert set(vars(Queue())) == derived ^ {*checkpoint.QueueAt.__struct_fields__}
     derived = {"rules", "limited", "with_first", "counted", "_pools", "_allowed", "_groups"}
     assert set(vars(Quotas(Rules()))) == (derived | {*checkpoint.QuotasAt.__struct_fields__}) - {"first"}

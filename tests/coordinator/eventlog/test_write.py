@@ -78,7 +78,7 @@ def one_job(number: int) -> JobsSubmitted:
 async def test_what_was_decided_is_decided_again_over_all_files(tmp_path: Path, seed: int, small: None) -> None:
     rng = random.Random(seed)
     grid = Logged(rng, tmp_path, 240_000)
-    for number in range(600):
+    for number in range(700):
         play(grid, rng)
         if not number % 10:
             await asyncio.sleep(0)

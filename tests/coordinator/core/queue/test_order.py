@@ -20,12 +20,12 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Node
-from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.policy import Policy, Sharing
 from distributed_grid.coordinator.core.queue import order, queue, scheduler
 from distributed_grid.coordinator.core.queue.queue import Line, Standing, need_of
 from distributed_grid.coordinator.core.queue.reservations import keep_for
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request
+from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, ServiceOrder
 from distributed_grid.protocol.messages import Exited, Started
 from distributed_grid.protocol.messages.rights import Rights, Rules
 from distributed_grid.protocol.placement import Constraints
@@ -55,7 +55,7 @@ def visit_all(state: GridState, grown: list[Node]) -> list[Line]:
             elif line.blocked and not scheduler._has_grown(state, grown, line.request):
                 passed.append(heappop(standing.lines))
                 waits(line)
-            elif not scheduler._serve(state, line, hopeless, lines_of.first_line):
+            elif not scheduler._serve(state, line, hopeless):
                 passed.append(heappop(standing.lines))
                 refused.append(line)
                 if not line.excluded:
@@ -84,7 +84,8 @@ class Both:
 
     def __init__(self, patch: pytest.MonkeyPatch, rng: random.Random) -> None:
         self.rng, self.patch, self.now, self.number = rng, patch, 1.0, 0
-        self.ledgers = [Ledger(policy=Policy(rights=RULES)) for _ in range(2)]
+        policy = Policy(rights=RULES, sharing=Sharing(order=rng.choice(tuple(ServiceOrder))))
+        self.ledgers = [Ledger(policy=policy) for _ in range(2)]
         self.sparing = scheduler._serve_all
         self.nodes = [
             facts(f"n{number}", cores=rng.choice((2, 4, 8)), memory=rng.choice((4, 16)) * GIB, gpus=rng.choice((0, 2)))

@@ -1,4 +1,5 @@
-from distributed_grid.coordinator.core.queue.queue import Key, Line, Queue
+from distributed_grid.coordinator.core.queue.precedence import NO_LIMIT
+from distributed_grid.coordinator.core.queue.queue import Key, Line, Queue, Rank
 from distributed_grid.protocol.jobs import Priority, Request
 from distributed_grid.protocol.resources import Resources
 
@@ -91,7 +92,7 @@ def test_users_of_a_class_come_by_their_rank_and_then_by_the_turn_of_their_first
     for turn, user in enumerate(("ann", "ben", "cleo")):
         queue.add(f"{user}1", asks(1, user=user), turn)
         queue.add(f"{user}2", asks(1, user=user), turn + 10)
-    queue.rank(queue.standings[Priority.MEDIUM, "ann"], 0.5)
+    queue.rank(queue.standings[Priority.MEDIUM, "ann", NO_LIMIT], Rank(0.5))
     served = []
     while (line := first(queue)) is not None:
         served.append(queue.head(line)[1])
@@ -104,7 +105,7 @@ def test_a_rank_that_changes_ten_thousand_times_leaves_no_trace() -> None:
     queue.add("a", asks(1), 1)
     queue.add("b", asks(1, user="ben"), 2)
     for number in range(10_000):
-        queue.rank(queue.standings[Priority.MEDIUM, "ann"], float(number))
+        queue.rank(queue.standings[Priority.MEDIUM, "ann", NO_LIMIT], Rank(float(number)))
     assert len(queue.order[Priority.MEDIUM]) < 100
     assert first(queue) is queue.line("b")
 

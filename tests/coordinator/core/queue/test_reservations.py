@@ -4,6 +4,7 @@ import math
 import random
 from heapq import heappop, heappush
 
+import msgspec
 import pytest
 
 from distributed_grid.coordinator.core.commands import (
@@ -19,11 +20,11 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Group
-from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.policy import Policy, Sharing
 from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue.reservations import STUCK
 from distributed_grid.protocol.groups import Array, GroupKind
-from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
+from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, ServiceOrder, State
 from distributed_grid.protocol.messages import Exited, Launch, Started, Suspended
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.resources import Resources
@@ -32,10 +33,14 @@ from tests.depth import tries
 
 PATIENT = Policy(suspect_after=1e9, disconnected_after=1e9, lost_after=1e9)
 """Nobody sends heartbeats here."""
+BY_SHARE = Sharing(order=ServiceOrder.SHARE)
+BY_WAITING = Sharing(head_start=10.0, shortest=1.0, usual=20.0)
+"""By waiting time, in a grid whose jobs last for seconds."""
 
 
-def grid(*cores: int) -> Ledger:
-    ledger = Ledger(policy=PATIENT)
+def grid(*cores: int, sharing: Sharing = BY_SHARE) -> Ledger:
+    """By share, unless said otherwise: jobs of one user come by their turn."""
+    ledger = Ledger(policy=msgspec.structs.replace(PATIENT, sharing=sharing))
     for number, count in enumerate(cores, 1):
         join(ledger, facts(f"n{number}", count), expires_in=1e9)
     return ledger
@@ -201,9 +206,9 @@ def test_a_node_where_nothing_ends_is_given_up_for_one_where_things_do() -> None
 class Day:
     """A grid with jobs that come and go, by a clock of its own. `limited`: each has a time limit and keeps it."""
 
-    def __init__(self, lot: random.Random, limited: bool) -> None:
+    def __init__(self, lot: random.Random, limited: bool, sharing: Sharing = BY_SHARE) -> None:
         self.lot, self.limited, self.now = lot, limited, 1.0
-        self.ledger = grid(*(lot.choice((2, 4, 8)) for _ in range(lot.randint(1, 3))))
+        self.ledger = grid(*(lot.choice((2, 4, 8)) for _ in range(lot.randint(1, 3))), sharing=sharing)
         self.ends: list[tuple[float, str, str]] = []
         self.started: dict[str, float] = {}
         self.promised: dict[str, float] = {}
@@ -257,10 +262,13 @@ def test_what_starts_behind_the_first_never_delays_it(seed: int) -> None:
     assert fitting, "nothing ever waited"
 
 
+@pytest.mark.parametrize("sharing", [BY_SHARE, BY_WAITING], ids=["share", "waiting"])
 @pytest.mark.parametrize("limited", [True, False])
 @pytest.mark.parametrize("seed", range(tries(6)))
-def test_a_big_job_starts_within_a_bounded_time_under_an_endless_stream_of_small_ones(seed: int, limited: bool) -> None:
-    day = Day(random.Random(seed), limited)
+def test_a_big_job_starts_within_a_bounded_time_under_an_endless_stream_of_small_ones(
+    seed: int, limited: bool, sharing: Sharing
+) -> None:
+    day = Day(random.Random(seed), limited, sharing)
     most = max(len(node.facts.cores) for node in day.ledger.state.nodes.values())
     day.until(1.0)
     for _ in range(6):

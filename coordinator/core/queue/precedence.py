@@ -1,0 +1,96 @@
+"""The order of service by waiting time (docs/shares.md): within a class the job with the highest precedence is next.
+
+    precedence = (head start + waited) / limit * size^(1/4) / (share + 0.05)^(1/2)
+
+A job gains precedence by waiting in units of its own length, as in WFP (Tang et al., CLUSTER 2009), against the share
+of its user. A user's jobs with about the same time limit form a lane, which is served by age; so only the first jobs of
+lanes are compared. Once in `overdue_after` times its limit, the first job of a lane comes before all that are not
+overdue, so that no share and no stream of shorter jobs keeps it waiting for ever.
+"""
+
+import math
+from bisect import insort
+from collections import deque
+
+from distributed_grid.coordinator.core.policy import Sharing
+from distributed_grid.protocol.jobs import LimitBy, ServiceOrder
+
+SHARE_LEAST = 0.05
+"""Added to shares, so that users who hold nothing are compared by waiting time and size, too."""
+SIZE_LEAST = 1e-4
+"""A smaller part of the grid counts as this much."""
+OVERDUE = 1e12
+"""What the rank of an overdue job is lowered by: more than any time or precedence."""
+NO_LIMIT = 1 << 16
+"""The lane of jobs without a time limit."""
+HALF_OCTAVE = math.sqrt(0.5)
+SAMPLES = 31
+"""Number of ends of a user's jobs that are remembered."""
+EVERYONE = ""
+USERS = 4096
+"""Number of users whose run times are remembered."""
+
+
+def lane_of(lasts: float, sharing: Sharing) -> int:
+    """The lane of jobs with this maximum duration (s; 0: unlimited): two lanes an octave."""
+    if sharing.order is ServiceOrder.SHARE:
+        return 0
+    if not lasts:
+        return NO_LIMIT
+    part, octave = math.frexp(max(lasts, sharing.shortest))
+    return 2 * octave + (part >= HALF_OCTAVE)
+
+
+def precedence(waited: float, limit: float, size: float, share: float, sharing: Sharing) -> float:
+    """The precedence of a job that has waited so long (s), by its time limit (s), its part of the grid and the share of
+    its user. By roots alone, which give the same result on every machine, as a replay needs."""
+    grown = (sharing.head_start + max(0.0, waited)) / limit
+    return grown * math.sqrt(math.sqrt(max(size, SIZE_LEAST))) / math.sqrt(max(share, 0.0) + SHARE_LEAST)
+
+
+class RunTimes:
+    """The last run times of each user's jobs, and of everyone's: what the limit of a job without one is taken to be."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, deque[float]] = {}
+        """By user (s), everyone under `EVERYONE`; who ended a job last comes last."""
+        self._sorted: dict[str, list[float]] = {}
+
+    def learn(self, user: str, seconds: float) -> None:
+        """A job of this user has run for so long."""
+        self.add(EVERYONE, seconds)
+        self.add(user, seconds)
+
+    def add(self, user: str, seconds: float) -> None:
+        """Remember one run time, and forget the oldest beyond `SAMPLES`."""
+        last = self.last.pop(user, None)
+        if last is None:
+            last, self._sorted[user] = deque(), []
+            if len(self.last) >= USERS:
+                oldest = next(iter(self.last))
+                del self._sorted[oldest], self.last[oldest]
+        in_order = self._sorted[user]
+        if len(last) == SAMPLES:
+            in_order.remove(last.popleft())
+        last.append(seconds)
+        insort(in_order, seconds)
+        self.last[user] = last
+
+    def median(self, user: str) -> float | None:
+        """The median of the last run times of a user, or else of everyone (s); None: none is known."""
+        in_order = self._sorted.get(user) or self._sorted.get(EVERYONE)
+        return in_order[len(in_order) // 2] if in_order else None
+
+
+def limit_of(lasts: float, user: str, known: RunTimes, sharing: Sharing) -> float:
+    """What counts as the time limit of a job (s)."""
+    return max(sharing.shortest, lasts or known.median(user) or sharing.usual)
+
+
+def limit_by(lasts: float, user: str, known: RunTimes) -> LimitBy:
+    """What `limit_of` goes by."""
+    if lasts:
+        return LimitBy.LIMIT
+    if user in known.last:
+        return LimitBy.USER
+    return LimitBy.EVERYONE if known.last else LimitBy.DEFAULT

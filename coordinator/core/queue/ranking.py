@@ -1,0 +1,111 @@
+"""The ranks of standings, by which they are served within their class: by precedence or by share, as configured
+(docs/shares.md). Ranks change with time and are computed anew now and then; the standings of a user whose holdings
+change are ranked at once.
+"""
+
+from distributed_grid.coordinator.core.model import Job
+from distributed_grid.coordinator.core.queue.fairness import RANKED_EVERY, aged, dominant
+from distributed_grid.coordinator.core.queue.precedence import limit_by, limit_of, precedence
+from distributed_grid.coordinator.core.queue.queue import Line, Rank, Standing
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.jobs import Precedence, Request, ServiceOrder
+
+NOT_OVERDUE = -1
+
+
+def rank(state: GridState) -> None:
+    """Rank the standings of users whose share has changed or whose first job has left, and every `RANKED_EVERY` all,
+    since ranks change with time. One that waits alone needs no rank."""
+    if len(state.queue.standings) < 2:
+        return
+    standings = to_rank(state, state.now)
+    state.shares.ranked = as_of(state, state.now)
+    shares: dict[str, float] = {}
+    for standing in standings:
+        line = state.queue.first_line(standing)
+        if line is not None:
+            state.queue.rank(standing, _rank_of(state, standing, line, state.shares.ranked, shares))
+    state.shares.stale, state.queue.unranked = {}, {}
+
+
+def rank_again(state: GridState, user: str) -> None:
+    """Rank the standings of a user who was granted something, during a pass: by their first jobs, also where these were
+    passed."""
+    queue = state.queue
+    if len(queue.standings) < 2:
+        return  # it is ranked later: see `rank`
+    shares: dict[str, float] = {}
+    for standing in queue.of_user.get(user, ()):
+        line = queue.line(standing.head) if standing.head else None
+        if line is None or line.excluded:
+            line = queue.first_line(standing)
+        if line is not None:
+            queue.rank(standing, _rank_of(state, standing, line, state.shares.ranked, shares))
+
+
+def as_of(state: GridState, now: float) -> float:
+    """The time that ranks are computed for: that of the last ranking of all, also for users who are ranked in between,
+    since a little more age would move them past others for no reason."""
+    return now if now >= state.shares.ranked + RANKED_EVERY else state.shares.ranked
+
+
+def to_rank(state: GridState, now: float) -> list[Standing]:
+    """The standings whose ranks are not current."""
+    queue = state.queue
+    if now >= state.shares.ranked + RANKED_EVERY:
+        return list(queue.standings.values())
+    stale = [standing for user in state.shares.stale for standing in queue.of_user.get(user, ())]
+    return [*stale, *(one for one in queue.unranked if one.count and one.user not in state.shares.stale)]
+
+
+def ranks_as_of(state: GridState, now: float) -> dict[Standing, Rank]:
+    """The ranks of the standings that are not current, as `rank` would set them."""
+    at, shares, found = as_of(state, now), dict[str, float](), dict[Standing, Rank]()
+    for standing in to_rank(state, now):
+        line = state.queue.first_line(standing)
+        if line is not None:
+            found[standing] = _rank_of(state, standing, line, at, shares)
+    return found
+
+
+def rank_of_new(state: GridState, request: Request, user: str, lasts: float, at: float, waited: float = 0.0) -> float:
+    """The rank of a standing of such a job alone."""
+    sharing = state.policy.sharing
+    share = state.shares.share(user, at, sharing)
+    if sharing.order is ServiceOrder.SHARE:
+        return share - aged(waited, sharing)
+    limit = limit_of(lasts, user, state.queue.run_times, sharing)
+    return -precedence(waited, limit, _size(state, request), share, sharing)
+
+
+def precedence_of(state: GridState, job: Job, now: float) -> Precedence | None:
+    """How a job in the queue stands in the order by waiting time; None: it is served by share."""
+    line, sharing = state.queue.line(job.id), state.policy.sharing
+    if sharing.order is ServiceOrder.SHARE:
+        return None
+    known, waited = state.queue.run_times, max(0.0, now - job.waits_since)
+    limit, size = limit_of(line.lasts, job.user, known, sharing), _size(state, job.request)
+    value = precedence(waited, limit, size, state.shares.share(job.user, now, sharing), sharing)
+    due = max(job.waits_since, line.standing.served_at) + sharing.overdue_after * limit
+    return Precedence(waited, limit, limit_by(line.lasts, job.user, known), value, max(0.0, due - now))
+
+
+def _rank_of(state: GridState, standing: Standing, line: Line, at: float, shares: dict[str, float]) -> Rank:
+    """The rank of a standing by the first job of this line. `shares`: those of users, as far as they are known."""
+    sharing, user = state.policy.sharing, standing.user
+    turn, name = state.queue.head(line)
+    job = state.jobs[name]
+    share = shares.get(user)
+    if share is None:
+        share = shares[user] = state.shares.share(user, at, sharing)
+    if sharing.order is ServiceOrder.SHARE:
+        return Rank(share - aged(at - job.submitted, sharing), name)
+    limit, since = limit_of(line.lasts, user, state.queue.run_times, sharing), job.waits_since
+    due = max(since, standing.served_at) + sharing.overdue_after * limit
+    rank = -precedence(at - since, limit, _size(state, line.request), share, sharing)
+    return Rank(rank, name, turn if due <= at else NOT_OVERDUE, due)
+
+
+def _size(state: GridState, request: Request) -> float:
+    """The part of the grid that a request is for; of a gang, all members together."""
+    return dominant(request.resources, state.shares.capacity) * (request.gang or 1)
