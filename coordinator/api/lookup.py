@@ -75,48 +75,48 @@ class Lookup:
         found = self.job(name)
         return found.user if found is not None else ""
 
-    def resolve(self, sight: Visibility, refs: tuple[str, ...]) -> list[str]:
+    def resolve(self, visibility: Visibility, refs: tuple[str, ...]) -> list[str]:
         """The ids (of jobs or groups) that the references mean, without doubles. Raises Unanswerable for the first that
         means none or several."""
         if len(refs) > REFS:
             raise Unanswerable("bad-value", f"{len(refs)} jobs in one request", why=f"{REFS} are the most")
-        found = [self._some(sight, ref) or [self.resolve_one(sight, ref)] for ref in refs]
+        found = [self._some(visibility, ref) or [self.resolve_one(visibility, ref)] for ref in refs]
         return list(dict.fromkeys(itertools.chain.from_iterable(found)))
 
-    def _some(self, sight: Visibility, ref: str) -> list[str]:
+    def _some(self, visibility: Visibility, ref: str) -> list[str]:
         """The members named by `ARRAY_3-7,9`; none: the reference is something else."""
         group, _, which = ref.rpartition("_")
-        if not group or not {"-", ","} & {*which} or self._find(sight, ref):
+        if not group or not {"-", ","} & {*which} or self._find(visibility, ref):
             return []
         try:
             wanted = parse_array(which)
         except BadValue:
             return []
-        name = self.resolve_one(sight, group)
+        name = self.resolve_one(visibility, group)
         there = set(self.members([name]))
         names = [member_id(name, index) for index in indexes(wanted.parts)]
         if missing := [one for one in names if one not in there]:
             raise Unanswerable("unknown-job", f"no job {missing[0]!r}", hint=f"see: grid job show {name}")
         return names
 
-    def to_cancel(self, sight: Visibility, message: Cancel) -> list[str]:
+    def to_cancel(self, visibility: Visibility, message: Cancel) -> list[str]:
         """The live jobs and groups that a cancel means. Raises Unanswerable."""
-        if sight.only and not message.jobs and (message.every or message.user != sight.only):
+        if visibility.only and not message.jobs and (message.every or message.user != visibility.only):
             raise Unanswerable("not-allowed", "you may end your own jobs only", hint="--mine ends them all")
         state = self.state
         if message.jobs:
-            named = self.resolve(sight, message.jobs)
+            named = self.resolve(visibility, message.jobs)
             return [name for name in named if name in state.jobs or name in state.groups]
         whose = [job for job in state.jobs.values() if message.every or job.user == message.user]
         if message.states:
             return [job.id for job in whose if job.state in message.states]
         return list(dict.fromkeys(job.group or job.id for job in whose))
 
-    def resolve_one(self, sight: Visibility, ref: str) -> str:
+    def resolve_one(self, visibility: Visibility, ref: str) -> str:
         """The id that a reference means. A job that may not be seen is answered as one that does not exist."""
-        if (ref in self.state.jobs or ref in self.state.groups) and sight.names(ref):
+        if (ref in self.state.jobs or ref in self.state.groups) and visibility.names(ref):
             return ref
-        found = self._find(sight, ref)
+        found = self._find(visibility, ref)
         if len(found) == 1:
             return found[0]
         if found:
@@ -125,14 +125,14 @@ class Lookup:
                 "unknown-job", f"{ref[:REF_CHARS]!r} fits several jobs", why=names, hint="give more of the id"
             )
         if ref == "last":
-            raise Unanswerable("unknown-job", f"{sight.user} has no job yet", hint="grid run-shared starts one")
-        words = self.store.newest_names(sight.user) if len(ref) <= REF_CHARS and sight.by_name else []
+            raise Unanswerable("unknown-job", f"{visibility.user} has no job yet", hint="grid run-shared starts one")
+        words = self.store.newest_names(visibility.user) if len(ref) <= REF_CHARS and visibility.by_name else []
         near = difflib.get_close_matches(ref, words, 3)
         hint = f"did you mean {' or '.join(near)}?" if near else "`grid jobs --all` lists them"
         raise Unanswerable("unknown-job", f"no job {ref[:REF_CHARS]!r}", hint=hint)
 
-    def _find(self, sight: Visibility, ref: str) -> list[str]:
-        return self.store.find(ref, sight.user, sight.only, sight.by_name)
+    def _find(self, visibility: Visibility, ref: str) -> list[str]:
+        return self.store.find(ref, visibility.user, visibility.only, visibility.by_name)
 
     def one(self, name: str) -> Job | None:
         """A job, live or ended, by its id."""
@@ -142,17 +142,17 @@ class Lookup:
         """A job or group, live or ended, by its id."""
         return self.one(name) or self._group(name)
 
-    def single(self, sight: Visibility, ref: str) -> str:
+    def single(self, visibility: Visibility, ref: str) -> str:
         """The id of the one job that a reference means. Raises Unanswerable also for a group."""
-        found = self.resolve_one(sight, ref)
+        found = self.resolve_one(visibility, ref)
         if self._group(found) is not None:
             some = (self.members([found]) or [f"{found}_0"])[0]
             raise Unanswerable("bad-value", f"{found} is many jobs", why="this is for one", hint=f"name one: {some}")
         return found
 
-    def first_waiting(self, sight: Visibility, ref: str) -> str:
+    def first_waiting(self, visibility: Visibility, ref: str) -> str:
         """The job that a reference means; of a group its first member that waits, else its first."""
-        found = self.resolve_one(sight, ref)
+        found = self.resolve_one(visibility, ref)
         names = self.members([found])
         jobs = self.state.jobs
         waiting = (name for name in names if name in jobs and jobs[name].state is State.WAITING)
@@ -181,13 +181,13 @@ class Lookup:
             return groups.view(group, {}) if group is not None else None
         return groups.view(members.group, members.states, reasons.of_group(self.state, members))
 
-    def show(self, sight: Visibility, message: ShowJobs) -> Jobs:
+    def show(self, visibility: Visibility, message: ShowJobs) -> Jobs:
         """These jobs whole; groups as wholes, with their members where they are asked for."""
-        names = self.resolve(sight, message.jobs)
-        views = [sight.group(view) for view in map(self.group_view, names) if view is not None]
+        names = self.resolve(visibility, message.jobs)
+        views = [visibility.group(view) for view in map(self.group_view, names) if view is not None]
         if message.members:
             names = self.members(names)
-        jobs = tuple(map(sight.job, self.views(names)))
+        jobs = tuple(map(visibility.job, self.views(names)))
         return Jobs(message.id, tuple(map(_short, jobs)) if message.members else jobs, groups=tuple(views))
 
     def views(self, jobs: Iterable[str]) -> list[JobView]:
@@ -200,13 +200,13 @@ class Lookup:
                 found.append(view)
         return found
 
-    def newest(self, sight: Visibility, message: ListJobs) -> Jobs:
+    def newest(self, visibility: Visibility, message: ListJobs) -> Jobs:
         """Live jobs and then ended ones, each newest first, as many as are asked for and fit an answer, in short
         form."""
-        if sight.only:
-            if message.user not in ("", sight.only):
+        if visibility.only:
+            if message.user not in ("", visibility.only):
                 return Jobs(message.id, ())
-            message = msgspec.structs.replace(message, user=sight.only)
+            message = msgspec.structs.replace(message, user=visibility.only)
         most = max(0, min(message.limit, 100_000))
         whole = self._groups(message, most) if message.fold and not message.past else []
         most = min(most, LIST_JOBS)
@@ -218,12 +218,12 @@ class Lookup:
         views: list[JobView] = []
         size = 0
         for job in found[:most]:
-            view = sight.job(_short(job.view(job.reason or self._held(job))))
+            view = visibility.job(_short(job.view(job.reason or self._held(job))))
             size += len(msgspec.msgpack.encode(view))
             if size > LIST_BYTES and (views or size > ANSWER_BYTES):
                 break
             views.append(view)
-        return Jobs(message.id, tuple(views), more=len(views) < len(found), groups=tuple(map(sight.group, whole)))
+        return Jobs(message.id, tuple(views), more=len(views) < len(found), groups=tuple(map(visibility.group, whole)))
 
     def _held(self, job: Job) -> Reason | None:
         live = job.id in self.state.jobs and self.state.is_held(job)
@@ -290,12 +290,12 @@ def node_page(state: GridState, now: float, past: str) -> tuple[tuple[NodeView, 
     return tuple(found), last
 
 
-def shared_page(state: GridState, sight: Visibility, now: float, number: int, only: str, past: str) -> Shared:
+def shared_page(state: GridState, visibility: Visibility, now: float, number: int, only: str, past: str) -> Shared:
     """What is offered and what is lent on the nodes behind that one. All of one node is in one answer."""
 
     def on(name: str) -> tuple[OfferView | None, tuple[AllocationView, ...]]:
         held = views.allocations(state, name)
-        return views.offer_view(state.nodes[name], now), tuple(map(sight.allocation, held))
+        return views.offer_view(state.nodes[name], now), tuple(map(visibility.allocation, held))
 
     names = (name for name in state.index.behind(past) if only in ("", name))
     found, last = _page((name, there) for name in names if any(there := on(name)))
@@ -373,7 +373,7 @@ class JobWatches:
 
     def _tell(self, watchers: set[Client], view: JobView) -> None:
         for one in list(watchers):
-            one.connection.send(JobUpdate(one.sight.job(view)))
+            one.connection.send(JobUpdate(one.visibility.job(view)))
             if view.state is State.ENDED:
                 self.drop(one, view.id)
 
@@ -382,7 +382,7 @@ class JobWatches:
         for view in self._views(jobs):
             if view.state is not State.ENDED:  # also one whose end is just being stored: that is still to be told
                 self.add(client, view.id)
-            client.connection.send(JobUpdate(client.sight.job(view)))
+            client.connection.send(JobUpdate(client.visibility.job(view)))
 
     def add(self, client: Client, job: str) -> None:
         """Send its changes from now on."""
@@ -423,7 +423,7 @@ class GroupWatches:
         view = self._view(name)
         if view is None:
             return
-        client.connection.send(GroupUpdate(client.sight.group(view)))
+        client.connection.send(GroupUpdate(client.visibility.group(view)))
         if not view.ended:
             self._watchers.setdefault(name, []).append(client)
             self._told.setdefault(name, view)
@@ -441,7 +441,7 @@ class GroupWatches:
             if view is not None and view != self._told[name]:
                 self._told[name] = view
                 for one in watchers:
-                    one.connection.send(GroupUpdate(one.sight.group(view)))
+                    one.connection.send(GroupUpdate(one.visibility.group(view)))
             if view is None or view.ended:
                 del self._watchers[name], self._told[name]
         if self._watchers:

@@ -70,7 +70,7 @@ class Client:
     host: str = ""
     who: dict[str, str] = field(default_factory=dict)
     """For the audit log: its role, what proves it, and the peer's address."""
-    sight: Visibility = Visibility("", Reach.OWN)
+    visibility: Visibility = Visibility("", Reach.OWN)
     """How it sees what it watches."""
     watching: set[str] = field(default_factory=set)
     uploads: Uploads | None = None
@@ -122,14 +122,14 @@ class Relay:
         self._ids = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def want(self, client: Client, want: Want, sight: Visibility) -> str:
+    def want(self, client: Client, want: Want, visibility: Visibility) -> str:
         """Forward a question to the node, or answer it at once; why it was refused, if it was. A job that may not be
         seen is answered as one that does not exist."""
-        if why := self._refuse(client, want, sight):
+        if why := self._refuse(client, want, visibility):
             client.connection.send(_error(want, why))
         return why
 
-    def _refuse(self, client: Client, want: Want, sight: Visibility) -> str:
+    def _refuse(self, client: Client, want: Want, visibility: Visibility) -> str:
         if client.wants >= WANTS:
             return f"more than {WANTS} questions unanswered at the same time"
         if isinstance(want, WantOutput) and want.stream not in ("stdout", "stderr"):
@@ -141,7 +141,7 @@ class Relay:
         job = self._job_of(want)
         if isinstance(want, WantOutput) and job is not None and job.spec.output_full is OutputFull.DROP:
             want = msgspec.structs.replace(want, reader="")
-        if job is not None and not sight.sees(job.user):
+        if job is not None and not visibility.sees(job.user):
             job = None
         node, outcome = self._attempt(want, job)
         if answer := _recorded(want, outcome):

@@ -142,33 +142,33 @@ class Requests:
 
     # --- which request ------------------------------------------------------------------------------------------------
 
-    async def _dispatch(self, asked: AuditedRequest, client: Client, sight: Visibility, message: Any) -> None:
+    async def _dispatch(self, asked: AuditedRequest, client: Client, visibility: Visibility, message: Any) -> None:
         match message:
             case messages.WantOutput() | messages.WantFiles() | messages.WantFile() | messages.PutInput():
-                if why := self._relay.want(client, message, sight):
+                if why := self._relay.want(client, message, visibility):
                     asked.later = True
                     asked.refused("unavailable", why)
             case messages.Submit():
                 no_boosts(message)
                 if any(one.request.immediate for one in message.jobs):
                     await self._placing.fresh()
-                self._submit(asked, client, sight, message)
+                self._submit(asked, client, visibility, message)
             case messages.RequestBoost() | messages.ExtendBoost() | messages.ListBoosts():
-                await self._boost(asked, client, sight, message)
+                await self._boost(asked, client, visibility, message)
             case messages.Watch():
-                self._watch(client, sight, message)
+                self._watch(client, visibility, message)
             case messages.Cancel():
-                self._cancel(asked, client, sight, message)
+                self._cancel(asked, client, visibility, message)
             case messages.SignalJob():
-                self._signal(asked, client, sight, message)
+                self._signal(asked, client, visibility, message)
             case messages.ListJobs():
-                client.connection.send(self._lookup.newest(sight, message))
+                client.connection.send(self._lookup.newest(visibility, message))
             case messages.ShowJobs():
-                self._reply(client, self._lookup.show(sight, message))
+                self._reply(client, self._lookup.show(visibility, message))
             case messages.GetStatus():
                 self._reply(client, self._status(message))
             case messages.GetShared():
-                shared = shared_page(self._state, sight, self._clock(), message.id, message.node, message.past)
+                shared = shared_page(self._state, visibility, self._clock(), message.id, message.node, message.past)
                 self._reply(client, shared)
             case messages.GetShares():
                 users, state = views.shares(self._state, self._clock()), self._state
@@ -176,11 +176,11 @@ class Requests:
                 self._reply(client, messages.Shares(message.id, users, capped(state.shares.capacity), half_life))
             case messages.AskWhy():
                 await self._placing.fresh()
-                self._why(client, sight, message)
+                self._why(client, visibility, message)
             case messages.GetReceipts():
-                job = self._lookup.resolve_one(sight, message.job) if message.job else ""
-                found = self._store.receipts(max(0, min(message.limit, RECEIPTS)), job, message.node, sight.only)
-                self._reply(client, messages.Receipts(message.id, tuple(filter(None, map(sight.receipt, found)))))
+                job = self._lookup.resolve_one(visibility, message.job) if message.job else ""
+                found = self._store.receipts(max(0, min(message.limit, RECEIPTS)), job, message.node, visibility.only)
+                self._reply(client, messages.Receipts(message.id, tuple(filter(None, map(visibility.receipt, found)))))
             case messages.WantBlobs():
                 client.connection.send(
                     messages.MissingBlobs(message.id, self._blobs.missing(message.blobs, client.user))
@@ -212,7 +212,7 @@ class Requests:
                 self._driver.trouble.refuse()
                 self._driver.put(rights(message, client.user, lambda: self._answer_plainly(asked)))
             case messages.GetQuota():
-                self._reply(client, self._quotas(client, sight, message))
+                self._reply(client, self._quotas(client, visibility, message))
 
     def _reply(self, client: Client, reply: Any) -> None:
         """Send an answer that may be large. Raises Unanswerable if it does not fit a frame."""
@@ -243,9 +243,9 @@ class Requests:
 
     # --- submit -------------------------------------------------------------------------------------------------------
 
-    def _submit(self, asked: AuditedRequest, client: Client, sight: Visibility, message: messages.Submit) -> None:
-        client.sight, asked.later = sight, True
-        found = self._submissions.prepare(sight, client.host, message)
+    def _submit(self, asked: AuditedRequest, client: Client, visibility: Visibility, message: messages.Submit) -> None:
+        client.visibility, asked.later = visibility, True
+        found = self._submissions.prepare(visibility, client.host, message)
         watched = found.names() if message.watch else []
         for name in watched:
             self.watches.add(client, name)
@@ -280,9 +280,9 @@ class Requests:
 
     # --- watch, cancel, signal ----------------------------------------------------------------------------------------
 
-    def _watch(self, client: Client, sight: Visibility, message: messages.Watch) -> None:
-        client.sight = sight
-        names = self._lookup.resolve(sight, message.jobs)
+    def _watch(self, client: Client, visibility: Visibility, message: messages.Watch) -> None:
+        client.visibility = visibility
+        names = self._lookup.resolve(visibility, message.jobs)
         if message.whole:
             for name in names:
                 self._groups.watch(client, name)
@@ -291,10 +291,10 @@ class Requests:
         self.watches.show(client, names)
         client.connection.send(messages.Done(message.id))
 
-    def _cancel(self, asked: AuditedRequest, client: Client, sight: Visibility, message: messages.Cancel) -> None:
+    def _cancel(self, asked: AuditedRequest, client: Client, visibility: Visibility, message: messages.Cancel) -> None:
         if message.grace > LONGEST or not math.isfinite(message.grace):
             raise BadValue(f"the grace of {message.grace:g} s cannot be used", hint="give seconds")
-        live = self._lookup.to_cancel(sight, message)
+        live = self._lookup.to_cancel(visibility, message)
         if not live:
             client.connection.send(
                 messages.Done(message.id, "ended already" if message.jobs else "there are none such")
@@ -304,10 +304,12 @@ class Requests:
         token = self._answer_plainly(asked)
         self._driver.put(CancelRequested(token, tuple(live), message.reason[:REASON_CHARS], message.grace))
 
-    def _signal(self, asked: AuditedRequest, client: Client, sight: Visibility, message: messages.SignalJob) -> None:
+    def _signal(
+        self, asked: AuditedRequest, client: Client, visibility: Visibility, message: messages.SignalJob
+    ) -> None:
         if not 1 <= message.signal <= 64:
             raise BadValue(f"there is no signal {message.signal}", hint="1 to 64")
-        job = self._lookup.single(sight, message.job)
+        job = self._lookup.single(visibility, message.job)
         self._driver.trouble.refuse()
         self._driver.put(SignalRequested(self._answer_plainly(asked), job, message.signal))
 
@@ -315,22 +317,22 @@ class Requests:
         self,
         asked: AuditedRequest,
         client: Client,
-        sight: Visibility,
+        visibility: Visibility,
         message: messages.RequestBoost | messages.ExtendBoost | messages.ListBoosts,
     ) -> None:
         match message:
             case messages.RequestBoost():
-                if (one := self._submissions.again(sight, message.key)) is None:
+                if (one := self._submissions.again(visibility, message.key)) is None:
                     self._settings.require_sharing()
                     one = await self._boosts.submission(message)
                 no_other_boost(message, one)
-                self._submit(asked, client, sight, messages.Submit(message.id, (one,), message.watch))
+                self._submit(asked, client, visibility, messages.Submit(message.id, (one,), message.watch))
             case messages.ExtendBoost():
-                job = self._lookup.single(sight, message.boost)
+                job = self._lookup.single(visibility, message.boost)
                 self._driver.trouble.refuse()
                 self._driver.put(ExtensionRequested(self._answer_plainly(asked), job, message.seconds))
             case messages.ListBoosts():
-                shown = await self._boosts.shown(message, sight, self._lookup.views)
+                shown = await self._boosts.shown(message, visibility, self._lookup.views)
                 self._reply(client, boost_page(shown, message.past))
 
     # --- the grid -----------------------------------------------------------------------------------------------------
@@ -355,8 +357,8 @@ class Requests:
             at=time.time(),
         )
 
-    def _quotas(self, client: Client, sight: Visibility, message: messages.GetQuota) -> messages.Quotas:
-        operator = sight.reach is not Reach.RIGHTS
+    def _quotas(self, client: Client, visibility: Visibility, message: messages.GetQuota) -> messages.Quotas:
+        operator = visibility.reach is not Reach.RIGHTS
         if message.user not in ("", client.user) and not operator:
             raise Unanswerable(
                 "not-allowed", "only operators may see the rights of others", f"{client.user} is a client"
@@ -365,15 +367,15 @@ class Requests:
         found = core_rights.quotas(self._state, user, operator, everybody)
         return messages.Quotas(message.id, found, core_rights.day_ends(self._clock()))
 
-    def _why(self, client: Client, sight: Visibility, message: messages.AskWhy) -> None:
-        job = self._lookup.first_waiting(sight, message.job) if message.job else None
+    def _why(self, client: Client, visibility: Visibility, message: messages.AskWhy) -> None:
+        job = self._lookup.first_waiting(visibility, message.job) if message.job else None
         if job is None and message.request is None:
             raise BadValue("neither a job nor a request to explain")
-        request, operator = message.request, sight.reach is Reach.ALL
+        request, operator = message.request, visibility.reach is Reach.ALL
         if request is not None:
             check_request(request)
             request = resolved(request, client.host, "", self._state.policy)
-            request = neighbours(request, sight, "", self._state.index.affinity, {})
+            request = neighbours(request, visibility, "", self._state.index.affinity, {})
             refused = refusal(self._state, 0, request)
             if refused is not None and refused.code == "bad-value":  # of what could never be done, more can be said
                 raise BadValue(refused.what, refused.why, refused.hint)
@@ -383,4 +385,4 @@ class Requests:
         why = explain.why(self._state, job, request, self._clock(), client.user, operator)
         if job is not None and why.job is None:
             why = msgspec.structs.replace(why, job=next(iter(self._lookup.views([job])), None))
-        self._reply(client, sight.why(msgspec.structs.replace(why, id=message.id)))
+        self._reply(client, visibility.why(msgspec.structs.replace(why, id=message.id)))

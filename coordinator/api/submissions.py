@@ -181,7 +181,9 @@ def resolved(request: Request, host: str, bundle: str, policy: Policy) -> Reques
     return request if request.local == local else msgspec.structs.replace(request, local=local)
 
 
-def neighbours(request: Request, sight: Visibility, own: str, affinity: Affinity, beside: Mapping[str, str]) -> Request:
+def neighbours(
+    request: Request, visibility: Visibility, own: str, affinity: Affinity, beside: Mapping[str, str]
+) -> Request:
     """The request with ids in place of names: near to the newest live job of a name, apart from all that bear it. `own`
     is the name of the request's own job, `beside` are jobs submitted with it, by name. Raises BadValue for a job that
     does not exist or may not be seen."""
@@ -189,11 +191,11 @@ def neighbours(request: Request, sight: Visibility, own: str, affinity: Affinity
     if asked is None or not (asked.near or asked.apart):
         return request
 
-    user = sight.user
+    user = visibility.user
 
     def lives(word: str) -> bool:
         whose, named, _ = word.partition("/")
-        return affinity.lives(word) and (sight.sees(whose) if named else sight.names(word))
+        return affinity.lives(word) and (visibility.sees(whose) if named else visibility.names(word))
 
     def find(word: str) -> str:
         if lives(word):
@@ -247,10 +249,10 @@ class Submissions:
         self._clock = clock
         self._memory = memory
 
-    def prepare(self, sight: Visibility, host: str, message: Submit) -> NewJobs:
+    def prepare(self, visibility: Visibility, host: str, message: Submit) -> NewJobs:
         """The jobs of a submission, those that are new and those that are known. Raises GridError where one of them
         cannot be taken: then none is."""
-        user = sight.user
+        user = visibility.user
         sound: Submission | None = None
         for number, submission in enumerate(message.jobs, 1):
             try:
@@ -288,12 +290,12 @@ class Submissions:
                 if asked != (one.request, one.spec.bundle) or one.request.constraints is not None:
                     asked = one.request, one.spec.bundle
                     request = resolved(one.request, host, one.spec.bundle, self._state.policy)
-                    request = neighbours(request, sight, one.spec.name, self._state.index.affinity, before)
+                    request = neighbours(request, visibility, one.spec.name, self._state.index.affinity, before)
                     request = requests.setdefault(request, request)
                 job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now)
-                job.by_operator = sight.reach is Reach.ALL
+                job.by_operator = visibility.reach is Reach.ALL
                 if one.after:
-                    job.phase = Held(after=tuple(self._condition(sight, each, before) for each in one.after))
+                    job.phase = Held(after=tuple(self._condition(visibility, each, before) for each in one.after))
                 job.begin = now + one.delay if one.delay else one.begin
                 found.jobs[one.key] = job
                 if one.array is not None:
@@ -304,22 +306,22 @@ class Submissions:
             before[one.key] = before[one.spec.name] = known.get(one.key) or found.jobs[one.key].id
         return found
 
-    def again(self, sight: Visibility, key: str) -> Submission | None:
+    def again(self, visibility: Visibility, key: str) -> Submission | None:
         """What this user submitted under this key before, to be submitted again; None: nothing."""
-        name = self._state.keys.get((sight.user, key)) or self._store.known(sight.user, (key,)).get(key)
+        name = self._state.keys.get((visibility.user, key)) or self._store.known(visibility.user, (key,)).get(key)
         job = self._lookup.job(name) if name is not None else None
         return Submission(key, job.spec, job.request) if isinstance(job, Job) else None
 
-    def _by_key(self, sight: Visibility, key: str) -> str | None:
+    def _by_key(self, visibility: Visibility, key: str) -> str | None:
         """What was submitted under this key before: a long list of jobs comes in several calls."""
-        if (key in self._state.jobs or key in self._state.groups) and sight.names(key):
+        if (key in self._state.jobs or key in self._state.groups) and visibility.names(key):
             return key
-        return self._state.keys.get((sight.user, key)) or self._store.known(sight.user, (key,)).get(key)
+        return self._state.keys.get((visibility.user, key)) or self._store.known(visibility.user, (key,)).get(key)
 
-    def _condition(self, sight: Visibility, dependency: Dependency, before: dict[str, str]) -> Condition:
+    def _condition(self, visibility: Visibility, dependency: Dependency, before: dict[str, str]) -> Condition:
         """A dependency with its job resolved. Raises GridError where there is no such job."""
         on = dependency.on
-        name = before.get(on) or self._by_key(sight, on) or self._lookup.resolve_one(sight, on)
+        name = before.get(on) or self._by_key(visibility, on) or self._lookup.resolve_one(visibility, on)
         other = self._lookup.job(name)
         end = None
         if name not in self._state.jobs and name not in self._state.groups and name not in self._state.held.ends:

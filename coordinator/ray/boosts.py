@@ -264,7 +264,9 @@ class BoostService:
         """All nodes that are alive in Ray. Raises GridError."""
         return [ray_node(one) for one in (await self._ask("nodes"))["nodes"]]
 
-    async def shown(self, asked: ListBoosts, sight: Visibility, views: Callable[[list[str]], list[JobView]]) -> Boosts:
+    async def shown(
+        self, asked: ListBoosts, visibility: Visibility, views: Callable[[list[str]], list[JobView]]
+    ) -> Boosts:
         """Live boosts beside what Ray shows, as this client may see them. Raises BadValue for an unknown target."""
         before = {job.id: job.state for job in self.live()}  # what comes or joins while Ray is asked is not judged
         nodes: tuple[RayNode, ...] | None = None
@@ -289,9 +291,9 @@ class BoostService:
         nodes = marked(nodes or (), frozenset((*before, *(job.id for job in after))))
         return Boosts(
             id=asked.id,
-            boosts=tuple(map(sight.boost, boosts)),
+            boosts=tuple(map(visibility.boost, boosts)),
             address=self.address,
-            nodes=tuple(map(sight.raylet, nodes)),
+            nodes=tuple(map(visibility.raylet, nodes)),
             trouble=trouble,
             ray=cluster.get("ray", ""),
             python=cluster.get("python", ""),

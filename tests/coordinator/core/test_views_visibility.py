@@ -61,25 +61,25 @@ GROUP = GroupView(
 )
 
 
-def sight(user: str, reach: Reach) -> Visibility:
+def visibility(user: str, reach: Reach) -> Visibility:
     return Visibility(user, reach, lambda name: OWNERS.get(name, ""))
 
 
 @pytest.mark.parametrize("reach", Reach)
 def test_whose_jobs_are_there_for_whom(reach: Reach) -> None:
     others = reach in (Reach.ALL, Reach.OUTLINES)
-    one = sight("ann", reach)
+    one = visibility("ann", reach)
     assert one.sees("ann") and one.names(MINE) and one.names(f"{MINE}_3")
     assert one.sees("bob") == one.names(THEIRS) == one.names("j-nobody") == (one.only == "") == others
 
 
 def test_an_operator_is_shown_all_as_it_is_and_a_client_what_is_its_own() -> None:
-    for one in (sight("op", Reach.ALL), sight("ann", Reach.OWN)):
+    for one in (visibility("op", Reach.ALL), visibility("ann", Reach.OWN)):
         assert one.job(VIEW) is VIEW and one.group(GROUP) is GROUP
 
 
 def test_an_outline_says_where_a_job_stands_and_has_none_of_its_words() -> None:
-    viewer = sight("eve", Reach.OUTLINES)
+    viewer = visibility("eve", Reach.OUTLINES)
     job, group = viewer.job(VIEW), viewer.group(GROUP)
     assert SECRET.encode() not in msgspec.msgpack.encode((job, group))
     assert (job.id, job.user, job.state, job.spec.time_limit) == (MINE, "ann", State.RUNNING, 60.0)
@@ -98,15 +98,15 @@ def boost(of: str, user: str) -> BoostView:
 
 
 def test_who_sees_outlines_sees_of_a_boost_what_is_lent_to_whom() -> None:
-    shown = sight("eve", Reach.OUTLINES).boost(boost(MINE, "ann"))
+    shown = visibility("eve", Reach.OUTLINES).boost(boost(MINE, "ann"))
     assert SECRET.encode() not in msgspec.msgpack.encode(shown)
     assert shown.job.spec.boost == Boost("gpu-master", "", ResourceType.CPU, 2000)
     assert (shown.job.id, shown.node and shown.node.boost) == (MINE, MINE)
 
 
 def test_a_client_sees_its_own_boosts_and_of_others_that_they_are_and_nothing_to_name_them_by() -> None:
-    ann, mine, theirs = sight("ann", Reach.OWN), boost(MINE, "ann"), boost(THEIRS, "bob")
-    assert ann.boost(mine) == mine and sight("op", Reach.ALL).boost(theirs) == theirs
+    ann, mine, theirs = visibility("ann", Reach.OWN), boost(MINE, "ann"), boost(THEIRS, "bob")
+    assert ann.boost(mine) == mine and visibility("op", Reach.ALL).boost(theirs) == theirs
     shown = ann.boost(theirs)
     packed = msgspec.msgpack.encode(shown)
     assert SECRET.encode() not in packed and THEIRS.encode() not in packed
@@ -127,12 +127,12 @@ def test_the_words_of_ones_own_job_do_not_name_those_of_others() -> None:
         story=(Step(1.0, State.WAITING, "submitted"), Step(2.0, State.WAITING, text)),
     )
     said = f"{ANOTHER} (high, bob) and {ANOTHER} have its place, {MINE}.1 had it; j-short"
-    shown = sight("ann", Reach.OWN).job(view)
+    shown = visibility("ann", Reach.OWN).job(view)
     assert shown.reason == Reason("Resources", said) and shown.outcome is not None and shown.outcome.text == said
     assert [step.text for step in shown.story] == ["submitted", said]
     group = msgspec.structs.replace(GROUP, reason=Reason("Resources", text))
-    assert sight("ann", Reach.OWN).group(group).reason == Reason("Resources", said)
-    assert sight("op", Reach.ALL).job(view) is view
+    assert visibility("ann", Reach.OWN).group(group).reason == Reason("Resources", said)
+    assert visibility("op", Reach.ALL).job(view) is view
 
 
 def test_what_others_hold_is_told_without_what_it_is() -> None:
@@ -150,10 +150,10 @@ def test_what_others_hold_is_told_without_what_it_is() -> None:
         awaits_reader=SECRET,
     )
     bare = msgspec.structs.replace(held, name="", suspended="", awaits_reader="")
-    assert sight("bob", Reach.OWN).allocation(held) == sight("op", Reach.ALL).allocation(held) == held
-    assert sight("eve", Reach.OUTLINES).allocation(held) == bare
-    assert sight("bob", Reach.OUTLINES).allocation(held) == bare, "a viewer has nothing of its own"
-    assert sight("ann", Reach.OWN).allocation(held) == msgspec.structs.replace(bare, id="", job="")
+    assert visibility("bob", Reach.OWN).allocation(held) == visibility("op", Reach.ALL).allocation(held) == held
+    assert visibility("eve", Reach.OUTLINES).allocation(held) == bare
+    assert visibility("bob", Reach.OUTLINES).allocation(held) == bare, "a viewer has nothing of its own"
+    assert visibility("ann", Reach.OWN).allocation(held) == msgspec.structs.replace(bare, id="", job="")
 
 
 def receipt(**more: Any) -> Receipt:
@@ -171,13 +171,13 @@ def receipt(**more: Any) -> Receipt:
 
 
 def test_a_preemption_is_told_to_who_had_a_part_in_it_and_names_nobody_else() -> None:
-    told = sight("ann", Reach.OWN).receipt(receipt())
+    told = visibility("ann", Reach.OWN).receipt(receipt())
     assert told is not None and THEIRS not in str(told) and (told.user, told.priority) == ("bob", Priority.URGENT)
     assert [(one.job, one.user) for one in told.victims] == [(MINE, "ann"), ("", "bob")]
-    assert sight("cyd", Reach.OWN).receipt(receipt()) is None
+    assert visibility("cyd", Reach.OWN).receipt(receipt()) is None
     whole = receipt()
-    assert sight("op", Reach.ALL).receipt(whole) is whole
-    seen = sight("eve", Reach.OUTLINES).receipt(whole)
+    assert visibility("op", Reach.ALL).receipt(whole) is whole
+    seen = visibility("eve", Reach.OUTLINES).receipt(whole)
     assert seen is not None and SECRET not in str(seen) and seen.job == THEIRS and len(seen.victims) == 2
 
 
@@ -207,7 +207,7 @@ def test_an_explanation_names_no_job_of_others() -> None:
             lost=7.0,
         ),
     )
-    shown = sight("ann", Reach.OWN).why(why)
+    shown = visibility("ann", Reach.OWN).why(why)
     assert THEIRS not in str(shown) and ANOTHER in shown.hint and shown.holders[0].user == "bob"
     assert shown.preempts is not None and (shown.preempts.victims[0].user, shown.preempts.lost) == ("bob", 7.0)
-    assert sight("op", Reach.ALL).why(why) is why
+    assert visibility("op", Reach.ALL).why(why) is why
