@@ -45,16 +45,17 @@ def read(lines: Iterable[tuple[int, str]], unit: int = 1) -> Trace:
     """Jobs, and one machine with all processors where the header says how many there are. `unit`: processors that are
     allocated together and count as one core. Raises BadValue for a cluster that is no machine."""
     trace = Trace(format="SWF")
-    most, rows, users = 0, list[_Row](), dict[str, str]()
+    counts, rows, users = dict[str, int](), list[_Row](), dict[str, str]()
     for at, line in lines:
         if line.startswith(";"):
-            most = most or _processors(line)
+            counts |= _counts(line)
             continue
         trace.rows += 1
         try:
             rows.append(_row(at, line, users))
         except BadRow as bad:
             trace.leave_out(at, str(bad))
+    most = counts.get("MaxProcs") or counts.get("MaxNodes", 0)
     if most // unit > MOST_CORES:
         hint = f"give --unit N: so many processors count as one core; {MOST_CORES:,} cores are the most"
         raise BadValue(f"the header says {most:,} processors", hint=hint)
@@ -100,13 +101,12 @@ def read(lines: Iterable[tuple[int, str]], unit: int = 1) -> Trace:
     return trace.arranged()
 
 
-def _processors(line: str) -> int:
-    """Of `; MaxProcs: 256`; 0: it says something else."""
+def _counts(line: str) -> dict[str, int]:
+    """What `; MaxProcs: 256` or `; MaxNodes: 64` says; of any other comment nothing."""
     key, colon, value = line.lstrip("; ").partition(":")
     words = value.split()
-    if colon and key.strip() in ("MaxProcs", "MaxNodes") and words and words[0].isdecimal():
-        return int(words[0])
-    return 0
+    known = colon and key.strip() in ("MaxProcs", "MaxNodes") and words and words[0].isdecimal()
+    return {key.strip(): int(words[0])} if known else {}
 
 
 def _row(at: int, line: str, users: dict[str, str]) -> _Row:

@@ -76,8 +76,9 @@ def read_series(lines: Lines, separator: str, name: str) -> Trace:
     found.sort()
     sure = "%" in used
     parts = bool(total) or (not sure and max((value for _, value in found), default=0.0) <= PARTS_MOST)
-    if parts and not total:
-        trace.assumed.append(f"no use in {name} is above {PARTS_MOST}: it is taken as a part, not as percent")
+    if not total and not sure:
+        above, what = ("no use", "a part") if parts else ("some use", "percent")
+        trace.assumed.append(f"{above} in {name} is above {PARTS_MOST}: it is taken as {what}")
     return _with(trace, name, found, 1.0 if parts else 100.0)
 
 

@@ -31,6 +31,11 @@ def test_processors_are_counted_in_units_and_rounded_up() -> None:
     assert trace.jobs[0].resources == Resources(2000) and trace.machines == [Machine("all", 8)]
 
 
+def test_the_number_of_processors_counts_before_that_of_nodes() -> None:
+    both = read(f"; MaxNodes: 16\n; MaxProcs: 64\n; Note: MaxProcs: 9\n{row()}\n")
+    assert both.machines == [Machine("all", 64)], "jobs ask for processors"
+
+
 def test_requested_times_in_column_6_are_found_where_column_9_has_none() -> None:
     trace = read("\n".join(row(cpu=600, requested=-1) for _ in range(3)))
     assert {job.requested for job in trace.jobs} == {600.0} and "column 6" in trace.words()[1]

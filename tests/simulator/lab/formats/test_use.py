@@ -36,7 +36,8 @@ def test_a_column_in_percent_stays_percent_however_small() -> None:
 
 def test_a_column_of_parts_is_told_from_one_of_percent() -> None:
     parts, percent = series("time,use\n0,0.5\n1,1"), series("time,use\n0,50\n1,100")
-    assert parts.use[0].samples == percent.use[0].samples and parts.assumed and not percent.assumed
+    assert parts.use[0].samples == percent.use[0].samples
+    assert "as a part" in parts.assumed[0] and "as percent" in percent.assumed[0], "both are assumed"
 
 
 def test_only_a_header_with_time_and_use_is_that_of_a_series() -> None:
