@@ -42,7 +42,7 @@ def folder(name: str, about: str | None) -> Path | None:
 
 def on_grid(samples: Sequence[tuple[float, float]]) -> tuple[float, list[float]]:
     """Samples as the means of five minutes each, and when these begin."""
-    begin = math.floor(samples[0][0] / STEP)
+    begin = math.floor(min(at for at, _ in samples) / STEP)
     sums: dict[int, tuple[float, int]] = {}
     for at, value in samples:
         slot = math.floor(at / STEP) - begin
@@ -60,7 +60,9 @@ def bitbrains(traces: Path) -> list[Series]:
     rows: dict[str, list[tuple[float, float]]] = {}
     for row in parquet.read_table(traces / "bitbrains-small.parquet").to_pylist():
         use = min(1.0, row["cpu_usage"] / (MHZ * max(1, row["cpu_count"])))
-        rows.setdefault(row["id"], []).append((row["timestamp"].timestamp(), use))
+        at = row["timestamp"].timestamp()
+        for part in range(max(1, round(row["duration"] / 1000 / STEP))):  # the row stands for what was before it
+            rows.setdefault(row["id"], []).append((at - STEP * part, use))
     return [Series(name, *on_grid(samples)) for name, samples in sorted(rows.items())]
 
 
@@ -91,9 +93,8 @@ def helios(traces: Path, idle: bool = False) -> list[Series]:
         for member in sorted(archive.getmembers(), key=lambda one: one.name):
             file = archive.extractfile(member) if member.isfile() else None
             if file is not None:
-                samples = list(_helios(csv.DictReader(TextIOWrapper(file)), idle))
+                samples = list(_helios(csv.DictReader(TextIOWrapper(file)), idle))[:: 5 if idle else 1]
                 begin, values = on_grid(samples)
-                values = [float(value > 0.5) for value in values] if idle else values
                 found.append(Series(Path(member.name).stem, begin, values))
     return found
 

@@ -45,6 +45,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "node drain": ("grid node drain lab1 lab2 --reason 'a new kernel'", "grid node drain lab1 --deadline 30m"),
     "node undrain": ("grid node undrain lab1", "grid node undrain lab1 lab2"),
     "node label": ("grid node label lab1 room=b", "grid node label lab1 lab2 ssd-"),
+    "node forecast": ("grid node forecast lab1", "grid -o json node forecast lab1"),
     "node set": ("grid node set lab1 --cores 4 --memory 16G", "grid node set lab1 lab2 --no-share"),
     # Ray
     "boost": ("grid boost request gpu-master gpu 1", "grid boost status"),

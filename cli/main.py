@@ -28,7 +28,7 @@ COMMANDS: dict[str, Lazy] = {
     "trends": Lazy(_AT + "grid.trends:trends", "Show how the use of nodes went, and of one node where it will be."),
     "top": Lazy(_AT + "grid.trends:top", "List the nodes by pressure, the busiest first."),
     "nodes": Lazy(_AT + "grid.nodes:nodes", "List the nodes."),
-    "node": Lazy(_AT + "grid.nodes:node", "Add, remove, drain, undrain, label and set nodes."),
+    "node": Lazy(_AT + "grid.nodes:node", "Add, remove, drain, undrain, label and set nodes, and forecast their use."),
     "jobs": Lazy(_AT + "jobs.jobs:jobs", "List jobs."),
     "logs": Lazy(_AT + "attach.follow:logs", "Print the output of a job."),
     "attach": Lazy(_AT + "attach.follow:attach", "Follow a job to its end and exit with its exit code."),

@@ -310,6 +310,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         placing.stir()
         stopping = asyncio.create_task(stop.wait())
         background = [asyncio.create_task(feed_watchdog()), asyncio.create_task(history.run())]
+        background.append(asyncio.create_task(server.idle.run()))
         if bridge is not None:
             background.append(asyncio.create_task(sweep_until_done(ledger.state, bridge)))
         if pki is not None:
@@ -328,6 +329,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         await boosts.close()
         await server.close()
         await driver.close()
+        server.idle.keep()
         await history.close()
         retention.close()
         if events is not None:

@@ -45,11 +45,12 @@ _PUSHING = "distributed_grid.cli.grid.push:"
     cls=LazyGroup,
     table={
         "add": Lazy(_PUSHING + "add", "Make hosts nodes of the grid, by ssh."),
+        "forecast": Lazy("distributed_grid.cli.grid.trends:forecast", "Show how likely a node stays idle for longer."),
         "remove": Lazy(_PUSHING + "remove", "Remove a node from the grid, and clean its host by ssh."),
     },
 )
 def node() -> None:
-    """Add, remove, drain, undrain, label and set nodes."""
+    """Add, remove, drain, undrain, label and set nodes, and forecast their use."""
 
 
 @node.command()

@@ -78,8 +78,8 @@ def shared_status(node: str, part: str | None) -> None:
 def _show_shared(invocation: Invocation, answer: Shared, part: str | None) -> None:
     if part in (None, "offers"):
         formatting.emit("OFFERS\n")
-        offers = ("NODE", "CPU", "MEMORY", "GPU", "CORES", "EXPIRES", "IDLE FOR", "NOT OFFERED")
-        rows = [_offer_row(offer) for offer in answer.offers]
+        offers = ("NODE", "CPU", "MEMORY", "GPU", "CORES", "EXPIRES", "IDLE FOR", "LASTS 2H", "NOT OFFERED")
+        rows = [_offer_row(offer, answer.lasting.get(offer.node)) for offer in answer.offers]
         formatting.emit(formatting.table(invocation, offers, rows, indent="  ") if rows else "  no node is known yet\n")
     if part is None:
         formatting.emit("\n")
@@ -90,7 +90,7 @@ def _show_shared(invocation: Invocation, answer: Shared, part: str | None) -> No
         formatting.emit(formatting.table(invocation, lent, rows, indent="  ") if rows else "  nothing is lent\n")
 
 
-def _offer_row(offer: OfferView) -> list[str]:
+def _offer_row(offer: OfferView, lasting: float | None) -> list[str]:
     withheld = "; ".join(f"{one.what}: {one.why}" for one in offer.withheld)
     if offer.state is not NodeState.UP:
         withheld = f"node is {offer.state}" + (f"; {withheld}" if withheld else "")
@@ -103,6 +103,7 @@ def _offer_row(offer: OfferView) -> list[str]:
         format_ranges(offer.cores) or "-",
         format_duration(offer.expires_in) if offer.expires_in > 0 else "-",
         format_duration(offer.idle_for) if offer.idle_for > 0 else "-",
+        "-" if lasting is None else f"{100 * lasting:.0f} %",
         withheld or "-",
     ]
 
@@ -141,6 +142,7 @@ def _shared_json(answer: Shared) -> dict[str, Any]:
                 "gpus": [_gpu_json(gpu) for gpu in offer.gpus],
                 "expires_in": round(offer.expires_in, 3),
                 "idle_for": round(offer.idle_for, 3),
+                "lasts_2h": round(answer.lasting[offer.node], 4) if offer.node in answer.lasting else None,
                 "withheld": [{"what": one.what, "why": one.why} for one in offer.withheld],
             }
             for offer in answer.offers

@@ -1,4 +1,5 @@
-"""`grid trends`, `grid top`, `grid cluster summary`: what nodes use over time, and how busy they are."""
+"""`grid trends`, `grid top`, `grid node forecast`, `grid cluster summary`: what nodes use over time, how busy they are,
+and for how long they stay idle."""
 
 from typing import Any
 
@@ -9,8 +10,8 @@ from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import current, printable
 from distributed_grid.cli.lazy import Command
 from distributed_grid.protocol.history.summary import Summary, summary, trend_of
-from distributed_grid.protocol.history.trends import RATES, WINDOWS, Measured, NodeTrends, Trend, parse_window
-from distributed_grid.protocol.messages import GetStatus, GetTrends, Status, Trends
+from distributed_grid.protocol.history.trends import RATES, WINDOWS, Lasting, Measured, NodeTrends, Trend, parse_window
+from distributed_grid.protocol.messages import GetForecast, GetStatus, GetTrends, NodeForecast, Status, Trends
 from distributed_grid.protocol.resources import format_bytes
 from distributed_grid.protocol.sharing.pressure import Pressure
 from distributed_grid.protocol.text import counted, format_duration
@@ -86,6 +87,51 @@ def cluster_summary() -> None:
         lambda: _summary_screen(found),
         f"{found.pressure[0]:.2f}\n" if found.pressure else "-\n",
     )
+
+
+@click.command(cls=Command)
+@click.argument("node", shell_complete=complete_nodes)
+def forecast(node: str) -> None:
+    """Show how likely a node stays idle for half an hour, two and four hours more.
+
+    Each node learns it from its own past: how often it stayed so when it had been idle for about as long, and a
+    regression where that was better. The grid says how often forecasts like these came true; those that did not are
+    not used."""
+    invocation = current()
+    answer: NodeForecast = invocation.ask(lambda n: GetForecast(id=n, node=node))
+    content = {
+        "node": answer.node,
+        "idle_for": round(answer.idle_for, 3),
+        "why": answer.why or None,
+        "lasting": [_lasting_json(one) for one in answer.lasting],
+    }
+    if answer.why:
+        text = printable(f"{answer.node}: nothing is forecast: {answer.why}") + "\n"
+    else:
+        header = ("FOR", "PROBABILITY", "OF ITS OWN PAST", "FORECASTS LIKE THIS")
+        text = printable(f"{answer.node} has been idle for {format_duration(answer.idle_for)}; stays so:") + "\n"
+        text += formatting.table(invocation, header, map(_lasting_row, answer.lasting))
+    quiet = "".join(f"{one.seconds:g} {one.probability:.2f}\n" for one in answer.lasting)
+    formatting.show(invocation, content, text, quiet, "lasting")
+
+
+def _lasting_row(one: Lasting) -> list[str]:
+    past = f"{one.lasted} of {counted(one.cases, 'time')}" if one.cases else "none yet"
+    told = f"{100 * one.true / one.told:.0f} % of {one.told:,} came true" if one.told else "none yet"
+    doubt = "" if one.believed else "; not used: it is off by more than 5 %"
+    return [format_duration(one.seconds), amount(Measured.CPU, one.probability), past, told + doubt]
+
+
+def _lasting_json(one: Lasting) -> dict[str, Any]:
+    return {
+        "seconds": one.seconds,
+        "probability": round(one.probability, 4),
+        "cases": one.cases,
+        "lasted": one.lasted,
+        "told": one.told,
+        "true": one.true,
+        "believed": one.believed,
+    }
 
 
 def _warn(answer: Trends) -> None:

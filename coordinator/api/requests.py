@@ -169,7 +169,8 @@ class Requests:
                 self._reply(client, self._status(message))
             case messages.GetShared():
                 shared = shared_page(self._state, visibility, self._clock(), message.id, message.node, message.past)
-                self._reply(client, shared)
+                lasting = self._trends.lasting(offer.node for offer in shared.offers)
+                self._reply(client, msgspec.structs.replace(shared, lasting=lasting))
             case messages.GetShares():
                 users, state = views.shares(self._state, self._clock()), self._state
                 half_life = state.policy.sharing.half_life
@@ -195,6 +196,8 @@ class Requests:
                 client.connection.send(self._access.renew(client.connection, message))
             case messages.GetSettings():
                 self._reply(client, self._settings.answer(message))
+            case messages.GetForecast():
+                client.connection.send(self._trends.forecast(message))
             case messages.GetTrends():
                 self._reply(client, await self._trends.answer(message))
             case messages.ReloadSettings():

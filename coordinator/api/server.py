@@ -51,6 +51,7 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.history.history import History
+from distributed_grid.coordinator.history.idle import IDLE, IdleLimits, IdleWatch
 from distributed_grid.coordinator.net.connection import Connection, Wire
 from distributed_grid.coordinator.net.limits import Bucket, LogThrottle
 from distributed_grid.coordinator.net.listener import Listener, bind_unix
@@ -66,7 +67,7 @@ from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismat
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages.handshake import AUTHORITY_PATH, JOIN_PATH, RENEW_PATH
-from distributed_grid.protocol.nodes import NO_SETTINGS, NodeFacts
+from distributed_grid.protocol.nodes import NO_SETTINGS, Lending, NodeFacts
 from distributed_grid.runtime.local import SOCKET
 from distributed_grid.runtime.logs import get_logger
 
@@ -132,7 +133,8 @@ class Server:
         placing = self._placing = placing or RayReservations(state, None, driver.put)
         self._history = history or History(Path(), 0, clock)
         self._history.kept = lambda node, through: self._tell(node, [messages.BucketsKept(through)])
-        trends = TrendAnswers(state, self._history, clock)
+        self.idle = IdleWatch(self._history, self._idle_limits)
+        trends = TrendAnswers(state, self._history, self.idle, clock)
         own = self._memory, boosts, placing, self._settings, trends
         self._requests = Requests(self._lookup, blobs, self._relay, audit, clock, access, *own)
         state.watched = self._requests.watches.watched
@@ -147,6 +149,13 @@ class Server:
         self._contradictions = Contradictions(store, state, driver.put, clock, self._instance)
         self._listener = Listener(self._serve, self._turn_away, self._throttle)
         self._socket: Path | None = None
+
+    def _idle_limits(self, name: str) -> IdleLimits:
+        """Use by its owner up to which a node is idle, by the settings in effect there."""
+        agent = self._agents.get(name)
+        known = agent.settings.values if agent is not None and agent.settings is not None else Lending()
+        percent = (known.cpu_percent_max, known.memory_percent_max, known.gpu_utilization_max)
+        return IdleLimits(*(usual if one is None else one / 100 for one, usual in zip(percent, IDLE, strict=True)))
 
     # --- listening ----------------------------------------------------------------------------------------------------
 

@@ -8,19 +8,23 @@ import msgspec
 from distributed_grid.coordinator.api.lookup import LIST_BYTES
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.core.trends import idle
 from distributed_grid.coordinator.history import trends
 from distributed_grid.coordinator.history.database import MINUTE, QUARTER
 from distributed_grid.coordinator.history.history import History
+from distributed_grid.coordinator.history.idle import IdleWatch
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.history.buckets import SECONDS
-from distributed_grid.protocol.history.trends import POINTS, WINDOWS, Measured, NodeTrends
-from distributed_grid.protocol.messages import GetTrends, Trends
+from distributed_grid.protocol.history.trends import POINTS, WINDOWS, Lasting, Measured, NodeTrends
+from distributed_grid.protocol.messages import GetForecast, GetTrends, NodeForecast, Trends
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.resources import MILLI, Resources
 from distributed_grid.protocol.text import unknown_node
 
 RECENT = 60
 """Seconds that pressure is the mean of."""
+LASTS = 7200
+"""The horizon of a node's line in lists (s)."""
 OVERVIEW = (Measured.CPU, Measured.MEMORY, Measured.GPU)
 """What is told of each node where all are asked for."""
 OVERVIEW_POINTS = POINTS // 3
@@ -34,8 +38,9 @@ def step_of(window: float) -> int:
 class TrendAnswers:
     """`clock`: grid time."""
 
-    def __init__(self, state: GridState, history: History, clock: Callable[[], float]) -> None:
+    def __init__(self, state: GridState, history: History, watch: IdleWatch, clock: Callable[[], float]) -> None:
         self._state = state
+        self._idle = watch
         self._history = history
         self._clock = clock
 
@@ -53,6 +58,28 @@ class TrendAnswers:
                 break
             found.append(one)
         return Trends(asked.id, tuple(found), asked.window, self._clock(), self._history.trouble, past)
+
+    def forecast(self, asked: GetForecast) -> NodeForecast:
+        """For how long a node will be idle. Raises BadValue for an unknown node."""
+        if (node := self._state.nodes.get(asked.node)) is None:
+            raise unknown_node(asked.node, list(self._state.nodes))
+        seconds, found = self._idle.forecast(asked.node)
+        if found:
+            return NodeForecast(asked.id, asked.node, seconds, tuple(map(_view, found)))
+        if node.state is not NodeState.UP:
+            why = f"the node is {node.state}"
+        else:
+            why = "its owner uses it, or it was measured for less than five minutes"
+        return NodeForecast(asked.id, asked.node, why=why)
+
+    def lasting(self, nodes: Iterable[str]) -> dict[str, float]:
+        """How likely each of these nodes stays idle for two hours more, where that is forecast and believed."""
+        found = {}
+        for name in nodes:
+            for one in self._idle.forecast(name)[1]:
+                if one.horizon == LASTS and one.believed and one.cases:
+                    found[name] = one.probability
+        return found
 
     async def _names(self, asked: GetTrends) -> Iterable[str]:
         if not asked.node:
@@ -84,6 +111,10 @@ class TrendAnswers:
             owner=pressures[1] if pressures is not None else None,
             trends=found,
         )
+
+
+def _view(one: idle.Lasting) -> Lasting:
+    return Lasting(one.horizon, one.probability, one.cases, one.lasted, one.told, one.true, one.believed)
 
 
 def _total(node: Node | None) -> Resources:

@@ -7,7 +7,7 @@ another begun: what is lost is history."""
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from distributed_grid.runtime.logs import get_logger
 MINUTE, QUARTER = 60, 900
 MINUTES_KEPT, QUARTERS_KEPT = 2 * 86400, 90 * 86400
 """How long rows are kept (s)."""
-VERSION = 1
+VERSION = 2
 SPARE = 64 << 20
 """Bytes that must stay free on the disk: below, nothing is written."""
 RECENT = 12
@@ -32,6 +32,7 @@ CREATE TABLE minutes (node INTEGER NOT NULL, at INTEGER NOT NULL, codes BLOB NOT
     WITHOUT ROWID;
 CREATE TABLE quarters (node INTEGER NOT NULL, at INTEGER NOT NULL, codes BLOB NOT NULL, PRIMARY KEY (node, at))
     WITHOUT ROWID;
+CREATE TABLE learned (node INTEGER PRIMARY KEY, memory BLOB NOT NULL);
 """
 _OLD = "DELETE FROM {} WHERE node = ? AND at < ?"
 _OLDEST = "SELECT min(at) FROM {}"
@@ -75,8 +76,9 @@ class HistoryDatabase:
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def write(self, minutes: Sequence[Row]) -> None:
-        """Keep these minutes, and the quarters of an hour that they complete or change. Raises sqlite3.Error."""
+    def write(self, minutes: Sequence[Row], learned: Mapping[str, bytes] | None = None) -> None:
+        """Keep these minutes, the quarters of an hour that they complete or change, and what was learned of nodes.
+        Raises sqlite3.Error."""
         db = self._open()
         try:
             self._check_room()
@@ -84,6 +86,8 @@ class HistoryDatabase:
             numbered = [(self._id(db, one.node), one.at, one.codes) for one in minutes]
             _put(db, "minutes", numbered)
             _put(db, "quarters", self._quarters(db, numbered))
+            memories = [(self._id(db, name), memory) for name, memory in (learned or {}).items()]
+            db.executemany("INSERT OR REPLACE INTO learned (node, memory) VALUES (?, ?)", memories)
             db.execute("COMMIT")
         except sqlite3.Error as error:
             self._failed(error)
@@ -138,6 +142,7 @@ class HistoryDatabase:
                 if not self._remove(db, oldest):
                     break
             db.execute(_GONE)
+            db.execute("DELETE FROM learned WHERE node NOT IN (SELECT id FROM nodes)")
             self._ids = dict(db.execute("SELECT name, id FROM nodes"))
         except sqlite3.Error as error:
             self._failed(error)
@@ -180,6 +185,12 @@ class HistoryDatabase:
             self._failed(error)
             raise
         return found
+
+    def recall(self, name: str) -> bytes | None:
+        """What was learned of a node; None: nothing. Raises sqlite3.Error."""
+        db = self._open()
+        found = db.execute("SELECT memory FROM learned WHERE node = ?", (self._ids.get(name),)).fetchone()
+        return bytes(found[0]) if found is not None else None
 
     def names(self) -> list[str]:
         """The nodes of which something is kept. Raises sqlite3.Error."""

@@ -71,6 +71,8 @@ class History:
         self.kept: Callable[[str, int], None] = lambda node, through: None
         self.trouble = ""
         """Why nothing is written now; empty: it is."""
+        self.learned: dict[str, bytes] = {}
+        """What was learned of nodes, to be kept with the next rows."""
         self._clock = clock
         self._nodes: dict[str, _Node] = {}
         self._turns: list[set[str]] = [set() for _ in range(TURNS)]
@@ -146,7 +148,8 @@ class History:
 
     async def _write(self, database: HistoryDatabase, found: list[_Due]) -> None:
         try:
-            await self._apart(lambda: database.write([one.row for one in found]))
+            learned, self.learned = self.learned, {}
+            await self._apart(lambda: database.write([one.row for one in found], learned))
         except (sqlite3.Error, OSError) as error:
             self._refused(error)
             for one in found:  # the ring has it for an hour
@@ -192,7 +195,7 @@ class History:
         if self._database is not None:
             found, database = [one.row for one in self._waiting], self._database
             try:
-                await self._apart(lambda: database.write(found))
+                await self._apart(lambda: database.write(found, self.learned))
             except (sqlite3.Error, OSError) as error:
                 self._refused(error)
             await self._apart(database.close)
@@ -206,6 +209,29 @@ class History:
         if node is None or node.newest is None:
             return None
         return node.newest, (node.ring.newest + 1.0) * SECONDS
+
+    def now(self) -> float:
+        """Grid time."""
+        return self._clock()
+
+    def in_turn(self, turn: int) -> list[str]:
+        """The nodes of one part of TURNS."""
+        return list(self._turns[turn])
+
+    def ring(self, name: str) -> Ring | None:
+        """The last hour of a node; None: it has told nothing since the start, or for an hour."""
+        node = self._nodes.get(name)
+        return node.ring if node is not None else None
+
+    async def recall(self, name: str) -> bytes | None:
+        """What was learned of a node before."""
+        if (database := self._database) is None:
+            return None
+        try:
+            return await self._apart(lambda: database.recall(name))
+        except (sqlite3.Error, OSError) as error:
+            self._refused(error)
+            return None
 
     async def names(self) -> list[str]:
         """The nodes of which something is kept."""

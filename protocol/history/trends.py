@@ -69,6 +69,20 @@ class Trend(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     points: tuple[Finite, ...] = ()
 
 
+class Lasting(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The probability that a node stays idle for `seconds` more. `cases` times it was idle for about as long as now, of
+    which `lasted` so long. In the grid forecasts like this were `told` so often, of which `true`; `believed`: that is
+    about as often as they said."""
+
+    seconds: Span
+    probability: Finite
+    cases: Count = 0
+    lasted: Count = 0
+    told: Count = 0
+    true: Count = 0
+    believed: bool = True
+
+
 class NodeTrends(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A node's pressure of the last minute, of all use and of the owner's alone (None: not measured), and its trends.
     `total` is what it manages. `seen`: seconds since its newest bucket ended; below 0: none is known."""

@@ -80,6 +80,7 @@ FromClient = (
     | GetQuota
     | SetRights
     | GetTrends
+    | GetForecast
 )
 ToClient = (
     Welcome
@@ -97,6 +98,7 @@ ToClient = (
     | Why
     | Receipts
     | Trends
+    | NodeForecast
     | NodeSettings
     | Boosts
     | Output

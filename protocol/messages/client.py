@@ -271,12 +271,14 @@ class GetShared(Message, frozen=True, tag="get-shared"):
 
 
 class Shared(Message, frozen=True, tag="shared"):
-    """All offers and all allocations, node by node. `past` as in Status."""
+    """All offers and all allocations, node by node. `past` as in Status. `lasting`: how likely a node stays idle for
+    two hours more, by its name, where that is forecast and believed."""
 
     id: Number
     offers: tuple[OfferView, ...]
     allocations: tuple[AllocationView, ...]
     past: str = ""
+    lasting: dict[str, Finite] = {}
 
 
 def next_page(asked: Any, told: Any, number: int) -> Any:
@@ -300,6 +302,8 @@ def joined(answer: Any, page: Any) -> Any:
         for name in ("jobs", "groups", "nodes", "offers", "allocations", "boosts")
         if hasattr(page, name)
     }
+    if isinstance(page, Shared):
+        return msgspec.structs.replace(page, **lists, lasting=answer.lasting | page.lasting)
     return msgspec.structs.replace(page, **lists)
 
 

@@ -65,6 +65,7 @@ TABLE: dict[type, Row] = {
     messages.GetShares: EVERYBODY,
     messages.GetSettings: EVERYBODY,
     messages.GetTrends: EVERYBODY,
+    messages.GetForecast: EVERYBODY,
     messages.ListJobs: SEE,
     messages.ShowJobs: SEE,
     messages.Watch: SEE,

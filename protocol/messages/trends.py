@@ -1,6 +1,6 @@
 """Messages between a client and the coordinator about what nodes use over time."""
 
-from distributed_grid.protocol.history.trends import NodeTrends
+from distributed_grid.protocol.history.trends import Lasting, NodeTrends
 from distributed_grid.protocol.messages.handshake import Message
 from distributed_grid.protocol.resources import Finite, Number, Span, Text, Word
 
@@ -25,3 +25,20 @@ class Trends(Message, frozen=True, tag="trends"):
     at: Finite
     trouble: Text = ""
     past: Word = ""
+
+
+class GetForecast(Message, frozen=True, tag="get-forecast"):
+    """For how long will this node be idle? Answered by NodeForecast."""
+
+    id: Number
+    node: Word
+
+
+class NodeForecast(Message, frozen=True, tag="node-forecast"):
+    """The node has been idle for `idle_for` seconds, and how likely it is so for longer; `why`: why nothing is said."""
+
+    id: Number
+    node: Word
+    idle_for: Span = 0.0
+    lasting: tuple[Lasting, ...] = ()
+    why: Text = ""

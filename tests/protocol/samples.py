@@ -222,6 +222,7 @@ NODE_TRENDS = trends.NodeTrends(
     owner=Pressure(0.25, 0.125, 0.375),
     trends=(TREND,),
 )
+LASTING = trends.Lasting(7200.0, 0.75, 31, 25, 1204, 987, False)
 
 MESSAGES: dict[str, Any] = {
     "Hello": messages.Hello(protocol=(1, 0), software="0.1.0", role="agent", name="lab1", facts=FACTS, session="s-1"),
@@ -252,6 +253,8 @@ MESSAGES: dict[str, Any] = {
     "Buckets": messages.Buckets(at=25.5, buckets=(BUCKET,)),
     "BucketsKept": messages.BucketsKept(through=1),
     "GetTrends": messages.GetTrends(id=30, node="lab1", window=3600.0, past="lab0"),
+    "GetForecast": messages.GetForecast(id=31, node="lab1"),
+    "NodeForecast": messages.NodeForecast(id=31, node="lab1", idle_for=600.0, lasting=(LASTING,), why="too young"),
     "Trends": messages.Trends(id=30, nodes=(NODE_TRENDS,), window=3600.0, at=12.5, trouble="disk full", past="lab1"),
     "Launch": messages.Launch(allocation="j-a.1", job="j-a", user="ada", epoch=7, grant=GRANT, spec=SPEC),
     "Stop": messages.Stop(allocation="j-a.1", grace=2.5, cause="time-limit", text="too long"),

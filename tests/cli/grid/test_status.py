@@ -15,7 +15,7 @@ from distributed_grid.cli.grid.status import (
 )
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages import Shared, Status
-from distributed_grid.protocol.nodes import AllocationView, NodeState, NodeView, Withheld
+from distributed_grid.protocol.nodes import AllocationView, NodeState, NodeView, OfferView, Withheld
 from distributed_grid.protocol.resources import Grant, Resources
 from tests.coordinator.core.scene import facts
 
@@ -66,6 +66,16 @@ def test_shared_status_says_what_a_job_that_does_not_go_on_waits_for(capsys: pyt
     assert f" suspended: the owner is back (foreign CPU 87 %); {reader} " in third
     told = [(one["suspended"], one["awaits_reader"]) for one in _shared_json(answer)["allocations"]]
     assert told == [(None, None), (None, "257M of stdout unread"), ("foreign CPU 87 %", "257M of stdout unread")]
+
+
+def test_offers_show_how_likely_the_node_stays_idle_where_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    offers = tuple(OfferView(node=name, state=NodeState.UP, room=Resources(), total=Resources()) for name in ("a", "b"))
+    answer = Shared(1, offers, (), lasting={"a": 0.823})
+    _show_shared(Invocation(), answer, "offers")
+    header, first, second = capsys.readouterr().out.splitlines()[1:]
+    at = header.index("LASTS 2H")
+    assert first[at:].split()[:2] == ["82", "%"] and second[at:].split()[0] == "-"
+    assert [one["lasts_2h"] for one in _shared_json(answer)["offers"]] == [0.823, None]
 
 
 def test_use_of_a_ray_node_and_loopback_addresses() -> None:

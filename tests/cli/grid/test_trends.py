@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.grid.trends import amount, sparkline
 from distributed_grid.cli.main import main
-from distributed_grid.protocol.history.trends import Forecast, Measured, NodeTrends, Trend
-from distributed_grid.protocol.messages import GetStatus, GetTrends, Status, Trends
+from distributed_grid.protocol.history.trends import Forecast, Lasting, Measured, NodeTrends, Trend
+from distributed_grid.protocol.messages import GetForecast, GetStatus, GetTrends, NodeForecast, Status, Trends
 from distributed_grid.protocol.nodes import NodeState, NodeView
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.sharing.pressure import Pressure
@@ -23,6 +23,7 @@ CPU = Trend(
     points=(0.0, 0.5, -1.0, 1.0),
 )  # fmt: skip
 NET = Trend(what=Measured.NET, step=10.0, buckets=90, level=2048.0, p95=1e6, slope=-512.0, last=0.0, points=(1.0, 2.0))
+LASTING = (Lasting(1800.0, 0.9), Lasting(7200.0, 0.81, 31, 25, 1204, 987), Lasting(14400.0, 0.5, 9, 4, 200, 40, False))
 SURE = replace(CPU, forecast=Forecast(900.0, 0.4, 0.22, 0.61, 573))
 
 
@@ -44,6 +45,12 @@ def grid(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
             asked = make(1)
             if isinstance(asked, GetTrends):
                 return Trends(1, nodes, asked.window, 1e9, trouble)
+            if isinstance(asked, GetForecast):
+                return (
+                    NodeForecast(1, asked.node, 11_400.0, LASTING)
+                    if trouble == ""
+                    else NodeForecast(1, "n", why=trouble)
+                )
             assert isinstance(asked, GetStatus)
             view = NodeView(facts=facts("a"), state=NodeState.UP, offered=Resources(1000))
             return Status(id=1, grid="g", software="1", epoch=1, up_for=1.0, nodes=(view,), counts={}, ended={}, at=1.0)
@@ -104,6 +111,25 @@ def test_json_has_the_same_with_nulls_for_what_is_not_known(grid: Callable[..., 
     assert one["pressure"] == {"score": 0.5, "cpu": 0.5, "memory": 0.5, "gpu": None}
     empty = json.loads(grid("-o", "json", "top", nodes=(node("c", None),)).output)["nodes"][0]
     assert empty["pressure"] is None and empty["measured_ago"] is None
+
+
+def test_a_forecast_says_what_it_is_made_of_and_how_often_the_like_came_true(grid: Callable[..., Result]) -> None:
+    done = grid("node", "forecast", "lab1")
+    head, _, half, two, four = done.output.splitlines()
+    assert head == "lab1 has been idle for 3h10m; stays so:"
+    assert half.split()[:3] == ["30m00s", "90", "%"] and half.endswith("none yet")
+    assert "81 %" in two and "25 of 31 times" in two and two.endswith("82 % of 1,204 came true")
+    assert four.endswith("20 % of 200 came true; not used: it is off by more than 5 %")
+    told = json.loads(grid("-o", "json", "node", "forecast", "lab1").output)
+    assert told["lasting"][1] == {
+        "seconds": 7200.0, "probability": 0.81, "cases": 31, "lasted": 25, "told": 1204, "true": 987, "believed": True
+    }  # fmt: skip
+    assert grid("-o", "quiet", "node", "forecast", "lab1").output.splitlines()[1] == "7200 0.81"
+
+
+def test_a_node_that_is_not_forecast_says_why(grid: Callable[..., Result]) -> None:
+    done = grid("node", "forecast", "n", trouble="its owner uses it")
+    assert done.output == "n: nothing is forecast: its owner uses it\n"
 
 
 def test_the_summary_adds_up_the_grid(grid: Callable[..., Result]) -> None:

@@ -4,11 +4,23 @@ import asyncio
 import itertools
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 from distributed_grid.coordinator.api import trends as module
 from distributed_grid.coordinator.api.trends import step_of
+from distributed_grid.coordinator.history.idle import IdleLimits
 from distributed_grid.protocol.history.trends import WINDOWS, Measured
-from distributed_grid.protocol.messages import Buckets, Failed, GetTrends, Trends, joined, next_page
+from distributed_grid.protocol.messages import (
+    Buckets,
+    Failed,
+    GetForecast,
+    GetShared,
+    GetTrends,
+    NodeForecast,
+    Trends,
+    joined,
+    next_page,
+)
 from distributed_grid.protocol.nodes import NodeState
 from tests.coordinator.ends import PATIENCE, ClientEnd, Coordinator, agent, client, coordinator, node
 from tests.coordinator.history.scene import bucket
@@ -19,9 +31,10 @@ numbers = itertools.count(1)
 async def measured(grid: Coordinator, name: str, count: int) -> Any:
     """A node that has told so many buckets, and is known to have."""
     worker = await agent(grid.url, node(name))
-    await worker.say(Buckets(at=5010.0, buckets=tuple(bucket(500 - at) for at in range(count, 0, -1))))
+    for first in range(500 - count, 500, 50):
+        await worker.say(Buckets(at=5010.0, buckets=tuple(map(bucket, range(first, min(500, first + 50))))))
     async with asyncio.timeout(PATIENCE):
-        while count and grid.server._history.newest(name) is None:  # noqa: ASYNC110
+        while count and grid.server._history.newest(name) != (bucket(499), ANY):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     return worker
 
@@ -71,6 +84,26 @@ async def test_a_node_or_window_that_there_is_not_is_refused(tmp_path: Path) -> 
         for asked, what in (({"node": "n9"}, "unknown node 'n9'"), ({"window": 7.0}, "there is no window of 7 s")):
             refused = await ask(ann, **asked)
             assert isinstance(refused, Failed) and refused.what == what
+        await ann.close()
+
+
+async def test_a_node_is_forecast_where_it_is_followed_and_in_the_list_where_it_is_believed(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        worker, ann = await measured(grid, "n1", 200), await client(grid.url)
+        silent: NodeForecast = await ann.ask(GetForecast(next(numbers), "n1"))
+        assert silent.lasting == () and silent.why.startswith("its owner uses it, or")
+        grid.server._idle_limits = lambda name: IdleLimits(1.0, 1.0, 1.0)  # type: ignore[method-assign]
+        grid.server.idle._limits = grid.server._idle_limits
+        await grid.server.idle.follow("n1")
+        found: NodeForecast = await ann.ask(GetForecast(next(numbers), "n1"))
+        assert [one.seconds for one in found.lasting] == [1800.0, 7200.0, 14400.0] and found.idle_for > 1200
+        assert (await ann.ask(GetShared(next(numbers)))).lasting == {}  # it has no past yet
+        (learner,) = (grid.server.idle._nodes["n1"]._learners[1],)
+        learner.learned.cases, learner.learned.lasted = [9] * 10, [9] * 10
+        assert (await ann.ask(GetShared(next(numbers)))).lasting["n1"] > 0.9
+        unknown = await ann.ask(GetForecast(next(numbers), "n9"))
+        assert isinstance(unknown, Failed) and unknown.what == "unknown node 'n9'"
+        await worker.close()
         await ann.close()
 
 

@@ -1,0 +1,124 @@
+"""Follows how long nodes stay idle: every five minutes of a node's history go to its forecaster, and what it has
+learned is kept in the history's database."""
+
+import asyncio
+import math
+from array import array
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from distributed_grid.coordinator.core.trends.idle import HORIZONS, STEP, IdleForecaster, Lasting, Memory, Pool
+from distributed_grid.coordinator.core.trends.windows import present
+from distributed_grid.coordinator.history.database import MINUTE
+from distributed_grid.coordinator.history.history import LATE, TURNS, History
+from distributed_grid.coordinator.history.series import Series, values
+from distributed_grid.protocol.history.buckets import KEPT, SECONDS
+
+PAST = 2 * 86400
+"""Seconds of the past that say for how long a node has been idle, when the coordinator starts."""
+KEEP_EVERY = 12
+"""Intervals after which what a node has learned is kept: an hour."""
+STALE = 3 * STEP
+"""Seconds after what was observed last from which on nothing is said of a node."""
+_SIZE = STEP // SECONDS
+_WATCHED = (Series.FOREIGN_CPU, Series.FOREIGN_MEMORY, Series.FOREIGN_GPU)
+
+
+class IdleLimits(NamedTuple):
+    """Use by a node's owner up to which it is idle, as parts of the node: what `cpu_percent_max`,
+    `memory_percent_max` and `gpu_utilization_max` say."""
+
+    cpu: float
+    memory: float
+    gpu: float
+
+
+IDLE = IdleLimits(0.30, 0.50, 0.20)
+"""Those of a node whose settings are not known: the defaults."""
+
+
+class IdleWatch:
+    """`limits` gives those of a node by its name."""
+
+    def __init__(self, history: History, limits: Callable[[str], IdleLimits]) -> None:
+        self._history = history
+        self._limits = limits
+        self._nodes: dict[str, IdleForecaster] = {}
+        self._pool = Pool()
+        self._turn = 0
+
+    async def run(self) -> None:
+        """Follow all nodes of the history, each once a minute, for ever."""
+        while True:
+            await asyncio.sleep(60.0 / TURNS)
+            self._turn = (self._turn + 1) % TURNS
+            for name in self._history.in_turn(self._turn):
+                await self.follow(name)
+
+    async def follow(self, name: str) -> None:
+        """Observe the intervals of a node that have passed."""
+        one = self._nodes.get(name) or await self._known(name)
+        now, ring = self._history.now(), self._history.ring(name)
+        if ring is None:
+            return
+        oldest = (ring.newest - KEPT) // _SIZE + 1
+        for at in range(max(one.next, oldest, ring.began // _SIZE), int(now - LATE) // STEP):
+            first = at * _SIZE
+            if ring.newest < first and now - at * STEP < KEPT * SECONDS:
+                break  # a cut: the node may still tell of it
+            codes = {series: ring.span(series, first, first + _SIZE) for series in _WATCHED}
+            self._observe(name, one, at, codes)
+            if at % KEEP_EVERY == 0:
+                self._history.learned[name] = msgspec.msgpack.encode(one.memory())
+
+    def _observe(self, name: str, one: IdleForecaster, at: int, codes: Mapping[Series, "array[int]"]) -> None:
+        cpu, memory, gpu = (_mean(codes[series], series) for series in _WATCHED)
+        limits = self._limits(name)
+        # What was not measured (memory, or a GPU that there is not) is not above its limit.
+        idle = cpu <= limits.cpu and not memory > limits.memory and not gpu > limits.gpu
+        one.observe(at, cpu, idle, self._pool)
+
+    async def _known(self, name: str) -> IdleForecaster:
+        """A node that is followed from now on, with what it learned before, and how long it is idle already."""
+        memory = None
+        if (kept := await self._history.recall(name)) is not None:
+            try:
+                memory = msgspec.msgpack.decode(kept, type=Memory)
+            except msgspec.DecodeError:  # of another version: it learns anew
+                memory = None
+        if memory is not None and len(memory.learned) != len(HORIZONS):
+            memory = None
+        window = await self._history.window(name, PAST, MINUTE)
+        one = IdleForecaster(memory)
+        if memory is not None:
+            self._pool.add(memory)
+        size = STEP // MINUTE
+        behind = int(self._history.now()) // MINUTE
+        first = behind - PAST // MINUTE
+        ring = self._history.ring(name)
+        began = ring.began // _SIZE if ring is not None else behind // size
+        for at in range(-(-first // size), min(began, behind // size)):
+            here = at * size - first
+            self._observe(name, one, at, {series: window.codes[series][here : here + size] for series in _WATCHED})
+        self._nodes[name] = one
+        return one
+
+    def forecast(self, name: str) -> tuple[float, tuple[Lasting, ...]]:
+        """For how many seconds a node is idle, and what is forecast; nothing while it is in use or not known."""
+        one = self._nodes.get(name)
+        now = self._history.now()
+        if one is None or one.since is None or now - one.next * STEP > STALE:
+            return 0.0, ()
+        return max(0.0, now - one.since * STEP), one.forecast(self._pool)
+
+    def keep(self) -> None:
+        """Hand all that was learned to the history, which is about to close."""
+        for name, one in self._nodes.items():
+            self._history.learned[name] = msgspec.msgpack.encode(one.memory())
+
+
+def _mean(codes: "array[int]", series: Series) -> float:
+    there = present(values(codes, series))
+    return sum(there) / len(there) if there else math.nan

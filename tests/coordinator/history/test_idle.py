@@ -1,0 +1,104 @@
+"""The watch over idle nodes: from buckets to forecasts, over restarts of the coordinator."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.coordinator.history.history import TURNS, History
+from distributed_grid.coordinator.history.idle import IDLE, IdleWatch
+from distributed_grid.protocol.history.buckets import SECONDS
+from tests.coordinator.history.scene import Clock, bucket, numbers, told
+
+
+class Scene:
+    """A history with its watch, under a clock that is moved."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock, self.path = Clock(), path
+        self.begin()
+
+    def begin(self) -> None:
+        self.history = History(self.path, 1 << 30, self.clock)
+        self.watch = IdleWatch(self.history, lambda name: IDLE)
+
+    async def again(self) -> None:
+        """The coordinator is stopped and started."""
+        self.watch.keep()
+        await self.history.close()
+        self.begin()
+
+    async def measure(self, minutes: int, foreign: float) -> None:
+        """So many minutes pass with this use by the owner; the watch looks each five."""
+        for minute in range(minutes):
+            for _ in range(60 // SECONDS):
+                self.clock.now += SECONDS
+                self.history.take("lab1", "b", told(self.clock, bucket(numbers(self.clock, 1)[0], foreign, 0.0)))
+            if minute % 5 == 4:
+                await self.written()
+                await self.watch.follow("lab1")
+
+    async def written(self) -> None:
+        for _ in range(TURNS):
+            self.history.tick()
+            if (writing := self.history._writing) is not None:
+                await writing
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    made = Scene(tmp_path / "history.db")
+    yield made
+    await made.history.close()
+
+
+async def test_a_node_is_idle_since_its_owner_used_it_last(scene: Scene) -> None:
+    await scene.measure(20, 0.8)
+    assert scene.watch.forecast("lab1") == (0.0, ())
+    await scene.measure(30, 0.1)
+    seconds, found = scene.watch.forecast("lab1")
+    assert 25 * 60 <= seconds <= 35 * 60 and [one.horizon for one in found] == [1800, 7200, 14400]
+
+
+async def test_memory_of_the_owner_counts_as_use_and_the_grids_own_use_does_not(scene: Scene) -> None:
+    scene.watch = IdleWatch(scene.history, lambda name: IDLE._replace(memory=0.05))
+    await scene.measure(20, 0.1)
+    assert scene.watch.forecast("lab1") == (0.0, ())
+
+
+async def test_what_was_learned_and_since_when_it_is_idle_outlives_the_coordinator(scene: Scene) -> None:
+    await scene.measure(20, 0.8)
+    await scene.measure(200, 0.1)
+    before = scene.watch.forecast("lab1")
+    assert before[1][0].told > 0
+    await scene.again()
+    await scene.measure(5, 0.1)
+    seconds, found = scene.watch.forecast("lab1")
+    assert seconds == before[0] + 300.0 and found[0].told == before[1][0].told
+    assert sum(scene.watch._pool.cases) >= sum(one.told for one in before[1][:1])
+
+
+async def test_a_node_that_is_silent_is_not_forecast(scene: Scene) -> None:
+    await scene.measure(30, 0.1)
+    assert scene.watch.forecast("lab1")[1]
+    scene.clock.now += 1500.0
+    assert scene.watch.forecast("lab1") == (0.0, ()) and scene.watch.forecast("nobody") == (0.0, ())
+
+
+async def test_a_cut_is_waited_out_and_then_observed(scene: Scene) -> None:
+    await scene.measure(30, 0.1)
+    scene.clock.now += 1200.0
+    await scene.watch.follow("lab1")
+    late = [bucket(number, 0.1, 0.0) for number in numbers(scene.clock, 120)]
+    scene.history.take("lab1", "b", told(scene.clock, *late))
+    await scene.watch.follow("lab1")
+    assert scene.watch.forecast("lab1")[0] >= 45 * 60
+
+
+async def test_what_cannot_be_read_of_the_past_is_learned_anew(scene: Scene) -> None:
+    await scene.measure(30, 0.1)
+    scene.history.learned["lab1"] = b"\xc1"
+    await scene.history.close()
+    scene.begin()
+    await scene.measure(10, 0.1)
+    assert scene.watch.forecast("lab1")[1]
