@@ -18,7 +18,7 @@ from collections.abc import Hashable
 
 from distributed_grid.coordinator.core.commands import Command, Event, RecordJob
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.lifecycle.outcomes import part_of
+from distributed_grid.coordinator.core.lifecycle.outcomes import end_of_member
 from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement
 from distributed_grid.coordinator.core.placement.matching import able, has_room
 from distributed_grid.coordinator.core.policy import Policy
@@ -84,7 +84,7 @@ def _not_given_up_early(state: GridState, job: Job) -> None:
     """A job whose node has not lost anything is not ended as lost before that node was silent for long."""
     outcome = job.outcome
     if job.request.gang:  # whose end is told later: with the last of it
-        part = part_of(job)
+        part = end_of_member(job)
         outcome = part.outcome if part is not None and part.at == state.now else None
     if outcome is not None and outcome.cause is Cause.NODE_LOST and job.node:
         silent = state.now - state.nodes[job.node].last_seen

@@ -45,7 +45,7 @@ def held_by(state: GridState, users: frozenset[str], but: str = "") -> Resources
             total += one.grant.resources
     for job in state.jobs.values():
         if isinstance(job.phase, Earmarked) and job.user in users and job.id != but:
-            for place in job.phase.kept.places:
+            for place in job.phase.earmark.places:
                 total += place.grant.resources
     return total
 

@@ -17,7 +17,7 @@ from distributed_grid.coordinator.audit.verify import StoreAnchor
 from distributed_grid.coordinator.backup.check import check
 from distributed_grid.coordinator.backup.state import STORE, open_read_only
 from distributed_grid.coordinator.core.commands import RECORDS, Audit, Record
-from distributed_grid.coordinator.core.ledger import Ledger, hold_back
+from distributed_grid.coordinator.core.ledger import Ledger, end_after_restore
 from distributed_grid.coordinator.core.rollback import CHOOSE, Loss
 from distributed_grid.coordinator.store import evidence
 from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, StoreRefused
@@ -85,7 +85,7 @@ def apply(store: Store, loss: Loss, accepted: Accepted, now: float, audit: Reque
     if not accepted.resume:
         ledger = Ledger(store.epoch)
         ledger.restore(living.jobs, living.allocations, living.nodes, now, many=living.groups)
-        held = hold_back(ledger.state, UNSURE, "the store had lost commits")
+        held = end_after_restore(ledger.state, UNSURE, "the store had lost commits")
         records += [one for one in held if isinstance(one, RECORDS)]
     store.accept(store.snapshot(records, now))
     ended = 0 if accepted.resume else sum(not job.allocation or job.ended > 0 for job in living.jobs)

@@ -30,7 +30,7 @@ from distributed_grid.coordinator.backup.state import (
     update_pki,
 )
 from distributed_grid.coordinator.core.commands import RECORDS, Audit, Record
-from distributed_grid.coordinator.core.ledger import Ledger, hold_back
+from distributed_grid.coordinator.core.ledger import Ledger, end_after_restore
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.store import evidence
 from distributed_grid.coordinator.store.errors import failure
@@ -208,7 +208,7 @@ def _renew(fresh: Path, what: Content, reached: Point, resume: bool) -> Restored
         text = (
             f"a backup of {taken} was restored, and whether it ran since is not known; submit it again if it should run"
         )
-        records += [one for one in hold_back(ledger.state, text) if isinstance(one, RECORDS)]
+        records += [one for one in end_after_restore(ledger.state, text) if isinstance(one, RECORDS)]
     store.commit(store.snapshot(records, now))
     store.close()
     waited = sum(job.state is State.ENDED for job in living.jobs)  # the ledger has ended them

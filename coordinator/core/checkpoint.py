@@ -123,17 +123,17 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     past_keys: list[tuple[str, str, str]]
     queue: QueueAt
     shares: SharesAt
-    kept: Reservations
+    reservations: Reservations
     due: list[tuple[float, int, str, str]]
     armed: list[tuple[str, str, float]]
     number: int
     turns: dict[str, int]
     next_turn: int
-    grown: dict[str, None]
+    freed_nodes: dict[str, None]
     fresh: dict[str, None]
     holding: bool
     unknown_before: float = 0.0
-    failing: dict[str, str] = {}
+    failing_commands: dict[str, str] = {}
     idle: dict[str, Idle] = {}
     snapshot: int = 0
     groups: list[GroupAt] = []
@@ -179,18 +179,18 @@ def take(ledger: Ledger) -> Checkpoint:
             list(state.shares.unsaved),
             state.shares.ranked if state.shares.ranked > -math.inf else None,
         ),
-        kept=state.reservations,
+        reservations=state.reservations,
         due=sorted(deadlines.heap),
         armed=[(kind, name, at) for (kind, name), at in deadlines.armed.items()],
         number=deadlines.number,
         turns=state.turns,
         next_turn=state.next_turn,
-        grown=state.grown,
+        freed_nodes=state.freed_nodes,
         fresh=state.fresh,
         holding=state.holding,
         loss=state.loss,
         unknown_before=state.unknown_before,
-        failing=state.failing,
+        failing_commands=state.failing_commands,
         idle=state.idle,
         snapshot=state.snapshot,
         mix=state.index.mix.state,
@@ -295,10 +295,10 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     dependencies.resume(state, at.held.waiters, at.held.ends)
     state.past_keys = {(user, key): job for user, key, job in at.past_keys}
     state.turns, state.next_turn = at.turns, at.next_turn
-    state.grown, state.fresh, state.holding, state.loss = at.grown, at.fresh, at.holding, at.loss
+    state.freed_nodes, state.fresh, state.holding, state.loss = at.freed_nodes, at.fresh, at.holding, at.loss
     state.snapshot, state.ray_trouble = at.snapshot, at.ray_trouble
     state.unknown_before = at.unknown_before
-    state.failing, state.idle = at.failing, at.idle
+    state.failing_commands, state.idle = at.failing_commands, at.idle
     book = at.preempting
     state.preempting = Preemptions(
         dict(book.urgent), preemptors_of(at.jobs.values()), list(book.spent), dict(book.refusals)
@@ -313,7 +313,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     if state.policy.sharing != at.policy.sharing:
         state.shares.ranked = -math.inf
     _count(state, at.quotas, state.policy.rights == at.policy.rights)
-    state.reservations = at.kept
+    state.reservations = at.reservations
     for name, node in at.nodes.items():
         state.index.learn(node, labels(node))
         if node.usable:

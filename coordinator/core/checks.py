@@ -29,8 +29,8 @@ def check(state: GridState) -> None:
             assert allocation.state is job.state, f"{job.id} is {job.state.value}, its allocation {allocation.state}"
             assert job.id not in state.queue, f"{job.id} is {job.state.value} and in the queue"
         if isinstance(job.phase, Earmarked):
-            for place in job.phase.kept.places:
-                there = state.nodes[place.node].kept.get(job.id)
+            for place in job.phase.earmark.places:
+                there = state.nodes[place.node].earmarks.get(job.id)
                 assert there == place.grant, f"{place.node} does not keep what is kept for {job.id}"
         if not job.group:
             assert state.keys[(job.user, job.key)] == job.id, f"the key of {job.id} stands for another job"
@@ -51,10 +51,10 @@ def check(state: GridState) -> None:
     for node in state.nodes.values():
         _check_node(state, node)
         _check_chains(state, node)
-        for name in node.kept:
+        for name in node.earmarks:
             waiting = state.jobs[name].phase
             assert isinstance(waiting, Earmarked), f"{node.facts.name} keeps a set for {name}"
-            here = node.facts.name in {place.node for place in waiting.kept.places}
+            here = node.facts.name in {place.node for place in waiting.earmark.places}
             assert here, f"{node.facts.name} keeps a set for {name}, which has its own elsewhere"
 
 

@@ -47,7 +47,7 @@ EVERYTHING: Container[str] = _Everything()
 
 @dataclass(slots=True)
 class Facts:
-    """State changes whose consequences were not handled yet: see `ledger.follow`."""
+    """State changes whose consequences were not handled yet: see `ledger.handle_facts`."""
 
     held: deque[str] = field(default_factory=deque)
     """Jobs and groups that were held back."""
@@ -141,20 +141,20 @@ class GridData:
         self.reservations = Reservations()
         """Nodes reserved against starvation."""
         self.index = Catalogue(self.nodes, self.jobs)
-        self.meetings: dict[tuple[str, int], str] = {}
+        self.rendezvous: dict[tuple[str, int], str] = {}
         """Rendezvous address and port of each running gang."""
         self.chains = Chains()
         self.deadlines = Deadlines()
         self.turns: dict[str, int] = {}
         """The number of each live job in the order of submission."""
         self.next_turn = 1
-        self.ever: dict[Asked, int] = {}
+        self.feasible_nodes: dict[Asked, int] = {}
         """Cache: how many nodes could ever meet a request; cleared when nodes change."""
-        self.grown: dict[str, None] = {}
+        self.freed_nodes: dict[str, None] = {}
         """Nodes with capacity freed since the last pass."""
         self.fresh: dict[str, None] = {}
         """Jobs enqueued since the last pass."""
-        self.failing: dict[str, str] = {}
+        self.failing_commands: dict[str, str] = {}
         """Commands that failed to start lately, and on which node: see `nodes/quarantine.py`."""
         self.idle: dict[str, Idle] = {}
         """Idle tracking of allocations: see `idle.py`."""

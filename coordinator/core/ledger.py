@@ -99,14 +99,14 @@ DUE: dict[str, Callable[[GridState, str], None]] = {
     "decline": quarantine.backoff_due,
     "drain": operator.drain_due,
     "aside": quarantine.due,
-    "kept": execute.kept_due,
+    "earmark": execute.earmark_due,
     "preempt": execute.due,
     "shares": views.shares_due,
     "quota": rights.turn_due,
 }
 
 
-class Follows(NamedTuple):
+class FactHandlers(NamedTuple):
     """The handlers of one kind of facts. `at_once`: new facts of this kind that the handlers cause are handled in the
     same round; else in the next one, after all other kinds."""
 
@@ -115,20 +115,20 @@ class Follows(NamedTuple):
     at_once: bool = True
 
 
-FOLLOWS = (
-    Follows(attrgetter("held"), (dependencies.evaluate,)),
-    Follows(attrgetter("started"), (dependencies.follow_start,)),
-    Follows(attrgetter("ended"), (groups.follow_end, dependencies.follow_end)),
-    Follows(attrgetter("groups_ended"), (dependencies.follow_group,), at_once=False),
+FACT_HANDLERS = (
+    FactHandlers(attrgetter("held"), (dependencies.evaluate,)),
+    FactHandlers(attrgetter("started"), (dependencies.follow_start,)),
+    FactHandlers(attrgetter("ended"), (groups.follow_end, dependencies.follow_end)),
+    FactHandlers(attrgetter("groups_ended"), (dependencies.follow_group,), at_once=False),
 )
 """In this order."""
 
 
-def follow(state: GridState) -> None:
+def handle_facts(state: GridState) -> None:
     """Handle all facts, also those that the handlers cause."""
     facts = state.facts
     while facts.ended or facts.started or facts.held or facts.groups_ended:
-        for of, then, at_once in FOLLOWS:
+        for of, then, at_once in FACT_HANDLERS:
             queue = of(facts)
             if not queue:
                 continue
@@ -140,7 +140,7 @@ def follow(state: GridState) -> None:
                     one(state, fact)
 
 
-def take_up(
+def load(
     state: GridState,
     jobs: Iterable[Job],
     allocations: Iterable[Allocation],
@@ -171,11 +171,11 @@ def take_up(
     state.quotas.rebuild(state.jobs, state.holders())
     views.restore_shares(state, past)
     ray.restore(state)
-    follow(state)
+    handle_facts(state)
     groups.go_on(state)
 
 
-def hold_back(state: GridState, text: str, why: str = "a backup was restored") -> list[Command]:
+def end_after_restore(state: GridState, text: str, why: str = "a backup was restored") -> list[Command]:
     """After a backup was restored: end the waiting jobs with this `text`, and let nodes report what became of the
     others; none is retried, whatever its owner allowed. Returns the commands."""
     for job in list(state.jobs.values()):
@@ -222,7 +222,7 @@ class Ledger:
         state = self.state
         state.quotas.granted, state.quotas.spent = dict(granted), dict(spent)
         state.now, state.unknown_before, state.loss = now, unknown_before, loss
-        take_up(state, jobs, allocations, nodes, ordered, many, past)
+        load(state, jobs, allocations, nodes, ordered, many, past)
         return state.take_out()
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -232,7 +232,7 @@ class Ledger:
         if state.quotas.counted:
             state.quotas.forget_used()
         ON[type(event)](state, event)
-        follow(state)
+        handle_facts(state)
         return state.take_out()
 
     def settle(self, now: float) -> list[Command]:
@@ -249,8 +249,8 @@ class Ledger:
                     stirred = True  # said after the matching, which may make them untrue
                 else:
                     DUE[kind](state, name)
-            follow(state)
-        if state.grown:
+            handle_facts(state)
+        if state.freed_nodes:
             execute.serve(state)
         fresh = {**state.fresh} if state.chains.predecessors else {}
         while True:  # again where a node is not kept any more, or a quota allows more
@@ -258,10 +258,10 @@ class Ledger:
                 rights.drop_reservations(state)
             if state.quotas.excluded and rights.has_changed(state):
                 rights.review(state)
-            if not (state.fresh or state.grown) or state.halted:
+            if not (state.fresh or state.freed_nodes) or state.halted:
                 break
             scheduler.match(state)
-            follow(state)
+            handle_facts(state)
         if state.preempting.urgent or state.preempting.refusals:
             execute.plan_preemptions(state)
         if state.chains.requests and not state.halted:

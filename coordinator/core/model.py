@@ -132,7 +132,7 @@ class EndKind(StrEnum):
     """It may still run on a lost node: the gang ends, since no second attempt may run beside it."""
 
 
-class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+class MemberEnd(msgspec.Struct, frozen=True, omit_defaults=True):
     """A member of a gang that ended `at` this time. `outcome`: None if it never began. `away`: another member's node
     was unreachable then, which may have caused this end."""
 
@@ -234,13 +234,13 @@ class Earmarked(Waiting, tag="earmarked"):
     """It waits outside of the queue, for the resources that are earmarked for it."""
 
     attempt: ClassVar[None] = None
-    kept: Earmark
+    earmark: Earmark
 
 
 class GangPart(Waiting, tag="gang-part"):
     """A member of a gang that has ended, while others have not."""
 
-    part: Part
+    part: MemberEnd
     attempt: Attempt
 
 
@@ -472,7 +472,7 @@ class Node:
     """Bundles shipped to it lately, the newest last: it may still have those files."""
     failed: list[str] = field(default_factory=list)
     """Commands that failed to start here since the last one that started: see `quarantine.what`."""
-    kept: dict[str, Grant] = field(default_factory=dict)
+    earmarks: dict[str, Grant] = field(default_factory=dict)
     """Earmarked grants, by the ids of the jobs that wait for them."""
     ray: OnRay | None = None
     """The Ray node there; None: none, or not known yet."""

@@ -234,7 +234,7 @@ class GridState(GridData):
             gone = [one for one in self.reservations.by_job.values() if one.job == job]
             rest = {name: one for name, one in self.reservations.by_job.items() if one.job != job}
             self.reservations = msgspec.structs.replace(self.reservations, by_job=rest)
-            self.grown |= {one.node: None for one in gone if self.nodes[one.node].usable}
+            self.freed_nodes |= {one.node: None for one in gone if self.nodes[one.node].usable}
 
     def _unblock_affine(self, job: Job) -> None:
         """Unblock the lines with an affinity to this job, which may fit now."""
@@ -344,7 +344,7 @@ class GridState(GridData):
     def hold(self, allocation: Allocation) -> None:
         """Add an allocation, new or restored, with the rendezvous port of its gang."""
         if allocation.gang is not None and allocation.gang.rank == 0:
-            self.meetings[(allocation.gang.addresses[0], allocation.gang.port)] = allocation.id
+            self.rendezvous[(allocation.gang.addresses[0], allocation.gang.port)] = allocation.id
         self.allocations[allocation.id] = self.nodes[allocation.node].allocations[allocation.id] = allocation
 
     def _release(self, allocation: Allocation) -> None:
@@ -352,7 +352,7 @@ class GridState(GridData):
         the next offer tells."""
         del self.allocations[allocation.id]
         if allocation.gang is not None and allocation.gang.rank == 0:
-            self.meetings.pop((allocation.gang.addresses[0], allocation.gang.port), None)
+            self.rendezvous.pop((allocation.gang.addresses[0], allocation.gang.port), None)
         if allocation.ray is not None:
             self.deadlines.disarm("reserve", allocation.id)
             self.out.append(Unreserve(allocation.id))
@@ -413,7 +413,7 @@ class GridState(GridData):
                 for name, grant in held.items():
                     if name not in node.counting:
                         room.take(grant)
-            for grant in node.kept.values():
+            for grant in node.earmarks.values():
                 room.take(grant)
             node.room = room
         self.refresh(node)
@@ -425,10 +425,10 @@ class GridState(GridData):
             assert node.room is not None
             self.index.put(name, node.facts.priority, node.room)
             if grown:
-                self.grown[name] = None
+                self.freed_nodes[name] = None
         else:
             self.index.drop(name)
-            self.grown.pop(name, None)
+            self.freed_nodes.pop(name, None)
             if node.not_holding:
                 self.chains.closed_nodes[name] = None
         if self.queue.lines:

@@ -197,7 +197,7 @@ def decide_about_a_gang_before_all_of_it_is_over(patch: Patch) -> None:
 
     def early(state: GridState, job: Job, allocation: Allocation, *rest: Any, **more: Any) -> None:
         part_over(state, job, allocation, *rest, **more)
-        if (part := outcomes.part_of(job)) is not None and part.kind is EndKind.TO_RETRY:
+        if (part := outcomes.end_of_member(job)) is not None and part.kind is EndKind.TO_RETRY:
             for one in outcomes.gang_members(state, job):
                 if one.allocation in state.allocations:
                     state.move(state.allocations[one.allocation], JobState.ENDED)

@@ -20,8 +20,8 @@ QUESTIONS = 10_000
 EACH = 12
 """Questions to one state."""
 MEMOS = {"_kinds", "_everything", "_entries"}
-"""What the index remembers of what follows from the rest, so that it need not be worked out again: as `GridState.ever`
-and `Book.preemptible` do."""
+"""What the index remembers of what follows from the rest, so that it need not be worked out again: as
+`GridState.feasible_nodes` and `Preemptions.preemptible` do."""
 
 
 def fingerprint(ledger: Ledger) -> Any:
@@ -48,7 +48,7 @@ def fingerprint(ledger: Ledger) -> Any:
     placements = {name: id(one) for name, one in state.placements.items()}
     affinity = {name: repr(value) for name, value in vars(index.affinity).items() if name != "_jobs"}
     rest = repr(
-        (state.keys, state.meetings, state.preempting.preemptors, state.facts, state.held, state.deadlines.heap)
+        (state.keys, state.rendezvous, state.preempting.preemptors, state.facts, state.held, state.deadlines.heap)
     )
     return (
         checkpoint.encode(checkpoint.take(ledger)),

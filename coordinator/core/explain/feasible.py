@@ -22,11 +22,11 @@ FEW = 3
 def can_fit(state: GridState, request: Request) -> int:
     """How many of the known nodes could ever meet this."""
     key = (request.resources, request.constraints, state.index.whose(request.user))
-    count = state.ever.get(key)
+    count = state.feasible_nodes.get(key)
     if count is None:
-        if len(state.ever) >= ASKED_KEPT:
-            state.ever.clear()
-        count = state.ever[key] = sum(able(node, request) for node in state.nodes.values())
+        if len(state.feasible_nodes) >= ASKED_KEPT:
+            state.feasible_nodes.clear()
+        count = state.feasible_nodes[key] = sum(able(node, request) for node in state.nodes.values())
     return count
 
 

@@ -17,7 +17,7 @@ from distributed_grid.coordinator.core.model import (
     GangPart,
     Held,
     Job,
-    Part,
+    MemberEnd,
     Placement,
     Queued,
 )
@@ -100,7 +100,7 @@ def gang_members(state: GridState, job: Job) -> list[Job]:
     return [state.jobs[name] for name in state.groups[job.group].live]
 
 
-def part_of(job: Job) -> Part | None:
+def end_of_member(job: Job) -> MemberEnd | None:
     """The end of a member of a gang, if others have not ended yet."""
     return job.phase.part if isinstance(job.phase, GangPart) else None
 
@@ -116,7 +116,7 @@ def leads_gang(job: Job) -> bool:
 def gang_meeting(state: GridState, leader: Job, nodes: Sequence[str]) -> tuple[Gang, ...] | None:
     """The rendezvous data of each member on these nodes; None: no port is left."""
     facts = [state.nodes[name].facts for name in nodes]
-    return meeting(f"{leader.id}.{leader.tries + 1}", facts, state.meetings, state.policy)
+    return meeting(f"{leader.id}.{leader.tries + 1}", facts, state.rendezvous, state.policy)
 
 
 def start_gang(state: GridState, leader: Job, found: Sequence[Placement], met: Sequence[Gang]) -> None:
@@ -139,7 +139,7 @@ def part_over(
     kind = _kind_of_end(job, allocation, outcome) if again else EndKind.UNSURE
     allocation.outcome = outcome
     state.move(allocation, State.ENDED)
-    state.become(job, GangPart(part=Part(state.now, kind, told, away), attempt=job.active.attempt), text)
+    state.become(job, GangPart(part=MemberEnd(state.now, kind, told, away), attempt=job.active.attempt), text)
     state.out.append(RecordAllocation(allocation))
     if len(mates) == 1:
         _decide_gang(state, gang_members(state, job))
@@ -177,9 +177,9 @@ def waiting_over(state: GridState, job: Job, outcome: Outcome, text: str) -> Non
         for one in whole:  # some may have run in an earlier attempt
             began = one.retried > 0 or one.taken_back > 0
             conclude(state, one, replace(outcome, started=outcome.started or began), text=text)
-    elif (part := part_of(job)) is not None and part.kind not in (EndKind.DONE, EndKind.FAILED, EndKind.UNSURE):
+    elif (part := end_of_member(job)) is not None and part.kind not in (EndKind.DONE, EndKind.FAILED, EndKind.UNSURE):
         began = part.outcome is not None and part.outcome.started
-        part = Part(state.now, EndKind.FAILED, replace(outcome, started=outcome.started or began))
+        part = MemberEnd(state.now, EndKind.FAILED, replace(outcome, started=outcome.started or began))
         state.become(job, replace(job.phase, part=part))
         state.changed(job)
 
@@ -190,10 +190,10 @@ def waiting_over(state: GridState, job: Job, outcome: Outcome, text: str) -> Non
 def _decide_gang(state: GridState, whole: list[Job]) -> None:
     """The last member has ended: end or requeue the gang."""
     first = _first_ended(whole)
-    parts = [part for one in whole if (part := part_of(one)) is not None]
+    parts = [part for one in whole if (part := end_of_member(one)) is not None]
     cancelled = any(part.outcome is not None and part.outcome.cause is Cause.CANCELLED for part in parts)
     unsure = any(part.kind is EndKind.UNSURE for part in parts)
-    part = part_of(first) if first is not None else None
+    part = end_of_member(first) if first is not None else None
     if first is not None and part is not None and not cancelled and not unsure:
         request = _gang_request_after(state, first, part)
     else:
@@ -205,7 +205,7 @@ def _decide_gang(state: GridState, whole: list[Job]) -> None:
             conclude(state, one, _outcome_of_member(one, first, cancelled))
 
 
-def _gang_request_after(state: GridState, first: Job, part: Part) -> Request | None:
+def _gang_request_after(state: GridState, first: Job, part: MemberEnd) -> Request | None:
     """The request of the next attempt of a gang; None: it ends."""
     if part.kind is EndKind.FAILED:
         return None
@@ -221,13 +221,13 @@ def _first_ended(whole: list[Job]) -> Job | None:
     found = [
         (part.kind is not EndKind.NEVER_BEGAN, part.away, part.at, one.index, one)
         for one in whole
-        if (part := part_of(one)) is not None and part.kind in ORIGINS
+        if (part := end_of_member(one)) is not None and part.kind in ORIGINS
     ]
     return min(found, key=lambda one: one[:4])[4] if found else None
 
 
 def _outcome_of_member(job: Job, first: Job | None, cancelled: bool) -> Outcome:
-    if (part := part_of(job)) is not None and part.outcome is not None:
+    if (part := end_of_member(job)) is not None and part.outcome is not None:
         return part.outcome
     cause = Cause.CANCELLED if cancelled else Cause.GANG
     because = f"{first.id} of its gang has ended" if first is not None else ""
@@ -239,7 +239,7 @@ def _requeue_gang(state: GridState, whole: list[Job], first: Job, kind: EndKind,
     again = f"; to be run again{with_more(first.request, request)} ({first.retried + 1} of {request.retries})"
     text = f"its gang waits again, since {first.id} {_KINDS_IN_WORDS[kind]}{again if kind is EndKind.TO_RETRY else ''}"
     for one in whole:
-        part = part_of(one)
+        part = end_of_member(one)
         one.retried += kind is EndKind.TO_RETRY
         began = part is not None and part.outcome is not None and part.outcome.started
         one.taken_back += kind is not EndKind.TO_RETRY and began
@@ -281,15 +281,15 @@ def check_gang(state: GridState, whole: list[Job], count: int) -> None:
         f"not the first of the gang {name} has its places kept"
     )
     if not holding:
-        assert all(part_of(one) is None for one in whole), f"the gang {name} is over, and nothing was decided"
+        assert all(end_of_member(one) is None for one in whole), f"the gang {name} is over, and nothing was decided"
         return
     waiting = isinstance(whole[0].phase, Queued | Earmarked)
     assert not waiting, f"the gang {name} holds something, and waits for places or has some kept for it"
     nodes = {one.active.attempt.node for one in holding}
     assert len(nodes) == len(holding), f"two members of the gang {name} are on one node"
     for one in whole:
-        assert (part_of(one) is None) == (one in holding), f"{one.id} holds something and is over, or neither"
-    broken = any((part := part_of(one)) is not None and part.kind is not EndKind.DONE for one in whole)
+        assert (end_of_member(one) is None) == (one in holding), f"{one.id} holds something and is over, or neither"
+    broken = any((part := end_of_member(one)) is not None and part.kind is not EndKind.DONE for one in whole)
     for one in holding:
         asked = state.allocations[one.allocation].stop
         assert asked is not None or not broken, f"{one.id} goes on, though a part of its gang is over"

@@ -113,7 +113,7 @@ def know(state: GridState, facts: NodeFacts) -> Node:
         node.facts = facts
     else:
         return node
-    state.ever.clear()
+    state.feasible_nodes.clear()
     state.index.learn(node, labels(node))
     return node
 
@@ -387,7 +387,7 @@ def _started(state: GridState, node: Node, message: Started) -> None:
     allocation.started = job.active.attempt.started = state.now
     _set_walls(job, allocation, message.walls)
     quarantine.accepted(node, allocation)
-    if node.failed or node.orders.aside is not None or state.failing:
+    if node.failed or node.orders.aside is not None or state.failing_commands:
         quarantine.started(state, node, job)
     if boosts.awaited(job) and allocation.state is State.STARTING:
         boosts.started(state, job, allocation)

@@ -126,7 +126,7 @@ def label(state: GridState, event: LabelsRequested) -> None:
         kept = {key: value for key, value in both.items() if value is not None or key in told}
         _set(state, node, replace(node.orders, labels=kept))
     if nodes:
-        state.ever.clear()
+        state.feasible_nodes.clear()
         state.out.append(Granted(event.token, f"{_names(nodes)} labelled"))
 
 
@@ -197,7 +197,7 @@ def _refusal(token: int, node: Node) -> Rejected | None:
     if node.session:
         hint = f"stop its agent first, or have it out at once: grid access revoke agent {name}"
         return Rejected(token, "connected", f"{name} cannot be forgotten", "its agent is connected", hint)
-    held = len(node.allocations) or len(node.kept)
+    held = len(node.allocations) or len(node.earmarks)
     if held:
         why = f"{counted(held, 'job')} may still run there, or hold a place there"
         hint = f"drain it, or wait until they count as lost: grid node drain {name} --deadline 0"
@@ -212,9 +212,9 @@ def _drop(state: GridState, node: Node) -> None:
     for kind in DUE:
         state.deadlines.disarm(kind, name)
     state.shares.know(node.facts.lendable, Resources())
-    state.grown.pop(name, None)
+    state.freed_nodes.pop(name, None)
     state.index.forget(name)
-    state.ever.clear()
+    state.feasible_nodes.clear()
     del state.nodes[name]
     if node.orders != NO_ORDERS:
         state.out.append(RecordOrders(name, NO_ORDERS))

@@ -68,13 +68,13 @@ def ended(state: GridState, node: Node, job: Job, outcome: Outcome) -> None:
     if outcome.started or outcome.cause not in BLAMED or job.spec.workdir:
         return  # a directory that a user names may well not be there
     command, name = what(job), node.facts.name
-    before = state.failing.get(command)
+    before = state.failing_commands.get(command)
     if before is None:
-        if len(state.failing) >= KEPT:
-            del state.failing[next(iter(state.failing))]
-        state.failing[command] = name
+        if len(state.failing_commands) >= KEPT:
+            del state.failing_commands[next(iter(state.failing_commands))]
+        state.failing_commands[command] = name
     elif before != name:
-        state.failing[command] = EVERYWHERE
+        state.failing_commands[command] = EVERYWHERE
         if before != EVERYWHERE:
             _clear_failures(state, state.nodes.get(before), command)
         return
@@ -128,8 +128,8 @@ def due(state: GridState, name: str) -> None:
 
 def started(state: GridState, node: Node, job: Job) -> None:
     """A command has started: clear the failures of the node and of the command."""
-    if state.failing:
-        state.failing.pop(what(job), None)
+    if state.failing_commands:
+        state.failing_commands.pop(what(job), None)
     node.failed.clear()
     if node.orders.aside is not None:
         _order(state, node, None)

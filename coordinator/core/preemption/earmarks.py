@@ -19,64 +19,64 @@ from distributed_grid.protocol.messages.operator import Place, Receipt, Victim
 from distributed_grid.protocol.resources import Grant
 
 
-def keep(state: GridState, job: Job, kept: Earmark) -> None:
+def keep(state: GridState, job: Job, earmark: Earmark) -> None:
     """Earmark these resources for a job in the queue, which leaves it."""
     state.dequeue(job)
-    state.become(job, Earmarked(kept=kept, reason=job.reason))
-    take_up(state, job, kept)
+    state.become(job, Earmarked(earmark=earmark, reason=job.reason))
+    take_up(state, job, earmark)
 
 
-def take_up(state: GridState, job: Job, kept: Earmark) -> None:
+def take_up(state: GridState, job: Job, earmark: Earmark) -> None:
     """Take an earmark off the free capacity. What is not free yet becomes a debt, which is settled as it is freed."""
-    for place in kept.places:
+    for place in earmark.places:
         node = state.nodes[place.node]
-        node.kept[job.id] = place.grant
+        node.earmarks[job.id] = place.grant
         state.quotas.earmark(job, place.grant)
         if node.room is not None:
             node.room.take(place.grant)
-        state.refresh(node, grown=kept.receipt is None)
-    state.deadlines.arm("kept", job.id, kept.until)
+        state.refresh(node, grown=earmark.receipt is None)
+    state.deadlines.arm("earmark", job.id, earmark.until)
 
 
 def drop(state: GridState, job: Job) -> Earmark:
     """Remove an earmark; the caller changes the phase of the job."""
-    kept = of(job)
-    for place in kept.places:
+    earmark = of(job)
+    for place in earmark.places:
         node = state.nodes[place.node]
-        del node.kept[job.id]
+        del node.earmarks[job.id]
         state.quotas.unmark(job, place.grant)
         if node.room is not None:
             node.room.give(place.grant)
         state.refresh(node)
-    return kept
+    return earmark
 
 
 def of(job: Job) -> Earmark:
     """The earmark of a job that has one."""
     phase = job.phase
-    assert isinstance(phase, Earmarked), f"nothing is kept for {job.id}"
-    return phase.kept
+    assert isinstance(phase, Earmarked), f"nothing is earmarked for {job.id}"
+    return phase.earmark
 
 
 def wait(state: GridState, job: Job) -> None:
     """Put a job in the queue, or restore the earmark that it had before a restart."""
     if isinstance(job.phase, Earmarked):
         state.preempting.preemptors |= preemptors_of([job])
-        take_up(state, job, job.phase.kept)
+        take_up(state, job, job.phase.earmark)
     else:
         state.enqueue(job)
 
 
 def preemptors_of(jobs: Iterable[Job]) -> dict[str, str]:
     """Preempted allocations and the jobs that preempt them, from the records of these jobs."""
-    kept = ((job.id, job.phase.kept.receipt) for job in jobs if isinstance(job.phase, Earmarked))
-    return {victim.allocation: name for name, receipt in kept if receipt is not None for victim in receipt.victims}
+    receipts = ((job.id, job.phase.earmark.receipt) for job in jobs if isinstance(job.phase, Earmarked))
+    return {victim.allocation: name for name, receipt in receipts if receipt is not None for victim in receipt.victims}
 
 
-def whole(state: GridState, job: Job, kept: Earmark) -> tuple[Place, ...] | None:
+def whole(state: GridState, job: Job, earmark: Earmark) -> tuple[Place, ...] | None:
     """The places to grant if all earmarked resources are free now; of a gang, on all of its nodes. None: not yet."""
     found: list[Place] = []
-    for place in kept.places:
+    for place in earmark.places:
         grant = _whole(state.nodes[place.node], job, place.grant)
         if grant is None:
             return None
@@ -84,20 +84,20 @@ def whole(state: GridState, job: Job, kept: Earmark) -> tuple[Place, ...] | None
     return tuple(found)
 
 
-def _whole(node: Node, job: Job, kept: Grant) -> Grant | None:
+def _whole(node: Node, job: Job, earmark: Grant) -> Grant | None:
     """The earmarked grant; or, if the node's owner uses some of it and no more will be freed, as much of other devices
     of the node."""
     room = node.room
     if room is None or not node.usable or not able(node, job.request):
         return None
-    room.give(kept)
-    if room.covers(kept):
-        found: Grant | None = kept
+    room.give(earmark)
+    if room.covers(earmark):
+        found: Grant | None = earmark
     else:
         coming = any(one.stop is not None for one in node.allocations.values())
         wanted, asked = job.request.resources, job.request.constraints
         found = room.choose(wanted, asked) if not coming and room.fits(wanted, asked) else None
-    room.take(kept)
+    room.take(earmark)
     return found
 
 
@@ -112,12 +112,12 @@ def placement(state: GridState, job: Job, place: Place) -> Placement:
 
 def reason(job: Job) -> Reason:
     """Why a job with an earmark waits."""
-    kept = of(job)
-    if kept.receipt is None:
-        return Reason("Returning", f"what it gave on {kept.node} is kept for it until {clock(kept.until)}")
-    jobs = ending_words(len(kept.receipt.victims))
-    on = ", ".join(dict.fromkeys(victim.node or kept.node for victim in kept.receipt.victims))
-    return Reason("Preempting", f"{jobs} on {on} until {clock(kept.ends or kept.until)}")
+    earmark = of(job)
+    if earmark.receipt is None:
+        return Reason("Returning", f"what it gave on {earmark.node} is kept for it until {clock(earmark.until)}")
+    jobs = ending_words(len(earmark.receipt.victims))
+    on = ", ".join(dict.fromkeys(victim.node or earmark.node for victim in earmark.receipt.victims))
+    return Reason("Preempting", f"{jobs} on {on} until {clock(earmark.ends or earmark.until)}")
 
 
 # --- calling a preemption off -----------------------------------------------------------------------------------------
@@ -126,15 +126,15 @@ def reason(job: Job) -> Reason:
 def give_back(state: GridState, job: Job, why: str) -> None:
     """Remove an earmark that is not used. Its victims get what they gave up earmarked in turn, those that are still
     stopping when they have ended. The caller changes the phase of the job."""
-    kept = drop(state, job)
-    receipt = kept.receipt
+    earmark = drop(state, job)
+    receipt = earmark.receipt
     if receipt is None:
         return
     close(state, receipt, "returned", why)
     for victim in receipt.victims:
         loser = state.jobs.get(victim.job)
         if loser is not None and isinstance(loser.phase, Queued) and loser.allocation == victim.allocation:
-            _resume(state, loser, victim.node or kept.node, victim)
+            _resume(state, loser, victim.node or earmark.node, victim)
 
 
 def _resume(state: GridState, loser: Job, name: str, victim: Victim) -> None:

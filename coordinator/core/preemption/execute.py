@@ -195,12 +195,12 @@ def serve(state: GridState) -> None:
     returned = not state.halted
     while returned:
         returned = False
-        for name in list(state.grown):
-            for waiting in list(state.nodes[name].kept):
+        for name in list(state.freed_nodes):
+            for waiting in list(state.nodes[name].earmarks):
                 job = state.jobs[waiting]
                 if not isinstance(job.phase, Earmarked):
                     continue  # it was given back with another one's
-                places = earmarks.whole(state, job, job.phase.kept)
+                places = earmarks.whole(state, job, job.phase.earmark)
                 returned = (places is not None and not _start(state, job, places)) or returned
 
 
@@ -214,10 +214,10 @@ def _start(state: GridState, job: Job, places: tuple[Place, ...]) -> bool:
     if not rights.allows_earmarked(state, job, earmarked):
         _wait_again(state, job, "a quota does not allow it any more")
         return False
-    kept = earmarks.drop(state, job)
-    if kept.receipt is not None:
-        text = "" if places == kept.places else "on another part of the node, since that had changed"
-        earmarks.close(state, kept.receipt, "started", text)
+    earmark = earmarks.drop(state, job)
+    if earmark.receipt is not None:
+        text = "" if places == earmark.places else "on another part of the node, since that had changed"
+        earmarks.close(state, earmark.receipt, "started", text)
     if job.request.gang:
         outcomes.start_gang(state, job, [earmarks.placement(state, job, place) for place in places], meeting)
     else:
@@ -228,25 +228,25 @@ def _start(state: GridState, job: Job, places: tuple[Place, ...]) -> bool:
 # --- calling a preemption off --------------------------------------------------------------------------------------
 
 
-def kept_due(state: GridState, name: str) -> None:
+def earmark_due(state: GridState, name: str) -> None:
     """Handle the timeout of an earmark."""
     job = state.jobs.get(name)
     if job is None or not isinstance(job.phase, Earmarked):
         return
-    kept = job.phase.kept
-    if state.now < kept.until:
-        state.deadlines.arm("kept", name, kept.until)
+    earmark = job.phase.earmark
+    if state.now < earmark.until:
+        state.deadlines.arm("earmark", name, earmark.until)
         return
-    receipt = kept.receipt
+    receipt = earmark.receipt
     stuck = [one.job for one in receipt.victims if one.allocation in state.allocations] if receipt else []
     words = f"{' and '.join(stuck[:3])} did not end" if stuck else "it did not become free as a whole"
-    on = ", ".join(place.node for place in kept.places)
+    on = ", ".join(place.node for place in earmark.places)
     _wait_again(state, job, f"{words} on {on} in time")
 
 
 def abandon(state: GridState, node: Node) -> None:
     """The node is disconnected: requeue the jobs with an earmark there."""
-    for name in list(node.kept):
+    for name in list(node.earmarks):
         _wait_again(state, state.jobs[name], f"{node.facts.name} is {node.state.value}")
 
 

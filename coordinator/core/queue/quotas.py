@@ -180,7 +180,7 @@ class Quotas:
             for pool in self.pools(job):
                 pool.jobs += 1
             if isinstance(job.phase, Earmarked):
-                for place in job.phase.kept.places:
+                for place in job.phase.earmark.places:
                     self.earmark(job, place.grant)
         for allocation in allocations:
             self.take(jobs[allocation.job], allocation)

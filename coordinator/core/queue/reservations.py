@@ -191,7 +191,7 @@ def review(state: GridState, least: Resources, now: float) -> tuple[Reservations
         request = state.jobs[job].request
         if request.resources.fits(least) and not request.gang:
             continue  # no other request is smaller
-        if old.node not in state.grown and old.node in state.index and now < old.seen + SEEN_EVERY:
+        if old.node not in state.freed_nodes and old.node in state.index and now < old.seen + SEEN_EVERY:
             by_job[job] = old
             continue
         node = state.nodes[old.node]

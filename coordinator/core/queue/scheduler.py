@@ -37,11 +37,11 @@ HOPELESS_KEPT = 8
 def match(state: GridState) -> None:
     """Start what fits: classes by priority, standings by rank, their lines by the turn of the first job."""
     if not state.queue.lines and not state.reservations.by_job:  # nobody waits
-        state.fresh, state.grown = {}, {}
+        state.fresh, state.freed_nodes = {}, {}
         return
     fresh, state.fresh = state.fresh, {}
     state.reservations, free = review(state, state.queue.least, state.now)
-    names, state.grown = [*state.grown, *(name for name in free if name in state.index)], {}
+    names, state.freed_nodes = [*state.freed_nodes, *(name for name in free if name in state.index)], {}
     grown = [state.nodes[name] for name in names]
     ranking.rank(state)
     before = state.reservations.by_job.values()
@@ -49,7 +49,7 @@ def match(state: GridState) -> None:
     reserved = {one.node for one in state.reservations.by_job.values()}
     for one in before:
         if one.node not in reserved and state.nodes[one.node].usable:
-            state.grown[one.node] = None  # it made way, and this node is free for others
+            state.freed_nodes[one.node] = None  # it made way, and this node is free for others
     for name in fresh:
         waiting = state.jobs.get(name)
         if waiting is not None and waiting.state is State.WAITING and name not in state.fresh:

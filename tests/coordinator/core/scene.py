@@ -269,7 +269,7 @@ class Scene:
 
 def kept_for(job: Job) -> Earmark | None:
     """What is kept for a job, if it waits for that."""
-    return job.phase.kept if isinstance(job.phase, Earmarked) else None
+    return job.phase.earmark if isinstance(job.phase, Earmarked) else None
 
 
 def decoded(at: checkpoint.Checkpoint) -> checkpoint.Checkpoint:

@@ -51,7 +51,7 @@ def ledger() -> Ledger:
     allocations: list[Allocation] = copies(list(was.allocations.values()))
     found = Ledger(epoch=1_790_000_000)
     found.restore(jobs, allocations, [N1], RESTORED, unknown_before=RESTORED)
-    restore.hold_back(found.state, "not known")
+    restore.end_after_restore(found.state, "not known")
     found.check()
     return found
 
@@ -69,7 +69,7 @@ def of(kind: type, out: list[Command]) -> list[Any]:
 
 def test_what_waited_is_ended_and_says_why() -> None:
     ledger = as_it_was()
-    out = restore.hold_back(ledger.state, "not known")
+    out = restore.end_after_restore(ledger.state, "not known")
     ledger.check()
     ended = [one.job for one in out if isinstance(one, RecordJob) and one.job.state is State.ENDED]
     assert [(one.id, one.outcome) for one in ended] == [

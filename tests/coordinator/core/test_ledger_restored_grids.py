@@ -76,7 +76,7 @@ class Restorable(Grid):
         self.ledger = Ledger(epoch=1_790_000_000)
         self.ledger.restore(jobs, allocations, facts, self.now, unknown_before=self.now)
         self.results.clear()
-        for command in doubt.hold_back(self.ledger.state, "a backup was restored"):
+        for command in doubt.end_after_restore(self.ledger.state, "a backup was restored"):
             self.perform(command)
         self.running_then = {name for agent in self.agents.values() for name in agent.held if agent.running[name]}
         for agent in self.agents.values():

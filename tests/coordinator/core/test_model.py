@@ -18,7 +18,7 @@ from distributed_grid.coordinator.core.model import (
     GangPart,
     Held,
     Job,
-    Part,
+    MemberEnd,
     Phase,
     Queued,
 )
@@ -31,8 +31,8 @@ OK = Outcome(Cause.EXITED)
 EXAMPLES: dict[type, Phase] = {
     Queued: Queued(reason=Reason("Resources", "needs 1 cpu")),
     Held: Held(after=(Condition("j-b", After.ENDED),)),
-    Earmarked: Earmarked(kept=Earmark("n1", Grant((0,)), 9.0)),
-    GangPart: GangPart(part=Part(3.0, EndKind.DONE, OK), attempt=PLACE),
+    Earmarked: Earmarked(earmark=Earmark("n1", Grant((0,)), 9.0)),
+    GangPart: GangPart(part=MemberEnd(3.0, EndKind.DONE, OK), attempt=PLACE),
     Active: Active(state=State.RUNNING, attempt=PLACE, suspended=Suspension(3.0, "busy")),
     Ended: Ended(outcome=OK, at=4.0, attempt=PLACE),
 }

@@ -22,6 +22,8 @@ FIELDS: dict[str, str] = {
     "taken_by": "preempted_by",
     "said": "refusals",
     "ray_said": "ray_refusal",
+    "grown": "freed_nodes",
+    "failing": "failing_commands",
 }
 """Fields of events, decisions and checkpoints that have another name now: old to new."""
 EVENTS = {
@@ -64,11 +66,17 @@ def renamed(value: Any) -> Any:
         case {"lines": _, "ranks": ranks}:  # nor lanes
             ranks = [(priority, user, 0, {"rank": rank}, 0.0) for priority, user, rank in ranks]
             return {FIELDS.get(key, key): renamed(one) for key, one in value.items()} | {"ranks": ranks}
+        case {"facts": _, "kept": _}:  # a node
+            return renamed({"earmarks" if key == "kept" else key: one for key, one in value.items()})
+        case {"armed": _, "kept": _}:  # a checkpoint
+            return renamed({"reservations" if key == "kept" else key: one for key, one in value.items()})
         case dict():
             return {FIELDS.get(key, key): renamed(one) for key, one in value.items()}
         case list():
             head = EVENTS.get(value[0], value[0]) if value and isinstance(value[0], str) else None
             return [head, *map(renamed, value[1:])] if head in EVENTS.values() else [renamed(one) for one in value]
+        case "kept":
+            return "earmark"  # a deadline
         case str():
             for old, new in WORDS.items():
                 value = value.replace(old, new)
@@ -102,7 +110,7 @@ def phase(job: dict[str, Any], queued: frozenset[str]) -> dict[str, Any]:
     if job["part"] is not None:
         return {"type": "gang-part", "reason": reason, "part": job["part"], "attempt": attempt}
     if job["kept"] is not None:
-        return {"type": "earmarked", "reason": reason, "kept": job["kept"]}
+        return {"type": "earmarked", "reason": reason, "earmark": job["kept"]}
     if job["id"] in queued:
         return {"type": "queued", "reason": reason}
     return {"type": "held", "reason": reason, "after": after}

@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import attempts
-from distributed_grid.coordinator.core.lifecycle.outcomes import part_of
+from distributed_grid.coordinator.core.lifecycle.outcomes import end_of_member
 from distributed_grid.coordinator.core.model import Allocation, Condition, Group, Held, Job
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.groups import Array, GroupKind
@@ -108,7 +108,7 @@ def results(commands: list[Command]) -> dict[str, tuple[str, int]]:
 def waits(ledger: Ledger, attempt: int = 1) -> bool:
     """Whether the whole gang waits again, at the place of its first member."""
     jobs = [ledger.state.jobs[name] for name in ("g_0", "g_1")]
-    return all(one.state is State.WAITING and part_of(one) is None and one.tries == attempt for one in jobs)
+    return all(one.state is State.WAITING and end_of_member(one) is None and one.tries == attempt for one in jobs)
 
 
 # --- beginning --------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def test_two_gangs_that_run_at_once_meet_at_different_ports() -> None:
         join(ledger, facts(name, cores=40, address="127.0.0.1"))
     ports = [launches(submitted(ledger, f"g{number}"))[0].gang for number in range(40)]
     assert len({one.port for one in ports if one is not None}) == 40
-    assert len(ledger.state.meetings) == 40
+    assert len(ledger.state.rendezvous) == 40
 
 
 # --- one of them does not begin ---------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_one_that_is_done_waits_for_the_others_and_they_go_on() -> None:
     view = views.job(ledger.state, "g_0")
     assert view is not None and view.reason is not None and view.reason.code == "Gang"
     assert results(ends(ledger, 1, DONE)) == {"g_0": ("exited", 0), "g_1": ("exited", 0)}
-    assert not ledger.state.jobs and not ledger.state.groups and not ledger.state.meetings
+    assert not ledger.state.jobs and not ledger.state.groups and not ledger.state.rendezvous
 
 
 def test_one_that_fails_ends_the_others_and_its_failure_is_the_gangs() -> None:
@@ -458,7 +458,7 @@ def test_a_launch_that_did_not_leave_is_said_again_with_the_same_meeting() -> No
     fresh = restarted(ledger, 2.0)
     again = launches(back(fresh, held(fresh, 0).node, 3.0)) + launches(back(fresh, held(fresh, 1).node, 3.0))
     assert [(one.allocation, one.gang) for one in again] == [(one.allocation, one.gang) for one in (first, second)]
-    assert fresh.state.meetings == ledger.state.meetings
+    assert fresh.state.rendezvous == ledger.state.rendezvous
 
 
 def test_a_gang_that_waits_again_does_so_after_a_restart() -> None:
@@ -475,7 +475,7 @@ def test_a_checkpoint_of_a_gang_half_over_goes_on_as_the_ledger_does() -> None:
     ends(ledger, 0, DONE)
     other = resumed(ledger)
     other.check()
-    assert other.state.meetings == ledger.state.meetings
+    assert other.state.rendezvous == ledger.state.rendezvous
     assert results(ends(other, 1, FAILED)) == results(ends(ledger, 1, FAILED))
 
 
@@ -484,7 +484,7 @@ def test_of_a_backup_a_gang_that_waits_is_held_back_and_one_that_runs_is_told_by
     submitted(ledger, "h")
     ends(ledger, 0, DONE)
     fresh = restarted(ledger, 4.0)
-    out = restore.hold_back(fresh.state, "a backup was restored")
+    out = restore.end_after_restore(fresh.state, "a backup was restored")
     assert results(out) == {"h_0": ("restored", 0), "h_1": ("restored", 0)}
     fresh.check()
     out = back(fresh, held(fresh, 1).node, 5.0)

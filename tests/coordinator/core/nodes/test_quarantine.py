@@ -228,4 +228,4 @@ def test_a_checkpoint_keeps_the_row_and_what_failed_elsewhere() -> None:
     stage.fails(2)
     stage.ledger = resumed(stage.ledger)
     stage.fails(1)
-    assert not stage.usable() and len(stage.ledger.state.failing) == 3
+    assert not stage.usable() and len(stage.ledger.state.failing_commands) == 3

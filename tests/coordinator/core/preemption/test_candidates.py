@@ -191,7 +191,7 @@ def test_a_gang_that_gave_way_for_nothing_waits_with_its_age_since_one_node_is_n
     step(ledger, CancelRequested(2, ("u",)), 51.5)
     ends(ledger, first, 52.0)
     assert sorted(launches(ends(ledger, other, 53.0))) == ["g_0.2", "g_1.2"]
-    assert not ledger.state.preempting.preemptors and not any(node.kept for node in ledger.state.nodes.values())
+    assert not ledger.state.preempting.preemptors and not any(node.earmarks for node in ledger.state.nodes.values())
 
 
 def test_a_gang_of_which_a_part_cannot_be_reached_does_not_give_way() -> None:

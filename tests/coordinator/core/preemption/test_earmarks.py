@@ -30,7 +30,7 @@ def test_what_is_kept_is_off_the_room_and_its_job_out_of_the_queue() -> None:
     ledger = kept()
     waits, node = ledger.state.jobs["waits"], ledger.state.nodes["n1"]
     assert earmarks.of(waits) is ALL and "waits" not in ledger.state.queue
-    assert node.kept == {"waits": ALL.grant}
+    assert node.earmarks == {"waits": ALL.grant}
     assert node.room is not None and not node.room.left.cpu
     assert earmarks.whole(ledger.state, waits, ALL) is None, "the owner has all of it still"
     assert earmarks.reason(waits) == Reason("Returning", "what it gave on n1 is kept for it until 00:00:20 UTC")
@@ -42,8 +42,8 @@ def test_what_is_dropped_is_everybodys_again() -> None:
     assert earmarks.drop(ledger.state, waits) is ALL
     ledger.state.enqueue(waits)
     ledger.check()
-    assert not ledger.state.nodes["n1"].kept and kept_for(waits) is None
-    with pytest.raises(AssertionError, match="nothing is kept for waits"):
+    assert not ledger.state.nodes["n1"].earmarks and kept_for(waits) is None
+    with pytest.raises(AssertionError, match="nothing is earmarked for waits"):
         earmarks.of(waits)
 
 

@@ -262,7 +262,7 @@ def test_a_preemptor_that_goes_away_gives_what_was_freed_back_to_its_victims_bef
     assert [(one.result, one.text) for one in receipts(out)] == [("returned", "u was ended")]
     # The other one was told already and still ends: it comes back too.
     assert launches(ends(ledger, "a3.1", 53.0)) == ["a3.2"]
-    assert not ledger.state.nodes["n1"].kept and not ledger.state.preempting.preemptors
+    assert not ledger.state.nodes["n1"].earmarks and not ledger.state.preempting.preemptors
 
 
 def test_a_victim_that_does_not_end_blocks_nobody_for_long_the_plan_is_made_elsewhere() -> None:

@@ -62,7 +62,7 @@ def test_where_not_all_members_would_have_a_place_nobody_is_touched() -> None:
     why = views.job(ledger.state, "g_0").reason  # type: ignore[union-attr]
     text = "no preemption: with all who may give way there is room on 1 of the 2 nodes that it needs at once"
     assert why is not None and why.code == "Resources" and why.text.endswith(text)
-    assert all(node.kept == {} for node in ledger.state.nodes.values())
+    assert all(node.earmarks == {} for node in ledger.state.nodes.values())
 
 
 def test_a_free_node_is_kept_for_it_too_while_somebody_gives_way_on_another() -> None:
@@ -104,7 +104,7 @@ def test_a_gang_that_is_cancelled_gives_what_was_freed_back_to_its_victims_befor
     assert launches(out) == ["b0.2"] and ledger.state.jobs["b0"].node == "n2"
     assert [(one.result, one.text) for one in receipts(out)] == [("returned", "g_0 was ended")]
     assert launches(ends(ledger, "a0.1", 53.0)) == ["a0.2"]
-    assert not ledger.state.preempting.preemptors and not any(node.kept for node in ledger.state.nodes.values())
+    assert not ledger.state.preempting.preemptors and not any(node.earmarks for node in ledger.state.nodes.values())
     assert not any(name.startswith("g_") for name in ledger.state.jobs)
 
 
@@ -127,7 +127,7 @@ def test_a_node_that_is_cut_off_dissolves_all_of_it() -> None:
     ends(ledger, "b0.1", 51.0)
     out = beats(ledger, "n2", 52, 64)
     assert [one.result for one in receipts(out)] == ["returned"]
-    assert launches(out) == ["b0.2"] and not any(node.kept for node in ledger.state.nodes.values())
+    assert launches(out) == ["b0.2"] and not any(node.earmarks for node in ledger.state.nodes.values())
 
 
 def test_an_urgent_job_and_an_urgent_gang_take_different_victims() -> None:
@@ -188,7 +188,7 @@ def test_a_plan_is_in_a_checkpoint() -> None:
 def test_where_no_port_is_left_to_meet_at_nobody_gives_way() -> None:
     rules = msgspec.structs.replace(policy(), gang_ports=(29500, 29500))
     ledger = full(1, nodes=2, rules=rules)
-    ledger.state.meetings[("127.0.0.1", 29500)] = "other"
+    ledger.state.rendezvous[("127.0.0.1", 29500)] = "other"
     assert stops(gang(ledger, 50.0)) == []
     why = views.job(ledger.state, "g_0").reason  # type: ignore[union-attr]
     assert why is not None and why.text.endswith("no preemption: no port is left where its gang could meet")
