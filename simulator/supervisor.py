@@ -11,7 +11,7 @@ import msgspec
 
 from distributed_grid.agent.supervisor.allocations import Allocations, ReportBatch, chain_of
 from distributed_grid.agent.supervisor.endings import Endings, Freezer
-from distributed_grid.agent.supervisor.job import NEVER, OWNER, Job, JobState, Leases, Recorded, never_ran
+from distributed_grid.agent.supervisor.job import NEVER, OWNER, Job, JobState, Leases, Recorded, never_ran, of_order
 from distributed_grid.protocol.jobs import Outcome
 from distributed_grid.protocol.messages import Exited, Started, Suspended
 from distributed_grid.simulator.engine import Engine, Process
@@ -19,6 +19,8 @@ from distributed_grid.simulator.machine import Machine
 
 PID = 7
 """Of every main process: nobody looks at it here."""
+LOOK_AGAIN = 0.001
+"""Seconds until it is tried again to tell a start."""
 UNTOLD = 0.05
 """Seconds, once or twice, for which the start of a successor is not told: real ones wait for some milliseconds."""
 LOOK = 0.2
@@ -51,8 +53,12 @@ class Book(Recorded):
     def __init__(self, machine: Machine) -> None:
         super().__init__()
         self.over: list[Job] = []
+        self.syncs = 0
         self.journal = Journal(machine)
         self.journal.jobs = self.jobs
+
+    def is_durable(self, mark: int) -> bool:
+        return 0 <= mark < self.syncs
 
 
 class Processes:
@@ -115,6 +121,8 @@ class Supervisor(Process):
         self._armed = NEVER
         self._batch = ReportBatch()
         self._syncing_until = self._retry_at = 0.0
+        self._written: set[str] = set()
+        """Ends that are written and not synced yet."""
         processes, note, clock = Processes(machine), engine.note, machine.clock
         self.leases = Leases()
         self.freezer = Freezer(processes, self.book.journal, self._tell, note, clock)
@@ -129,6 +137,9 @@ class Supervisor(Process):
         for record in machine.journal:
             book.take(record)
         before, book.boot = book.boot, f"boot{machine.boots}"
+        if before != book.boot:
+            book.jobs.update((key, Job(key, 0.0, *intent)) for key, intent in book.ahead.items())
+        book.ahead.clear()
         self.leases.renewed = book.renewed
         for job in self.jobs.values():
             if job.over:
@@ -270,14 +281,18 @@ class Supervisor(Process):
                 self._tell({"op": "exited", "id": op["id"], "outcome": never_ran("spawn-failed", text)})
                 self.allocations.gone(op["id"])
             return
-        begun = []
+        begun, sync = [], False
         for op in fresh:
-            asked = op["limit"], op["grace"], (), op["lease"], op["lease_from"]
-            job = self.jobs[op["id"]] = Job(op["id"], now, *asked, kept=op["kept"])
-            self.book.journal.append(*job.intent())
+            job = self.jobs[op["id"]] = of_order(op, now)
+            sync |= not self.allocations.begin(job)
             begun.append(job)
         for job in self.book.over:
-            self.book.journal.append("exit", job.id, job.outcome)
+            if job.id not in self._written:
+                self._written.add(job.id)
+                self.book.journal.append("exit", job.id, job.outcome)
+        if begun and not sync:  # what ended before them is synced a moment later
+            self._spawn(begun)
+            return
         self._batch.done()
         self._syncing_until = self.engine.now + 0.0005 + self.machine.chance.random() * self.machine.sluggish
         length, over = len(self.machine.journal), [*self.book.over]
@@ -285,15 +300,20 @@ class Supervisor(Process):
 
     def _synced(self, length: int, begun: list[Job], over: list[Job]) -> None:
         self.machine.synced = max(self.machine.synced, length)
+        self.book.syncs += 1
         self.book.over = [job for job in self.book.over if job not in over]
         for job in over:
+            self._written.discard(job.id)
             self.allocations.tell(job)
+        self._spawn(begun)
+        self._arm()
+
+    def _spawn(self, begun: list[Job]) -> None:
         for job in begun:
             self.machine.spawn(job.id)
         if begun:
             self._syncing_until = self.engine.now + 0.0001 + self.machine.sluggish / 4
             self.engine.at(self._syncing_until, self, self._begun, begun)
-        self._arm()
 
     def _begun(self, jobs: list[Job]) -> None:
         for job in jobs:
@@ -306,6 +326,9 @@ class Supervisor(Process):
         self._arm()
 
     def _tell_start(self, job: Job) -> None:
+        if self.book.over:  # an end is told before the start of what follows it
+            self.engine.later(LOOK_AGAIN, self, self._tell_start, job)
+            return
         if not job.over and job.state is not JobState.COMPLETING:  # else it is told with its end
             self.book.journal.append(*job.begin())
             self.allocations.tell(job)

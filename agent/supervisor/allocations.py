@@ -7,19 +7,33 @@ from typing import Any, Protocol
 
 from distributed_grid.agent.core.chains import Chains
 from distributed_grid.agent.supervisor.endings import Endings, Journals, freeze_report
-from distributed_grid.agent.supervisor.job import LEASE_GRACE, NEVER, OWNER, READER, Job, Leases, lease_text, never_ran
+from distributed_grid.agent.supervisor.job import (
+    LEASE_GRACE,
+    NEVER,
+    OWNER,
+    READER,
+    Job,
+    Leases,
+    lease_text,
+    never_ran,
+    of_order,
+)
 
 Order = dict[str, Any]
 
 
 class Books(Protocol):
-    """All jobs: `over` ended and are not durable yet, `forgotten` are the ids of acknowledged ones; `unknown`:
+    """All jobs: `over` ended and are not durable yet, `forgotten` are the ids of acknowledged ones; `syncs` is the
+    number of syncs so far, and `is_durable` tells whether what was appended at such a number is on disk; `unknown`:
     something unrecorded may be alive."""
 
     jobs: dict[str, Job]
     over: list[Job]
     forgotten: dict[str, None]
 
+    syncs: int
+
+    def is_durable(self, mark: int) -> bool: ...
     @property
     def journal(self) -> Journals: ...
     @property
@@ -65,8 +79,9 @@ class Allocations:
     """All allocations of a node. `tell` sends the agent a message, and `release` frees a job's resources once nothing
     of it is alive.
 
-    `waiting` are the successors that wait until nothing of their chain is alive before them. They have no spawner and
-    no record: if this supervisor or its agent goes, they were never there, and are launched again."""
+    `waiting` are the successors that wait until nothing of their chain is alive before them. They have no spawner, and
+    their intents become durable with the next sync, so that a start need not wait for one. If this supervisor or its
+    agent goes, they were never there, and are launched again."""
 
     def __init__(
         self,
@@ -82,6 +97,8 @@ class Allocations:
         self._book, self._launches, self._leases, self._endings = book, launches, leases, endings
         self._tell, self._release, self._log, self._clock = tell, release, log, clock
         self.waiting: dict[str, Order] = {}
+        self._ahead: dict[str, int] = {}
+        """The number of syncs when the intent of a successor was appended; while it waits, and on its way to start."""
         self._chains = Chains()
 
     def restore(self, job: Job) -> None:
@@ -124,6 +141,8 @@ class Allocations:
             self._chains.join(key, chain_of(key, order.get("kept")))
             if self._chains.waits(key):
                 self.waiting[key] = order
+                self._ahead[key] = self._book.syncs
+                self._book.journal.append(*of_order(order).ahead())
             else:
                 self._launches.add(key, order)
 
@@ -153,6 +172,7 @@ class Allocations:
             self._chains.leave(key)
             self._launches.drop(key)
         self.waiting.clear()
+        self._ahead.clear()
 
     def renew(self, at: float) -> None:
         """The coordinator answered the heartbeat sent at `at`: renew all leases from then."""
@@ -185,6 +205,7 @@ class Allocations:
         """End what was not started yet, remembered as over, so that a late launch is refused."""
         self._launches.drop(key)
         self.waiting.pop(key, None)
+        self._ahead.pop(key, None)
         job = self._book.jobs[key] = Job(key)
         self.is_over(job, never_ran(cause, text))
 
@@ -196,14 +217,21 @@ class Allocations:
         self._book.over.append(job)
         job.followed = self.gone(job.id)
 
-    def gone(self, key: str) -> bool:
-        """It is over, or is not started: its successor is launched. Whether there is one."""
+    def begin(self, job: Job) -> bool:
+        """Append what has to be written before it starts. Whether its intent is durable already; otherwise that has to
+        be synced first."""
+        durable = self._book.is_durable(self._ahead.pop(job.id, -1))
+        self._book.journal.append(*(job.go() if durable else job.intent()))
+        return durable
+
+    def gone(self, key: str) -> int:
+        """It is over, or is not started: its successor is launched. How many there are: none, one, or more (2)."""
         self._leases.drop(key)
         heir = self._chains.leave(key)
         if heir not in self.waiting:
-            return False
+            return 0
         self._launches.add(heir, self.waiting.pop(heir))
-        return True
+        return 1 if self._chains.is_tail(heir) else 2
 
     def tell(self, job: Job) -> None:
         """Report its state; an end once it is durable."""
@@ -211,7 +239,7 @@ class Allocations:
             return
         if job.outcome is not None:
             # Its end is reported together with its successor's start, and that, where it is short, with its end.
-            self._tell({"op": "exited", "id": job.id, "outcome": job.outcome, **_where(job)}, patient=job.followed)
+            self._tell({"op": "exited", "id": job.id, "outcome": job.outcome, **_where(job)}, patient=job.followed > 1)
         else:
             # For us, the agent and the coordinator half the work.
             self._tell({"op": "started", "id": job.id, "pid": job.pid, **_where(job)}, patient=True)

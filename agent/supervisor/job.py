@@ -78,7 +78,8 @@ class Job:
     `place` is where its processes are. `left`: its spawner says that something of it lives; `orphaned`: its spawner is
     dead, and what lives of it became our child; `swept`: its spawner was told to end all of it; `slot_ended`:
     all processes of its slot are being ended, its spawner too, which may take a moment; `grouped`: all was ended that
-    its control group named. `followed`: it is over, and its successor is launched in its place.
+    its control group named. `followed`: it is over, its successor is launched in its place, and (2) others wait behind
+    that.
 
     `freezes` has since when it is frozen and why, by cause; `frozen_for` is how many seconds it was frozen for the
     owner before that.
@@ -127,7 +128,7 @@ class Job:
         self.pidfd = -1
         self.adopted = False
         self.place: Place | None = None
-        self.followed = False
+        self.followed = 0
         self.orphaned = self.left = self.swept = self.slot_ended = self.grouped = False
         self.status: int | None = None
         self.cause = ""
@@ -239,10 +240,17 @@ class Job:
         return ["start", self.id, self.pid, *self.spawned]
 
     def intent(self) -> Record:
-        cores = sorted(self.cores)
-        leased = self.lease, self.since
-        asked = self.began, self.limit, self.grace, cores, *leased
-        return ["intent", self.id, self.place, *asked, self.limits, self.kept]
+        return ["intent", self.id, self.place, self.began, *self._asked()]
+
+    def ahead(self) -> Record:
+        """Its intent while it waits for the end of another one; `go` follows when it is started."""
+        return ["ahead", self.id, *self._asked()]
+
+    def go(self) -> Record:
+        return ["go", self.id, self.place, self.began]
+
+    def _asked(self) -> Record:
+        return [self.limit, self.grace, sorted(self.cores), self.lease, self.since, self.limits, self.kept]
 
     def take(self, kind: str, rest: Record) -> None:
         """Apply its next journal record. Records that do not follow, as lines of a damaged journal are missing, are
@@ -316,6 +324,12 @@ class Job:
         return said
 
 
+def of_order(order: dict[str, Any], began: float = 0.0) -> Job:
+    """The job of a launch order of the agent."""
+    asked = order["limit"], order["grace"], order.get("cores", ()), order["lease"], order["lease_from"]
+    return Job(order["id"], began, *asked, order.get("limits"), order.get("kept"))
+
+
 def never_ran(cause: str, text: str) -> dict[str, Any]:
     """The outcome of an allocation that never had a process."""
     return {"cause": cause, "text": text, "started": False}
@@ -358,6 +372,8 @@ class Recorded:
         self.forgotten: dict[str, None] = {}
         self.renewed = 0.0
         self.loss: Loss | None = None
+        self.ahead: dict[str, Record] = {}
+        """Intents of successors that were not started: nothing of them has begun, unless the power was cut."""
 
     def take(self, record: Record) -> None:
         """Apply the next record."""
@@ -367,11 +383,18 @@ class Recorded:
         elif kind == "intent":
             self.jobs[key] = Job(key, *rest[1:])
             self.jobs[key].place = _place(rest[0])
+        elif kind == "ahead":
+            self.ahead[key] = rest
+        elif kind == "go":
+            if (intent := self.ahead.pop(key, None)) is not None:
+                self.jobs[key] = Job(key, rest[1], *intent)
+                self.jobs[key].place = _place(rest[0])
         elif kind == "exit":  # what is kept of it and its place follow, or its intent had them
             before = self.jobs.get(key, Job(key))
             kept, place = (rest[1], _place(rest[2])) if len(rest) > 1 else (before.kept, before.place)
             self.jobs[key] = Job(key, outcome=rest[0], kept=kept)
             self.jobs[key].place = place
+            self.ahead.pop(key, None)
         elif kind == "forget":
             self.jobs.pop(key, None)
             self.forgotten[key] = None

@@ -19,7 +19,7 @@ _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
 _HEADER = "journal"
 _MARK_BYTES = 160
-_MAY_WAIT = ("forget",)  # kinds of records that a patient commit leaves: losing them is harmless
+_MAY_WAIT = ("forget", "ahead")  # kinds of records that a patient commit leaves: losing them is harmless
 _MOST_WAITING = 1000
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -229,7 +229,7 @@ class Journal:
 
     def commit(self, sync: bool, patient: bool = False) -> None:
         """Write what was appended, with `sync` durably. After an OSError a rewrite is needed. `patient`: another commit
-        comes soon, and takes acknowledgements with it."""
+        comes soon, and takes with it what may wait."""
         if not self.sound:
             raise OSError(errno.EIO, "an earlier write failed")
         if not sync and not (self._due if patient else self._buffer):
@@ -288,8 +288,8 @@ _LOST = "the record of it was lost when the node's journal was damaged; how it e
 
 class Book:
     """`jobs` are those that run or are not acknowledged, `over` those of them that ended and are not durable yet,
-    `forgotten` the ids of acknowledged ones. While the disk fails this stays in memory, and is rewritten when possible,
-    not before `retry_at` (seconds since boot)."""
+    `forgotten` the ids of acknowledged ones, `syncs` the number of syncs so far. While the disk fails this stays in
+    memory, and is rewritten when possible, not before `retry_at` (seconds since boot)."""
 
     def __init__(self, path: str, leases: Leases, log: Callable[[str], None]) -> None:
         self._known = Recorded()
@@ -303,6 +303,10 @@ class Book:
         self._log = log
         self._compact_at = 0
         self._refused = False
+        self.syncs = 0
+        self._rewritten = 0
+        self._ends_written = 0
+        """How many of `over` have their exit written, which is not synced yet."""
 
     def read(self) -> str:
         """Load what an earlier supervisor wrote. Returns the boot in which it did, empty if there is nothing."""
@@ -339,6 +343,11 @@ class Book:
         return found
 
     @property
+    def ahead(self) -> dict[str, Record]:
+        """What an earlier supervisor had written of successors that it had not started."""
+        return self._known.ahead
+
+    @property
     def loss(self) -> Loss | None:
         """The latest loss."""
         return self._known.loss
@@ -361,16 +370,24 @@ class Book:
     def save(self, sync: bool, ends: bool = True, patient: bool = False) -> list[Job] | None:
         """Write records and, with `ends`, ends, with `sync` durably. Returns the ends that are durable now; None if the
         disk fails. `patient`: see Journal.commit."""
-        told, self.over = (self.over, []) if ends else ([], self.over)
-        for job in told:
-            self.journal.append("exit", job.id, job.outcome)
+        if ends:
+            for job in self.over[self._ends_written :]:
+                self.journal.append("exit", job.id, job.outcome)
+            self._ends_written = len(self.over)
         if not (self._commit(sync, patient) or self._rewrite()):
-            self.over = told + self.over
             self.retry_at = procs.now() + _RETRY
             return None
         if self.journal.size > self._compact_at and not self._rewrite():
             self._compact_at = self.journal.size + _COMPACT_AT  # what there is will do for now
+        if not sync:
+            return []
+        told, self.over = self.over[: self._ends_written], self.over[self._ends_written :]
+        self._ends_written = 0
         return told
+
+    def is_durable(self, mark: int) -> bool:
+        """Whether what was appended when `syncs` was this is on disk, and was not left out by a rewrite."""
+        return self._rewritten <= mark < self.syncs
 
     def _commit(self, sync: bool, patient: bool) -> bool:
         if not self.journal.sound:
@@ -380,6 +397,7 @@ class Book:
         except OSError as error:
             self._log(f"the journal cannot be written ({error.strerror}): a new one is made")
             return False
+        self.syncs += sync
         return True
 
     def _rewrite(self) -> bool:
@@ -396,6 +414,8 @@ class Book:
         if self._refused:
             self._log("a new journal could be written again")
         self._refused = False
+        self.syncs += 1
+        self._rewritten = self.syncs
         self._compact_at = max(_COMPACT_AT, 2 * self.journal.size)
         return True
 

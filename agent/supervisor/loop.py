@@ -21,7 +21,7 @@ from distributed_grid.agent.cgroups.hierarchies import described, freezer, surve
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.allocations import Allocations, ReportBatch
 from distributed_grid.agent.supervisor.endings import Endings, Freezer
-from distributed_grid.agent.supervisor.job import NEVER, READER, Job, Leases, never_ran
+from distributed_grid.agent.supervisor.job import NEVER, READER, Job, Leases, never_ran, of_order
 from distributed_grid.agent.supervisor.journal import Book
 from distributed_grid.agent.supervisor.limits import Limits, Outputs
 from distributed_grid.agent.supervisor.recovery import Survivors
@@ -34,7 +34,7 @@ from distributed_grid.agent.walls.forkserver import ForkServer, ForkServerGone
 from distributed_grid.agent.walls.pipes import Pipes
 from distributed_grid.agent.walls.spawner import CannotStart
 
-VERSION = 3
+VERSION = 4
 """Version of the protocol with the agent and of the journal. Another version needs another supervisor."""
 OUTPUT_LIMIT = 256 << 20
 """Maximum bytes of one output stream on disk, if the agent says nothing else."""
@@ -137,6 +137,9 @@ class Supervisor:
     def _restore(self) -> None:
         """Adopt what an earlier supervisor left running."""
         boot, before = procs.boot_id(), self.book.read()
+        if before != boot:  # that one was started may not have reached the disk
+            self.jobs.update((key, Job(key, 0.0, *intent)) for key, intent in self.book.ahead.items())
+        self.book.ahead.clear()
         self.survivors.end_unknown()
         for job in self.jobs.values():
             self.limits.restore(job)
@@ -424,30 +427,34 @@ class Supervisor:
         """When the ends that are not durable yet are to be."""
         running = self.tree.running
         youngest = next(reversed(running.values())).began if running else -NEVER
+        if any(job.followed == 1 for job in self.book.over):
+            return now  # the last one of its chain has been started: the coordinator is to know
         return self._batch.due(bool(self.book.over), youngest, now)
 
     def _act(self) -> None:
         """One write and one sync for all intents of this turn and all ends that are waiting; only then report ends,
-        spawn, and report starts. Ends alone may wait a moment for others."""
+        spawn, and report starts. Where all intents are durable already, no start waits for a sync; what ended before it
+        is written, and synced and reported a moment later, with others."""
         now = procs.now()
         if now < self.book.retry_at:
             return
-        fresh = []
+        fresh, sync = [], False
         for key, order, spawning in itertools.islice(self.launches.ready(), BATCH):
-            asked = order["limit"], order["grace"], order["cores"], order["lease"], order["lease_from"]
-            job = self.jobs[key] = Job(key, now, *asked, order.get("limits"), order.get("kept"))
+            job = self.jobs[key] = of_order(order, now)
             job.place, job.left = spawning.place, True
-            self.book.journal.append(*job.intent())
+            sync |= not self.allocations.begin(job)
             fresh.append((job, order, spawning))
-        ends = bool(fresh) or now >= self._ends_due(now)
+        due = bool(self.book.over) and now >= self._ends_due(now)
         if fresh:
-            if len(fresh) == 1 and now >= self._started + COLD:
+            if sync and len(fresh) == 1 and now >= self._started + COLD:
                 self.launches.prepare(fresh[0][0].id, *fresh[0][1:])
             self._started = now
-        if self._save(sync=bool(fresh or (ends and self.book.over)), ends=ends):
+        if self._save(sync=sync or (due and not fresh), ends=bool(fresh) or due):
             if fresh:
                 self.agent.flush()
                 self._start_all(fresh)
+            if due and (not fresh or sync or self._save(sync=True)):
+                self.agent.hurry()  # they have waited for each other
             return
         for job, _, spawning in fresh:
             del self.jobs[job.id]
@@ -473,6 +480,7 @@ class Supervisor:
     # --- starts and ends, by spawners -------------------------------------------------------------------------------
 
     def _start_all(self, fresh: list[tuple[Job, dict[str, Any], Spawning]]) -> None:
+        over = len(self.book.over)
         for job, order, spawning in fresh:
             # Reading its exact start time costs half a millisecond; between these two only one can have the pid.
             job.spawned = procs.ticks(), 0
@@ -484,7 +492,7 @@ class Supervisor:
                     self._again(job, order)
             except CannotStart as why:
                 self.allocations.is_over(job, never_ran(why.cause, why.text))
-        if self.book.over:
+        if len(self.book.over) > over:
             self._save(sync=True)
 
     def _again(self, job: Job, order: dict[str, Any]) -> None:
@@ -540,6 +548,8 @@ class Supervisor:
         job.spawned = job.spawned[0], procs.ticks()
         job.runs(pid)
         self.limits.admitted(job, job.place.pid if job.place is not None else 0)
+        if self.book.over:  # an end is reported before the start of what follows it
+            self._save(sync=True)
         self.book.journal.append(*job.begin())  # not synced: where the power is cut the process is gone as well
         self._watch(job)
         self.allocations.tell(job)

@@ -62,6 +62,11 @@ class AgentSocket:
             self._unsent += _encode(message).encode() + b"\n"
             self.due = min(self.due, procs.now() + PATIENCE if patient else 0.0)
 
+    def hurry(self) -> None:
+        """Send with the next flush also what may wait."""
+        if self._unsent:
+            self.due = 0.0
+
     def flush(self) -> None:
         """Send all queued messages if one is due, as far as the socket accepts them."""
         if self._agent is None or not self._unsent or self.due > procs.now():

@@ -51,6 +51,7 @@ from distributed_grid.coordinator.core.queue.queue import Waiters
 from distributed_grid.coordinator.core.queue.quotas import Spent
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, State
+from distributed_grid.protocol.messages import Exited, Started
 from distributed_grid.protocol.messages.rights import Rights
 from distributed_grid.protocol.nodes import NodeFacts, NodeOrders
 
@@ -234,6 +235,16 @@ class Ledger:
         ON[type(event)](state, event)
         handle_facts(state)
         return state.take_out()
+
+    def may_gather(self, event: Event) -> bool:
+        """Whether this is a start, or the end of an allocation behind which several wait: nobody waits for the answer,
+        and more like it are coming."""
+        if not isinstance(event, MessageReceived):
+            return False
+        message, successors = event.message, self.state.chains.successors
+        if isinstance(message, Exited):
+            return successors.get(message.allocation, "") in successors
+        return isinstance(message, Started)
 
     def settle(self, now: float) -> list[Command]:
         """Handle due deadlines, then match waiting jobs: once after each batch of events."""

@@ -45,6 +45,10 @@ BATCH = 256
 """Maximum number of events in a turn."""
 SOON_SECONDS = 0.05
 """Maximum delay of a record that may wait for a group commit."""
+GATHER_SECONDS = 0.002
+"""Maximum delay of a commit with nothing but ends and starts in long chains of successors: more are coming (s)."""
+MOST_GATHERED = 64
+"""Number of records from which on such a commit does not wait."""
 STALLED_SECONDS = 10.0
 """A write that takes longer counts as a disk failure."""
 AGAIN_SECONDS = 1.0
@@ -58,6 +62,7 @@ R = TypeVar("R", bound=Command)
 class Mutator(Protocol):
     """What the pipeline needs of the ledger."""
 
+    def may_gather(self, event: Event) -> bool: ...
     def handle(self, event: Event, now: float) -> list[Command]: ...
     def settle(self, now: float) -> list[Command]: ...
     def next_deadline(self) -> float | None: ...
@@ -76,6 +81,8 @@ class Pipeline:
         self._commands: list[Command] = []
         self._urgent = False
         """Whether one of the gathered records may not wait."""
+        self._urgent_at = NEVER
+        """When the gathered ends are written (NEVER: there are none)."""
         self._due: list[Command] = []
         """Commands whose records are stored."""
         self._writing: list[Record] | None = None
@@ -97,11 +104,16 @@ class Pipeline:
     def turn(self, now: float) -> None:
         """Hand a batch of the queued events to the ledger, and have it settle. Raises what the ledger raises."""
         ledger, queue = self._ledger, self.queue
+        before, self._urgent, patient = self._urgent, False, bool(queue)
         for _ in range(min(BATCH, len(queue))):
             self.handling = event = queue.popleft()
+            patient = patient and ledger.may_gather(event)
             self.take(ledger.handle(event, now))
         self.handling = None
         self.take(ledger.settle(now))
+        if self._urgent and patient and not before and len(self._records) < MOST_GATHERED:
+            self._urgent, self._urgent_at = False, min(self._urgent_at, now + GATHER_SECONDS)
+        self._urgent = self._urgent or before
 
     def heartbeat(self, event: Event, now: float) -> bool:
         """A turn with one event, while none is queued. Returns whether commands came of it. Raises what the ledger
@@ -132,7 +144,7 @@ class Pipeline:
     def performable(self, now: float) -> list[Command]:
         """The commands to perform now, in order, each once. Starts the delay of records that may wait."""
         due, self._due = self._due, []
-        if self._writing is None and not self._urgent:
+        if self._writing is None and not self._urgent and self._urgent_at == NEVER:
             if self._records and self._soon_at == NEVER:
                 self._soon_at = now + SOON_SECONDS
             if self._commands:
@@ -144,7 +156,9 @@ class Pipeline:
 
     def write_due(self, now: float) -> bool:
         """Whether something is to be written now."""
-        return self._urgent if self._writing is None else now >= self._retry_at
+        if self._writing is None:
+            return self._urgent or now >= self._urgent_at
+        return now >= self._retry_at
 
     @property
     def gathered(self) -> int:
@@ -159,7 +173,8 @@ class Pipeline:
             self._writing = newest_records([*self._writing, *self._records])
             self._waiting = newest_commands([*self._waiting, *self._commands])
         self._records, self._commands, self._urgent = [], [], False
-        self._soon_at, self._retry_at, self._stalled_at = NEVER, NEVER, now + STALLED_SECONDS
+        self._soon_at = self._retry_at = self._urgent_at = NEVER
+        self._stalled_at = now + STALLED_SECONDS
         return self._writing
 
     def written(self) -> None:
@@ -210,7 +225,7 @@ class Pipeline:
         """When to call `tick` if nothing happens before; an early call does no harm. While events are queued the
         ledger's deadline does not count, since the next turn settles."""
         deadline = None if self.queue else self._ledger.next_deadline()
-        times = self._soon_at, self._retry_at, self._stalled_at, self._secure_at
+        times = self._urgent_at, self._soon_at, self._retry_at, self._stalled_at, self._secure_at
         return min(times if deadline is None else (deadline, *times))
 
     def tick(self, now: float) -> None:
@@ -218,6 +233,8 @@ class Pipeline:
         deadline = self._ledger.next_deadline()
         if deadline is not None and deadline <= now:
             self.put(Tick())
+        if now >= self._urgent_at:
+            self._urgent, self._urgent_at = True, NEVER
         if now >= self._soon_at:
             self._soon_at, self._urgent = NEVER, bool(self._records)
         if now >= self._stalled_at:

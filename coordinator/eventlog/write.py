@@ -57,6 +57,10 @@ class EventLog:
         self._commands: list[Command] = []
         self._begin(follows=False)
 
+    def may_gather(self, event: Event) -> bool:
+        """As the ledger says."""
+        return self._ledger.may_gather(event)
+
     def handle(self, event: Event, now: float) -> list[Command]:
         """As the ledger's."""
         self._events.append(event if type(event) is not JobsSubmitted else self._bytes_of(event))

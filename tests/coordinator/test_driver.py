@@ -45,6 +45,9 @@ class Scripted:
         self.settled = 0
         self.ticks: list[float] = []
 
+    def may_gather(self, event: Event) -> bool:
+        return False
+
     def handle(self, event: Event, now: float) -> list[Command]:
         if isinstance(event, Tick):
             self.ticks.append(now)

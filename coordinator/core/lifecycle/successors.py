@@ -70,7 +70,8 @@ def _serve(state: GridState) -> None:
             return  # the last ones go where room is first
         job = state.jobs[queue.head(line)[1]]
         others = len(queue.standings) > 1 or line.standing.included > 1
-        most = 1 if others or longest >= REACH else min(MOST, math.ceil(REACH / max(longest, REACH / MOST)))
+        typical = chains.typical(line.standing.user, line.request)
+        most = 1 if others else min(MOST, math.ceil(REACH / max(typical, REACH / MOST)))
         names = [name for part in tails[:most] for name in part]
         before = next((name for name in names if _may_follow(state, job, name)), None)
         if before is None or not is_plain(job, lease_of(job, state.policy)):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from distributed_grid.protocol.jobs import Request
 
-MOST = 4
+MOST = 8
 """Maximum number of successors that wait one behind another."""
 LEARNED = 4
 """Number of ends after which the run time of a line is known."""
@@ -136,3 +136,8 @@ class Chains:
         """The longest of the last run times (s); None: too few are known."""
         runs = self.run_times.get((user, request))
         return max(runs) if runs is not None and len(runs) >= LEARNED else None
+
+    def typical(self, user: str, request: Request) -> float:
+        """The median of the last run times (s), of which at least one is known."""
+        runs = sorted(self.run_times[(user, request)])
+        return runs[len(runs) // 2]

@@ -28,7 +28,11 @@ class Book(Recorded):
     def __init__(self) -> None:
         super().__init__()
         self.over: list[Job] = []
+        self.syncs = 0
         self.journal = Disk()
+
+    def is_durable(self, mark: int) -> bool:
+        return 0 <= mark < self.syncs
 
 
 class Machine:
@@ -76,7 +80,8 @@ class Scene:
         self.said.append(message)
 
     def launch(self, key: str, lease: float = 0.0, lease_from: float = 0.0) -> None:
-        self.allocations.launch({"op": "launch", "id": key, "lease": lease, "lease_from": lease_from})
+        asked = {"limit": 0.0, "grace": 5.0, "lease": lease, "lease_from": lease_from}
+        self.allocations.launch({"op": "launch", "id": key, **asked})
 
     def runs(self, key: str, lease: float = 0.0) -> Job:
         """It was launched, and runs."""
@@ -87,6 +92,7 @@ class Scene:
         return job
 
     def durable(self) -> None:
+        self.book.syncs += 1
         over, self.book.over = self.book.over, []
         for job in over:
             self.allocations.tell(job)

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from distributed_grid.agent.supervisor.job import Job
+from distributed_grid.agent.supervisor.job import of_order
 from tests.agent.supervisor.test_allocations import Scene
 from tests.depth import tries
 
@@ -16,17 +16,16 @@ class Chained(Scene):
     """A supervisor whose jobs run and end at the test's word."""
 
     def next(self, key: str, chain: str, lease: float = 0.0) -> None:
-        order = {"op": "launch", "id": key, "lease": lease, "lease_from": self.now, "kept": {"chain": chain}}
-        self.allocations.launch(order)
+        asked = {"limit": 0.0, "grace": 5.0, "lease": lease, "lease_from": self.now}
+        self.allocations.launch({"op": "launch", "id": key, **asked, "kept": {"chain": chain}})
 
     def start(self) -> list[str]:
         """One turn of the loop: one commit for intents and ends; the ends are told, and what was launched runs."""
         started = []
         for key, order in [*self.launches.items()]:
             self.launches.drop(key)
-            lease = order["lease"], order["lease_from"]
-            job = self.book.jobs[key] = Job(key, self.now, 0.0, 5.0, (), *lease, None, order.get("kept"))
-            self.book.journal.append(*job.intent())
+            job = self.book.jobs[key] = of_order(order, self.now)
+            self.allocations.begin(job)
             job.runs(7)
             started.append(key)
         for job in self.book.over:
@@ -47,6 +46,7 @@ class Chained(Scene):
         scene = Chained()
         for record in self.book.journal.records:
             scene.book.take(record)
+        scene.book.ahead.clear()
         scene.book.journal.records = [*scene.book.records()]
         for job in scene.book.jobs.values():
             if not job.over:
@@ -63,6 +63,35 @@ def queued(*keys: str) -> Chained:
     for key in keys:
         scene.next(key, "a")
     return scene
+
+
+def kinds(scene: Chained, key: str) -> list[str]:
+    return [str(kind) for kind, name, *_ in scene.book.journal.records if name == key]
+
+
+def test_a_successor_whose_intent_is_durable_needs_no_other_one() -> None:
+    scene = queued("b")
+    scene.start()
+    scene.end("a")
+    assert scene.start() == ["b"] and kinds(scene, "b") == ["ahead", "go"]
+
+
+def test_a_successor_whose_intent_is_not_durable_when_its_turn_comes_is_written_like_any_other() -> None:
+    scene = queued("b")
+    scene.end("a")
+    assert scene.start() == ["b"] and kinds(scene, "b") == ["ahead", "intent"]
+
+
+def test_the_next_supervisor_knows_what_has_begun_and_nothing_of_what_waited() -> None:
+    scene = queued("b", "c")
+    scene.start()
+    scene.end("a")
+    scene.start()
+    scene = scene.after_kill()
+    assert [*scene.book.jobs] == ["a", "b"] and not scene.book.jobs["b"].over
+    assert scene.book.jobs["b"].kept == {"chain": "a"}
+    scene.next("c", "a")
+    assert [*scene.allocations.waiting] == ["c"]
 
 
 def test_a_successor_waits_without_a_trace_and_is_launched_in_the_turn_of_the_end() -> None:

@@ -13,6 +13,7 @@ from distributed_grid.coordinator.core.commands import (
     Event,
     Granted,
     Hold,
+    MessageReceived,
     Publish,
     Record,
     RecordJob,
@@ -23,7 +24,9 @@ from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.pipeline import (
     AGAIN_SECONDS,
     BATCH,
+    GATHER_SECONDS,
     LINES_KEPT,
+    MOST_GATHERED,
     SOON_SECONDS,
     STALLED_SECONDS,
     Pipeline,
@@ -31,8 +34,8 @@ from distributed_grid.coordinator.core.pipeline import (
     newest_records,
 )
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import JobSpec, Request
-from distributed_grid.protocol.messages import Launch, Renewed, Stop
+from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request
+from distributed_grid.protocol.messages import Exited, Launch, Renewed, Stop
 from distributed_grid.protocol.resources import Grant, Resources
 
 FULL = GridError("the disk is full")
@@ -43,6 +46,9 @@ class Answers:
 
     deadline: float | None = None
     holding: bool | None = None
+
+    def may_gather(self, event: Event) -> bool:
+        return False
 
     def handle(self, event: Event, now: float) -> list[Command]:
         if isinstance(event, Hold):
@@ -221,3 +227,62 @@ def test_a_job_that_is_new_on_disk_stays_so_when_it_changes_before_it_is_written
     made, changed = record(1), record(2)
     new = RecordJob(made.job, new=True)
     assert newest_records([new, changed, made, made]) == [new, changed]
+
+
+# --- ends that come one after another -------------------------------------------------------------------------------
+
+
+class Ends(Answers):
+    """A ledger that records the end of each job that is over, acknowledges it, and grants the next when it settles."""
+
+    def may_gather(self, event: Event) -> bool:
+        return isinstance(event, MessageReceived) and isinstance(event.message, Exited) and not event.message.returned
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        if not isinstance(event, MessageReceived) or not isinstance(event.message, Exited):
+            return super().handle(event, now)
+        return [record(1), AckExits(event.node, (event.message.allocation,))]
+
+    def settle(self, now: float) -> list[Command]:
+        return [record(2)]
+
+
+def end(pipeline: Pipeline, now: float, returned: bool = False) -> list[Command]:
+    outcome = Outcome(Cause.EXITED)
+    pipeline.put(MessageReceived("n1", Exited(allocation=f"j{now}.1", outcome=outcome, returned=returned)))
+    pipeline.turn(now)
+    return pipeline.performable(now)
+
+
+def test_ends_of_jobs_that_have_successors_wait_for_each_other_and_nothing_is_done_meanwhile() -> None:
+    pipeline = Pipeline(Ends())
+    assert end(pipeline, 1.0) == [] and not pipeline.write_due(1.0)
+    assert end(pipeline, 1.001) == [] and not pipeline.write_due(1.001)
+    assert pipeline.next_time() == 1.0 + GATHER_SECONDS
+    pipeline.tick(1.0 + GATHER_SECONDS)
+    assert pipeline.write_due(1.0 + GATHER_SECONDS)
+    pipeline.begin_write(1.003)
+    pipeline.written()
+    assert [type(one) for one in pipeline.performable(1.003)] == [AckExits, AckExits]
+    assert pipeline.next_time() == float("inf")
+
+
+def test_another_end_is_written_at_once_with_those_that_wait() -> None:
+    pipeline = Pipeline(Ends())
+    end(pipeline, 1.0)
+    end(pipeline, 1.001, returned=True)
+    assert pipeline.write_due(1.001)
+
+
+def test_anything_else_that_is_to_be_durable_is_written_at_once_with_the_ends_that_wait() -> None:
+    pipeline = Pipeline(Ends())
+    end(pipeline, 1.0)
+    after(pipeline, record(3), now=1.001)
+    assert pipeline.write_due(1.001)
+
+
+def test_many_ends_do_not_wait() -> None:
+    pipeline = Pipeline(Ends())
+    for _ in range(MOST_GATHERED):
+        end(pipeline, 1.0)
+    assert pipeline.write_due(1.0)
