@@ -106,11 +106,31 @@ def test_short_jobs_get_successors_that_are_launched_at_once(busy: Grid) -> None
     assert busy.state("j5") is State.STARTING and busy.state("j7") is State.WAITING
 
 
-def test_the_shorter_the_jobs_the_longer_the_chain_up_to_four() -> None:
+def test_the_shorter_the_jobs_the_longer_the_chain_up_to_eight() -> None:
     grid = Grid()
     grid.submit(20)
     grid.learn(0.001)
-    assert [*grid.waiting()] == ["j5.1", "j6.1", "j7.1", "j8.1"]
+    assert [*grid.waiting()] == [f"j{number}.1" for number in range(5, 13)]
+
+
+def test_one_job_that_was_slow_does_not_shorten_the_chains() -> None:
+    grid = Grid()
+    grid.submit(40)
+    grid.learn(0.011)
+    for name in ("j4.1", "j5.1"):
+        grid.end(name, 0.3 if name == "j5.1" else 0.011)
+    assert len(grid.waiting()) == 2
+
+
+def test_an_end_may_wait_for_others_only_where_several_wait_behind_it(busy: Grid) -> None:
+    ledger, over = busy.ledger, Outcome(cause=Cause.EXITED)
+
+    def end(name: str) -> MessageReceived:
+        return MessageReceived("n1", Exited(allocation=name, outcome=over))
+
+    assert [ledger.may_gather(end(name)) for name in ("j4.1", "j5.1", "j6.1")] == [True, False, False]
+    assert ledger.may_gather(MessageReceived("n1", Started(allocation="j5.1")))
+    assert not ledger.may_gather(JobsSubmitted(1, (job("j99", CPU, busy.now),)))
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.6])
