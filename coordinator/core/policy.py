@@ -14,8 +14,8 @@ from distributed_grid.protocol.placement import Strategy
 class Weights(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """The weight of each score when nodes are compared; their sum is 1. `placement/matching.py` has the scores."""
 
-    fit: float = 0.0
     fragmentation: float = 0.0
+    fit: float = 0.0
     gpus_spared: float = 0.0
     quiet: float = 0.0
     preferred: float = 0.0
@@ -35,7 +35,7 @@ WEIGHTS: Final = {
 }
 """The weights of each strategy."""
 GPU_WEIGHTS: Final = WEIGHTS | {
-    Strategy.BEST_FIT: Weights(fragmentation=0.80, fit=0.02, quiet=0.06, preferred=0.06, priority=0.06)
+    Strategy.BEST_FIT: Weights(fragmentation=0.48, fit=0.012, quiet=0.036, preferred=0.436, priority=0.036)
 }
 """The weights of each strategy for requests with GPUs."""
 

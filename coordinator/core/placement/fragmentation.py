@@ -164,7 +164,11 @@ class Usable:
         """The count of these kinds together."""
         known = self._counts.get(kinds)
         if known is None:
-            known = sum(count for at, (_, count) in enumerate(self._kinds) if kinds >> at & 1)
+            known, left = 0, kinds
+            while left:
+                one = left & -left
+                known += self._kinds[one.bit_length() - 1][1]
+                left ^= one
             self._counts[kinds] = known
         return known
 

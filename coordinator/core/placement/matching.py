@@ -114,8 +114,8 @@ def _local(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
 
 
 SCORES: dict[str, Score] = {
-    "fit": _fit,
     "fragmentation": _fragmentation,
+    "fit": _fit,
     "gpus-spared": _gpus_spared,
     "quiet": _quiet,
     "preferred": _preferred,
@@ -133,7 +133,7 @@ def scoring(weights: Weights) -> Scoring:
     """A strategy by its weights."""
     amounts = msgspec.structs.astuple(weights)
     counting = [one for one in zip(SCORES, SCORES.values(), amounts, strict=True) if one[2]]
-    return Scoring(*zip(*counting, strict=True)) if counting else Scoring((), (), ())
+    return Scoring(*zip(*counting, strict=True))
 
 
 def scores(node: Node, room: Room, request: Request, weights: Weights, mix: RequestMix) -> dict[str, float]:
@@ -155,6 +155,8 @@ def weighted(strategy: Scoring, values: Sequence[float]) -> float:
 
 
 NO_ROOMS: Mapping[str, Room] = {}
+ROUNDING = 1e-9
+"""More than the rounding errors of a confidence."""
 
 
 # --- filters --------------------------------------------------------------------------------------------------------
@@ -283,11 +285,17 @@ def place(
     """The best node of those that fit, by the request's strategy. `rooms` overlays those of some nodes, for trials."""
     chosen, best, sure = "", [0.0], -1.0
     strategy, mix = scoring(policy.weights_of(request)), index.mix
+    first, *others = strategy.scores
+    weight = strategy.weights[0]
+    rest = 1.0 - weight + ROUNDING
     for name in candidates(nodes, index, request, policy, 0, rooms):
         node = nodes[name]
         room = rooms.get(name) or node.room
         assert room is not None
-        values = [score(node, room, request, mix) for score in strategy.scores]
+        value = first(node, room, request, mix)
+        if weight * value + rest <= sure:
+            continue  # the other scores, of 1 at the most, cannot make up for it
+        values = [value, *[score(node, room, request, mix) for score in others]]
         if (mean := weighted(strategy, values)) > sure:
             chosen, best, sure = name, values, mean
     if not chosen:

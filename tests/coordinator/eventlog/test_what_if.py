@@ -102,7 +102,7 @@ def test_weights_are_made_to_be_one_together() -> None:
     policy = changed(DEFAULT, ["weight.fit=1.4"])
     packed = changed(DEFAULT, ["strategy=pack"])
     assert packed.strategy is Strategy.PACK and packed.weights == WEIGHTS[Strategy.PACK]
-    halved = changed(DEFAULT, ["gpu_weight.fragmentation=0.2", "gpu_weight.fit=0.62"])
-    assert halved.gpu_weights.fit == pytest.approx(0.62) and halved.weights == DEFAULT.weights
+    halved = changed(DEFAULT, ["gpu_weight.fragmentation=0.24", "gpu_weight.fit=0.252"])
+    assert halved.gpu_weights.fit == pytest.approx(0.252) and halved.weights == DEFAULT.weights
     assert policy.weights.fit == pytest.approx(0.7) and policy.weights.gpus_spared == pytest.approx(0.1)
     assert changed(DEFAULT, ["candidates=9", "decline_most=1m"]) == Policy(candidates=9, decline_most=60.0)

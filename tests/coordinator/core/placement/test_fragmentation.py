@@ -8,7 +8,7 @@ import pytest
 from distributed_grid.coordinator.core.commands import JobsSubmitted
 from distributed_grid.coordinator.core.explain.why import why
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Placement
+from distributed_grid.coordinator.core.model import Placement, Refusal
 from distributed_grid.coordinator.core.placement.capacity import Room
 from distributed_grid.coordinator.core.placement.fragmentation import (
     HALVED_AFTER,
@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core.placement.fragmentation import (
     Usable,
     kind_of,
 )
-from distributed_grid.coordinator.core.placement.matching import place
+from distributed_grid.coordinator.core.placement.matching import gang_places, place
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import Constraints, same_model
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
@@ -214,3 +214,14 @@ def test_a_ledger_that_goes_on_from_a_checkpoint_has_the_same_mix() -> None:
     submit(ledger, asks(250), asks(500), asks(1000, gpu_model="T4"))
     assert ledger.state.index.mix.state.requests >= 2
     assert resumed(ledger).state.index.mix.state == ledger.state.index.mix.state
+
+
+def test_a_gang_has_a_member_on_the_node_that_was_named_whatever_others_lose() -> None:
+    ledger = Ledger()
+    join(ledger, facts("wide", cores=16, gpus=2))
+    for name in ("poor1", "poor2"):
+        join(ledger, facts(name, cores=2, gpus=1))
+    ledger.state.index.mix = mixed(asks(1000, cpu=4000))
+    wanted = msgspec.structs.replace(asks(500), nodes=("wide",), gang=2)
+    found = gang_places(ledger.state.nodes, ledger.state.index, wanted, ledger.state.policy)
+    assert not isinstance(found, Refusal) and found[0].node == "wide"
