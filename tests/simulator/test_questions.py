@@ -37,11 +37,11 @@ def fingerprint(ledger: Ledger) -> Any:
         for key, one in queue.standings.items()
     ]
     lines = [(key, queue.head(one), list(one.heap), one.entered, one.blocked) for key, one in queue.lines.items()]
-    shelves = [
+    size_classes = [
         (gpus, cores, list(row))
         for tier in index._tiers
-        for gpus, shelf in tier.buckets.items()
-        for cores, row in shelf.by_cores.items()
+        for gpus, one in tier.size_classes.items()
+        for cores, row in one.by_cores.items()
     ]
     left_out = MEMOS | {"affinity", "_nodes", "_tiers"}
     known = {name: repr(value) for name, value in vars(index).items() if name not in left_out}
@@ -57,7 +57,7 @@ def fingerprint(ledger: Ledger) -> Any:
         order,
         standings,
         lines,
-        shelves,
+        size_classes,
         known,
         affinity,
         placements,

@@ -1,8 +1,8 @@
 """The capacity index: finds nodes with room for a request among many thousands without a scan.
 
-Nodes are in buckets by their free GPUs and cores, sorted by free memory in each. Buckets are searched from the tightest
-fit upwards, so requests without GPUs find nodes without free ones first. The cost depends on the number of distinct
-shapes, not of nodes.
+Nodes are in size classes by their free GPUs and cores, sorted by free memory in each. Size classes are searched from
+the tightest fit upwards, so requests without GPUs find nodes without free ones first. The cost depends on the number of
+distinct shapes, not of nodes.
 
 Updates are lazy: a changed room is kept, and its node is moved at the next search.
 """
@@ -31,19 +31,19 @@ TIERS = 8
 """Number of tiers: the owner's `priority` in steps of a quarter, from 0 to 1.75 and more."""
 
 FEW_ENDS = 4
-"""Where there are fewer ends of buckets than this, the tightest fits are found beside them."""
+"""Where there are fewer ends of size classes than this, the tightest fits are found beside them."""
 
 
 class Order(Enum):
-    """Which of the nodes with room are found: the tightest fits first, the widest rooms first, or of each bucket both
-    ends (its tightest fit and its widest room), tightest bucket first."""
+    """Which of the nodes with room are found: the tightest fits first, the widest rooms first, or of each size class
+    both ends (its tightest fit and its widest room), tightest size class first."""
 
     TIGHTEST = auto()
     WIDEST = auto()
     ENDS = auto()
 
 
-class Bucket:
+class SizeClass:
     """Nodes with the same free GPUs: memory and name, ascending, by the shape of their free cores."""
 
     __slots__ = ("by_cores", "shapes")
@@ -54,13 +54,13 @@ class Bucket:
 
 
 class Tier:
-    """Nodes of one priority: buckets by the shape of their free GPUs."""
+    """Nodes of one priority: size classes by the shape of their free GPUs."""
 
-    __slots__ = ("shapes", "buckets")
+    __slots__ = ("shapes", "size_classes")
 
     def __init__(self) -> None:
         self.shapes: list[Shape] = []
-        self.buckets: dict[Shape, Bucket] = {}
+        self.size_classes: dict[Shape, SizeClass] = {}
 
 
 class Index:
@@ -106,17 +106,17 @@ class Index:
         for name, key in keys:
             self._index_keys[name] = key
             tier, gpus, cores, memory = key
-            buckets = self._tiers[tier].buckets
-            if (bucket := buckets.get(gpus)) is None:
-                bucket = buckets[gpus] = Bucket()
-            if (row := bucket.by_cores.get(cores)) is None:
-                row = bucket.by_cores[cores] = []
+            size_classes = self._tiers[tier].size_classes
+            if (size_class := size_classes.get(gpus)) is None:
+                size_class = size_classes[gpus] = SizeClass()
+            if (row := size_class.by_cores.get(cores)) is None:
+                row = size_class.by_cores[cores] = []
             row.append((memory, name))
         for one in self._tiers:
-            one.shapes = sorted(one.buckets)
-            for bucket in one.buckets.values():
-                bucket.shapes = sorted(bucket.by_cores)
-                for row in bucket.by_cores.values():
+            one.shapes = sorted(one.size_classes)
+            for size_class in one.size_classes.values():
+                size_class.shapes = sorted(size_class.by_cores)
+                for row in size_class.by_cores.values():
                     row.sort()
 
     def move(self, name: str, key: IndexKey) -> None:
@@ -128,28 +128,28 @@ class Index:
             self._remove(name, old)
         self._index_keys[name] = key
         tier, gpus, cores, memory = key
-        bucket = self._tiers[tier].buckets.get(gpus)
-        if bucket is None:
+        size_class = self._tiers[tier].size_classes.get(gpus)
+        if size_class is None:
             insort(self._tiers[tier].shapes, gpus)
-            bucket = self._tiers[tier].buckets[gpus] = Bucket()
-        row = bucket.by_cores.get(cores)
+            size_class = self._tiers[tier].size_classes[gpus] = SizeClass()
+        row = size_class.by_cores.get(cores)
         if row is None:
-            insort(bucket.shapes, cores)
-            bucket.by_cores[cores] = [(memory, name)]
+            insort(size_class.shapes, cores)
+            size_class.by_cores[cores] = [(memory, name)]
         else:
             insort(row, (memory, name))
 
     def _remove(self, name: str, key: IndexKey) -> None:
         at, gpus, cores, memory = key
         tier = self._tiers[at]
-        bucket = tier.buckets[gpus]
-        row = bucket.by_cores[cores]
+        size_class = tier.size_classes[gpus]
+        row = size_class.by_cores[cores]
         del row[bisect_left(row, (memory, name))]
         if not row:
-            del bucket.by_cores[cores]
-            del bucket.shapes[bisect_left(bucket.shapes, cores)]
-            if not bucket.shapes:
-                del tier.buckets[gpus]
+            del size_class.by_cores[cores]
+            del size_class.shapes[bisect_left(size_class.shapes, cores)]
+            if not size_class.shapes:
+                del tier.size_classes[gpus]
                 del tier.shapes[bisect_left(tier.shapes, gpus)]
 
     def candidates(
@@ -162,13 +162,13 @@ class Index:
         for tier in self._tiers:
             if tier.shapes:
                 start = len(found)
-                buckets = _buckets(tier, wanted.gpu, loosest)
-                for bucket in buckets:
-                    search(bucket, wanted, start + most, found, accept)
+                size_classes = _size_classes(tier, wanted.gpu, loosest)
+                for size_class in size_classes:
+                    search(size_class, wanted, start + most, found, accept)
                     if len(found) >= start + most:
                         break
                 if order is Order.ENDS and start < len(found) < start + FEW_ENDS:
-                    found[start:] = _more(buckets, wanted, found[start:], accept)
+                    found[start:] = _more(size_classes, wanted, found[start:], accept)
         return found
 
     def most(self) -> list[str]:
@@ -177,9 +177,9 @@ class Index:
         best: dict[str, None] = {}
         for tier in self._tiers:
             if tier.shapes:
-                last = tier.buckets[tier.shapes[-1]]
+                last = tier.size_classes[tier.shapes[-1]]
                 best[last.by_cores[last.shapes[-1]][-1][1]] = None
-                widest = max(tier.buckets.values(), key=lambda bucket: bucket.shapes[-1])
+                widest = max(tier.size_classes.values(), key=lambda size_class: size_class.shapes[-1])
                 best[widest.by_cores[widest.shapes[-1]][-1][1]] = None
         return list(best)
 
@@ -192,29 +192,29 @@ def key_of_room(priority: float, room: Room) -> IndexKey:
     return tier, gpus, cores, room.free_memory
 
 
-def _buckets(tier: Tier, gpu: int, loosest: bool) -> list[Bucket]:
-    shapes, buckets = tier.shapes, tier.buckets
+def _size_classes(tier: Tier, gpu: int, loosest: bool) -> list[SizeClass]:
+    shapes, size_classes = tier.shapes, tier.size_classes
     if not gpu:  # also of the widest rooms, those with no idle GPU come first
-        return [buckets[shape] for shape in shapes]
+        return [size_classes[shape] for shape in shapes]
     if gpu >= MILLI:
         fitting = shapes[bisect_left(shapes, (gpu // MILLI, 0)) :]
-        return [buckets[shape] for shape in (reversed(fitting) if loosest else fitting)]
+        return [size_classes[shape] for shape in (reversed(fitting) if loosest else fitting)]
     if loosest:
-        return [buckets[shape] for shape in reversed(shapes) if shape[0] or shape[1] >= gpu]
+        return [size_classes[shape] for shape in reversed(shapes) if shape[0] or shape[1] >= gpu]
     # A device that is shared already comes before a whole one.
-    shared = [buckets[shape] for shape in shapes if shape[1] >= gpu]
-    return shared + [buckets[shape] for shape in shapes if shape[1] < gpu and shape[0]]
+    shared = [size_classes[shape] for shape in shapes if shape[1] >= gpu]
+    return shared + [size_classes[shape] for shape in shapes if shape[1] < gpu and shape[0]]
 
 
-def _search(bucket: Bucket, wanted: Resources, end: int, found: list[str], accept: Accept | None) -> None:
+def _search(size_class: SizeClass, wanted: Resources, end: int, found: list[str], accept: Accept | None) -> None:
     whole, part = divmod(wanted.cpu, MILLI)
     memory = wanted.memory
-    shapes = bucket.shapes
+    shapes = size_class.shapes
     # A fraction fits beside exactly as many whole cores where a shared core has it, and else takes one core more.
     for shape in shapes[bisect_left(shapes, (whole, part)) :]:
         if part and shape[0] == whole and shape[1] < part:
             continue
-        row = bucket.by_cores[shape]
+        row = size_class.by_cores[shape]
         if row[-1][0] < memory:
             continue
         start = bisect_left(row, (memory, ""))
@@ -230,14 +230,16 @@ def _search(bucket: Bucket, wanted: Resources, end: int, found: list[str], accep
             return
 
 
-def _search_loosest(bucket: Bucket, wanted: Resources, end: int, found: list[str], accept: Accept | None) -> None:
+def _search_loosest(
+    size_class: SizeClass, wanted: Resources, end: int, found: list[str], accept: Accept | None
+) -> None:
     whole, part = divmod(wanted.cpu, MILLI)
-    for shape in reversed(bucket.shapes):
+    for shape in reversed(size_class.shapes):
         if shape < (whole, part):
             return
         if part and shape[0] == whole and shape[1] < part:
             continue
-        for memory, name in reversed(bucket.by_cores[shape]):
+        for memory, name in reversed(size_class.by_cores[shape]):
             if memory < wanted.memory:
                 break
             if accept is None or accept(name):
@@ -246,21 +248,21 @@ def _search_loosest(bucket: Bucket, wanted: Resources, end: int, found: list[str
                     return
 
 
-def _search_ends(bucket: Bucket, wanted: Resources, end: int, found: list[str], accept: Accept | None) -> None:
-    shapes, before = bucket.shapes, len(found)
+def _search_ends(size_class: SizeClass, wanted: Resources, end: int, found: list[str], accept: Accept | None) -> None:
+    shapes, before = size_class.shapes, len(found)
     if shapes[-1] < (wanted.cpu // MILLI, 0):
         return
-    _search(bucket, wanted, before + 1, found, accept)
-    if before < len(found) < end and (len(shapes) > 1 or len(bucket.by_cores[shapes[0]]) > 1):
-        _search_loosest(bucket, wanted, before + 2, found, accept)
+    _search(size_class, wanted, before + 1, found, accept)
+    if before < len(found) < end and (len(shapes) > 1 or len(size_class.by_cores[shapes[0]]) > 1):
+        _search_loosest(size_class, wanted, before + 2, found, accept)
         if found[-1] == found[-2]:
             found.pop()
 
 
-def _more(buckets: list[Bucket], wanted: Resources, found: list[str], accept: Accept | None) -> list[str]:
+def _more(size_classes: list[SizeClass], wanted: Resources, found: list[str], accept: Accept | None) -> list[str]:
     tightest: list[str] = []
-    for bucket in buckets:
-        _search(bucket, wanted, FEW_ENDS, tightest, accept)
+    for size_class in size_classes:
+        _search(size_class, wanted, FEW_ENDS, tightest, accept)
         if len(tightest) >= FEW_ENDS:
             break
     return [*dict.fromkeys((*found, *tightest))]
