@@ -33,7 +33,7 @@ WAITING: dict[str, str] = {
     "Gang": "it is part of a gang that begins as a whole",
     "Preempting": "others end for it, and what they leave is kept for it (docs/preemption.md)",
     "Returning": "it gave its place to somebody who did not take it, and what it gave is kept for it",
-    "Priority": "others are served before it: a class above, a user with a smaller share, or earlier jobs of its user",
+    "Priority": "others are served before it: a class above, or those with a higher precedence (docs/shares.md)",
     "Held": "the coordinator cannot store what it would start: its disk is full or fails",
     "NeverFits": "no node of the grid could ever run it, whatever became free",
     "Quota": "its user, or a group of its user, holds or uses as much as may be (docs/rights.md)",

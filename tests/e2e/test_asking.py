@@ -103,5 +103,5 @@ async def test_shares_say_who_holds_how_much_and_who_is_next(grid: Grid) -> None
             await ann.wait(job)
     assert (first["user"], first["position"], first["held"], first["waiting"]) == ("ben", 1, 0.0, {"medium": 1})
     assert (second["user"], second["position"], second["held"], second["running"]) == ("ann", 2, 1.0, 2)
-    assert re.search(r"^2 +ann +1\.\d+ +100\.0% .* 4 cpu +2 +1 medium$", table, re.M), table
+    assert re.search(r"^2 +ann +1\.\d+ +100\.0% .* 4 cpu +2 +1 medium +\S+ +[\d.]+$", table, re.M), table
     assert quiet.startswith("ben 0.0")
