@@ -4,8 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from distributed_grid.cli.context import client
+from distributed_grid.cli.jobs.jobs import _precedence
 from distributed_grid.cli.main import main
+from distributed_grid.protocol.jobs import LimitBy, Precedence
 from tests.cli.attach.test_attached import grid_aside
 from tests.coordinator.ends import runs_on
 
@@ -34,3 +38,21 @@ def test_a_job_is_listed_shown_explained_and_ended(tmp_path: Path, capfd: Any) -
 def test_which_jobs_are_to_be_ended_has_to_be_said(capfd: Any) -> None:
     assert main.main(["cancel"], standalone_mode=False) == 2
     assert "which jobs are to be ended?" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("one", "text"),
+    [
+        (
+            Precedence(waited=7500.0, limit=2400.0, by=LimitBy.LIMIT, value=12.345, overdue_in=16_500.0),
+            "waited 2h05m, 3.12 times 40m00s (its time limit and grace); precedence 12.3; overdue in 4h35m",
+        ),
+        (
+            Precedence(waited=90.0, limit=60.0, by=LimitBy.USER, value=0.5),
+            "waited 1m30s, 1.50 times 1m00s (the median run time of its user's last jobs, as it has no time limit); "
+            "precedence 0.5; overdue: it comes first",
+        ),
+    ],
+)
+def test_why_says_how_a_job_stands_in_the_order(one: Precedence, text: str) -> None:
+    assert _precedence(one) == text

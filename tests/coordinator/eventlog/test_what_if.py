@@ -8,7 +8,7 @@ from distributed_grid.coordinator.core.commands import HeartbeatReceived, Messag
 from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy
 from distributed_grid.coordinator.eventlog.what_if import changed, compare, lines
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.jobs import Cause, Outcome
+from distributed_grid.protocol.jobs import Cause, Outcome, ServiceOrder
 from distributed_grid.protocol.messages import Exited, Stale
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.placement import Strategy
@@ -106,3 +106,11 @@ def test_weights_are_made_to_be_one_together() -> None:
     assert halved.gpu_weights.fit == pytest.approx(0.252) and halved.weights == DEFAULT.weights
     assert policy.weights.fit == pytest.approx(0.7) and policy.weights.gpus_spared == pytest.approx(0.1)
     assert changed(DEFAULT, ["candidates=9", "decline_most=1m"]) == Policy(candidates=9, decline_most=60.0)
+
+
+def test_the_order_of_service_is_set_by_its_name() -> None:
+    assert changed(DEFAULT, ["order=share"]).sharing.order is ServiceOrder.SHARE
+    assert changed(DEFAULT, ["order=Waiting"]) == DEFAULT
+    with pytest.raises(BadValue, match="unknown order of service 'shares'") as error:
+        changed(DEFAULT, ["order=shares"])
+    assert "did you mean share" in error.value.hint

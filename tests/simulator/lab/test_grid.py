@@ -33,6 +33,14 @@ def test_the_user_with_the_smaller_share_goes_first() -> None:
     assert schedule("grid", jobs) == [0, 110, 100]
 
 
+def test_by_share_the_age_of_a_job_decides_and_by_waiting_time_its_length() -> None:
+    jobs = [job(0, 100, 4), job(1, 5000, 4), job(2, 200, 4)]
+    by_share = World(MACHINES[:1], jobs, Grid(MACHINES[:1], jobs, policy=policy_of("share")))
+    by_share.run()
+    assert [record.began for record in by_share.records] == [0, 100, 5100]
+    assert schedule("grid", jobs) == [0, 300, 100]
+
+
 def test_an_urgent_job_evicts_a_lower_one_whose_work_is_lost() -> None:
     machines = [Machine("m", 4)]
     jobs = [job(0, 1000, 4, priority=Priority.LOW), job(100, 10, 4, priority=Priority.URGENT)]
