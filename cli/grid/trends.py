@@ -11,7 +11,15 @@ from distributed_grid.cli.context import current, printable
 from distributed_grid.cli.lazy import Command
 from distributed_grid.protocol.history.summary import Summary, summary, trend_of
 from distributed_grid.protocol.history.trends import RATES, WINDOWS, Lasting, Measured, NodeTrends, Trend, parse_window
-from distributed_grid.protocol.messages import GetForecast, GetStatus, GetTrends, NodeForecast, Status, Trends
+from distributed_grid.protocol.messages import (
+    Durations,
+    GetForecast,
+    GetStatus,
+    GetTrends,
+    NodeForecast,
+    Status,
+    Trends,
+)
 from distributed_grid.protocol.resources import format_bytes
 from distributed_grid.protocol.sharing.pressure import Pressure
 from distributed_grid.protocol.text import counted, format_duration
@@ -83,8 +91,8 @@ def cluster_summary() -> None:
     found = summary(status.nodes, answer.nodes)
     formatting.show(
         invocation,
-        lambda: _summary_json(found),
-        lambda: _summary_screen(found),
+        lambda: _summary_json(found, status),
+        lambda: _summary_screen(found) + _durations(status),
         f"{found.pressure[0]:.2f}\n" if found.pressure else "-\n",
     )
 
@@ -234,6 +242,18 @@ def _summary_screen(found: Summary) -> str:
     return "".join(lines)
 
 
+def _durations(status: Status) -> str:
+    """For how long jobs waited and ran since the coordinator started."""
+    if status.waits is None or status.runs is None:
+        return ""
+
+    def of(one: Durations) -> str:
+        return f"{format_duration(one.median)} (median), {format_duration(one.p95)} (95 %)"
+
+    ended = f"{counted(status.runs.count, 'job')} ended since the coordinator started"
+    return f"jobs      waited {of(status.waits)}; ran {of(status.runs)}; {ended}\n"
+
+
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
@@ -280,7 +300,7 @@ def _trend_json(trend: Trend) -> dict[str, Any]:
     return {**common, **rounded, "forecast": forecast, "unsure": trend.unsure or None, **points}
 
 
-def _summary_json(found: Summary) -> dict[str, Any]:
+def _summary_json(found: Summary, status: Status) -> dict[str, Any]:
     return {
         "nodes": {"total": sum(found.states.values()), **found.states},
         "total": formatting.resources_json(found.total),
@@ -291,4 +311,12 @@ def _summary_json(found: Summary) -> dict[str, Any]:
         },
         "pressure": found.pressure and {"all": round(found.pressure[0], 4), "owner": round(found.pressure[1], 4)},
         "busiest": found.busiest or None,
+        "waits": _durations_json(status.waits),
+        "runs": _durations_json(status.runs),
     }
+
+
+def _durations_json(one: Durations | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    return {"count": one.count, "median": one.median, "p95": one.p95, "p99": one.p99}

@@ -16,11 +16,12 @@ import msgspec
 
 from distributed_grid.coordinator.api.relay import Client
 from distributed_grid.coordinator.core import views
-from distributed_grid.coordinator.core.commands import RecordJob
+from distributed_grid.coordinator.core.commands import Over, RecordJob
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.model import Group, Job
 from distributed_grid.coordinator.core.queue import dependencies, groups
 from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.core.trends.histogram import Histogram
 from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.store.store import Store
@@ -355,21 +356,31 @@ class JobWatches:
         """Who watches which job."""
         self.ended: Counter[Cause] = Counter()
         """How many have ended since the start, by cause."""
+        self.waits, self.runs = Histogram(), Histogram()
+        """For how long those that ran waited and ran (s)."""
 
     def publish(self, view: JobView) -> None:
         """A job changed: tell those who watch it."""
         if view.state is State.ENDED and view.outcome is not None:
             self.ended[view.outcome.cause] += 1
+            if view.started:
+                self._count(view.started - view.submitted, view.ended - view.started)
         if watchers := self.watched.get(view.id):
             self._tell(watchers, view)
 
-    def over(self, job: str, cause: Cause) -> None:
+    def over(self, end: Over) -> None:
         """A job ended that nobody watched then; clients that began to while the end was being stored hear it from the
         store."""
-        self.ended[cause] += 1
-        if watchers := self.watched.get(job):
-            (view,) = self._views([job])
+        self.ended[end.cause] += 1
+        self._count(end.waited, end.ran)
+        if watchers := self.watched.get(end.job):
+            (view,) = self._views([end.job])
             self._tell(watchers, view)
+
+    def _count(self, waited: float, ran: float) -> None:
+        if ran >= 0:
+            self.waits.add(waited)
+            self.runs.add(ran)
 
     def _tell(self, watchers: set[Client], view: JobView) -> None:
         for one in list(watchers):

@@ -45,6 +45,7 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.queue import rights as core_rights
 from distributed_grid.coordinator.core.queue.admission import refusal
+from distributed_grid.coordinator.core.trends.histogram import Histogram
 from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.coordinator.driver import Clock
 from distributed_grid.coordinator.net.limits import LogThrottle
@@ -358,6 +359,8 @@ class Requests:
             trouble="; ".join(filter(None, (self._driver.trouble.words(), self._memory.words()))),
             past=past,
             at=time.time(),
+            waits=_spread(self.watches.waits),
+            runs=_spread(self.watches.runs),
         )
 
     def _quotas(self, client: Client, visibility: Visibility, message: messages.GetQuota) -> messages.Quotas:
@@ -389,3 +392,10 @@ class Requests:
         if job is not None and why.job is None:
             why = msgspec.structs.replace(why, job=next(iter(self._lookup.views([job])), None))
         self._reply(client, visibility.why(msgspec.structs.replace(why, id=message.id)))
+
+
+def _spread(found: Histogram) -> messages.Durations | None:
+    """What clients are told of a histogram; None: it is empty."""
+    if not found.count:
+        return None
+    return messages.Durations(found.count, found.quantile(0.5), found.quantile(0.95), found.quantile(0.99))

@@ -442,8 +442,8 @@ class Server:
                     self._boosts.stops(message.allocation)
             case AckExits(node, allocations):
                 self._tell(node, [messages.Ack(allocations)])
-            case Over(job, cause):
-                self._requests.watches.over(job, cause)
+            case Over():
+                self._requests.watches.over(command)
             case Publish(view):
                 self._requests.watches.publish(view)
             case Accepted() | Rejected() | Granted():

@@ -356,10 +356,12 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Over(msgspec.Struct, frozen=True, gc=False):
-    """This job has ended without watchers."""
+    """This job has ended without watchers. It waited for so many seconds and ran for `ran`; below 0: it never did."""
 
     job: str
     cause: Cause
+    waited: float = -1.0
+    ran: float = -1.0
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):

@@ -131,7 +131,9 @@ class GridState(GridData):
         if job.id in self.watched:
             self.out.append(Publish(job.view(phase.reason if isinstance(phase, Waiting) else None)))
         elif type(phase) is Ended:
-            self.out.append(Over(job.id, phase.outcome.cause))
+            begun = phase.attempt.started if phase.attempt is not None else 0.0
+            times = (begun - job.submitted, phase.at - begun) if begun else (-1.0, -1.0)
+            self.out.append(Over(job.id, phase.outcome.cause, *times))
 
     # --- jobs come and go -------------------------------------------------------------------------------------------
 

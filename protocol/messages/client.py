@@ -244,10 +244,20 @@ class GetStatus(Message, frozen=True, tag="get-status"):
     past: str = ""
 
 
+class Durations(msgspec.Struct, frozen=True, array_like=True):
+    """Quantiles of so many durations (s), each within one percent."""
+
+    count: Count
+    median: Span
+    p95: Span
+    p99: Span
+
+
 class Status(Message, frozen=True, tag="status"):
     """One screen of the grid. `counts` are live jobs by state; `ended` those since the start by cause; `trouble` says,
     where there is any, why no new jobs are taken. The nodes are in the order of their names; `past` is the last one's
-    where there are more than one answer holds. `at` is the coordinator's clock."""
+    where there are more than one answer holds. `at` is the coordinator's clock. `waits` and `runs`: for how long the
+    jobs that ended since the start waited and ran, of those that ran."""
 
     id: Number
     grid: str
@@ -260,6 +270,8 @@ class Status(Message, frozen=True, tag="status"):
     at: Finite
     trouble: str = ""
     past: str = ""
+    waits: Durations | None = None
+    runs: Durations | None = None
 
 
 class GetShared(Message, frozen=True, tag="get-shared"):

@@ -204,8 +204,7 @@ class IdleForecaster:
         if math.isnan(use):
             return
         self._recent.append(use)
-        if at >= self._learned:
-            self._resolve(at, idle, pool)
+        self._resolve(at, idle, pool)
         if not idle:
             self.since = None
             return

@@ -12,7 +12,15 @@ from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.grid.trends import amount, sparkline
 from distributed_grid.cli.main import main
 from distributed_grid.protocol.history.trends import Forecast, Lasting, Measured, NodeTrends, Trend
-from distributed_grid.protocol.messages import GetForecast, GetStatus, GetTrends, NodeForecast, Status, Trends
+from distributed_grid.protocol.messages import (
+    Durations,
+    GetForecast,
+    GetStatus,
+    GetTrends,
+    NodeForecast,
+    Status,
+    Trends,
+)
 from distributed_grid.protocol.nodes import NodeState, NodeView
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.sharing.pressure import Pressure
@@ -24,6 +32,7 @@ CPU = Trend(
 )  # fmt: skip
 NET = Trend(what=Measured.NET, step=10.0, buckets=90, level=2048.0, p95=1e6, slope=-512.0, last=0.0, points=(1.0, 2.0))
 LASTING = (Lasting(1800.0, 0.9), Lasting(7200.0, 0.81, 31, 25, 1204, 987), Lasting(14400.0, 0.5, 9, 4, 200, 40, False))
+WAITS = Durations(1204, 0.5, 61.0, 90.0)
 SURE = replace(CPU, forecast=Forecast(900.0, 0.4, 0.22, 0.61, 573))
 
 
@@ -53,7 +62,19 @@ def grid(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
                 )
             assert isinstance(asked, GetStatus)
             view = NodeView(facts=facts("a"), state=NodeState.UP, offered=Resources(1000))
-            return Status(id=1, grid="g", software="1", epoch=1, up_for=1.0, nodes=(view,), counts={}, ended={}, at=1.0)
+            return Status(
+                id=1,
+                grid="g",
+                software="1",
+                epoch=1,
+                up_for=1.0,
+                nodes=(view,),
+                counts={},
+                ended={},
+                at=1.0,
+                waits=WAITS,
+                runs=WAITS,
+            )
 
         monkeypatch.setattr(Invocation, "ask", ask)
         return CliRunner().invoke(main, words)
@@ -135,7 +156,11 @@ def test_a_node_that_is_not_forecast_says_why(grid: Callable[..., Result]) -> No
 def test_the_summary_adds_up_the_grid(grid: Callable[..., Result]) -> None:
     done = grid("cluster", "summary", nodes=(node("a", 0.5, CPU),))
     assert "nodes     1 up" in done.output and "42 %  30 %" in done.output
-    assert done.output.endswith("pressure  0.50, of owners alone 0.25; busiest a\n")
+    pressure, jobs = done.output.splitlines()[-2:]
+    assert pressure == "pressure  0.50, of owners alone 0.25; busiest a"
+    waited = "waited 0.5s (median), 1m01s (95 %); ran 0.5s (median), 1m01s (95 %)"
+    assert jobs == f"jobs      {waited}; 1204 jobs ended since the coordinator started"
     told = json.loads(grid("-o", "json", "cluster", "summary", nodes=(node("a", 0.5, CPU),)).output)
+    assert told["waits"] == {"count": 1204, "median": 0.5, "p95": 61.0, "p99": 90.0}
     assert told["nodes"] == {"total": 1, "up": 1} and told["used"] == {"cpu": {"all": 0.42, "owner": 0.3}}
     assert "pressure" not in grid("cluster", "summary").output

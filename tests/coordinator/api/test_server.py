@@ -51,6 +51,11 @@ async def test_a_job_goes_through_and_its_watcher_sees_it_end(tmp_path: Path) ->
         view = await ann.ended(name)
         assert view.outcome is not None and view.outcome.cause is Cause.EXITED and view.node == "n1"
         assert [launch.allocation for launch in worker.launched] == [f"{name}.1"]
+        await ann.submit(job("true"), watch=False)
+        status = await ann.ask(GetStatus(900))
+        while status.runs.count < 2:  # watched or not, how long it waited and ran is counted
+            status = await ann.ask(GetStatus(status.id + 1))
+        assert status.waits.count == 2 and 0 <= status.waits.median <= status.waits.p99 < 60
         await worker.until(lambda seen: getattr(seen, "allocations", ()) == (f"{name}.1",))  # acknowledged
         await ann.close()
         await worker.close()

@@ -325,7 +325,7 @@ def test_what_nobody_watches_is_not_published_and_recorded_all_the_same() -> Non
         assert [line(c) for c in told if not isinstance(c, Publish)] == [
             line(c) for c in quiet if not isinstance(c, Over)
         ]
-    assert [command for command in quiet if isinstance(command, Over)] == [Over("a", Cause.EXITED)]
+    assert [command for command in quiet if isinstance(command, Over)] == [Over("a", Cause.EXITED, waited=1.0, ran=0.0)]
 
 
 def fingerprint() -> str:

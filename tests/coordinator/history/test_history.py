@@ -128,8 +128,10 @@ async def test_a_disk_that_refuses_stops_history_alone_and_it_goes_on_afterwards
     scene.measure(30)
     scene.clock.now += 30.0
     await scene.written()
+    scene.clock.now += 61.0
+    await scene.written()
     assert "unable to open" in scene.history.trouble and scene.acknowledged == []
-    assert there(await scene.window(330, 10)).count(True) >= 29
+    assert there(await scene.window(400, 10)).count(True) == 30
     os.mkdir(tmp_path / "none")
     scene.clock.now += 61.0
     await scene.written()
@@ -144,6 +146,15 @@ async def test_a_node_that_boots_anew_begins_where_the_grid_is(scene: Scene) -> 
     scene.clock.now += 20.0
     scene.history.take("lab1", "b2", told(scene.clock, bucket(0, 0.75), bucket(1, 0.75), booted=booted))
     assert await scene.window(50) == [0.25] * 3 + [0.75] * 2
+
+
+async def test_a_clock_that_jumps_moves_what_comes_after_it_and_nothing_before(scene: Scene) -> None:
+    scene.measure(12, 0.25)
+    scene.clock.now += 10.0
+    booted = START - 700.0  # the node's clock is 300 s behind from now on
+    (number,) = numbers(scene.clock, 1, booted)
+    scene.history.take("lab1", "b1", told(scene.clock, bucket(number, 0.75), booted=booted))
+    assert await scene.window(130) == [0.25] * 12 + [0.75]
 
 
 async def test_a_node_that_is_gone_is_forgotten_after_an_hour_and_read_from_the_database(scene: Scene) -> None:
