@@ -103,7 +103,7 @@ class Invocation:
     def say(self, text: str) -> None:
         """A line of ours, on stderr, unless we are to be quiet."""
         if not self.quiet:
-            complain(f"grid: {printable(text)}")
+            print_error(f"grid: {printable(text)}")
 
     def colored(self, stream: Any = None) -> bool:
         """Whether to colour what goes to this stream (stdout)."""
@@ -127,7 +127,7 @@ def printable(text: str) -> str:
     return errors.printable(text)
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """A line on stderr. That nobody reads it any more is no reason to fail."""
     try:
         sys.stderr.write(text + "\n")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from distributed_grid import __version__
-from distributed_grid.cli.context import Invocation, complain, printable
+from distributed_grid.cli.context import Invocation, print_error, printable
 from distributed_grid.cli.lazy import Lazy, LazyGroup
 
 USAGE = 2
@@ -108,7 +108,7 @@ class Grid(LazyGroup):
         try:
             return super().invoke(ctx)
         except GridError as error:
-            complain("\n".join(error.lines()))
+            print_error("\n".join(error.lines()))
             ctx.exit(USAGE if isinstance(error, BadValue) else ctx.obj.failure)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
@@ -125,13 +125,13 @@ class Grid(LazyGroup):
             raise
         except OSError as error:
             about = f" ({error.filename})" if error.filename else ""
-            complain(printable(f"error: {error.strerror or type(error).__name__}{about}"))
+            print_error(printable(f"error: {error.strerror or type(error).__name__}{about}"))
             if ctx.obj.verbose:
                 _trace()
             ctx.exit(ctx.obj.failure if ctx.obj.failure != 1 else INTERNAL)
         except Exception as error:
-            complain(f"error: grid failed: {type(error).__name__}: {printable(str(error))}")
-            complain("  try: the same command with -v, and report what it prints")
+            print_error(f"error: grid failed: {type(error).__name__}: {printable(str(error))}")
+            print_error("  try: the same command with -v, and report what it prints")
             if ctx.obj.verbose:
                 _trace()
             ctx.exit(ctx.obj.failure if ctx.obj.failure != 1 else INTERNAL)

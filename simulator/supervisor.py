@@ -87,7 +87,7 @@ class Processes:
     def stop(self, job: Job) -> None:
         self._machine.freeze(job.id)
 
-    def go_on(self, job: Job) -> None:
+    def resume(self, job: Job) -> None:
         self._machine.thaw(job.id)
 
     def forget(self, job: Job) -> None:

@@ -155,7 +155,7 @@ class Supervisor:
                 job.spawned = noted.before, noted.after
                 job.runs(noted.pid)
             if not job.pid:
-                self.tree.hold_up(job)  # its spawner may just be about to start it
+                self.tree.stop_spawner(job)  # its spawner may just be about to start it
             if not self._adopt(job):
                 self.tree.watched.add(job)
                 self.codes[job] = procs.now() + (CODE if job.pid else 0.0)  # its spawner may just be about to note it

@@ -71,7 +71,7 @@ class Survivors:
                 if not self._tree.members(job):
                     break
                 time.sleep(pause)
-                self._tree.hold_up(job)
+                self._tree.stop_spawner(job)
                 self._tree.kill(job)
             else:
                 self._log(

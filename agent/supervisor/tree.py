@@ -422,7 +422,7 @@ class Tree:
             found.pop(place.pid, None)
         return found
 
-    def hold_up(self, job: Job) -> None:
+    def stop_spawner(self, job: Job) -> None:
         """Stop the spawner of a job that an earlier supervisor was about to start, so that it starts nothing more while
         its processes are searched."""
         place = job.place
@@ -542,7 +542,7 @@ class Stopper:
             return False
         return True
 
-    def go_on(self, job: Job) -> None:
+    def resume(self, job: Job) -> None:
         """Continue all processes, in reverse order of stopping."""
         if self._place is not None:
             cgroups.thawed(self._place, job.id)

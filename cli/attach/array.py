@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from distributed_grid.cli.attach.attached import CLOSED_PIPE, GRID_FAILED, Leave
-from distributed_grid.cli.attach.gang import AttachedMembers, Mate
+from distributed_grid.cli.attach.gang import AttachedMembers, MemberOutput
 from distributed_grid.cli.attach.waiting import Count, Progress
 from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.formatting import emit_json, job_json, verdict
@@ -85,35 +85,35 @@ class AttachedArray(AttachedMembers):
     def _indexes(self) -> Iterable[int]:
         return indexes(self._array.parts) if self._array is not None else range(self._count)
 
-    def _mate(self, index: int) -> Mate:
+    def _member_output(self, index: int) -> MemberOutput:
         """What reads a member."""
-        return Mate(index, self.sinks, self._until_now, self._reader)
+        return MemberOutput(index, self.sinks, self._until_now, self._reader)
 
     def _read_more(self) -> None:
         """Begin with members that come next, where there is room for some."""
-        if len(self._mates) > AT_ONCE // 2:
+        if len(self._member_outputs) > AT_ONCE // 2:
             return
-        names = {name: index for index, name in islice(self._ahead, AT_ONCE - len(self._mates))}
+        names = {name: index for index, name in islice(self._ahead, AT_ONCE - len(self._member_outputs))}
         if not names:
             return
         for name, index in names.items():
-            self._mates[name] = self._mate(index)
+            self._member_outputs[name] = self._member_output(index)
         self._watches[self.grid.watch(*names)] = {*names}
 
     def _part(self) -> int:
-        return min(PART_BYTES, max(LEAST_PART, IN_FLIGHT // max(1, 2 * len(self._mates))))
+        return min(PART_BYTES, max(LEAST_PART, IN_FLIGHT // max(1, 2 * len(self._member_outputs))))
 
     def _over(self) -> bool:
         if self._submission is not None:
             return False
-        self._done_with([name for name, mate in self._mates.items() if mate.over()])
+        self._done_with([name for name, mate in self._member_outputs.items() if mate.over()])
         self._read_more()
-        return not self._mates and not any(sink.size for sink in self.sinks.values())
+        return not self._member_outputs and not any(sink.size for sink in self.sinks.values())
 
     def _done_with(self, names: Iterable[str]) -> None:
         """All of these is read, or not wanted."""
         for name in names:
-            mate = self._mates.pop(name)
+            mate = self._member_outputs.pop(name)
             self._incomplete = self._tell_missing(mate.output, name) or self._incomplete
             if (view := mate.output.view) is not None and view.outcome is not None:
                 self._ended(view)
@@ -149,7 +149,7 @@ class AttachedArray(AttachedMembers):
 
     def _update(self, view: JobView) -> None:
         if self._failed_only and not (view.outcome is not None and exit_status(view.outcome)):
-            if view.id in self._mates and (view.state is State.ENDED or self._until_now):
+            if view.id in self._member_outputs and (view.state is State.ENDED or self._until_now):
                 self._done_with([view.id])
         else:
             super()._update(view)
@@ -189,12 +189,12 @@ class CollectedArray(AttachedArray):
         super().__init__(invocation, grid, **how)
         self._rows: dict[str, dict[str, Any]] = {}
 
-    def _mate(self, index: int) -> Mate:
+    def _member_output(self, index: int) -> MemberOutput:
         return Collected(index, self.sinks, self._until_now, self._reader)
 
     def _done_with(self, names: Iterable[str]) -> None:
         for name in (names := [*names]):
-            mate = self._mates[name]
+            mate = self._member_outputs[name]
             if isinstance(mate, Collected) and mate.output.view is not None:
                 self._rows[name] = job_json(mate.output.view) | mate.json()
         super()._done_with(names)
@@ -207,7 +207,7 @@ class CollectedArray(AttachedArray):
         return code
 
 
-class Collected(Mate):
+class Collected(MemberOutput):
     """A member whose output is kept: of each stream the end, up to KEPT_BYTES."""
 
     def __init__(self, *how: Any) -> None:

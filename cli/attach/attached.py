@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 
 from distributed_grid.cli.attach.terminal import STDIN, Signals, Sink, StatusLine, read_input
-from distributed_grid.cli.context import Invocation, complain
+from distributed_grid.cli.context import Invocation, print_error
 from distributed_grid.cli.formatting import verdict
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.coordinator.client.input import JobInput
@@ -283,14 +283,14 @@ class Attached:
         for piece in pieces:
             if piece.gap:
                 self._clear()
-                complain(f"error: {f'{job}: ' if job else ''}{gap_words(piece.gap, piece.stream)}")
+                print_error(f"error: {f'{job}: ' if job else ''}{gap_words(piece.gap, piece.stream)}")
 
     def _tell_missing(self, output: JobOutput, job: str) -> bool:
         """Whether something of the output is missing; why its rest is, is said."""
         stream = output.incomplete()
         if stream is not None and stream.missing:
             self._clear()
-            complain(f"error: the {stream.name} of {job} cannot be read: {stream.missing}")
+            print_error(f"error: the {stream.name} of {job} cannot be read: {stream.missing}")
         return stream is not None
 
     def _clear(self) -> None:

@@ -56,9 +56,9 @@ def attach(job: str, on_exit: str, globs: tuple[str, ...], force: bool, executab
     attached = _attached(invocation, grid, job, group, owner=on_exit == "cancel")
     code = attached.run()
     if globs:
-        from distributed_grid.cli.attach.results import bring_back
+        from distributed_grid.cli.attach.results import fetch_results
 
-        code = bring_back(attached, globs, force, executable, code)
+        code = fetch_results(attached, globs, force, executable, code)
     sys.exit(code)
 
 

@@ -46,7 +46,7 @@ class Prefixed(Sink):
             self._rest = b""
 
 
-class Mate:
+class MemberOutput:
     """A member whose lines are printed behind its index or rank, and how far its output is read."""
 
     def __init__(self, rank: int, sinks: Mapping[str, Sink], until_now: bool = False, reader: str = "") -> None:
@@ -78,7 +78,7 @@ class AttachedMembers(Attached):
 
     def __init__(self, invocation: Invocation, grid: GridClient, **how: Any) -> None:
         super().__init__(invocation, grid, **how)
-        self._mates: dict[str, Mate] = {}
+        self._member_outputs: dict[str, MemberOutput] = {}
         self._group = ""
 
     def _begin(self) -> None:
@@ -98,15 +98,15 @@ class AttachedMembers(Attached):
         self._watch()
 
     def _outputs(self) -> Sequence[JobOutput]:
-        return [mate.output for mate in self._mates.values()]
+        return [mate.output for mate in self._member_outputs.values()]
 
     def _update(self, view: JobView) -> None:
-        if (mate := self._mates.get(view.id)) is not None:
+        if (mate := self._member_outputs.get(view.id)) is not None:
             self._tell_gaps(pieces := mate.output.update(view), view.id)
             mate.put(pieces)
 
     def _output(self, number: int, answer: Output) -> None:
-        for name, mate in self._mates.items():
+        for name, mate in self._member_outputs.items():
             if mate.output.awaits(number):
                 self._tell_gaps(pieces := mate.output.take(answer, time.monotonic()), name)
                 mate.put(pieces)
@@ -137,8 +137,8 @@ class AttachedGang(AttachedMembers):
         self.job = member_id(self._group, 0)
         self._question = self.grid.watch(self.job)
         for rank in range(1, self._count):
-            self._mates[member_id(self._group, rank)] = Mate(rank, self.sinks, reader=self._reader)
-        names = list(self._mates)
+            self._member_outputs[member_id(self._group, rank)] = MemberOutput(rank, self.sinks, reader=self._reader)
+        names = list(self._member_outputs)
         for at in range(0, len(names), WATCHED_AT_ONCE):
             self.grid.watch(*names[at : at + WATCHED_AT_ONCE])
 
@@ -146,21 +146,25 @@ class AttachedGang(AttachedMembers):
         return [self.output, *super()._outputs()]
 
     def _update(self, view: JobView) -> None:
-        if view.id in self._mates:
+        if view.id in self._member_outputs:
             super()._update(view)
         else:
             Attached._update(self, view)
 
     def _over(self) -> bool:
-        return super()._over() and all(mate.over() for mate in self._mates.values())
+        return super()._over() and all(mate.over() for mate in self._member_outputs.values())
 
     def _verdict(self) -> int:
         code = super()._verdict()
-        views = [view for view in (self.view, *(mate.output.view for mate in self._mates.values())) if view is not None]
+        views = [
+            view
+            for view in (self.view, *(mate.output.view for mate in self._member_outputs.values()))
+            if view is not None
+        ]
         for view in views[1:]:
             if text := verdict(view):
                 self.invocation.say(text)
-        missing = [name for name, mate in self._mates.items() if self._tell_missing(mate.output, name)]
+        missing = [name for name, mate in self._member_outputs.items() if self._tell_missing(mate.output, name)]
         if self._code is not None:
             return code
         return status_of_all(views) or code or (GRID_FAILED if missing else 0)

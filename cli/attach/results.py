@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from distributed_grid.cli.context import AWAY_SECONDS, Invocation, complain
+from distributed_grid.cli.context import AWAY_SECONDS, Invocation, print_error
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.protocol.errors import GridError
 
@@ -66,7 +66,7 @@ def ship(invocation: Invocation, grid: GridClient, links: str | None = None, sec
     return bundle.hash
 
 
-def bring_back(
+def fetch_results(
     attached: "Attached", globs: tuple[str, ...], force: bool, executable: bool, code: int, since: float | None = None
 ) -> int:
     """Fetch results of a job that was started and has ended; the exit code is the job's, unless that says success and
@@ -91,5 +91,5 @@ def bring_back(
             return code
         invocation.say(f"--get {' '.join(globs)} matches no file of the job")
     except GridError as error:
-        complain("\n".join(error.lines()))
+        print_error("\n".join(error.lines()))
     return code or GRID_FAILED

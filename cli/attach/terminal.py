@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from distributed_grid.cli.context import Invocation, complain, printable
+from distributed_grid.cli.context import Invocation, print_error, printable
 from distributed_grid.coordinator.client.input import JobInput
 from distributed_grid.protocol.jobs import JobView, State
 
@@ -144,7 +144,7 @@ class StatusLine:
         """The job is taken; `fit` of `nodes` nodes could ever run it."""
         self._fit = f" · {fit} of {nodes} nodes can run it" if nodes else " · no node is known yet"
         if self._words:
-            complain(printable(f"grid: {job} queued{self._fit}"))
+            print_error(printable(f"grid: {job} queued{self._fit}"))
 
     def show(self, view: JobView) -> None:
         """The job changed. What it holds and does not use is said to everybody, once."""
@@ -182,7 +182,7 @@ class StatusLine:
             from distributed_grid.cli.formatting import grant_words
 
             held = f" · {grant_words(view.grant)}" if view.grant else ""
-            complain(printable(f"grid: {view.id} running on {view.node}{held}"))
+            print_error(printable(f"grid: {view.id} running on {view.node}{held}"))
         self._told = False
 
     def _held_up(self, why: str) -> None:
@@ -206,7 +206,7 @@ class StatusLine:
     def interrupted(self) -> None:
         """The terminal has echoed ^C."""
         if self._live:
-            complain("")
+            print_error("")
         self._shown = ""
 
     def clear(self) -> None:
@@ -219,7 +219,7 @@ class StatusLine:
     def _write(self, text: str) -> None:
         text = printable(text)
         if self._words and not self._live and text != self._shown:
-            complain(text)
+            print_error(text)
         if not self._live:
             return
         import shutil

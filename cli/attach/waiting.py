@@ -4,7 +4,7 @@ import math
 import sys
 import time
 
-from distributed_grid.cli.context import Invocation, complain, printable
+from distributed_grid.cli.context import Invocation, print_error, printable
 from distributed_grid.coordinator.client.session import Answer, Event, Lost
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import GroupView
@@ -74,7 +74,7 @@ class Progress:
             sys.stderr.write("\r\x1b[K" + line[: max(20, shutil.get_terminal_size().columns - 1)])
             sys.stderr.flush()
         else:
-            complain(line)
+            print_error(line)
 
     def clear(self) -> None:
         """Take the line away, for something else to be written; it comes again."""
@@ -86,7 +86,7 @@ class Progress:
     def close(self) -> None:
         """Leave the last line standing."""
         if self._live and self._shown:
-            complain("")
+            print_error("")
             self._shown = ""
 
 

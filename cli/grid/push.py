@@ -12,7 +12,7 @@ import click
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
-from distributed_grid.cli.context import Invocation, complain, current, printable
+from distributed_grid.cli.context import Invocation, current, print_error, printable
 from distributed_grid.cli.grid.access import label_of
 from distributed_grid.cli.lazy import Command
 from distributed_grid.cli.options import lending, lending_options
@@ -242,7 +242,7 @@ def _show(invocation: Invocation, results: dict[Target, Added | BaseException]) 
         if not isinstance(result, GridError):
             raise result
         first, *rest = result.lines()
-        complain("\n".join(printable(line) for line in (first.replace("error: ", f"error: {target}: ", 1), *rest)))
+        print_error("\n".join(printable(line) for line in (first.replace("error: ", f"error: {target}: ", 1), *rest)))
     done = [(target, result) for target, result in results.items() if not isinstance(result, BaseException)]
     match invocation.output:
         case "json" | "jsonl":
@@ -267,7 +267,7 @@ def _show(invocation: Invocation, results: dict[Target, Added | BaseException]) 
     warnings = [added.warning for _, added in done if added.warning is not None]
     for warning in warnings:
         first, *rest = warning.lines()
-        complain("\n".join(printable(line) for line in (first.replace("error: ", "warning: ", 1), *rest)))
+        print_error("\n".join(printable(line) for line in (first.replace("error: ", "warning: ", 1), *rest)))
     if failed or warnings:
         raise SystemExit(1 if failed else WILL_NOT_STAY)
 

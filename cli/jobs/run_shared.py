@@ -139,9 +139,9 @@ def run_shared(command: tuple[str, ...], **options: Any) -> None:
         attached = AttachedGang(invocation, grid, "", submission.request.gang, submission=submission, keep=keep)
     code = attached.run()
     if options["globs"]:
-        from distributed_grid.cli.attach.results import bring_back
+        from distributed_grid.cli.attach.results import fetch_results
 
-        code = bring_back(attached, options["globs"], options["force"], options["executable"], code, since)
+        code = fetch_results(attached, options["globs"], options["force"], options["executable"], code, since)
     sys.exit(code)
 
 

@@ -173,7 +173,7 @@ def load(
     views.restore_shares(state, past)
     ray.restore(state)
     handle_facts(state)
-    groups.go_on(state)
+    groups.release_all(state)
 
 
 def end_after_restore(state: GridState, text: str, why: str = "a backup was restored") -> list[Command]:

@@ -244,7 +244,7 @@ def let_all_of_an_array_go_at_once(patch: Patch) -> None:
             if (job := state.jobs.get(members.pending.popleft())) is not None:
                 state.enqueue(job)
 
-    patch(groups, "let_go", all_of_it)
+    patch(groups, "release", all_of_it)
     patch(Ledger, "check", lambda self: None)
 
 

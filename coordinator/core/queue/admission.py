@@ -85,7 +85,7 @@ def submitted_group(state: GridState, group: Group, template: Job) -> None:
             by_operator=template.by_operator,
         )
         submitted(state, member)
-    groups.let_go(state, members)
+    groups.release(state, members)
 
 
 # --- submit ---------------------------------------------------------------------------------------------------------

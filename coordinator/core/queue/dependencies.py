@@ -252,7 +252,7 @@ def _let_go(state: GridState, waiter: Job | Group) -> None:
         return
     del state.held.unmet[waiter.id]
     if isinstance(waiter, Group):
-        groups.let_go(state, state.groups[waiter.id])
+        groups.release(state, state.groups[waiter.id])
     else:
         state.waits_for(waiter, None)
         waiter.released = waiter.released or state.now

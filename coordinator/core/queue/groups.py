@@ -35,13 +35,13 @@ def _hold(state: GridState, members: Members, job: Job) -> None:
         state.become(job, Held(reason=job.reason))
 
 
-def go_on(state: GridState) -> None:
+def release_all(state: GridState) -> None:
     """After a restore, once all members were added: release those that may run."""
     for members in state.groups.values():
-        let_go(state, members)
+        release(state, members)
 
 
-def let_go(state: GridState, members: Members) -> None:
+def release(state: GridState, members: Members) -> None:
     """Release as many members to the queue as the limit allows."""
     if members.group.id in state.held.unmet:
         return
@@ -77,7 +77,7 @@ def follow_end(state: GridState, job: Job) -> None:
         for name in list(members.live):
             end(state, state.jobs[name], text, -1.0)
     else:
-        let_go(state, members)
+        release(state, members)
 
 
 def end(state: GridState, job: Job, text: str, grace: float) -> None:

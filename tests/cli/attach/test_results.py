@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.cli.attach.attached import Attached
-from distributed_grid.cli.attach.results import bring_back, here, ship
+from distributed_grid.cli.attach.results import fetch_results, here, ship
 from distributed_grid.cli.context import Invocation, client
 from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.errors import GridError
@@ -26,7 +26,7 @@ def test_results_come_back_below_the_current_directory(tmp_path: Path, monkeypat
         bundle = ship(said, grid)
         attached = Attached(said, grid, submission=describe_job("make", bundle=bundle))
         assert attached.run() == 7
-        assert bring_back(attached, ("**",), force=False, executable=False, code=7) == 7
+        assert fetch_results(attached, ("**",), force=False, executable=False, code=7) == 7
         assert (tmp_path / "here" / "out" / "a.bin").read_bytes() == FilesData.contents["out/a.bin"]
         told = capfd.readouterr().err
         assert "1 entries, 1 bytes, 1 files sent" in told and "brought back 2 files" in told
@@ -40,9 +40,9 @@ def test_what_cannot_be_brought_back_makes_a_success_a_failure(tmp_path: Path, m
         attached = Attached(Invocation(), client(url).connect(), submission=describe_job("make"))
         attached.run()
         (tmp_path / "here" / "run.sh").write_text("mine, since then")
-        assert bring_back(attached, ("**",), force=False, executable=False, code=0) == 125
+        assert fetch_results(attached, ("**",), force=False, executable=False, code=0) == 125
         assert "run.sh" in capfd.readouterr().err and (tmp_path / "here" / "run.sh").read_text() == "mine, since then"
-        assert bring_back(attached, ("**",), force=True, executable=False, code=0) == 0
+        assert fetch_results(attached, ("**",), force=True, executable=False, code=0) == 0
 
 
 def test_a_directory_that_was_removed_is_no_place_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
