@@ -18,7 +18,7 @@ POLICIES = "grid,grid:share,fcfs,easy,sjf,strict-fifo,best-effort,first-fit,rand
 SEEDS = 3
 REST = ("--skip", "33%")
 """Parameters are chosen on the first third of a trace; what is shown is the rest."""
-LENT = ("--unit", "512", "--nodes", "12", "--cores", "8", "--first", "800", *REST)
+LENT = ("--unit", "512", "--nodes", "12", "--cores", "8", "--first", "400", *REST)
 """Jobs on machines with owners: the first of Mira, whose units of 512 nodes are the cores of twelve machines."""
 
 
