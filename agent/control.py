@@ -100,7 +100,7 @@ class Control:
         """Start nothing more, and send `ready` when the jobs are as requested. The caller stays connected until we are
         stopped: closing the connection withdraws the request."""
         loop = asyncio.get_running_loop()
-        began, empty_since, told = loop.time(), 0.0, -1
+        began, empty_since, reported = loop.time(), 0.0, -1
         log.info("to be stopped", jobs=jobs)
         self._close(CLOSED)
         gone = asyncio.create_task(reader.read())
@@ -117,8 +117,8 @@ class Control:
                 if not ready and (jobs == "keep" or settled):
                     ready = True
                     _tell(writer, {"ready": True, "left": left})
-                elif not ready and left != told:
-                    told = left
+                elif not ready and left != reported:
+                    reported = left
                     _tell(writer, {"left": left})
                 await asyncio.wait({gone}, timeout=LOOK)
         except asyncio.CancelledError:

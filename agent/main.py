@@ -223,7 +223,7 @@ async def _run(settings: AgentSettings, walled: Walled, process: subprocess.Pope
     runtimes: list[Runtime] = []
     launcher = Launcher(
         settings.state_dir,
-        lambda told: runtimes[0].feed(told),
+        lambda message: runtimes[0].feed(message),
         log=lambda text: log.warning(text),
         output_limit=own.keep_output,
         pids_limit=own.pids_limit,

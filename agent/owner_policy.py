@@ -67,8 +67,8 @@ class OwnerControl:
 
     def introduction(self) -> list[Suspended | Recalled]:
         """Messages for a new connection: jobs that are or were frozen, and recalled ones."""
-        told: list[Suspended | Recalled] = [*self._owner.suspended(boot_clock()), *self._recalled.values()]
-        return [one for one in told if self._table.runs(one.allocation)]
+        messages: list[Suspended | Recalled] = [*self._owner.suspended(boot_clock()), *self._recalled.values()]
+        return [one for one in messages if self._table.runs(one.allocation)]
 
     def take_back(self, why: str) -> None:
         """End all jobs not told to end yet, as the node is no longer lent, for the reason `why`."""
@@ -99,13 +99,13 @@ class OwnerControl:
 
     def _end(self, key: str, why: str, stop: Stop, closing: bool = False) -> None:
         grace = self._table.grace(stop)
-        told = self._recalled[key] = Recalled(allocation=key, why=why, grace=grace, closing=closing)
+        message = self._recalled[key] = Recalled(allocation=key, why=why, grace=grace, closing=closing)
         self._stop(stop)
-        self._say(told)
+        self._say(message)
 
-    def _took(self, told: Suspended) -> None:
-        self._owner.took(told.allocation, told.why, told.lasted, told.in_all, boot_clock())
-        self._say(told)
+    def _took(self, message: Suspended) -> None:
+        self._owner.took(message.allocation, message.why, message.lasted, message.in_all, boot_clock())
+        self._say(message)
         self._update()
 
     def _update(self) -> None:

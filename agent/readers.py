@@ -47,11 +47,11 @@ class Readers:
         """These, with why they wait for their reader."""
         return tuple(replace(one, awaits_reader=self._waiting.get(one.allocation, "")) for one in known)
 
-    def _took(self, told: AwaitsReader) -> None:
+    def _took(self, message: AwaitsReader) -> None:
         self._waiting = {key: why for key, why in self._waiting.items() if self._table.runs(key)}
-        if not told.why and told.allocation not in self._waiting:
+        if not message.why and message.allocation not in self._waiting:
             return
-        self._waiting.pop(told.allocation, None)
-        if told.why:
-            self._waiting[told.allocation] = told.why
-        self._say(told)
+        self._waiting.pop(message.allocation, None)
+        if message.why:
+            self._waiting[message.allocation] = message.why
+        self._say(message)

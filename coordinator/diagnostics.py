@@ -122,15 +122,15 @@ def last_events(state_dir: Path) -> Iterator[dict[str, Any]]:
 
 
 def _about(event: msgspec.Struct) -> dict[str, Any]:
-    told: dict[str, Any] = {"kind": type(event).__name__}
+    summary: dict[str, Any] = {"kind": type(event).__name__}
     message = getattr(event, "message", None)
     if isinstance(message, msgspec.Struct):
-        told["message"] = _about(message)
+        summary["message"] = _about(message)
     for name in _NAMED:
         value = getattr(event, name, None)
         if _is_id(value):
-            told[name] = value
-    return told
+            summary[name] = value
+    return summary
 
 
 def _is_id(value: object) -> bool:

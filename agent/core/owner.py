@@ -120,14 +120,16 @@ class Owner:
 
     def suspended(self, now: float) -> list[Suspended]:
         """All jobs that are or were frozen."""
-        told = []
+        messages = []
         for key, case in self.cases.items():
             if case.frozen is not None:
                 lasted = now - case.frozen
-                told.append(Suspended(allocation=key, why=case.sign.why, lasted=lasted, in_all=case.in_all + lasted))
+                messages.append(
+                    Suspended(allocation=key, why=case.sign.why, lasted=lasted, in_all=case.in_all + lasted)
+                )
             elif case.in_all:
-                told.append(Suspended(allocation=key, in_all=case.in_all))
-        return told
+                messages.append(Suspended(allocation=key, in_all=case.in_all))
+        return messages
 
     def presence(self) -> str:
         """Why nothing more is lent while the owner is active; empty: no reason. Resources in one job's way are withheld

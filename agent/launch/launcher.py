@@ -48,7 +48,7 @@ class SupervisorGone(GridError):
     """There is no supervisor, and this agent has dropped the privileges to start one; the next agent has them."""
 
 
-def _ignore(told: Any) -> None:
+def _ignore(value: Any) -> None:
     """Callback that ignores its argument."""
 
 
@@ -216,11 +216,11 @@ class Launcher:
             self._froze(msgspec.convert(one, SupervisorReport))
 
     def _froze(self, said: SupervisorReport) -> None:
-        told = frozen(said)
-        if isinstance(told, AwaitsReader):
-            self.awaits_reader(told)
+        message = frozen(said)
+        if isinstance(message, AwaitsReader):
+            self.awaits_reader(message)
         else:
-            self.suspended(told)
+            self.suspended(message)
 
     def _send_renewal(self) -> None:
         if self._renewed:

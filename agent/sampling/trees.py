@@ -202,8 +202,8 @@ def sibling_roots(directory: Path) -> list[int]:
     for name in ("supervisor.pid", "agent.pid", "coordinator.pid"):
         for file in sorted(directory.glob(f"*/{name}")):
             try:
-                told = json.loads(file.read_text())
-                pid, start = int(told["pid"]), int(told["start"])
+                record = json.loads(file.read_text())
+                pid, start = int(record["pid"]), int(record["start"])
                 stat = Path(f"/proc/{pid}/stat").read_bytes()
             except (OSError, ValueError, KeyError, TypeError):
                 continue

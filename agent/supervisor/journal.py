@@ -381,9 +381,9 @@ class Book:
             self._compact_at = self.journal.size + _COMPACT_AT  # what there is will do for now
         if not sync:
             return []
-        told, self.over = self.over[: self._ends_written], self.over[self._ends_written :]
+        reported, self.over = self.over[: self._ends_written], self.over[self._ends_written :]
         self._ends_written = 0
-        return told
+        return reported
 
     def is_durable(self, mark: int) -> bool:
         """Whether what was appended when `syncs` was this is on disk, and was not left out by a rewrite."""

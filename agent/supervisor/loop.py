@@ -470,12 +470,12 @@ class Supervisor:
 
     def _save(self, sync: bool, ends: bool = True) -> bool:
         """Commit, then report the ends, unless they wait. False if the disk fails."""
-        told = self.book.save(sync, ends, patient=bool(self.allocations.waiting))
-        if told:
+        reported = self.book.save(sync, ends, patient=bool(self.allocations.waiting))
+        if reported:
             self._batch.done()
-        for job in told or ():
+        for job in reported or ():
             self.allocations.tell(job)
-        return told is not None
+        return reported is not None
 
     # --- starts and ends, by spawners -------------------------------------------------------------------------------
 

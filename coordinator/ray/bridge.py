@@ -121,14 +121,14 @@ class Cluster:
     def usage(self) -> dict[str, Any]:
         """As `nodes`, and what the groups for the grid's jobs have of each node (`ours`), at the same moment: a group
         that was just made or removed counts as long as its node says so."""
-        told = self.nodes()
-        shares = {node["id"]: list(_shares(node["total"])) for node in told["nodes"]}
+        reply = self.nodes()
+        shares = {node["id"]: list(_shares(node["total"])) for node in reply["nodes"]}
         mine = self._which_are_for_jobs({group for found in shares.values() for _, group, _ in found})
-        for node in told["nodes"]:
+        for node in reply["nodes"]:
             ours = node["ours"] = {"CPU": 0.0, "GPU": 0.0, "memory": 0.0}
             for kind, group, amount in shares[node["id"]]:
                 ours[kind] += amount if group in mine else 0.0
-        return told
+        return reply
 
     def _which_are_for_jobs(self, groups: set[str]) -> set[str]:
         """Which of these groups, which are all there are, are for jobs. Ray is asked for the names of new ones only."""
@@ -155,8 +155,8 @@ class Cluster:
 
     def _state(self) -> Any:
         """The scheduler's state of all nodes, and pending demand."""
-        told = self._gcs.get_cluster_resource_state(timeout_s=STATE_SECONDS)
-        return autoscaler_pb2.GetClusterResourceStateReply.FromString(told).cluster_resource_state
+        reply = self._gcs.get_cluster_resource_state(timeout_s=STATE_SECONDS)
+        return autoscaler_pb2.GetClusterResourceStateReply.FromString(reply).cluster_resource_state
 
     def run_probe(self, selector: dict[str, str], within: float) -> str:
         """Run a short task on a node with these labels, as `grid cluster validate` asks; the id of that node. The task
@@ -184,18 +184,18 @@ class Cluster:
             group = placement_group([bundle], name=name, **how)
         try:
             there = group.wait(math.ceil(within))
-            told = placement_group_table(group)
+            reply = placement_group_table(group)
         except Exception:
             with suppress(Exception):  # it may have been made: if it cannot be removed now, it is found by its name
                 self.release(name)
             raise
         if not there:
             self.release(name)
-            never = told["stats"]["scheduling_state"] == "INFEASIBLE"
+            never = reply["stats"]["scheduling_state"] == "INFEASIBLE"
             why = "no node that is meant has so much in all" if never else f"it was not free within {within:g} s"
             words = ", ".join(f"{amount:g} {kind}" for kind, amount in bundle.items())
             raise Refused(f"Ray did not reserve {words}", why)
-        return str(told["bundles_to_node_id"][0])
+        return str(reply["bundles_to_node_id"][0])
 
     def release(self, name: str) -> bool:
         """Remove the group of this name. False: there is none."""
@@ -245,7 +245,7 @@ class Cluster:
 
 def _nodes(state: Any, infos: dict[str, dict[str, Any]], only: bool = False) -> list[dict[str, Any]]:
     """Live nodes; `only`: those in Ray's list of nodes."""
-    told = ((one, one.node_id.hex()) for one in state.node_states if one.status != autoscaler_pb2.NodeStatus.DEAD)
+    reply = ((one, one.node_id.hex()) for one in state.node_states if one.status != autoscaler_pb2.NodeStatus.DEAD)
     return [
         {
             "id": name,
@@ -257,7 +257,7 @@ def _nodes(state: Any, infos: dict[str, dict[str, Any]], only: bool = False) -> 
             "available": dict(one.available_resources),
             "idle": one.idle_duration_ms / 1000,
         }
-        for one, name in told
+        for one, name in reply
         if name in infos or not only
     ]
 

@@ -131,7 +131,7 @@ class RayReservations:
 
     async def _refresh(self) -> None:
         try:
-            told = (await self._ask("usage"))["nodes"]
+            usage = (await self._ask("usage"))["nodes"]
         except NoRay as error:
             self._unsure = True
             self._in_trouble(_words(error))
@@ -141,7 +141,7 @@ class RayReservations:
             log.info("ray can be asked again")
         self._refreshed = asyncio.get_running_loop().time()
         nodes = self._state.nodes
-        found = matched(nodes, told)
+        found = matched(nodes, usage)
         changed = {name: found.get(name) for name, node in nodes.items() if node.ray != found.get(name)}
         if changed or self._state.ray_trouble:
             self._put(RayReported(changed))
@@ -203,7 +203,7 @@ class RayReservations:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def matched(nodes: Mapping[str, Node], told: Iterable[dict[str, Any]]) -> dict[str, OnRay]:
+def matched(nodes: Mapping[str, Node], usage: Iterable[dict[str, Any]]) -> dict[str, OnRay]:
     """What Ray has on our nodes: on the one that its node's label `grid-node` says, else on the one that has the name
     of its node, or its address; an agent that is on our own machine is found by that machine's name. A raylet that we
     lent, and one that is drained, takes no jobs."""
@@ -211,7 +211,7 @@ def matched(nodes: Mapping[str, Node], told: Iterable[dict[str, Any]]) -> dict[s
     named: dict[str, dict[str, Any]] = {}
     at: dict[str, dict[str, Any]] = {}
     on: dict[str, dict[str, Any]] = {}
-    for one in told:
+    for one in usage:
         if LABEL in one["labels"] or one["status"] == "draining":
             continue
         if (label := one["labels"].get(NODE)) is not None:

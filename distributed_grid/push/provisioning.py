@@ -316,12 +316,12 @@ async def _emptied(coordinator: Coordinator, name: str, now: bool, say: Say) -> 
     drained = view is not None and view.orders.drain is not None
     say("draining it" + (", its jobs are taken back" if now else ""))
     await coordinator.drain(name, now)
-    told = -1
+    reported = -1
     try:
         while (view := await coordinator.seen(name)) is not None and view.jobs:
-            if view.jobs != told:
-                told = view.jobs
-                say(f"waiting for {counted(told, 'job')} to end there" + ("" if now else "; --now ends them"))
+            if view.jobs != reported:
+                reported = view.jobs
+                say(f"waiting for {counted(reported, 'job')} to end there" + ("" if now else "; --now ends them"))
             await asyncio.sleep(POLL_SECONDS)
     except BaseException:
         if not drained:
@@ -333,14 +333,14 @@ async def _emptied(coordinator: Coordinator, name: str, now: bool, say: Say) -> 
 async def _forgotten(coordinator: Coordinator, name: str, say: Say | None = None) -> None:
     """The coordinator knows it no more; that may take until it has given up what the node held."""
     loop = asyncio.get_running_loop()
-    until, told = loop.time() + FORGET_SECONDS, False
+    until, reported = loop.time() + FORGET_SECONDS, False
     while (view := await coordinator.seen(name)) is not None:
         try:
             await coordinator.forget(name)
         except GridError:
             if loop.time() > until:
                 raise
-            if say is not None and not told:
-                told = True
+            if say is not None and not reported:
+                reported = True
                 say(f"waiting until what it holds ({counted(view.jobs, 'job')}) counts as lost")
             await asyncio.sleep(POLL_SECONDS)

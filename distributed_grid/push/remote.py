@@ -128,7 +128,7 @@ def join(build: str, name: str, invitation: str) -> None:
         shutil.rmtree(aside, ignore_errors=True)
         identity.rename(aside)
     grid = str(BUILDS / build / "bin" / "grid")
-    _run([grid, "agent", "join", "--name", name, "-"], "cannot join the grid", told=invitation)
+    _run([grid, "agent", "join", "--name", name, "-"], "cannot join the grid", stdin=invitation)
 
 
 def unjoin(name: str, member: bool, state_there: bool) -> None:
@@ -284,8 +284,8 @@ def _start_of(pid: int) -> int:
 
 def _living(path: Path) -> int:
     """The pid in a pid file, where that process lives; else 0."""
-    told = _json(path)
-    pid, begun = told.get("pid", 0), told.get("start", 0)
+    record = _json(path)
+    pid, begun = record.get("pid", 0), record.get("start", 0)
     return pid if isinstance(pid, int) and pid > 0 and begun and _start_of(pid) == begun else 0
 
 
@@ -330,10 +330,10 @@ def _tidy() -> None:
             path.rmdir()
 
 
-def _run(command: list[Any], what: str, hint: str = "", told: str = "") -> None:
+def _run(command: list[Any], what: str, hint: str = "", stdin: str = "") -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
     done = subprocess.run(
-        command, input=told, capture_output=True, text=True, errors="replace", cwd="/", env=environment
+        command, input=stdin, capture_output=True, text=True, errors="replace", cwd="/", env=environment
     )
     if done.returncode:
         said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
@@ -422,13 +422,13 @@ CALLS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def main(call: str, told: str) -> None:
+def main(call: str, arguments: str) -> None:
     """Do one of these things, told in JSON, and print what came of it in JSON."""
     with contextlib.suppress(PermissionError):  # the first of a session has a group of its own anyhow
         os.setpgid(0, 0)
     threading.Thread(target=_end_when_left, daemon=True).start()
     try:
-        answer: dict[str, Any] = {"done": CALLS[call](**json.loads(told))}
+        answer: dict[str, Any] = {"done": CALLS[call](**json.loads(arguments))}
     except Failed as error:
         what, why, hint = (*error.args, "", "")[:3]
         answer = {"what": what, "why": why, "hint": hint}

@@ -90,7 +90,7 @@ class Host:
             await self._connection.wait_closed()
             self._connection = None
 
-    async def run(self, command: str, told: bytes = b"", hold: bool = False) -> Ran:
+    async def run(self, command: str, stdin: bytes = b"", hold: bool = False) -> Ran:
         """Run a command of the host's shell, which reads `told`. With `hold` it sees no end of that as long as we wait
         for it: one that does is to end. Raises GridError where the connection breaks."""
         ssh = library()
@@ -98,7 +98,7 @@ class Host:
         try:
             process = await connection.create_process(command, encoding=None)
             try:
-                process.stdin.write(told)
+                process.stdin.write(stdin)
                 if not hold:
                     process.stdin.write_eof()
                 out, err = await asyncio.gather(process.stdout.read(), process.stderr.read())
@@ -258,10 +258,10 @@ class Remote:
         self._named = python
         self._python = ""
 
-    async def call(self, what: str, /, **told: Any) -> Any:
+    async def call(self, what: str, /, **given: Any) -> Any:
         """Do one of the remote program's `CALLS` there. Raises GridError."""
         program = (
-            f"{files(__package__).joinpath('remote.py').read_text()}\nmain({what!r}, {json.dumps(told)!r})\n".encode()
+            f"{files(__package__).joinpath('remote.py').read_text()}\nmain({what!r}, {json.dumps(given)!r})\n".encode()
         )
         command = "exec " + shlex.join((await self._find(), "-c", READ, str(len(program))))
         ran = await self._host.run(command, program, hold=True)

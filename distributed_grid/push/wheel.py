@@ -52,8 +52,8 @@ def build_of(wheel: Path) -> str:
 
 def repack(installed: Distribution, folder: Path) -> Path:
     """Make a wheel of an installed package again, of all that its record names but scripts and compiled Python."""
-    told = (installed.read_text("WHEEL") or "").splitlines()
-    tags = [line.removeprefix("Tag: ") for line in told if line.startswith("Tag: ")] or ["py3-none-any"]
+    metadata = (installed.read_text("WHEEL") or "").splitlines()
+    tags = [line.removeprefix("Tag: ") for line in metadata if line.startswith("Tag: ")] or ["py3-none-any"]
     name = installed.metadata["Name"].replace("-", "_").replace(".", "_")
     info = f"{name}-{installed.version}.dist-info"
     path = folder / f"{name}-{installed.version}-{_joint(tags)}.whl"
@@ -84,10 +84,10 @@ def _joint(tags: list[str]) -> str:
 
 def _source(installed: Distribution) -> Path | None:
     """The tree that the grid runs from, where it is installed so that changes there count at once."""
-    told = json.loads(installed.read_text("direct_url.json") or "{}")
-    if not told.get("dir_info", {}).get("editable"):
+    metadata = json.loads(installed.read_text("direct_url.json") or "{}")
+    if not metadata.get("dir_info", {}).get("editable"):
         return None
-    return Path(unquote(urlsplit(told["url"]).path))
+    return Path(unquote(urlsplit(metadata["url"]).path))
 
 
 def _build(source: Path, folder: Path) -> Path:

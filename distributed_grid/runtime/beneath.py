@@ -263,10 +263,10 @@ def _check_mount(fd: int, mount: int, name: bytes) -> None:
 def _mount_of(fd: int) -> int:
     """The mount that an open file is in; before Linux 5.8 its device, which in an overlay is another for files than for
     directories."""
-    told = ctypes.create_string_buffer(256)  # struct statx
-    arguments = ctypes.c_int(fd), b"", ctypes.c_int(_EMPTY_PATH), ctypes.c_uint(_MOUNT_ID), told
-    if _libc.statx(*arguments) == 0 and int.from_bytes(told.raw[0:4], sys.byteorder) & _MOUNT_ID:
-        return int.from_bytes(told.raw[144:152], sys.byteorder)
+    buffer = ctypes.create_string_buffer(256)  # struct statx
+    arguments = ctypes.c_int(fd), b"", ctypes.c_int(_EMPTY_PATH), ctypes.c_uint(_MOUNT_ID), buffer
+    if _libc.statx(*arguments) == 0 and int.from_bytes(buffer.raw[0:4], sys.byteorder) & _MOUNT_ID:
+        return int.from_bytes(buffer.raw[144:152], sys.byteorder)
     return os.fstat(fd).st_dev
 
 

@@ -114,12 +114,12 @@ def configure_logs(level: str) -> None:
     )
 
 
-def _escape(_: object, __: str, told: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _escape(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """What peers say cannot act on the terminal; JSON has its own escapes."""
-    for name, value in told.items():
+    for name, value in event.items():
         if isinstance(value, str):
-            told[name] = printable(value)
-    return told
+            event[name] = printable(value)
+    return event
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -293,16 +293,16 @@ class Shared(Message, frozen=True, tag="shared"):
     lasting: dict[str, Finite] = {}
 
 
-def next_page(asked: Any, told: Any, number: int) -> Any:
+def next_page(asked: Any, page: Any, number: int) -> Any:
     """What to ask, with this number, for what is behind the answer to a ListJobs, GetStatus, GetShared, GetTrends or
     ListBoosts; None: that was all, or as many as were wanted. A job that ends between two pages may be in both."""
     if not isinstance(asked, ListJobs):
-        past = told.past if isinstance(asked, GetStatus | GetShared | GetTrends | ListBoosts) else ""
+        past = page.past if isinstance(asked, GetStatus | GetShared | GetTrends | ListBoosts) else ""
         return msgspec.structs.replace(asked, id=number, past=past) if past else None
-    left = asked.limit - len(told.jobs)
-    if not told.more or not told.jobs or left <= 0:
+    left = asked.limit - len(page.jobs)
+    if not page.more or not page.jobs or left <= 0:
         return None
-    last = told.jobs[-1]
+    last = page.jobs[-1]
     return msgspec.structs.replace(asked, id=number, limit=left, past=(last.ended, last.submitted, last.id))
 
 
