@@ -139,7 +139,7 @@ class Grid:
                 if type(command) is not Send:
                     continue
                 message = command.message
-                if type(message) is Launch and message.after in self._allocation.values():
+                if type(message) is Launch and message.after and self._runs(message.after):
                     self._next[message.after] = command.node, message
                 elif type(message) is Stop and self._withdraw(command.node, message, now):
                     pass
@@ -147,9 +147,12 @@ class Grid:
                     starts.append(self._started(command.node, message, now))
                 elif type(message) is Stop:
                     job = _number(message.allocation)
-                    if self._allocation.get(job) == message.allocation:  # else it has ended meanwhile
+                    if self._runs(message.allocation):  # else it has ended meanwhile
                         evicted.append(job)
         return Decision(starts, evicted)
+
+    def _runs(self, allocation: str) -> bool:
+        return self._allocation.get(_number(allocation)) == allocation
 
     def _withdraw(self, node: str, stop: Stop, now: float) -> bool:
         """Take back a successor that has not started; False: it is none."""
