@@ -95,6 +95,8 @@ def _check_quotas(state: GridState) -> None:
     rights.check_used(state)
     for key, line in state.queue.lines.items():
         assert not line.excluded or key in quotas.excluded, f"a line of {key[0]} is excluded and would not be reviewed"
+    needs = Counter(line.need for line in state.queue.lines.values())
+    assert state.queue.needs == needs, "the queue miscounts what its lines need"
     for standing in state.queue.standings.values():
         lines = [line for line in state.queue.lines.values() if line.standing is standing]
         included = sum(not line.excluded for line in lines)

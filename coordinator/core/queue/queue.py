@@ -54,14 +54,16 @@ class Rank(msgspec.Struct, frozen=True, gc=False):
 class Line:
     """Equal jobs, by turn. `blocked`: the first was refused, and no suitable capacity was freed since. `lasts`: maximum
     duration of one with its grace, in seconds; 0: unlimited. `operator`: an operator submitted them. `excluded`: a
-    quota is reached, so that it has no place in the order of service."""
+    quota is reached, so that it has no place in the order of service. `need`: see `need_of`."""
 
     __slots__ = (
-        "_blocked", "count", "entered", "excluded", "heap", "lasts", "operator", "reason", "request", "standing"
+        "_blocked", "count", "entered", "excluded", "heap", "lasts", "need", "operator", "reason", "request",
+        "standing",
     )  # fmt: skip
 
     def __init__(self, request: Request, lasts: float, operator: bool, standing: "Standing") -> None:
         self.request = request
+        self.need = need_of(request)
         self.lasts = lasts
         self.operator = operator
         self.excluded = False
@@ -160,6 +162,8 @@ class Queue:
         """By class, the highest first: a heap of its standings; stale entries are removed by `first`."""
         self.lowest = Resources()
         self.departed = 0
+        self.needs: dict[Resources | None, int] = {}
+        """How many lines need this (`need_of`)."""
 
     def __len__(self) -> int:
         return len(self.turns)
@@ -179,6 +183,7 @@ class Queue:
                 self.of_user.setdefault(user, {})[standing] = None
             line = self.lines[key] = Line(request, lasts, operator, standing)
             standing.included += 1
+            self.needs[line.need] = self.needs.get(line.need, 0) + 1
             self._note_least(request.resources)
         standing = line.standing
         if not line.excluded:
@@ -220,7 +225,7 @@ class Queue:
     def _add_by_need(self, standing: Standing, turn: int, line: Line) -> None:
         by_need = standing.by_need
         assert by_need is not None
-        heappush(by_need.setdefault(need_of(line.request), []), (turn, line))
+        heappush(by_need.setdefault(line.need, []), (turn, line))
         standing.by_need_size += 1
         if standing.by_need_size > 2 * standing.included + STALE_MOST:  # made anew when they are needed next
             standing.by_need = None
@@ -261,6 +266,9 @@ class Queue:
             del self.lines[(standing.user, line.request, line.lasts, line.operator)]
             line.entered = -1
             standing.open.pop(line, None)
+            self.needs[line.need] -= 1
+            if not self.needs[line.need]:
+                del self.needs[line.need]
             self.departed += 1
             if not line.excluded:
                 self._leave(standing)

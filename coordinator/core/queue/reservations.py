@@ -230,6 +230,16 @@ def keep_first(state: GridState, kept: Reservations, least: Resources, now: floa
     return kept
 
 
+def any_from(state: GridState, kept: Reservations, line: Line, now: float) -> bool:
+    """Whether `keep_for` may reserve a node for the first job of this line, or of one that comes after it."""
+    if now < kept.look_again:
+        return False
+    turn = state.queue.head(line)[0]
+    mine = -line.standing.priority, state.queue.rank_at(line.standing, turn), turn
+    before = [one for one in kept.by_job.values() if _order(state, one.job) <= mine]
+    return len({one.job for one in before}) < MOST and len({one.node for one in before}) < len(state.index)
+
+
 def keep_for(state: GridState, kept: Reservations, line: Line, least: Resources, now: float) -> Reservations:
     """Reserve a node for the first job of a line, which is the first of its user in its class and cannot start; for a
     gang, one for each member. Reservations of jobs that come after it make way. None is made if the user has one there

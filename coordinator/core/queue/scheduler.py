@@ -16,6 +16,7 @@ from distributed_grid.coordinator.core.queue.queue import Line, Reranked, lesser
 from distributed_grid.coordinator.core.queue.reservations import (
     Ask,
     Places,
+    any_from,
     keep_first,
     keep_for,
     places_for,
@@ -116,22 +117,34 @@ def _place(state: GridState, line: Line) -> tuple[int, float, int]:
 
 def _serve_all(state: GridState, grown: list[Node]) -> list[Line]:
     """A pass after these nodes freed capacity: all lines in order, except blocked ones that fit on none of them, until
-    no request fits anywhere. Returns the refused lines."""
+    no request fits anywhere, or none may start and none may get a reservation. Returns the refused lines."""
     queue, hopeless, refused = state.queue, list[Hopeless](), list[Line]()
     rooms = [node.room for node in grown if node.room is not None]
-    order = Order(queue, lambda need: any(room.fits(need) for room in rooms))
-    full = False
+
+    def may_fit(need: Resources) -> bool:
+        return any(room.fits(need) for room in rooms)
+
+    def may_start() -> bool:
+        """Whether a line may start: one that is not blocked, or that may fit a node that has grown."""
+        return any(need is None or may_fit(need) for need in queue.needs) or any(
+            standing.open for standing in queue.standings.values()
+        )
+
+    order, full = Order(queue, may_fit), False
+    some_start, some_reserve = may_start(), True
     for priority in CLASSES_IN_ORDER:
-        while not full and (line := order.first(priority)) is not None:
-            if line.blocked and not _has_grown(state, grown, line.request):
+        while not full and (some_start or some_reserve) and (line := order.first(priority)) is not None:
+            if line.blocked and not (some_start and _has_grown(state, grown, line.request)):
                 starts = False
             elif starts := _serve(state, line, hopeless):
                 order.served(line)
                 full = len(queue.lines) > 1 and not state.index.candidates(queue.least, 1)
+                some_start, some_reserve = may_start(), True
             else:
                 refused.append(line)
-            if not starts and order.skip(line):
+            if not starts and order.skip(line) and some_reserve:
                 state.reservations = keep_for(state, state.reservations, line, queue.least, state.now)
+                some_reserve = any_from(state, state.reservations, line, state.now)
     order.end()
     return refused
 

@@ -141,12 +141,12 @@ def test_every_field_of_the_state_is_kept_or_said_to_be_rebuilt() -> None:
 def test_every_field_of_what_it_is_made_of_is_kept() -> None:
     assert set(vars(Deadlines())) == {"heap", "armed", "number"}
     # A line by its jobs; of the queue everything follows from the lines and the ranks but for two.
-    derived = {"request", "lasts", "operator", "standing", "heap", "count", "entered", "jobs"}
+    derived = {"request", "need", "lasts", "operator", "standing", "heap", "count", "entered", "jobs"}
     assert {name.strip("_") for name in Line.__slots__} == derived ^ {*checkpoint.LineAt.__struct_fields__}
     derived = {"user", "priority", "lines", "place", "count", "included", "blocks", "open", "by_need", "by_need_size"}
     ranked = {"lane", "served_at"} | {*Rank.__struct_fields__}
     assert set(Standing.__slots__) == derived | ranked
-    derived = {"turns", "_line_of", "order", "standings", "ranks", "of_user", "_sharing"}
+    derived = {"turns", "_line_of", "order", "standings", "ranks", "of_user", "needs", "_sharing"}
     assert set(vars(Queue())) == derived ^ {*checkpoint.QueueAt.__struct_fields__}
     derived = {"rules", "limited", "with_first", "counted", "_pools", "_allowed", "_groups"}
     assert set(vars(Quotas(Rules()))) == (derived | {*checkpoint.QuotasAt.__struct_fields__}) - {"first"}

@@ -179,4 +179,31 @@ def test_lines_that_do_not_fit_a_grown_node_are_not_looked_at(monkeypatch: pytes
 
     monkeypatch.setattr(scheduler, "_has_grown", count)
     step(ledger, MessageReceived("n1", offer(of, 2, cores=(0, 1), memory=8 * GIB)), 2.0)
-    assert len(looked) == 1
+    assert not looked
+    step(ledger, MessageReceived("n1", offer(of, 3, cores=(0, 1), memory=16 * GIB + 20)), 3.0)
+    assert 0 < len(looked) < 50 and len(ledger.state.allocations) == 1
+
+
+def test_a_pass_ends_where_nobody_may_start_and_nobody_may_get_a_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, done = Ledger(), Outcome(cause=Cause.EXITED)
+    join(ledger, facts("n1", cores=8), 1.0)
+    large, small = Request(Resources(6000)), Request(Resources(1000))
+    step(ledger, JobsSubmitted(1, (job("large", large, 1.0, time_limit=100.0), job("small", small, 1.0))), 1.0)
+    many = [job(f"j{n}", Request(Resources(4000 if n else 3000)), 1.0, user=f"u{n}") for n in range(60)]
+    step(ledger, JobsSubmitted(1, tuple(many)), 1.0)
+    seen: list[Line] = []
+    plain = order.Order.skip
+
+    def count(of_pass: order.Order, line: Line) -> bool:
+        seen.append(line)
+        return plain(of_pass, line)
+
+    monkeypatch.setattr(order.Order, "skip", count)
+    step(ledger, MessageReceived("n1", Exited("small.1", done, True)), 2.0)
+    del seen[:]
+    step(ledger, MessageReceived("n1", offer(facts("n1", cores=8), 2, cores=(6, 7), counting=("large.1",))), 3.0)
+    assert len(ledger.state.reservations.by_job) == 1 and 0 < len(seen) < 10
+    assert list(ledger.state.allocations) == ["large.1"]
+    step(ledger, MessageReceived("n1", Exited("large.1", done, True)), 4.0)
+    step(ledger, MessageReceived("n1", offer(facts("n1", cores=8), 3)), 4.0)
+    assert len(ledger.state.allocations) == 2
