@@ -330,8 +330,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
 
     @property
     def waits_since(self) -> float:
-        """Since when it waits for capacity: its submission, or its release."""
-        return max(self.submitted, self.released)
+        """Since when it waits for capacity: its submission, its begin time or its release."""
+        return max(self.submitted, self.begin, self.released)
 
     @property
     def active(self) -> Active:

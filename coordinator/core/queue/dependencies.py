@@ -252,7 +252,10 @@ def _let_go(state: GridState, waiter: Job | Group) -> None:
         return
     del state.held.unmet[waiter.id]
     if isinstance(waiter, Group):
-        groups.release(state, state.groups[waiter.id])
+        members = state.groups[waiter.id]
+        for name in members.live:
+            state.jobs[name].released = state.now
+        groups.release(state, members)
     else:
         state.waits_for(waiter, None)
         waiter.released = waiter.released or state.now

@@ -49,7 +49,7 @@ def release(state: GridState, members: Members) -> None:
         job = state.jobs.get(members.pending.popleft())
         if job is not None:
             members.active += not job.request.gang
-            if not job.released and state.now > job.submitted:
+            if members.most and not job.released and state.now > job.submitted:
                 job.released = state.now
             state.waits_for(job, None)
             earmarks.wait(state, job)

@@ -11,10 +11,12 @@ import pytest
 from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, MessageReceived, Send, Tick
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import Group
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Sharing
 from distributed_grid.coordinator.core.queue import fairness, reservations
 from distributed_grid.coordinator.core.queue.precedence import lane_of
 from distributed_grid.coordinator.core.views import shares
+from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause, LimitBy, Outcome, Request, ServiceOrder, State
 from distributed_grid.protocol.messages import Exited, Launch, Started
 from distributed_grid.protocol.resources import Resources
@@ -123,6 +125,32 @@ def test_a_job_that_was_held_back_waits_since_its_release() -> None:
     step(ledger, Tick(), 30 * HOUR)
     assert ledger.state.jobs["late"].waits_since == 30 * HOUR
     ask(ledger, "other", 29 * HOUR, HOUR, user="ben")
+
+
+def array(name: str, count: int, most: int, begin: float = 0.0) -> JobsSubmitted:
+    one = job(name, Request(Resources(cpu=1000)), 2.0, time_limit=HOUR, grace=0.0)
+    members = Array(((0, count - 1, 1),), most)
+    many = Group(
+        id=name, key=one.key, user=one.user, kind=GroupKind.ARRAY, spec=one.spec, request=one.request, submitted=2.0,
+        count=count, array=members, begin=begin,
+    )  # fmt: skip
+    return JobsSubmitted(1, (one,), (many,))
+
+
+def test_a_member_that_waited_for_the_limit_of_its_array_waits_since_its_turn() -> None:
+    ledger = grid(1)
+    step(ledger, array("a", 2, 1), 2.0)
+    begin(ledger, "a_0", 2.0)
+    assert ledger.state.jobs["a_0"].waits_since == 2.0
+    end(ledger, "a_0", 500.0)
+    assert ledger.state.jobs["a_1"].waits_since == 500.0
+
+
+def test_members_of_an_array_that_was_to_begin_later_wait_since_then() -> None:
+    ledger = busy()
+    step(ledger, array("a", 2, 0, begin=400.0), 2.0)
+    step(ledger, Tick(), 401.0)
+    assert [ledger.state.jobs[f"a_{number}"].waits_since for number in range(2)] == [401.0] * 2
 
 
 # --- overdue ----------------------------------------------------------------------------------------------------------
