@@ -21,28 +21,35 @@ def tails(known: Chains) -> list[list[str]]:
     return [[*part] for part in known.tails.get(REQUEST, [])]
 
 
+def tail_at(depth: int, name: str) -> list[list[str]]:
+    """The only tail, of a chain in which so many are before it."""
+    return [[name] if at == depth else [] for at in range(MOST)]
+
+
 def test_only_the_last_of_a_chain_may_get_a_successor() -> None:
-    assert tails(chain("a", "b", "c")) == [[], [], ["c"], []]
+    assert tails(chain("a", "b", "c")) == tail_at(2, "c")
 
 
 def test_a_chain_has_an_end() -> None:
-    full = chain(*"abcde")
-    assert (full.depth("e"), tails(full)) == (MOST, [])
-    assert full.ended("a") == "b"
-    full.take_over("a", "b")
-    assert (full.depth("e"), tails(full)) == (MOST - 1, [[], [], [], ["e"]])
+    names = [f"a{number}" for number in range(MOST + 1)]
+    first, second, last = names[0], names[1], names[-1]
+    full = chain(*names)
+    assert (full.depth(last), tails(full)) == (MOST, [])
+    assert full.ended(first) == second
+    full.take_over(first, second)
+    assert (full.depth(last), tails(full)) == (MOST - 1, tail_at(MOST - 1, last))
 
 
 def test_who_waits_behind_one_that_leaves_waits_for_the_one_before_it() -> None:
     known = chain("a", "b", "c")
     assert known.leave("b") == ("a", "c")
-    assert (known.predecessors, known.successors, tails(known)) == ({"c": "a"}, {"a": "c"}, [[], ["c"], [], []])
+    assert (known.predecessors, known.successors, tails(known)) == ({"c": "a"}, {"a": "c"}, tail_at(1, "c"))
 
 
 def test_the_one_before_the_last_may_get_another_when_that_leaves() -> None:
     known = chain("a", "b")
     assert known.leave("b") == ("a", "")
-    assert (known.predecessors, known.successors, tails(known)) == ({}, {}, [["a"], [], [], []])
+    assert (known.predecessors, known.successors, tails(known)) == ({}, {}, tail_at(0, "a"))
 
 
 def test_one_that_is_dropped_gets_none_any_more() -> None:
