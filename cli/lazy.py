@@ -11,9 +11,6 @@ import click
 
 from distributed_grid.cli.context import COMMON
 
-FORMER = {"resource-sharing": "shared-status"}
-"""Commands that the founding documents name, and what they are called."""
-
 
 class Lazy(NamedTuple):
     """Where a command lives (`module:attribute`) and its line in the help of the group."""
@@ -98,7 +95,7 @@ class LazyGroup(click.Group):
         if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
-            near = [FORMER[name]] if FORMER.get(name) in known else get_close_matches(name, known, 1)
+            near = get_close_matches(name, known, 1)
             ctx.fail(f"No such command {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 

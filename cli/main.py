@@ -22,6 +22,12 @@ COMMANDS: dict[str, Lazy] = {
     "shared-status": Lazy(
         _AT + "grid.status:shared_status", "Show offers and allocations, and why nothing more is offered."
     ),
+    "resource-sharing": Lazy(
+        _AT + "boosts.sharing:resource_sharing", "Show how the grid lends idle capacity by itself: status."
+    ),
+    "policy": Lazy(
+        _AT + "boosts.sharing:policy", "Show, set and compare the policies of rebalancing: show, set, diff."
+    ),
     "shares": Lazy(_AT + "grid.status:shares", "Show each user's share of the grid, and who is served next."),
     "quota": Lazy(_AT + "grid.quota:quota", "Show what one may ask for, hold and use: show [USER], set, unset."),
     "status": Lazy(_AT + "grid.status:status", "Show the state of the grid on one screen."),
@@ -37,8 +43,8 @@ COMMANDS: dict[str, Lazy] = {
     "receipts": Lazy(_AT + "grid.history:receipts", "Show who was preempted for whom, and what it cost."),
     "job": Lazy(_AT + "jobs.jobs:job", "Show single jobs, wait for them, list their events: show, wait, events."),
     "boost": Lazy(
-        _AT + "grid.boost:boost",
-        "Lend idle capacity of other nodes to a Ray cluster: request, status, release, extend, history.",
+        _AT + "boosts.boost:boost",
+        "Lend idle capacity of other nodes to a Ray cluster: request, status, release, extend, history, suggest.",
     ),
     "cluster": Lazy(_AT + "grid.status:cluster", "Show the grid and what Ray shows of it: summary, status, check."),
     "init": Lazy(
@@ -81,6 +87,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "shared-status",
         "trends",
         "top",
+        "resource-sharing",
         "shares",
         "quota",
         "doctor",
@@ -89,7 +96,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Ray clusters": ("boost", "cluster"),
     "Nodes and services": ("node", "agent", "coordinator"),
     "Access": ("init", "token", "login", "context", "access", "audit"),
-    "Settings": ("config", "completion"),
+    "Settings": ("config", "policy", "completion"),
     "Trying out and analysis": ("dev", "simulate", "replay"),
 }
 

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 from distributed_grid.config import lending
 from distributed_grid.config.places import NO_HOST
 from distributed_grid.config.render import format_value
-from distributed_grid.config.schema import Placement, Ray, RightsOf, RightsSection, UnusedPolicy
+from distributed_grid.config.schema import SETTINGS, Placement, Ray, RightsOf, RightsSection, UnusedPolicy
 from distributed_grid.config.settings import ClusterConfig
+from distributed_grid.config.sharing import ResourceSharing
 from distributed_grid.coordinator.access.identities import PKI, has_authority
 from distributed_grid.coordinator.api.blobs import Blobs
 from distributed_grid.coordinator.api.server import LOOPBACK, Server
 from distributed_grid.coordinator.api.settings import Configured
+from distributed_grid.coordinator.api.submissions import new_ids
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.audit.verify import StoreAnchor
 from distributed_grid.coordinator.backup import accept_loss
@@ -29,6 +31,7 @@ from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken, Tro
 from distributed_grid.coordinator.eventlog.write import EventLog
 from distributed_grid.coordinator.history.history import History
 from distributed_grid.coordinator.net.listener import OPEN_TO_PASS, closed_to_others
+from distributed_grid.coordinator.ray.balancing import Balancer
 from distributed_grid.coordinator.ray.boosts import BoostService
 from distributed_grid.coordinator.ray.bridge_client import Bridge, environment
 from distributed_grid.coordinator.ray.reservations import RayReservations, sweep_until_done
@@ -42,6 +45,7 @@ from distributed_grid.protocol.groups import parse_ports
 from distributed_grid.protocol.jobs import parse_priority
 from distributed_grid.protocol.messages.rights import UNLIMITED, GroupRights, Rights, Rules
 from distributed_grid.protocol.resources import GIB, MILLI
+from distributed_grid.protocol.sharing.policies import Balancing, Marks
 from distributed_grid.runtime.local import SCHEME, SOCKET
 from distributed_grid.runtime.logs import get_logger
 from distributed_grid.runtime.service import (
@@ -186,20 +190,49 @@ def _policy(config: ClusterConfig) -> Policy:
         by_ray=config.placement is Placement.RAY,
         rights=_rules(config.rights),
         owner_rule=True,
+        balancing=_balancing(config.resource_sharing),
     ).by_strategy(sharing.strategy)
+
+
+_BALANCING = [
+    path
+    for path in SETTINGS
+    if path[0] == "resource_sharing"
+    and (path[-1] in ("mode", "policy", "rebalance_interval_seconds", "excess_threshold") or "_pressure_" in path[-1])
+]
+"""The settings of `_balancing`, which a reload puts into effect."""
+
+
+def _balancing(sharing: ResourceSharing) -> Balancing:
+    at = sharing.thresholds
+    marks = Marks(
+        cpu_high=at.cpu_pressure_high,
+        cpu_low=at.cpu_pressure_low,
+        memory_high=at.memory_pressure_high,
+        memory_low=at.memory_pressure_low,
+        gpu_high=at.gpu_pressure_high,
+        gpu_low=at.gpu_pressure_low,
+    )
+    return Balancing(
+        mode=sharing.mode,
+        policy=sharing.policy,
+        excess=at.excess_threshold,
+        marks=marks,
+        interval=sharing.rebalance_interval_seconds,
+    )
 
 
 def configured(config: ClusterConfig) -> Configured:
     """What the configuration says for the grid's nodes."""
     whose = "grid"
     nodes = {node.name: lending.of_node(config, node.name, whose) for node in config.nodes}
-    handed_out = {".".join(path) for path in lending.GENERAL.values()}
+    handed_out = {".".join(path) for path in (*lending.GENERAL.values(), *_BALANCING)}
     rest = {
         row.name: format_value(row.value)
         for row in config.rows()
         if row.name not in handed_out and not row.name.startswith("nodes.")
     }
-    return Configured(lending.of_all(config, whose), nodes, rest)
+    return Configured(lending.of_all(config, whose), nodes, rest, _balancing(config.resource_sharing))
 
 
 def _reader(settings: CoordinatorSettings) -> Callable[[], Awaitable[Configured]] | None:
@@ -259,7 +292,8 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     ledger = Ledger(store.epoch, policy=_policy(config))
     lost = store.loss.found if store.loss is not None else ()
     begin = (
-        clock(), store.restored, living.orders, living.groups, living.shares, lost, living.rights, living.spent
+        clock(), store.restored, living.orders, living.groups, living.shares, lost, living.rights, living.spent,
+        living.balancing,
     )  # fmt: skip
     ledger.state.preempting.remember(living.receipts)
     try:
@@ -291,7 +325,8 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     boosts = BoostService(ledger.state, bridge, config.ray.auth, driver.put, clock, config.ray.join_within)
     placing = RayReservations(ledger.state, bridge, driver.put)
     history = History(state_dir / "history.db", own.history_size, clock)
-    more = own.memory_limit, boosts, placing, own.heartbeat, configured(config), _reader(settings), history
+    balancer = Balancer(ledger.state, bridge, config.ray.auth, driver.put, new_ids, config.ray.join_within)
+    more = own.memory_limit, boosts, placing, own.heartbeat, configured(config), _reader(settings), history, balancer
     server = Server(ledger.state, store, driver, blobs, audit, clock, pki, *more)
     if lost:
         driver.trouble.alarm(*lost)
@@ -308,6 +343,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         retention.start()
         boosts.begin()
         placing.stir()
+        balancer.begin()
         stopping = asyncio.create_task(stop.wait())
         background = [asyncio.create_task(feed_watchdog()), asyncio.create_task(history.run())]
         background.append(asyncio.create_task(server.idle.run()))
@@ -325,6 +361,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     finally:
         again = accepted.done() and not stop.is_set()
         accepted.cancel()
+        await balancer.close()
         await placing.close()
         await boosts.close()
         await server.close()

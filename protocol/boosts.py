@@ -40,7 +40,8 @@ class Boost(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is lent to whom: `amount` of `kind` (thousandths of a core or GPU, bytes) for the node `target`, through the
     Ray cluster whose head is at `address` (HOST:PORT). `ray` and `python` are that cluster's versions, as
     far as they are known. `exclusive`: a placement group has all of it. `join_within`: seconds from the start of its
-    raylet until Ray has to show it; the raylet gives way to other programs from then on, or later."""
+    raylet until Ray has to show it; the raylet gives way to other programs from then on, or later. `automatic`: the
+    grid lends it by itself, and takes it back."""
 
     target: Word
     address: Word
@@ -51,6 +52,7 @@ class Boost(msgspec.Struct, frozen=True, omit_defaults=True):
     python: Word = ""
     exclusive: bool = False
     join_within: Span = JOIN_WITHIN
+    automatic: bool = False
 
 
 def amount_words(kind: ResourceType, amount: int) -> str:

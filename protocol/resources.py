@@ -36,6 +36,8 @@ Place = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 20) - 1)]
 """The number of a core or a device; -1: none."""
 Thousandths = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 """A part of one core or device."""
+Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
+"""A part of a whole."""
 Pid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 """A process."""
 Word = Annotated[str, msgspec.Meta(max_length=1024)]

@@ -1,7 +1,7 @@
 """Two hosts of one network, as network namespaces with addresses of their own."""
 
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -42,15 +42,19 @@ def enter(pid: int) -> list[str]:
 
 @contextmanager
 def two_hosts(
-    home: Path, config: str = CONFIG, node_config: str = CONFIG, node_environment: Mapping[str, str] = {}
+    home: Path,
+    config: str = CONFIG,
+    node_config: str = CONFIG,
+    node_environment: Mapping[str, str] = {},
+    node_wrapper: Sequence[str] = (),
 ) -> Iterator[tuple[Grid, Grid]]:
-    """A master with a founded grid, and a host whose agent lab1 has joined it by an invitation and has this in its
-    environment."""
+    """A master with a founded grid, and a host whose agent lab1 has joined it by an invitation, has this in its
+    environment, and is started by this wrapper."""
     with network() as (there, here), ExitStack() as ends:
         master = Grid(home / "master", config + f"coordinator: {{host: {MASTER}}}\n")
         node = Grid(home / "node", node_config)
         node.environment |= node_environment
-        master.command, node.command = [*enter(there), *GRID], [*enter(here), *GRID]
+        master.command, node.command = [*enter(there), *GRID], [*enter(here), *node_wrapper, *GRID]
         master.network, node.network = f"/proc/{there}/ns/net", f"/proc/{here}/ns/net"
         ends.callback(master.close)
         ends.callback(node.close)

@@ -1,1 +1,1 @@
-"""The grid as a whole: nodes, boosts, shares, access, configuration, replay."""
+"""The grid as a whole: nodes, shares, access, configuration, replay."""

@@ -73,7 +73,6 @@ def _plain(value: object) -> object:
 @click.argument("file", required=False)
 def check(file: str | None) -> None:
     """Check the configuration, or FILE, and report all errors."""
-    from distributed_grid.config.lending import unused_settings
     from distributed_grid.config.settings import find, load, places
 
     invocation = current()
@@ -82,8 +81,6 @@ def check(file: str | None) -> None:
     whole = load(path)
     for warning in whole.warnings:
         invocation.say(f"warning: {warning}")
-    if unused := unused_settings(whole):
-        invocation.say(f"accepted, and used by nothing yet: {', '.join(unused)}")
     if names := [node.name for node in whole.nodes]:
         invocation.say(f"whether the grid has these nodes, grid doctor can tell: {', '.join(names)}")
     if path is None:

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
+from distributed_grid.cli.boosts.boost import amounts, difference, ray_json, stray_words
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current, printable
-from distributed_grid.cli.grid.boost import amounts, difference, ray_json, stray_words
 from distributed_grid.cli.grid.nodes import names, node_json, orders_words, show_nodes
 from distributed_grid.cli.lazy import Command, Lazy, LazyGroup
 from distributed_grid.protocol.errors import GridError

@@ -243,7 +243,6 @@ def text_of(findings: list[Finding], colored: bool = False) -> str:
 
 def examine(invocation: Invocation, state_dir: str | None, agent_state_dir: str | None) -> Iterator[Finding]:
     """All that can be found here. Nothing is changed."""
-    from distributed_grid.config.lending import unused_settings
     from distributed_grid.config.places import shown
 
     yield from _versions()
@@ -257,8 +256,6 @@ def examine(invocation: Invocation, state_dir: str | None, agent_state_dir: str 
     yield Finding(
         "configuration", Level.OK, f"read from {shown(config.path)}" if config.path else "none: all is as usual"
     )
-    if unused := unused_settings(config):
-        yield Finding("settings", Level.OK, f"accepted, and used by nothing yet: {', '.join(unused)}")
     name = config.node_name()
     here = config.agent_state_dir(name)
     yield from _coordinator(config)

@@ -20,6 +20,7 @@ from distributed_grid.coordinator.core.commands import Over, RecordJob
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.model import Group, Job
 from distributed_grid.coordinator.core.queue import dependencies, groups
+from distributed_grid.coordinator.core.rebalancing import passes
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.trends.histogram import Histogram
 from distributed_grid.coordinator.core.views import Visibility
@@ -30,9 +31,11 @@ from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.groups import GroupView, indexes, member_id, parse_array
 from distributed_grid.protocol.jobs import Cause, JobView, Reason, State
 from distributed_grid.protocol.messages import (
+    BalancingStatus,
     Boosts,
     BoostView,
     Cancel,
+    GetBalancing,
     GroupUpdate,
     Jobs,
     JobUpdate,
@@ -305,6 +308,27 @@ def shared_page(state: GridState, visibility: Visibility, now: float, number: in
         tuple(offer for offer, _ in found if offer is not None),
         tuple(allocation for _, held in found for allocation in held),
         last,
+    )
+
+
+def balancing_page(
+    state: GridState, visibility: Visibility, now: float, asked: GetBalancing, address: str
+) -> BalancingStatus:
+    """How the grid rebalances, with the nodes behind that one."""
+    book, balancing = state.balancing, state.policy.balancing
+    names = state.index.behind(asked.past)
+    nodes, last = _page((name, passes.lender_view(state, state.nodes[name], now)) for name in names)
+    return BalancingStatus(
+        id=asked.id,
+        balancing=balancing,
+        configured=book.configured,
+        order=book.order,
+        address=address,
+        last=views.visible_pass(visibility, book.last) if book.last is not None else None,
+        recent=tuple(views.visible_move(visibility, one) for one in book.recent),
+        barred=tuple(passes.barred_now(state, now)),
+        nodes=tuple(nodes),
+        past=last,
     )
 
 

@@ -22,6 +22,7 @@ from distributed_grid.coordinator.api.lookup import (
     JobWatches,
     Lookup,
     Unanswerable,
+    balancing_page,
     boost_page,
     node_page,
     shared_page,
@@ -36,6 +37,7 @@ from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
     Accepted,
+    BalancingRequested,
     CancelRequested,
     ExtensionRequested,
     Granted,
@@ -45,11 +47,13 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.queue import rights as core_rights
 from distributed_grid.coordinator.core.queue.admission import refusal
+from distributed_grid.coordinator.core.rebalancing import passes
 from distributed_grid.coordinator.core.trends.histogram import Histogram
 from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.coordinator.driver import Clock
 from distributed_grid.coordinator.net.limits import LogThrottle
 from distributed_grid.coordinator.net.memory import Memory
+from distributed_grid.coordinator.ray.balancing import Balancer
 from distributed_grid.coordinator.ray.boosts import BoostService, no_boosts, no_other_boost
 from distributed_grid.coordinator.ray.reservations import RayReservations
 from distributed_grid.protocol import messages
@@ -83,8 +87,10 @@ class Requests:
         placing: RayReservations,
         settings: GridSettings,
         trends: TrendAnswers,
+        balancer: Balancer,
     ) -> None:
         self._trends = trends
+        self._balancer = balancer
         self._settings = settings
         self._placing = placing
         self._memory = memory
@@ -215,6 +221,17 @@ class Requests:
             case messages.SetRights():
                 self._driver.trouble.refuse()
                 self._driver.put(rights(message, client.user, lambda: self._answer_plainly(asked)))
+            case messages.SetBalancing(mode=mode, policy=policy, unset=unset):
+                self._driver.trouble.refuse()
+                token = self._answer_plainly(asked)
+                self._driver.put(BalancingRequested(token, mode, policy, unset, client.user))
+            case messages.GetBalancing():
+                status = balancing_page(self._state, visibility, self._clock(), message, self._balancer.address)
+                self._reply(client, status)
+            case messages.SuggestBoosts():
+                look = await self._balancer.look()
+                would = views.visible_pass(visibility, passes.proposed(self._state, look, self._clock()))
+                self._reply(client, messages.Suggestions(message.id, self._state.policy.balancing, would))
             case messages.GetQuota():
                 self._reply(client, self._quotas(client, visibility, message))
 
@@ -328,6 +345,8 @@ class Requests:
             case messages.RequestBoost():
                 if (one := self._submissions.again(visibility, message.key)) is None:
                     self._settings.require_sharing()
+                    if (refused := core_rights.boost_refusal(self._state, 0)) is not None:  # before Ray is asked
+                        raise Unanswerable(refused.code, refused.what, refused.why, refused.hint)
                     one = await self._boosts.submission(message)
                 no_other_boost(message, one)
                 self._submit(asked, client, visibility, messages.Submit(message.id, (one,), message.watch))

@@ -29,7 +29,9 @@ from distributed_grid.coordinator.api.relay import Agent, Relay
 from distributed_grid.coordinator.api.requests import Requests
 from distributed_grid.coordinator.api.sessions import ClientSessions
 from distributed_grid.coordinator.api.settings import NOTHING, Configured, GridSettings
+from distributed_grid.coordinator.api.submissions import new_ids
 from distributed_grid.coordinator.api.trends import TrendAnswers
+from distributed_grid.coordinator.audit.entries import REASON_CHARS
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.commands import (
     Accepted,
@@ -43,6 +45,7 @@ from distributed_grid.coordinator.core.commands import (
     NodeUp,
     Over,
     Publish,
+    Rebalanced,
     Rejected,
     Reserve,
     Send,
@@ -56,6 +59,7 @@ from distributed_grid.coordinator.net.connection import Connection, Wire
 from distributed_grid.coordinator.net.limits import Bucket, LogThrottle
 from distributed_grid.coordinator.net.listener import Listener, bind_unix
 from distributed_grid.coordinator.net.memory import Memory
+from distributed_grid.coordinator.ray.balancing import Balancer
 from distributed_grid.coordinator.ray.boosts import BoostService
 from distributed_grid.coordinator.ray.reservations import RayReservations
 from distributed_grid.coordinator.store.contradictions import Contradictions
@@ -68,6 +72,7 @@ from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages.handshake import AUTHORITY_PATH, JOIN_PATH, RENEW_PATH
 from distributed_grid.protocol.nodes import NO_SETTINGS, Lending, NodeFacts
+from distributed_grid.protocol.sharing.moves import Move, MoveKind
 from distributed_grid.runtime.local import SOCKET
 from distributed_grid.runtime.logs import get_logger
 
@@ -106,6 +111,7 @@ class Server:
         configured: Configured = NOTHING,
         read: Callable[[], Awaitable[Configured]] | None = None,
         history: History | None = None,
+        balancer: Balancer | None = None,
     ) -> None:
         self._state = state
         self._heartbeat = heartbeat
@@ -114,7 +120,7 @@ class Server:
         self._blobs = blobs
         self._agents: dict[str, Agent] = {}
         self._words: dict[str, Bucket] = {}
-        self._settings = GridSettings(state, self._agents, configured, read)
+        self._settings = GridSettings(state, self._agents, configured, read, driver.put)
         self._lookup = Lookup(state, store, driver)
         self._relay = Relay(self._agents, store, self._lookup.one)
         self._throttle = LogThrottle()
@@ -135,7 +141,9 @@ class Server:
         self._history.kept = lambda node, through: self._tell(node, [messages.BucketsKept(through)])
         self.idle = IdleWatch(self._history, self._idle_limits)
         trends = TrendAnswers(state, self._history, self.idle, clock)
-        own = self._memory, boosts, placing, self._settings, trends
+        balancer = balancer or Balancer(state, None, RayAuth.DISABLED, driver.put, new_ids)
+        self._audit = audit
+        own = self._memory, boosts, placing, self._settings, trends, balancer
         self._requests = Requests(self._lookup, blobs, self._relay, audit, clock, access, *own)
         state.watched = self._requests.watches.watched
         self._clients = ClientSessions(self._requests, driver, self._throttle, self._memory)
@@ -452,10 +460,20 @@ class Server:
                 self._placing.perform(command)
             case Configure(node):
                 self._settings.send(node)
+            case Rebalanced(moves, applied):
+                if applied:
+                    self._rebalanced(moves)
             case Alarm(found):
                 self._driver.trouble.alarm(found)
             case _:
                 raise GridError(f"a command that nobody performs: {command!r}")
+
+    def _rebalanced(self, moves: Sequence[Move]) -> None:
+        """Look after the boosts that the grid has lent by itself, and note what it did in the audit log."""
+        self._boosts.stir(*(one.boost for one in moves if one.kind is MoveKind.LEND))
+        for one in moves:
+            said = {"job": one.boost, "source": one.source, "target": one.target, "why": one.reason[:REASON_CHARS]}
+            self._audit.request("(grid)", f"rebalance-{one.kind}", **said)
 
     def _in_time(self, node: str, launch: messages.Launch) -> bool:
         """Whether a launch that waited for the disk may still be sent: not if it was given up, the node was restarted

@@ -6,15 +6,21 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from distributed_grid.coordinator.api.relay import Agent
+from distributed_grid.coordinator.core.commands import BalancingConfigured, Event
 from distributed_grid.coordinator.core.queue.admission import unknown_node
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.errors import BadFrame, BadValue, GridError
 from distributed_grid.protocol.nodes import Layer, Lending, check_facts, over
+from distributed_grid.protocol.sharing.policies import Balancing
 from distributed_grid.protocol.text import listed
 
 CHANGES = 20
 """Maximum number of changed settings named in an answer."""
+
+
+CALLED = {"excess": "excess_threshold", "interval": "rebalance_interval_seconds", "marks": "pressure thresholds"}
+"""What the settings of rebalancing are called in the configuration, where that is something else."""
 
 
 class SharingDisabled(GridError):
@@ -24,12 +30,13 @@ class SharingDisabled(GridError):
 
 
 class Configured(msgspec.Struct, frozen=True):
-    """What the configuration says: for all nodes, and for single ones by name. `rest`: all its other settings as text,
-    which count from the next start on."""
+    """What the configuration says: for all nodes, and for single ones by name; and of rebalancing. `rest`: all its
+    other settings as text, which count from the next start on."""
 
     general: Layer = Layer()
     nodes: Mapping[str, Layer] = {}
     rest: Mapping[str, str] = {}
+    balancing: Balancing = Balancing()
 
     def of(self, node: str) -> Layer:
         """What it says for this node."""
@@ -40,7 +47,8 @@ NOTHING = Configured()
 
 
 class GridSettings:
-    """The settings of all nodes. `agents` are the connected ones; `read` reads the configuration again."""
+    """The settings of all nodes. `agents` are the connected ones; `read` reads the configuration again, and `put` tells
+    the ledger what it says of rebalancing."""
 
     def __init__(
         self,
@@ -48,10 +56,12 @@ class GridSettings:
         agents: Mapping[str, Agent],
         configured: Configured,
         read: Callable[[], Awaitable[Configured]] | None,
+        put: Callable[[Event], None],
     ) -> None:
         self._state, self._agents = state, agents
         self._configured = self._started_with = configured
         self._read = read
+        self._put = put
 
     def of(self, name: str) -> Layer:
         """The grid's settings for this node."""
@@ -106,6 +116,8 @@ class GridSettings:
         for name in self._agents:
             if before.of(name) != now.of(name):
                 self.send(name)
+        if before.balancing != now.balancing:
+            self._put(BalancingConfigured(now.balancing))
         rest = self._started_with.rest
         later = sorted(name for name in now.rest.keys() | rest.keys() if now.rest.get(name) != rest.get(name))
         said = f"changed: {listed(changed, CHANGES)}" if (changed := _changed(before, now)) else "nothing has changed"
@@ -122,7 +134,9 @@ def _changed(before: Configured, now: Configured) -> list[str]:
     for node in sorted(before.nodes.keys() | now.nodes.keys()):
         old, new = before.nodes.get(node, Layer()).values, now.nodes.get(node, Layer()).values
         found += [f"nodes[{node}]: {name}" for name in _differ(old, new)]
-    return found
+    was, is_now = before.balancing, now.balancing
+    differ = (name for name in Balancing.__struct_fields__ if getattr(was, name) != getattr(is_now, name))
+    return found + sorted(f"resource_sharing: {CALLED.get(name, name)}" for name in differ)
 
 
 def _differ(before: Lending, now: Lending) -> list[str]:

@@ -58,6 +58,8 @@ def about(message: Any) -> dict[str, Any] | None:
         case messages.SetRights():
             given = message.rights.words() if message.rights is not None else "taken back"
             return {"whose": message.whose.value, "name": message.name[:CHARS], "rights": given}
+        case messages.SetBalancing():
+            return {"mode": message.mode, "policy": message.policy, "unset": message.unset}
         case messages.MakeToken():
             asked = {"for": message.role, "name": message.name[:CHARS], "uses": message.uses, "ttl": message.ttl}
             return asked | ({"bearer": True} if message.bearer else {})

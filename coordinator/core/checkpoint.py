@@ -24,6 +24,7 @@ from distributed_grid.coordinator.core.queue.chains import Chains
 from distributed_grid.coordinator.core.queue.fairness import Account, Shares
 from distributed_grid.coordinator.core.queue.queue import Members, Queue, Rank, Reservations, key_of
 from distributed_grid.coordinator.core.queue.quotas import Quotas, Spent
+from distributed_grid.coordinator.core.rebalancing.book import BalancingBook
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Priority, Reason, Request
 from distributed_grid.protocol.messages.rights import Rights
@@ -142,6 +143,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     quotas: QuotasAt = QuotasAt()
     chains: ChainsAt = ChainsAt()
     mix: MixState = MixState()
+    balancing: BalancingBook = msgspec.field(default_factory=BalancingBook)
     ray_trouble: str = ""
     loss: tuple[str, ...] = ()
 
@@ -201,6 +203,7 @@ def take(ledger: Ledger) -> Checkpoint:
             dict(state.preempting.urgent), list(state.preempting.spent), list(state.preempting.refusals.items())
         ),
         quotas=_quotas(state),
+        balancing=state.balancing,
         chains=_chains(state.chains),
     )
 
@@ -263,6 +266,7 @@ def fork(ledger: Ledger, policy: Policy) -> Ledger:
     many = [replace(one, group=Group(**asdict(one.group)), pending=list(one.pending)) for one in at.groups]
     parts = _own({name: getattr(at, name) for name in at.__struct_fields__})
     accounts = {user: msgspec.structs.replace(one) for user, one in at.shares.accounts.items()}
+    parts["balancing"] = at.balancing.copy()
     parts["shares"] = msgspec.structs.replace(at.shares, accounts=accounts)
     return resume(Checkpoint(**(parts | {"nodes": nodes, "jobs": jobs, "groups": many, "held": held})), policy)
 
@@ -297,6 +301,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     state.turns, state.next_turn = at.turns, at.next_turn
     state.freed_nodes, state.fresh, state.holding, state.loss = at.freed_nodes, at.fresh, at.holding, at.loss
     state.snapshot, state.ray_trouble = at.snapshot, at.ray_trouble
+    state.balancing = at.balancing
     state.unknown_before = at.unknown_before
     state.failing_commands, state.idle = at.failing_commands, at.idle
     book = at.preempting

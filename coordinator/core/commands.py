@@ -12,6 +12,7 @@ import msgspec
 
 from distributed_grid.coordinator.core.model import Allocation, Ended, Group, Job, OnRay
 from distributed_grid.coordinator.core.queue.quotas import Spent
+from distributed_grid.coordinator.core.rebalancing.view import RayLook
 from distributed_grid.protocol.jobs import Cause, JobView
 from distributed_grid.protocol.messages import (
     AwaitsReader,
@@ -36,6 +37,8 @@ from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.messages.rights import Rights, Whose
 from distributed_grid.protocol.nodes import Lending, NodeFacts, NodeOrders, Offer, Sample
 from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.sharing.moves import Move
+from distributed_grid.protocol.sharing.policies import Balancing, BalancingOrder, OffloadingMode, PolicyName
 
 # --- events: what happened --------------------------------------------------------------------------------------------
 # They are logged as arrays that begin with their name (eventlog/format.py): fields are only ever added at the end.
@@ -220,6 +223,32 @@ class RightsSet(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True
     by: str = ""
 
 
+class DemandReported(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """A pass of rebalancing is due, and this is what Ray told for it; None: it could not be asked, because of this
+    `trouble`. `ids` are for boosts that the pass may lend."""
+
+    look: RayLook | None
+    ids: tuple[str, ...] = ()
+    trouble: str = ""
+
+
+class BalancingRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """The operator `by` this name sets mode and policy; None: as they are. `unset`: as configured, but for what is
+    set."""
+
+    token: int
+    mode: OffloadingMode | None = None
+    policy: PolicyName | None = None
+    unset: bool = False
+    by: str = ""
+
+
+class BalancingConfigured(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """The configuration was read again, and says this of rebalancing."""
+
+    balancing: Balancing
+
+
 Event = (
     NodeUp
     | NodeDown
@@ -244,6 +273,9 @@ Event = (
     | LossFound
     | NodeDoubted
     | RightsSet
+    | DemandReported
+    | BalancingRequested
+    | BalancingConfigured
 )
 
 
@@ -312,6 +344,12 @@ class RecordRights(msgspec.Struct, frozen=True, gc=False):
 
     key: str
     rights: Rights | None
+
+
+class RecordBalancing(msgspec.Struct, frozen=True, gc=False):
+    """Make durable what operators have set of mode and policy."""
+
+    order: BalancingOrder
 
 
 class RecordSpent(msgspec.Struct, frozen=True, gc=False):
@@ -411,6 +449,14 @@ class Configure(msgspec.Struct, frozen=True, gc=False):
     node: str
 
 
+class Rebalanced(msgspec.Struct, frozen=True, gc=False):
+    """A pass of rebalancing has found these moves; `applied`: and made them, so that new boosts are to be looked
+    after."""
+
+    moves: tuple[Move, ...]
+    applied: bool
+
+
 class Alarm(msgspec.Struct, frozen=True, gc=False):
     """Alert the operator that commits are lost and nothing is started any more."""
 
@@ -427,12 +473,25 @@ Record = (
     | RecordReceipt
     | RecordShare
     | RecordRights
+    | RecordBalancing
     | RecordSpent
     | RecordLoss
     | Audit
 )
 Command = (
-    Record | Send | AckExits | Publish | Over | Accepted | Rejected | Granted | Reserve | Unreserve | Configure | Alarm
+    Record
+    | Send
+    | AckExits
+    | Publish
+    | Over
+    | Accepted
+    | Rejected
+    | Granted
+    | Reserve
+    | Unreserve
+    | Configure
+    | Rebalanced
+    | Alarm
 )
 RECORDS = get_args(Record)
 MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare, RecordSpent)
@@ -453,6 +512,8 @@ MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare, RecordSpent)
 #    ("loss", found)                       commits of the store are lost, so nothing is started any more
 #    ("reserve", allocation, node)         Ray is to reserve it on its node of this id
 #    ("unreserve", allocation)             Ray is to let go of it
+#    ("move", kind, boost, source, amount, applied)   rebalancing lends or gives back, or proposes to
+#    ("balancing", order)                  what operators have set of mode and policy is now this
 
 Decision = tuple[Any, ...]
 
@@ -494,4 +555,10 @@ def decisions(commands: Iterable[Command]) -> list[Decision]:
             found.append(("reserve", command.allocation, command.node))
         elif type(command) is Unreserve:
             found.append(("unreserve", command.allocation))
+        elif type(command) is Rebalanced:
+            found += (
+                ("move", one.kind, one.boost, one.source, one.resources, command.applied) for one in command.moves
+            )
+        elif type(command) is RecordBalancing:
+            found.append(("balancing", command.order))
     return found

@@ -12,8 +12,11 @@ import msgspec
 
 from distributed_grid.coordinator.core import checks, views
 from distributed_grid.coordinator.core.commands import (
+    BalancingConfigured,
+    BalancingRequested,
     CancelRequested,
     Command,
+    DemandReported,
     DrainRequested,
     Event,
     ExtensionRequested,
@@ -49,11 +52,13 @@ from distributed_grid.coordinator.core.preemption import execute
 from distributed_grid.coordinator.core.queue import admission, dependencies, groups, rights, scheduler
 from distributed_grid.coordinator.core.queue.queue import Waiters
 from distributed_grid.coordinator.core.queue.quotas import Spent
+from distributed_grid.coordinator.core.rebalancing import orders, passes
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Exited, Started
 from distributed_grid.protocol.messages.rights import Rights
 from distributed_grid.protocol.nodes import NodeFacts, NodeOrders
+from distributed_grid.protocol.sharing.policies import NO_ORDER, BalancingOrder
 
 
 def _hold(state: GridState, event: Hold) -> None:
@@ -89,6 +94,9 @@ ON: dict[type, Callable[[GridState, Any], None]] = {
     LossFound: agents.loss_found,
     NodeDoubted: operator.doubted,
     RightsSet: rights.set_rights,
+    DemandReported: passes.take,
+    BalancingRequested: orders.request,
+    BalancingConfigured: orders.configure,
 }
 DUE: dict[str, Callable[[GridState, str], None]] = {
     "silence": agents.silence,
@@ -218,12 +226,14 @@ class Ledger:
         loss: tuple[str, ...] = (),
         granted: Mapping[str, Rights] = {},
         spent: Mapping[str, Spent] = {},
+        balancing: BalancingOrder = NO_ORDER,
     ) -> list[Command]:
         """Load what was on disk."""
         state = self.state
         state.quotas.granted, state.quotas.spent = dict(granted), dict(spent)
         state.now, state.unknown_before, state.loss = now, unknown_before, loss
         load(state, jobs, allocations, nodes, ordered, many, past)
+        orders.restore(state, balancing)
         return state.take_out()
 
     def handle(self, event: Event, now: float) -> list[Command]:

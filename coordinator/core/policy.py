@@ -9,6 +9,7 @@ import msgspec
 from distributed_grid.protocol.jobs import Request, ServiceOrder
 from distributed_grid.protocol.messages.rights import Rules
 from distributed_grid.protocol.placement import Strategy
+from distributed_grid.protocol.sharing.policies import Balancing
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -118,6 +119,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """A job is requeued if Ray does not answer its reservation within that time."""
     rights: Rules = Rules()
     """The configured rights of users and groups (docs/rights.md)."""
+    balancing: Balancing = Balancing()
+    """What the grid does by itself with idle capacity (docs/sharing.md)."""
 
     def weights_of(self, request: Request) -> Weights:
         """The weights for a request."""

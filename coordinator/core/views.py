@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import RecordShare
 from distributed_grid.coordinator.core.explain import reasons
@@ -36,6 +37,7 @@ from distributed_grid.protocol.messages.operator import Preemption, Receipt, Use
 from distributed_grid.protocol.messages.roles import Reach
 from distributed_grid.protocol.nodes import AllocationView, GpuOffer, NodeState, NodeView, OfferView, Withheld
 from distributed_grid.protocol.resources import Resources, capped
+from distributed_grid.protocol.sharing.moves import Move, Pass
 
 _ID = re.compile(r"\b(j-[a-z2-7]{12}(?:_\d+)?)(?:\.p?\d+)?")
 ANOTHER = "another user's job"
@@ -437,3 +439,17 @@ def node_view(node: Node, now: float) -> NodeView:
         orders=node.orders,
         labels=labels(node),
     )
+
+
+# --- rebalancing ------------------------------------------------------------------------------------------------------
+
+
+def visible_pass(visibility: Visibility, found: Pass) -> Pass:
+    """A pass of rebalancing; who is told to release an unused boost sees that alone, and operators do."""
+    hints = tuple(one for one in found.hints if visibility.names(one.boost))
+    return replace(found, moves=tuple(visible_move(visibility, one) for one in found.moves), hints=hints)
+
+
+def visible_move(visibility: Visibility, move: Move) -> Move:
+    """A move, without the id of an invisible boost."""
+    return move if not move.boost or visibility.names(move.boost) else replace(move, boost="")

@@ -10,8 +10,11 @@ import msgspec
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.checkpoint import Checkpoint
 from distributed_grid.coordinator.core.commands import (
+    BalancingConfigured,
+    BalancingRequested,
     CancelRequested,
     Command,
+    DemandReported,
     DrainRequested,
     Event,
     ExtensionRequested,
@@ -41,7 +44,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.eventlog.format import NAME, BadLog, Cut, Header, Turn, files, read
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages.rights import Whose
-from distributed_grid.protocol.resources import MILLI, Grant, format_bytes, format_milli
+from distributed_grid.protocol.resources import MILLI, Grant, Resources, format_bytes, format_milli
 
 NAMED = 3
 """Maximum number of names listed in a sentence."""
@@ -105,6 +108,14 @@ def event_words(event: Event) -> str:
             return f"the store showed to have lost commits: {found}"
         case NodeDoubted(node, found):
             return f"{node} said what it cannot prove: {found}"
+        case DemandReported(look, _, trouble):
+            waits = names([f"{one.count} × ({one.text})" for one in look.waiting]) if look is not None else ""
+            return f"in Ray waited: {waits or 'nothing'}" if look is not None else f"Ray could not be asked: {trouble}"
+        case BalancingRequested(_, mode, policy, unset, by):
+            said = ["as configured"] * unset + [str(one) for one in (policy, mode) if one is not None]
+            return f"{by} set rebalancing: {', '.join(said)}"
+        case BalancingConfigured(balancing):
+            return f"rebalancing was configured: {balancing.policy}, {balancing.mode}"
         case RightsSet(_, whose, name, rights, by):
             who = name if whose is Whose.USER else f"{whose} {name}".rstrip()
             return f"{by} gave {who} {rights.words()}" if rights is not None else f"{by} took back what {who} was given"
@@ -148,6 +159,13 @@ def decision_words(decision: Sequence[Any]) -> str:
             return f"{node} is under these orders: {orders or 'none'}"
         case ["rights", key, rights]:
             return f"what operators have granted to {key} is: {rights or 'nothing'}"
+        case ["move", kind, boost, source, amount, applied]:
+            what = (
+                f"{'lend' if kind == 'lend' else 'give back'} {boost or 'a boost'} of {source} ({amount_words(amount)})"
+            )
+            return what if applied else f"propose: {what}"
+        case ["balancing", order]:
+            return f"rebalance by these orders: {order or 'none'}"
         case ["audit", node, what]:
             return f"note of {node}: {what}"
         case ["loss", found]:
@@ -171,6 +189,14 @@ def decision_concerns(decision: Sequence[Any], job: str) -> bool:
             return job in jobs
         case _:
             return False
+
+
+def amount_words(amount: Any) -> str:
+    """Describe an amount, from its plain form."""
+    try:
+        return str(msgspec.convert(amount, Resources))
+    except msgspec.ValidationError:
+        return str(amount)
 
 
 def grant_words(grant: Any) -> str:

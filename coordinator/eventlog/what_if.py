@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from distributed_grid.coordinator.core import checkpoint
-from distributed_grid.coordinator.core.commands import JobsSubmitted
+from distributed_grid.coordinator.core.commands import BalancingConfigured, BalancingRequested, JobsSubmitted
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Weights
 from distributed_grid.coordinator.eventlog.format import Turn
@@ -33,6 +33,7 @@ from distributed_grid.coordinator.eventlog.replay import (
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import ServiceOrder, State, parse_order
 from distributed_grid.protocol.placement import Strategy, parse_strategy
+from distributed_grid.protocol.sharing.policies import OffloadingMode, PolicyName, parse_mode, parse_policy
 from distributed_grid.protocol.text import format_duration, parse_duration
 
 KEPT = 10_000
@@ -76,7 +77,7 @@ class Compared(msgspec.Struct):
 
 WEIGHTS_OF = {"weight.": "weights", "gpu_weight.": "gpu_weights"}
 """Prefixes of the names of weights: of requests without GPUs, and of those with."""
-NOT_PLAIN = (*WEIGHTS_OF.values(), "preempting", "gang_ports", "rights", "sharing", "unused")
+NOT_PLAIN = (*WEIGHTS_OF.values(), "preempting", "gang_ports", "rights", "sharing", "unused", "balancing")
 """Fields that cannot be set by name: weights are set one by one, and the ports decide nothing."""
 
 
@@ -86,7 +87,7 @@ def settings() -> dict[str, Any]:
     found["order"] = DEFAULT.sharing.order
     for prefix, field in WEIGHTS_OF.items():
         found |= {prefix + name: value for name, value in msgspec.structs.asdict(getattr(DEFAULT, field)).items()}
-    return found
+    return found | {"mode": DEFAULT.balancing.mode, "policy": DEFAULT.balancing.policy}
 
 
 def changed(policy: Policy, pairs: Sequence[str]) -> Policy:
@@ -113,6 +114,8 @@ def changed(policy: Policy, pairs: Sequence[str]) -> Policy:
             given[field] = Weights(**{name: value / total for name, value in weights.items()})
     if (order := given.pop("order", None)) is not None:
         given["sharing"] = msgspec.structs.replace(policy.sharing, order=order)
+    balancing = {name: given.pop(name) for name in ("mode", "policy") if name in given}
+    given["balancing"] = msgspec.structs.replace(policy.balancing, **balancing)
     return msgspec.structs.replace(policy, **given)
 
 
@@ -121,6 +124,10 @@ def _value(name: str, text: str, default: Any) -> Any:
         return parse_strategy(text)
     if isinstance(default, ServiceOrder):
         return parse_order(text)
+    if isinstance(default, PolicyName):
+        return parse_policy(text)
+    if isinstance(default, OffloadingMode):
+        return parse_mode(text)
     if isinstance(default, int):
         if not text.isdigit() or not 0 < int(text) <= 10_000:
             raise BadValue(f"{name} cannot be {text!r}", hint="give a whole number from 1 to 10000")
@@ -162,12 +169,19 @@ class _Pair:
     def take(self, turn: Turn) -> str:
         """Hand a turn to both; the second ledger's error, if the first has none (empty: none)."""
         self._run_ahead(turn.now)
-        events = [_copy(event) if isinstance(event, JobsSubmitted) else event for event in turn.events]
+        events = [
+            _copy(event) if isinstance(event, JobsSubmitted) else event
+            for event in turn.events
+            if not isinstance(event, BalancingRequested | BalancingConfigured)
+        ]
         said, broken = play(self.first, turn)
         other, refused = play(self.second, msgspec.structs.replace(turn, events=events))
         if refused and not broken:
             return refused
-        if self._note(turn.now, _facts(said), _facts(other)):
+        differs = self._note(turn.now, _facts(said), _facts(other))
+        if len(events) < len(turn.events):  # what was ordered of rebalancing holds for both, but for what is asked here
+            self.policy, differs = changed(self.first.state.policy, self.pairs), True
+        if differs:
             self._reset()
         return ""
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from distributed_grid.coordinator.core.commands import Event, RayletJoined, RayletLeft
+from distributed_grid.coordinator.core.lifecycle import boosts as core_boosts
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.views import Visibility
@@ -19,7 +20,7 @@ from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay
 from distributed_grid.coordinator.ray.compare import compared, differs, in_ray, marked, ray_node
 from distributed_grid.protocol.boosts import JOIN_WITHIN, LABEL, Boost, RayAuth, group_name, needs, parse_amount
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.jobs import JobSpec, JobView, Request, State
+from distributed_grid.protocol.jobs import JobView, Request, State
 from distributed_grid.protocol.messages import Boosts, Demand, ListBoosts, RayNode, RequestBoost, Submission, Submit
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, Walls
 from distributed_grid.protocol.text import CHARS, unknown_node
@@ -29,8 +30,6 @@ ASK_SECONDS = 15.0
 GROUPS_AT_LEAST = 0.005
 """Seconds between two looks at what is to go."""
 
-GRACE = 15.0
-"""Seconds from the SIGTERM to a raylet to its end: Ray drains it for ten of them."""
 SOON, SELDOM = 0.1, 2.0
 """Seconds between two looks at what boosts there are: while one is on its way, and else."""
 IMPORTED, EARLY = 0.5, 0.02
@@ -205,8 +204,7 @@ class BoostService:
             requeue=False,
             constraints=constraints,
         )
-        spec = JobSpec(("ray", "start", "--block"), name="", time_limit=asked.duration, grace=GRACE, boost=boost)
-        return Submission(asked.key, spec, request)
+        return Submission(asked.key, core_boosts.spec(boost, asked.duration), request)
 
     def _with_ray(self, boost: Boost) -> Constraints | None:
         """Constrain to nodes whose Ray can join, if there are any; else the chosen node reports what it lacks."""

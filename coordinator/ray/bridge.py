@@ -93,15 +93,20 @@ class Cluster:
 
     def nodes(self) -> dict[str, Any]:
         """Live nodes with total and free amounts (cores, GPUs, bytes), and pending demand: how many requests of which
-        shapes."""
+        shapes; with `labels` those that ask for labels of their node, with `together` and `apart` the bundles of a
+        group that have to be on one node, or on different ones."""
         state = self._state()
         alive = _nodes(state, self._infos())
         demand = [
-            {"count": one.count, "shape": dict(one.request.resources_bundle)} for one in state.pending_resource_requests
+            {"count": one.count, "shape": dict(one.request.resources_bundle)} | _wanted(one.request)
+            for one in state.pending_resource_requests
         ]
         for group in state.pending_gang_resource_requests:
             bundles = Counter(tuple(sorted(one.resources_bundle.items())) for one in group.requests)
-            demand += [{"count": count, "shape": dict(shape), "group": True} for shape, count in bundles.items()]
+            wanted: dict[str, bool] = {name: True for one in group.requests for name in _wanted(one)}
+            demand += [
+                {"count": count, "shape": dict(shape), "group": True} | wanted for shape, count in bundles.items()
+            ]
         return {"nodes": alive, "demand": demand}
 
     def joined(self, names: list[str], within: float, pause: float) -> dict[str, Any] | None:
@@ -260,6 +265,16 @@ def _nodes(state: Any, infos: dict[str, dict[str, Any]], only: bool = False) -> 
         for one, name in reply
         if name in infos or not only
     ]
+
+
+def _wanted(request: Any) -> dict[str, bool]:
+    """What a request asks of its node beside resources."""
+    constraints = request.placement_constraints
+    apart = any(one.HasField("anti_affinity") for one in constraints)
+    together = any(one.HasField("affinity") for one in constraints)
+    labels = any(one.label_constraints for one in request.label_selectors)  # a plain task has an empty one
+    found = {"labels": labels, "apart": apart, "together": together}
+    return {name: True for name, is_so in found.items() if is_so}
 
 
 def _where() -> str:

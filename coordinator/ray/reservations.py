@@ -204,9 +204,14 @@ class RayReservations:
 
 
 def matched(nodes: Mapping[str, Node], usage: Iterable[dict[str, Any]]) -> dict[str, OnRay]:
-    """What Ray has on our nodes: on the one that its node's label `grid-node` says, else on the one that has the name
-    of its node, or its address; an agent that is on our own machine is found by that machine's name. A raylet that we
-    lent, and one that is drained, takes no jobs."""
+    """What Ray has on our nodes."""
+    return {name: _on_ray(one) for name, one in found_on(nodes, usage).items()}
+
+
+def found_on(nodes: Mapping[str, Node], usage: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The nodes of Ray on our nodes: on the one that its node's label `grid-node` says, else on the one that has the
+    name of its node, or its address; an agent that is on our own machine is found by that machine's name. A raylet that
+    we lent, and one that is drained, takes no jobs."""
     labelled: dict[str, dict[str, Any]] = {}
     named: dict[str, dict[str, Any]] = {}
     at: dict[str, dict[str, Any]] = {}
@@ -226,7 +231,7 @@ def matched(nodes: Mapping[str, Node], usage: Iterable[dict[str, Any]]) -> dict[
         here = not address or address.startswith(LOOPBACK)
         its = labelled.get(name) or named.get(name) or (on.get(node.facts.hostname) if here else at.get(address))
         if its is not None:
-            found[name] = _on_ray(its)
+            found[name] = its
     return found
 
 

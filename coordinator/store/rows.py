@@ -39,6 +39,7 @@ class Snapshot:
     gone_rights: list[Sequence[Any]] = field(default_factory=list)
     rights: list[Sequence[Any]] = field(default_factory=list)
     spent: list[Sequence[Any]] = field(default_factory=list)
+    balancing: list[Sequence[Any]] = field(default_factory=list)
     audit: list[Sequence[Any]] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
     """Evidence that earlier commits are lost."""
@@ -91,6 +92,7 @@ _WRITES = {
     "gone_rights": ("DELETE FROM rights WHERE name IN ({})", 1),
     "rights": ("INSERT OR REPLACE INTO rights (name, body, sum) VALUES {}", 3),
     "spent": ("INSERT OR REPLACE INTO spent (pool, day, cpu, gpu) VALUES {}", 4),
+    "balancing": ("INSERT OR REPLACE INTO meta (name, value) VALUES {}", 2),
     "audit": ("INSERT INTO audit (at, node, what) VALUES {}", 3),
 }
 STATEMENTS = {

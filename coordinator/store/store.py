@@ -20,6 +20,7 @@ from distributed_grid.coordinator.core.commands import (
     Audit,
     Record,
     RecordAllocation,
+    RecordBalancing,
     RecordForgotten,
     RecordGroup,
     RecordJob,
@@ -53,6 +54,7 @@ from distributed_grid.protocol.jobs import State, has_failed
 from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.messages.rights import Rights
 from distributed_grid.protocol.nodes import NO_ORDERS, NodeFacts, NodeOrders
+from distributed_grid.protocol.sharing.policies import NO_ORDER, BalancingOrder
 from distributed_grid.runtime.faults import fault
 
 HOUR = 3600.0
@@ -76,6 +78,8 @@ class Living:
     shares: dict[str, tuple[float, float]] = field(default_factory=dict)
     rights: dict[str, Rights] = field(default_factory=dict)
     spent: dict[str, Spent] = field(default_factory=dict)
+    balancing: BalancingOrder = NO_ORDER
+    """What operators have set of mode and policy."""
 
 
 ENDED_JOBS = "SELECT jobs.body, ended.body FROM ended CROSS JOIN jobs ON jobs.n = ended.n"
@@ -85,6 +89,9 @@ _facts = msgspec.msgpack.Decoder(NodeFacts).decode
 _orders = msgspec.msgpack.Decoder(NodeOrders).decode
 _group = msgspec.msgpack.Decoder(Group).decode
 _rights = msgspec.msgpack.Decoder(Rights).decode
+_balancing = msgspec.msgpack.Decoder(BalancingOrder).decode
+BALANCING = "balancing"
+"""The row of `meta` with what operators have set of mode and policy."""
 
 
 def _in_order(job: Job) -> tuple[float, str, int]:
@@ -182,6 +189,8 @@ class Store:
                     receipts[receipt.id] = receipt
                 case RecordShare(user, past, at):
                     shares[user] = (user, past, at)
+                case RecordBalancing(order):
+                    out.balancing = [(BALANCING, _encode(order))]
                 case RecordRights(name, granted):
                     rights[name] = granted
                 case RecordSpent(pool, some):
@@ -336,6 +345,7 @@ class Store:
 
     def _load(self) -> Living:
         read = self._reader.execute
+        ordered = self._meta(BALANCING)
         live = read(
             "SELECT jobs.body, changes.body, allocation, state FROM live CROSS JOIN jobs ON jobs.n = live.n "
             "LEFT JOIN changes ON changes.n = live.n"
@@ -350,6 +360,7 @@ class Store:
             {user: (past, at) for user, past, at in read("SELECT user, past, at FROM shares WHERE past > 0")},
             {name: _rights(body) for name, body in read("SELECT name, body FROM rights")},
             {pool: Spent(*spent) for pool, *spent in read("SELECT pool, day, cpu, gpu FROM spent")},
+            _balancing(ordered) if ordered is not None else NO_ORDER,
         )
 
     def receipts(self, limit: int, job: str = "", node: str = "", only: str = "") -> list[Receipt]:

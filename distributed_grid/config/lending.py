@@ -3,7 +3,7 @@
 from typing import Any
 
 from distributed_grid.config.kinds import Path
-from distributed_grid.config.schema import NODE_SETTINGS, SETTINGS, UNUSED
+from distributed_grid.config.schema import NODE_SETTINGS, SETTINGS
 from distributed_grid.config.settings import ClusterConfig
 from distributed_grid.config.sharing import NodeSharing, ResourceSharing, Thresholds
 from distributed_grid.protocol.nodes import LENDING, Layer, Lending, over
@@ -20,11 +20,6 @@ def defaults() -> Lending:
     of = (NodeSharing(), Thresholds(), ResourceSharing())
     found = {name: value for section in of for name, value in vars(section).items() if name in LENDING}
     return Lending(**found)
-
-
-def unused_settings(config: ClusterConfig) -> list[str]:
-    """The settings that somebody has set, and that are used by nothing yet."""
-    return [name for path in SETTINGS if path in UNUSED and (name := ".".join(path)) in config.origins]
 
 
 def of_all(config: ClusterConfig, whose: str) -> Layer:

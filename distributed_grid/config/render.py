@@ -15,7 +15,6 @@ from distributed_grid.config.schema import (
     MOVED,
     NAMED,
     SETTINGS,
-    UNUSED,
     RightsSection,
     Root,
 )
@@ -67,9 +66,7 @@ def _section(section: type[Any], depth: int, above: str) -> Iterator[str]:
     indent = "  " * depth
     for one in settings_of(section):
         plain = above in ("", "coordinator", "resource_sharing") and one.name in _PLAIN or above == "thresholds"
-        unused = (("resource_sharing", above, one.name) if above == "thresholds" else (above, one.name)) in UNUSED
-        about = one.doc + "; used by nothing yet" * unused
-        yield f"{indent}{'' if plain and not unused else '# '}{one.name}: {format_value(one.default)}  # {about}"
+        yield f"{indent}{'' if plain else '# '}{one.name}: {format_value(one.default)}  # {one.doc}"
     for name, below in sections_of(section).items():
         if depth == 0:
             yield ""

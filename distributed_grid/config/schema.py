@@ -35,7 +35,6 @@ from distributed_grid.config.section import section
 from distributed_grid.config.sharing import (
     Node,
     ResourceSharing,
-    Thresholds,
 )
 from distributed_grid.protocol.boosts import JOIN_WITHIN, RayAuth
 from distributed_grid.protocol.bundle import BUNDLE_BYTES
@@ -321,14 +320,6 @@ NAMED: dict[Path, type[Any]] = {("rights", "users"): UserRights, ("rights", "gro
 """Maps from names that people choose to sections."""
 
 _SHARING = ("resource_sharing",)
-UNUSED: frozenset[Path] = frozenset(
-    (*_SHARING, name) for name in ("mode", "policy", "rebalance_interval_seconds")
-) | frozenset(
-    (*_SHARING, "thresholds", name)
-    for name in Thresholds.__dataclass_fields__
-    if name == "excess_threshold" or "_pressure_" in name
-)
-"""Settings that are accepted and used by nothing yet."""
 MOVED: dict[Path, Path] = {("execution", "resource_sharing"): _SHARING}
 """Sections that may also stand elsewhere."""
 ALIASES: dict[Path, Path] = {

@@ -16,8 +16,9 @@ from distributed_grid.config.places import NO_HOST, find, local_address, near_ad
 from distributed_grid.config.read import Found, Reader, Values
 from distributed_grid.config.schema import NAMED, SETTINGS, GpuBackend, Root
 from distributed_grid.config.section import section
-from distributed_grid.config.sharing import Node, NodeSharing, OffloadingMode, ResourceSharing, SharingPolicy
+from distributed_grid.config.sharing import Node, NodeSharing, ResourceSharing
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.sharing.policies import GAP, OffloadingMode, PolicyName, too_close
 from distributed_grid.runtime.local import SCHEME, SOCKET, socket_path
 
 __all__ = [
@@ -25,10 +26,10 @@ __all__ = [
     "ConfigError",
     "GpuBackend",
     "OffloadingMode",
+    "PolicyName",
     "Problem",
     "Row",
     "SharingDisabled",
-    "SharingPolicy",
     "find",
     "load",
     "places",
@@ -231,6 +232,7 @@ def _check_pressures(sharing: ResourceSharing, where: Any, reader: Reader) -> No
     for what in ("cpu", "memory", "gpu"):
         high = getattr(sharing.thresholds, f"{what}_pressure_high")
         low = getattr(sharing.thresholds, f"{what}_pressure_low")
-        if low >= high:
+        if too_close(high, low):
             name = f"resource_sharing.thresholds.{what}_pressure_low"
-            reader.problems.append(Problem(where(name), f"{what}_pressure_low ({low:g}) is not below high ({high:g})"))
+            said = f"{what}_pressure_low ({low:g}) is not {GAP:g} or more below high ({high:g})"
+            reader.problems.append(Problem(where(name), said))

@@ -3,7 +3,6 @@
 """
 
 from dataclasses import field
-from enum import StrEnum
 
 from distributed_grid.config.kinds import (
     AMOUNT,
@@ -21,28 +20,12 @@ from distributed_grid.config.kinds import (
 from distributed_grid.config.section import section
 from distributed_grid.protocol.nodes import OwnerPolicy
 from distributed_grid.protocol.placement import Strategy
-
-
-class OffloadingMode(StrEnum):
-    """What the grid does with idle capacity by itself."""
-
-    OFFLOAD_ONLY = "offload_only"
-    SHARE_AND_OFFLOAD = "share_and_offload"
-    DYNAMIC_BALANCING = "dynamic_balancing"
-
-
-class SharingPolicy(StrEnum):
-    """How eagerly it rebalances."""
-
-    CONSERVATIVE = "conservative"
-    BALANCED = "balanced"
-    AGGRESSIVE = "aggressive"
-    PREDICTIVE = "predictive"
+from distributed_grid.protocol.sharing.policies import OffloadingMode, PolicyName
 
 
 @section(frozen=True)
 class Thresholds:
-    """When a node lends (judged on what others than the grid use), and when it counts as under pressure."""
+    """When a node lends (judged on what others than the grid use), and the marks of rebalancing."""
 
     gpu_utilization_max: float = setting(20.0, PERCENT, "a GPU is offered while others use at most this percentage")
     gpu_memory_min_mb: float = setting(1024.0, AMOUNT, "a GPU is offered while this much memory is free, in MB")
@@ -50,13 +33,23 @@ class Thresholds:
     memory_min_gb: float = setting(2.0, AMOUNT, "memory is offered from this much up, in GB")
     cpu_percent_max: float = setting(30.0, PERCENT, "cores are offered while others use at most this percentage")
     cpu_min_cores: float = setting(1.0, AMOUNT, "cores are offered from this many up")
-    cpu_pressure_high: float = setting(0.8, FRACTION, "CPU pressure above which a node is to borrow")
-    cpu_pressure_low: float = setting(0.3, FRACTION, "CPU pressure below which a node may lend")
-    memory_pressure_high: float = setting(0.8, FRACTION, "memory pressure above which a node is to borrow")
-    memory_pressure_low: float = setting(0.3, FRACTION, "memory pressure below which a node may lend")
-    gpu_pressure_high: float = setting(0.8, FRACTION, "GPU pressure above which a node is to borrow")
-    gpu_pressure_low: float = setting(0.3, FRACTION, "GPU pressure below which a node may lend")
-    excess_threshold: float = setting(0.2, FRACTION, "share of a node that must be spare before it lends by itself")
+    cpu_pressure_high: float = setting(
+        0.8, FRACTION, "part of what a Ray cluster has of CPU that is asked for, above which it is lent to"
+    )
+    cpu_pressure_low: float = setting(0.3, FRACTION, "CPU pressure of its owner below which a node lends by itself")
+    memory_pressure_high: float = setting(
+        0.8, FRACTION, "part of what a Ray cluster has of memory that is asked for, above which it is lent to"
+    )
+    memory_pressure_low: float = setting(
+        0.3, FRACTION, "memory pressure of its owner below which a node lends by itself"
+    )
+    gpu_pressure_high: float = setting(
+        0.8, FRACTION, "part of what a Ray cluster has of GPU that is asked for, above which it is lent to"
+    )
+    gpu_pressure_low: float = setting(0.3, FRACTION, "GPU pressure of its owner below which a node lends by itself")
+    excess_threshold: float = setting(
+        0.2, FRACTION, "part of a node that stays free when it lends by itself (balanced, predictive)"
+    )
 
 
 @section(frozen=True)
@@ -65,13 +58,15 @@ class ResourceSharing:
 
     enabled: bool = setting(True, FLAG, "false: nothing is offered and nothing is run")
     mode: OffloadingMode = setting(
-        OffloadingMode.DYNAMIC_BALANCING, choice(OffloadingMode), "which balancing the grid does by itself"
+        OffloadingMode.DYNAMIC_BALANCING,
+        choice(OffloadingMode),
+        "offload_only: no boosts; share_and_offload: on request; dynamic_balancing: and the grid lends by itself",
     )
-    policy: SharingPolicy = setting(SharingPolicy.BALANCED, choice(SharingPolicy), "how eagerly it rebalances")
+    policy: PolicyName = setting(PolicyName.BALANCED, choice(PolicyName), "how eagerly it does (docs/sharing.md)")
     strategy: Strategy = setting(
         Strategy.BEST_FIT, choice(Strategy), "which node a job goes to, of those that could take it"
     )
-    rebalance_interval_seconds: float = setting(30.0, SECONDS, "how often rebalancing is considered")
+    rebalance_interval_seconds: float = setting(30.0, SECONDS, "interval between two passes of rebalancing")
     monitoring_interval_seconds: float = setting(2.0, SECONDS, "how often a node measures itself")
     check_interval: float = setting(60.0, SECONDS, "maximum interval between repetitions of an unchanged offer")
     offer_expiry: float = setting(300.0, SECONDS, "lifetime of an offer")

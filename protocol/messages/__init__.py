@@ -5,6 +5,7 @@ ToAgentData on the one for bulk data, FromClient and ToClient.
 """
 
 from distributed_grid.protocol.messages.agent import *
+from distributed_grid.protocol.messages.balancing import *
 from distributed_grid.protocol.messages.client import *
 from distributed_grid.protocol.messages.handshake import *
 from distributed_grid.protocol.messages.operator import *
@@ -81,6 +82,9 @@ FromClient = (
     | SetRights
     | GetTrends
     | GetForecast
+    | GetBalancing
+    | SuggestBoosts
+    | SetBalancing
 )
 ToClient = (
     Welcome
@@ -109,4 +113,6 @@ ToClient = (
     | TokenMade
     | Access
     | NewCertificate
+    | BalancingStatus
+    | Suggestions
 )

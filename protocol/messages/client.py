@@ -8,12 +8,14 @@ from distributed_grid.protocol.groups import Array, GroupView
 from distributed_grid.protocol.history.trends import NodeTrends
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import Dependency, JobSpec, JobView, Precedence, Priority, Reason, Request, State
+from distributed_grid.protocol.messages.balancing import GetBalancing
 from distributed_grid.protocol.messages.handshake import Message
 from distributed_grid.protocol.messages.operator import Preemption
 from distributed_grid.protocol.messages.trends import GetTrends
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
 from distributed_grid.protocol.placement import Walls
 from distributed_grid.protocol.resources import Code, Count, Finite, Grant, Number, ResourceType, Span, Word
+from distributed_grid.protocol.sharing.moves import LenderView
 
 
 class RequestBoost(Message, frozen=True, tag="request-boost"):
@@ -294,10 +296,11 @@ class Shared(Message, frozen=True, tag="shared"):
 
 
 def next_page(asked: Any, page: Any, number: int) -> Any:
-    """What to ask, with this number, for what is behind the answer to a ListJobs, GetStatus, GetShared, GetTrends or
-    ListBoosts; None: that was all, or as many as were wanted. A job that ends between two pages may be in both."""
+    """What to ask, with this number, for what is behind the answer to a ListJobs, GetStatus, GetShared, GetTrends,
+    GetBalancing or ListBoosts; None: that was all, or as many as were wanted. A job that ends between two pages may be
+    in both."""
     if not isinstance(asked, ListJobs):
-        past = page.past if isinstance(asked, GetStatus | GetShared | GetTrends | ListBoosts) else ""
+        past = page.past if isinstance(asked, GetStatus | GetShared | GetTrends | GetBalancing | ListBoosts) else ""
         return msgspec.structs.replace(asked, id=number, past=past) if past else None
     left = asked.limit - len(page.jobs)
     if not page.more or not page.jobs or left <= 0:
@@ -307,8 +310,8 @@ def next_page(asked: Any, page: Any, number: int) -> Any:
 
 
 def joined(answer: Any, page: Any) -> Any:
-    """One Jobs, Status, Shared, Trends or Boosts of two, of which the second was asked for behind the first. What is no
-    list is the second's."""
+    """One Jobs, Status, Shared, Trends, BalancingStatus or Boosts of two, of which the second was asked for behind the
+    first. What is no list is the second's."""
     lists = {
         name: tuple({_key(view) or object(): view for view in (*getattr(answer, name), *getattr(page, name))}.values())
         for name in ("jobs", "groups", "nodes", "offers", "allocations", "boosts")
@@ -319,13 +322,15 @@ def joined(answer: Any, page: Any) -> Any:
     return msgspec.structs.replace(page, **lists)
 
 
-def _key(view: JobView | GroupView | NodeView | OfferView | AllocationView | BoostView | RayNode | NodeTrends) -> str:
+def _key(
+    view: JobView | GroupView | NodeView | OfferView | AllocationView | BoostView | RayNode | NodeTrends | LenderView,
+) -> str:
     match view:
         case BoostView():
             return view.job.id
         case NodeView():
             return view.facts.name
-        case OfferView() | NodeTrends():
+        case OfferView() | NodeTrends() | LenderView():
             return view.node
         case _:
             return view.id

@@ -6,7 +6,7 @@ own jobs lends, and is not in need.
 import msgspec
 
 from distributed_grid.protocol.nodes import GpuSample, Sample
-from distributed_grid.protocol.resources import Finite
+from distributed_grid.protocol.resources import Part
 
 CPU, MEMORY, GPU = 0.30, 0.30, 0.40
 """The weights of the score; without a GPU those of CPU and memory are scaled to a sum of 1 (seed 001)."""
@@ -16,10 +16,10 @@ _PERCENT = 100.0
 class Pressure(msgspec.Struct, frozen=True, omit_defaults=True):
     """The parts, each from 0 to 1, and their weighted sum `score`. `gpu`: the mean over all GPUs; None: it has none."""
 
-    score: Finite
-    cpu: Finite = 0.0
-    memory: Finite = 0.0
-    gpu: Finite | None = None
+    score: Part
+    cpu: Part = 0.0
+    memory: Part = 0.0
+    gpu: Part | None = None
 
 
 def weighted(cpu: float, memory: float, gpu: float | None) -> Pressure:

@@ -27,11 +27,6 @@ def test_a_mistyped_command_is_answered_with_the_right_one() -> None:
         main.main(["run-shard"], standalone_mode=False)
 
 
-def test_a_command_of_the_guides_is_answered_with_its_name_here() -> None:
-    with pytest.raises(click.UsageError, match="Did you mean 'shared-status'"):
-        main.main(["resource-sharing", "status"], standalone_mode=False)
-
-
 def test_the_help_of_a_group_has_the_whole_line_of_each_command() -> None:
     said = " ".join(CliRunner().invoke(main, ["boost", "--help"]).output.split())
     assert "Borrow AMOUNT cores, GPUs or GB for the node TARGET, through its Ray cluster." in said

@@ -83,7 +83,7 @@ def test_a_command_imports_no_event_loop_and_nothing_else_that_is_slow() -> None
 
 
 @pytest.mark.parametrize(
-    "module", ["cli.grid.boost", "coordinator.main", "coordinator.ray.boosts", "agent.main", "agent.launch.raylet"]
+    "module", ["cli.boosts.boost", "coordinator.main", "coordinator.ray.boosts", "agent.main", "agent.launch.raylet"]
 )
 def test_nothing_but_the_bridge_ever_imports_ray(module: str) -> None:
     assert "ray" not in run(f"import sys, distributed_grid.{module}; print(*sys.modules)").split()

@@ -8,7 +8,7 @@ import pytest
 
 from distributed_grid.config import lending
 from distributed_grid.config.kinds import Setting
-from distributed_grid.config.schema import NODE_SETTINGS, SETTINGS, UNUSED
+from distributed_grid.config.schema import NODE_SETTINGS, SETTINGS
 from distributed_grid.config.settings import ClusterConfig, load
 from distributed_grid.config.sharing import ResourceSharing
 from distributed_grid.protocol.errors import BadValue
@@ -83,16 +83,10 @@ def _read(kind: object, text: str) -> bool:
     return True
 
 
-def test_what_is_used_by_nothing_is_said_so_and_everything_else_is_used(written: Write) -> None:
-    assert lending.unused_settings(load(written(FILE), environment={})) == [
-        "resource_sharing.mode",
-        "resource_sharing.thresholds.excess_threshold",
-    ]
+def test_every_setting_is_used() -> None:
     read: set[str] = set(LENDING)
     for room in ("agent", "coordinator", "cli", "protocol", "distributed_grid/push", "distributed_grid/identity"):
         for file in (ROOT / room).rglob("*.py"):
             read |= {node.attr for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
-    specific = {path for path in UNUSED if path[-1] not in ("mode", "policy")}
-    assert not {path for path in specific if path[-1] in read}, "used by now: take it out of UNUSED"
-    others = {path for path in SETTINGS if path not in UNUSED and path[0] not in ("preemption",)}
-    assert not {path for path in others if path[-1] not in read}, "used by nothing: say so in UNUSED"
+    others = {path for path in SETTINGS if path[0] not in ("preemption",)}
+    assert not {path for path in others if path[-1] not in read}, "used by nothing"

@@ -8,6 +8,7 @@ from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import operator, rights
 from distributed_grid.protocol.messages.operator import Alternative, Receipt, Victim
 from distributed_grid.protocol.resources import GpuShare, Grant, Resources, ResourceType
+from distributed_grid.protocol.sharing import moves, policies
 from distributed_grid.protocol.sharing.pressure import Pressure
 
 GRANT = Grant(
@@ -50,6 +51,37 @@ SPEC = jobs.JobSpec(
 )
 REQUEST = jobs.Request(
     resources=Resources(2500, 1 << 30, 250), priority=jobs.Priority.HIGH, nodes=("lab1", "lab2"), immediate=True
+)
+BALANCING = policies.Balancing(
+    mode=policies.OffloadingMode.DYNAMIC_BALANCING,
+    policy=policies.PolicyName.CONSERVATIVE,
+    excess=0.25,
+    marks=policies.Marks(cpu_high=0.9, gpu_low=0.1),
+    interval=15.0,
+)
+PASS = moves.Pass(
+    at=1700000000.0,
+    target="head",
+    applied=True,
+    moves=(
+        moves.Move(
+            kind=moves.MoveKind.LEND,
+            source="lab1",
+            target="head",
+            resources=Resources(4000, 1 << 30, 1000),
+            boost="j-aaaaaaaaaaaa",
+            asks="4 CPU",
+            tasks=1,
+            reason="it waits",
+            undone_by="nothing used",
+            gain=1200.0,
+            cost=80.5,
+            at=1700000000.0,
+        ),
+    ),
+    unserved=(moves.Unserved(asks="1 TPU", count=3, group=True, waited=90.0, why="no boost brings it"),),
+    hints=(moves.Hint(boost="j-bbbbbbbbbbbb", user="ada", text="idle for 20m00s"),),
+    trouble="Ray does not answer",
 )
 RIGHTS = rights.Rights(
     highest_priority=jobs.Priority.HIGH,
@@ -381,6 +413,41 @@ MESSAGES: dict[str, Any] = {
         turns=86400.0,
     ),
     "SetRights": messages.SetRights(id=52, whose=rights.Whose.USER, name="ada", rights=RIGHTS),
+    "GetBalancing": messages.GetBalancing(id=54, past="lab1"),
+    "BalancingStatus": messages.BalancingStatus(
+        id=54,
+        balancing=BALANCING,
+        configured=policies.Balancing(),
+        order=policies.BalancingOrder(
+            mode=policies.OffloadingMode.DYNAMIC_BALANCING,
+            policy=policies.PolicyName.AGGRESSIVE,
+            since=1700000000.0,
+            by="op",
+        ),
+        address="10.0.0.1:6379",
+        last=PASS,
+        recent=PASS.moves,
+        barred=(
+            moves.Barred(
+                source="lab1", target="head", kind=moves.MoveKind.GIVE_BACK, until=1700000300.0, why="min_hold"
+            ),
+        ),
+        nodes=(
+            moves.LenderView(
+                node="lab1",
+                owner=Pressure(0.2, 0.1, 0.2, 0.25),
+                all=Pressure(0.5, 0.6, 0.4),
+                excess=Resources(4000, 1 << 30, 1000),
+                why="it is drained",
+            ),
+        ),
+        past="lab1",
+    ),
+    "SuggestBoosts": messages.SuggestBoosts(id=55),
+    "Suggestions": messages.Suggestions(id=55, balancing=BALANCING, found=PASS),
+    "SetBalancing": messages.SetBalancing(
+        id=56, mode=policies.OffloadingMode.OFFLOAD_ONLY, policy=policies.PolicyName.PREDICTIVE, unset=True
+    ),
     "UndrainNodes": messages.UndrainNodes(id=17, nodes=("lab1",)),
     "ForgetNodes": messages.ForgetNodes(id=19, nodes=("lab1", "lab2")),
     "LabelNodes": messages.LabelNodes(id=18, nodes=("lab1",), labels={"room": "b", "ssd": None}),

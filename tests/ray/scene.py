@@ -28,6 +28,15 @@ START = (
 )  # fmt: skip
 ROOT = Path(__file__).parents[2]
 CORES = sorted(os.sched_getaffinity(0))[:2]
+BOOSTS = CONFIG.replace("resource_sharing:\n", "resource_sharing:\n  mode: share_and_offload\n")
+"""Boosts are lent to who requests them, and by nobody else."""
+QUIET = """
+mount -t tmpfs none /proc/pressure
+cat /proc/stat > /proc/pressure/stat
+mount --bind /proc/pressure/stat /proc/stat
+exec "$@"
+"""
+"""Starts a command that sees a machine on which nobody computes, or waits for anything."""
 NODE_CONFIG = CONFIG + f"  cores: {CORES[0]}-{CORES[-1]}\n"
 JOINED = f"import json, ray\nray.init(address='{HEAD}', logging_level='error', log_to_driver=False)\n"
 APART = """
@@ -258,9 +267,28 @@ def a_cluster(place: Path, keeps: bool = False, nice: int = 0) -> Iterator[Clust
     """One of your own, for what would spoil it for others. `keeps`: its head has a memory that outlives it; `nice`: the
     niceness of what its source runs for the grid."""
     environment = {"GRID_AGENT__NICE": str(nice)}
-    config = CONFIG + f"ray: {{address: '{HEAD}'}}\nname: gpu-master\n"
+    config = BOOSTS + f"ray: {{address: '{HEAD}'}}\nname: gpu-master\n"
     with two_hosts(place, config, NODE_CONFIG, environment) as (master, node):
         made = Cluster(master, node, place, keeps=keeps)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@contextmanager
+def a_balancing_cluster(place: Path) -> Iterator[Cluster]:
+    """One whose grid may rebalance, with passes in short turn, once it is ordered to. Its source has eight virtual
+    cores, and sees a quiet machine, however busy this one is."""
+    kinds = ("cpu", "memory", "gpu")
+    marks = "".join(f"    {kind}_pressure_high: 1.0\n    {kind}_pressure_low: 0.8\n" for kind in kinds)
+    more = "  rebalance_interval_seconds: 2\n  policy: aggressive\n"
+    config = BOOSTS.replace("  mode:", f"{more}  mode:").replace("  thresholds:\n", f"  thresholds:\n{marks}")
+    config += f"ray: {{address: '{HEAD}'}}\nname: gpu-master\n"
+    quiet = ("unshare", "--mount", "sh", "-ec", QUIET, "sh")
+    source = CONFIG + "  cores: 0-7\n  virtual: true\n"
+    with two_hosts(place, config, source, {"GRID_AGENT__NICE": "0"}, quiet) as (master, node):
+        made = Cluster(master, node, place)
         try:
             yield made
         finally:
@@ -304,7 +332,7 @@ def stand_ins(place: Path) -> dict[str, str]:
 @contextmanager
 def a_placing_cluster(place: Path) -> Iterator[Cluster]:
     """One where Ray reserves what jobs are granted. It has a node of its own on lab1, whose two GPUs are stand-ins."""
-    config = CONFIG + f"ray: {{address: '{HEAD}'}}\nplacement: ray\nname: gpu-master\n"
+    config = BOOSTS + f"ray: {{address: '{HEAD}'}}\nplacement: ray\nname: gpu-master\n"
     with two_hosts(place, config, NODE_CONFIG, stand_ins(place)) as (master, node):
         made = Cluster(master, node, place)
         try:
@@ -322,7 +350,7 @@ def a_guarded_cluster(place: Path) -> Iterator[Cluster]:
     for path in files.values():
         path.touch(0o600)
         path.write_text(TOKEN)
-    config = CONFIG + f"ray: {{address: '{HEAD}', auth: token, token: '{files['master']}'}}\nname: gpu-master\n"
+    config = BOOSTS + f"ray: {{address: '{HEAD}', auth: token, token: '{files['master']}'}}\nname: gpu-master\n"
     config += "preemption: {min_hold: 0}\n"
     node_config = NODE_CONFIG + f"  ray_token: '{files['node']}'\n"
     with two_hosts(place, config, node_config, stand_ins(place)) as (master, node):

@@ -18,14 +18,21 @@ from distributed_grid.coordinator.core.lifecycle import attempts
 from distributed_grid.coordinator.core.model import Allocation, Job, time_limit
 from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.boosts import last_words
-from distributed_grid.protocol.jobs import Cause, Outcome, State
+from distributed_grid.protocol.boosts import Boost, last_words
+from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, State
 from distributed_grid.protocol.messages import Extend, Renice
 from distributed_grid.protocol.text import format_duration
 
 MOST = 366 * 86400.0
+GRACE = 15.0
+"""Seconds from the SIGTERM to a raylet to its end: Ray drains it for ten of them."""
 DRAINED = "; exited with code 1"
 """How `ray start --block` ends after any SIGTERM: omitted, since it looks like an error."""
+
+
+def spec(boost: Boost, lasts: float) -> JobSpec:
+    """What runs as this boost, for so many seconds."""
+    return JobSpec(("ray", "start", "--block"), name="", time_limit=lasts, grace=GRACE, boost=boost)
 
 
 def awaited(job: Job) -> bool:

@@ -32,6 +32,7 @@ from distributed_grid.protocol.messages.rights import (
     limit_words,
 )
 from distributed_grid.protocol.resources import Resources, capped
+from distributed_grid.protocol.sharing.policies import OffloadingMode
 from distributed_grid.protocol.text import listed
 
 HOUR = 3_600_000
@@ -325,6 +326,8 @@ def refusal(state: GridState, token: int, job: Job) -> Rejected | None:
     allowed, request, user = state.quotas.allowed(job.user, job.by_operator), job.request, job.user
     if request.priority > allowed.highest:
         return priority_refusal(state, token, user, job.by_operator, request)
+    if job.spec.boost is not None and (refused := boost_refusal(state, token)) is not None:
+        return refused
     if job.spec.boost is not None and job.spec.boost.exclusive and not allowed.exclusive:
         what, why = f"{user} may not ask for exclusive boosts", "that right is not given to everybody"
         hint = f"leave out --exclusive; or have an operator run: grid quota set {user} --exclusive-boosts"
@@ -379,8 +382,21 @@ def too_many(state: GridState, token: int, jobs: Iterable[tuple[Job, int]]) -> R
     return None
 
 
+def boost_refusal(state: GridState, token: int) -> Rejected | None:
+    """The rejection of any boost where the grid's mode allows none."""
+    if state.policy.balancing.mode is not OffloadingMode.OFFLOAD_ONLY:
+        return None
+    order = state.balancing.order
+    whose = f"order of {order.by}" if order.mode is not None else "resource_sharing.mode"
+    what, why = "boosts are refused in this grid", f"its mode is {OffloadingMode.OFFLOAD_ONLY} ({whose})"
+    hint = f"an operator may run: grid policy set --mode {OffloadingMode.SHARE_AND_OFFLOAD}"
+    return Rejected(token, "boosts-refused", what, why, hint)
+
+
 def extension_refusal(state: GridState, token: int, job: Job, limit: float) -> Rejected | None:
     """The rejection of a longer time limit of a boost that a quota of hours does not allow; None: it may have that."""
+    if (refused := boost_refusal(state, token)) is not None:
+        return refused
     allocation = state.allocations.get(job.allocation)
     if allocation is None:
         return refusal(state, token, replace(job, spec=replace(job.spec, time_limit=limit)))

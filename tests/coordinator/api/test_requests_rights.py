@@ -20,6 +20,7 @@ from distributed_grid.protocol.messages.roles import Reach, reach
 from distributed_grid.protocol.nodes import Lending
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Resources, ResourceType
+from distributed_grid.protocol.sharing.policies import PolicyName
 from tests.coordinator.ends import AgentEnd, ClientEnd, Coordinator, agent, client, coordinator, job, node
 
 SECRET = "sesame"  # noqa: S105
@@ -75,6 +76,9 @@ OTHERS: dict[type, Callable[[int], Any]] = {
     m.ReloadSettings: m.ReloadSettings,
     m.ForgetNodes: lambda n: m.ForgetNodes(n, ("none",)),
     m.GetQuota: m.GetQuota,
+    m.GetBalancing: m.GetBalancing,
+    m.SuggestBoosts: m.SuggestBoosts,
+    m.SetBalancing: lambda n: m.SetBalancing(n, policy=PolicyName.CONSERVATIVE),
     m.SetRights: lambda n: m.SetRights(n, Whose.USER, "ann", Rights(cores=8000)),
     m.RequestBoost: lambda n: m.RequestBoost(n, "k", "n1", ResourceType.CPU, 1.0),
     m.ListBoosts: m.ListBoosts,

@@ -10,7 +10,7 @@ from distributed_grid.agent.core.spare.settings import RULES, combine, limits_of
 from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.config.kinds import settings_of
 from distributed_grid.config.lending import defaults
-from distributed_grid.config.schema import UNUSED
+from distributed_grid.config.schema import SETTINGS
 from distributed_grid.config.sharing import NodeSharing, ResourceSharing, Thresholds
 from distributed_grid.protocol.nodes import LENDING, Layer, Lending, OwnerPolicy
 from distributed_grid.protocol.resources import GIB, MIB
@@ -42,8 +42,8 @@ LESS_AND_MORE: dict[str, tuple[Any, Any]] = {
     "owner_input": (True, False),
 }
 NEITHER = {"check_interval": (5.0, 600.0)}
-ON_THE_MASTER = {path[-1] for path in UNUSED} | {"strategy"}
-"""What no agent follows: the coordinator decides by them, or nobody does yet."""
+ON_THE_MASTER = {path[-1] for path in SETTINGS if path[0] == "resource_sharing" and path[-1] not in LENDING}
+"""What no agent follows: the coordinator decides by them."""
 
 
 def of(origin: str, **values: Any) -> Layer:

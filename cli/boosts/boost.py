@@ -1,4 +1,4 @@
-"""`grid boost request|status|release|extend|history`: capacity of other nodes, lent to a Ray cluster."""
+"""`grid boost request|status|release|extend|history|suggest`: capacity of other nodes, lent to a Ray cluster."""
 
 import secrets
 import time
@@ -9,7 +9,7 @@ import click
 from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.lazy import LazyGroup
-from distributed_grid.protocol.boosts import DURATION, Boost, amount_words, group_name, rounding
+from distributed_grid.protocol.boosts import DURATION, OVERHEAD, Boost, amount_words, group_name, needs, rounding
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Cause, JobView, State, parse_priority
 from distributed_grid.protocol.messages import (
@@ -24,9 +24,13 @@ from distributed_grid.protocol.messages import (
     RayNode,
     RequestBoost,
     ShowJobs,
+    SuggestBoosts,
+    Suggestions,
 )
 from distributed_grid.protocol.placement import Walls, parse_walls
 from distributed_grid.protocol.resources import GIB, MILLI, ResourceType, format_bytes, parse_amount, parse_kind
+from distributed_grid.protocol.sharing.moves import Move, MoveKind
+from distributed_grid.protocol.sharing.policies import OffloadingMode
 from distributed_grid.protocol.text import counted, format_duration, parse_duration
 
 
@@ -73,7 +77,7 @@ HISTORY = ("BOOST", "SOURCE", "TARGET", "LENT", "BEGAN", "LASTED", "END")
 
 @click.group(cls=LazyGroup)
 def boost() -> None:
-    """Lend idle capacity of other nodes to a Ray cluster: request, status, release, extend, history."""
+    """Lend idle capacity of other nodes to a Ray cluster: request, status, release, extend, history, suggest."""
 
 
 @boost.command()
@@ -136,7 +140,7 @@ def request(
 
 def _ask_and_wait(invocation: Invocation, asked: RequestBoost) -> JobView:
     """Its view once it runs or has ended, with a line for each state before."""
-    from distributed_grid.cli.grid.borrowing import Borrowing
+    from distributed_grid.cli.boosts.borrowing import Borrowing
     from distributed_grid.coordinator.client.session import RequestRefused
 
     try:
@@ -346,6 +350,46 @@ def history(limit: int) -> None:
     formatting.show(invocation, content, text, "".join(f"{view.id}\n" for view in ended), "boosts")
     if answer.more and invocation.output == "table":
         invocation.say(f"there are more; see them with --limit {2 * limit}")
+
+
+@boost.command()
+def suggest() -> None:
+    """Show which boosts the grid would lend and take back now, and why, without doing it.
+
+    In the mode dynamic_balancing it does so by itself; see: grid policy show, grid resource-sharing status.
+    """
+    from distributed_grid.cli.boosts.sharing import MOVES, UNSERVED, move_row, pass_json, unserved_rows
+
+    invocation = current()
+    answer: Suggestions = invocation.ask(lambda n: SuggestBoosts(n))
+    found = answer.found
+    content = {"mode": str(answer.balancing.mode), "policy": str(answer.balancing.policy), **pass_json(found)}
+    parts = [formatting.table(invocation, MOVES, map(move_row, found.moves)) if found.moves else "no moves\n"]
+    for one in found.moves:
+        parts.append(printable(f"{one.source}: {one.reason}; undone by: {one.undone_by}") + "\n")
+        if (order := _by_hand(one)) and answer.balancing.mode is not OffloadingMode.DYNAMIC_BALANCING:
+            parts.append(f"  {order}\n")
+    if found.unserved:
+        parts += ["\n", formatting.table(invocation, UNSERVED, unserved_rows(found))]
+    parts += [f"! {printable(f'{one.boost} of {one.user}: {one.text}')}\n" for one in found.hints]
+    quiet = "".join(f"{order}\n" for one in found.moves if (order := _by_hand(one)))
+    formatting.show(invocation, content, "".join(parts), quiet, "moves")
+
+
+def _by_hand(move: Move) -> str:
+    """The command that does the same; empty: a boost cannot be asked for with just that."""
+    if move.kind is MoveKind.GIVE_BACK:
+        return f"grid boost release {move.boost}" if move.boost else ""
+    wanted = move.resources
+    for kind, amount in (
+        (ResourceType.GPU, wanted.gpu),
+        (ResourceType.MEMORY, wanted.memory - OVERHEAD if wanted.memory else 0),
+        (ResourceType.CPU, wanted.cpu),
+    ):
+        if amount and needs(kind, amount) == wanted:
+            much = amount / GIB if kind is ResourceType.MEMORY else amount / MILLI
+            return f"grid boost request {move.target} {kind} {much:g} --only-source {move.source}"
+    return ""
 
 
 def _past(view: JobView) -> tuple[Any, ...]:

@@ -1,0 +1,104 @@
+"""What is remembered between passes: what waited, who lent when, and the last moves. It is lost at a restart of the
+coordinator, after which what waits has to wait for the policy's time once more.
+"""
+
+import msgspec
+
+from distributed_grid.coordinator.core.rebalancing.view import Moved, RayLook, Steady
+from distributed_grid.protocol.sharing.moves import Move, MoveKind, Pass
+from distributed_grid.protocol.sharing.policies import (
+    LONGEST_BAR,
+    LONGEST_SUSTAINED,
+    NO_ORDER,
+    Balancing,
+    BalancingOrder,
+)
+
+RECENT = 50
+"""Moves that are kept to be shown."""
+INTERRUPTED = 3.0
+"""Passes that have not come for this multiple of their interval interrupt what waited."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What waited at one pass: how many, by its text."""
+
+    at: float
+    counts: dict[str, int]
+
+
+class Lent(msgspec.Struct, frozen=True):
+    """A boost that the grid lends by itself, as of the last pass: room for so many tasks that ask for this."""
+
+    source: str
+    target: str
+    asks: str = ""
+    tasks: int = 0
+
+
+class BalancingBook(msgspec.Struct, omit_defaults=True):
+    """`configured` and the operators' `order`, which together are in the ledger's policy; and the memory of passes.
+    `moved`: by lender; `vain`: by the text of what waits, the boost that was lent for it and not used; `lent`: by
+    boost; `last`: the last pass, and what it looked at."""
+
+    configured: Balancing = Balancing()
+    order: BalancingOrder = NO_ORDER
+    seen: list[Seen] = []
+    moved: dict[str, Moved] = {}
+    vain: dict[str, str] = {}
+    lent: dict[str, Lent] = {}
+    recent: list[Move] = []
+    last: Pass | None = None
+    look: RayLook | None = None
+
+    def copy(self) -> "BalancingBook":
+        """A copy that shares nothing mutable."""
+        return msgspec.structs.replace(
+            self,
+            seen=list(self.seen),
+            moved=dict(self.moved),
+            vain=dict(self.vain),
+            lent=dict(self.lent),
+            recent=list(self.recent),
+        )
+
+    def see(self, look: RayLook, now: float, interval: float) -> None:
+        """Take in what waits at this pass. What no longer waits is not in vain any more."""
+        if self.seen and now - self.seen[-1].at > INTERRUPTED * interval:
+            self.seen.clear()
+        counts: dict[str, int] = {}
+        for one in look.waiting:
+            counts[one.text] = counts.get(one.text, 0) + one.count
+        self.seen = [one for one in self.seen if one.at >= now - LONGEST_SUSTAINED - interval]
+        self.seen.append(Seen(now, counts))
+        self.vain = {text: boost for text, boost in self.vain.items() if text in counts}
+        self.look = look
+
+    def steady(self, sustained: float, now: float) -> dict[str, Steady]:
+        """What waits now: the least of it within the last `sustained` seconds, and for how long there was always
+        some."""
+        found: dict[str, Steady] = {}
+        for text in self.seen[-1].counts if self.seen else ():
+            least, since = self.seen[-1].counts[text], now
+            for one in reversed(self.seen):
+                if not (count := one.counts.get(text, 0)):
+                    break
+                since = one.at
+                if one.at >= now - sustained:
+                    least = min(least, count)
+            found[text] = Steady(least, now - since)
+        return found
+
+    def note(self, move: Move) -> None:
+        """Remember a move that was made."""
+        self.moved[move.source] = Moved(move.at, move.kind, move.target)
+        self.recent = [*self.recent[1 - RECENT :], move]
+
+    def forget(self, live: dict[str, Lent], now: float) -> None:
+        """Compare with the boosts that live now: one that has ended otherwise than by a move bars its lender as if it
+        had been given back. Bars that are over are dropped."""
+        for boost, one in self.lent.items():
+            if boost not in live:
+                self.moved[one.source] = Moved(now, MoveKind.GIVE_BACK, one.target)
+        self.lent = live
+        self.moved = {name: one for name, one in self.moved.items() if now < one.at + LONGEST_BAR}

@@ -1,0 +1,59 @@
+"""Which mode and policy hold: what is configured, and what operators have set over it."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core.commands import (
+    BalancingConfigured,
+    BalancingRequested,
+    Granted,
+    RecordBalancing,
+    Rejected,
+)
+from distributed_grid.coordinator.core.rebalancing import passes
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.sharing.policies import NO_ORDER, BalancingOrder, OffloadingMode
+
+
+def restore(state: GridState, order: BalancingOrder) -> None:
+    """Load what operators have set; the ledger's policy has what is configured."""
+    state.balancing.configured, state.balancing.order = state.policy.balancing, order
+    _take_effect(state)
+
+
+def configure(state: GridState, event: BalancingConfigured) -> None:
+    """The configuration was read again. What operators have set stays over it."""
+    state.balancing.configured = event.balancing
+    _take_effect(state)
+
+
+def request(state: GridState, event: BalancingRequested) -> None:
+    """An operator sets mode and policy, or has them as configured again."""
+    book = state.balancing
+    if event.mode is None and event.policy is None and not event.unset:
+        why = "neither a mode nor a policy, nor that they are to be as configured"
+        hint = "grid policy set POLICY, --mode MODE or --unset"
+        state.out.append(Rejected(event.token, "bad-value", "nothing is to be set", why, hint))
+        return
+    before = NO_ORDER if event.unset else book.order
+    given: dict[str, Any] = {"mode": event.mode, "policy": event.policy}
+    given = {name: value for name, value in given.items() if value is not None}
+    order = replace(before, **given, since=state.now, by=event.by)
+    book.order = NO_ORDER if order.mode is None and order.policy is None else order
+    _take_effect(state)
+    state.out.append(RecordBalancing(book.order))
+    now = state.policy.balancing
+    state.out.append(Granted(event.token, f"policy {now.policy}, mode {now.mode}{_from(book.order)}"))
+
+
+def _from(order: BalancingOrder) -> str:
+    return " (as configured)" if order == NO_ORDER else ""
+
+
+def _take_effect(state: GridState) -> None:
+    was, book = state.policy.balancing.mode, state.balancing
+    state.policy = replace(state.policy, balancing=book.order.over(book.configured))
+    now = state.policy.balancing.mode
+    if was is not now and now is not OffloadingMode.DYNAMIC_BALANCING:
+        passes.release_all(state, f"given back: the grid's mode is {now} now")

@@ -1,0 +1,287 @@
+"""Passes in the ledger: the view of the state, and moves applied as ordinary requests and cancellations of boosts."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core.commands import (
+    CancelRequested,
+    DemandReported,
+    ExtensionRequested,
+    JobsSubmitted,
+    Rebalanced,
+)
+from distributed_grid.coordinator.core.lifecycle import boosts
+from distributed_grid.coordinator.core.model import Allocation, Job, Node
+from distributed_grid.coordinator.core.placement.constraints import meets, owners_words
+from distributed_grid.coordinator.core.placement.matching import labels
+from distributed_grid.coordinator.core.queue import admission
+from distributed_grid.coordinator.core.rebalancing.book import BalancingBook, Lent
+from distributed_grid.coordinator.core.rebalancing.rebalance import barred, rebalance, refusal
+from distributed_grid.coordinator.core.rebalancing.view import Loan, RayLook, Source, View
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.boosts import OVERHEAD, Boost
+from distributed_grid.protocol.jobs import Priority, Request, State
+from distributed_grid.protocol.nodes import NodeState
+from distributed_grid.protocol.placement import Constraints, admits
+from distributed_grid.protocol.resources import MILLI, Resources, ResourceType
+from distributed_grid.protocol.sharing import pressure
+from distributed_grid.protocol.sharing.moves import Barred, LenderView, Move, MoveKind, Pass
+from distributed_grid.protocol.sharing.policies import OffloadingMode
+
+LASTS = 1800.0
+"""Seconds for which the grid lends at a time: a boost that it does not renew, since it is gone, ends by itself."""
+RENEW = 900.0
+"""A boost in use that ends within these seconds is extended by LASTS."""
+SETTLING = 10.0
+"""Seconds after it has joined in which a boost counts as new: Ray first has to start workers there."""
+LINES = 64
+"""Lines of the queue, the first in the order of service, for which boosts that nobody asked for give way."""
+
+
+def take(state: GridState, event: DemandReported) -> None:
+    """A pass: decide by what Ray told and the state; under dynamic balancing, do it."""
+    book, balancing, now = state.balancing, state.policy.balancing, state.now
+    if event.look is None:
+        book.last, book.seen = Pass(at=now, trouble=event.trouble), []
+        return
+    book.see(event.look, now, balancing.interval)
+    book.forget(_live(state, book), now)
+    found = rebalance(view_of(state, event.look, book), balancing, now)
+    if balancing.mode is OffloadingMode.DYNAMIC_BALANCING and not state.halted:
+        found = _apply(state, found, event.look, list(event.ids))
+        _renew(state, found)
+    book.last = found
+    state.out.append(Rebalanced(found.moves, found.applied))
+
+
+def proposed(state: GridState, look: RayLook, now: float) -> Pass:
+    """What a pass that looked at this now would do. Changes nothing."""
+    book = state.balancing.copy()
+    book.see(look, now, state.policy.balancing.interval)
+    return rebalance(view_of(state, look, book, now), state.policy.balancing, now)
+
+
+# --- the view ---------------------------------------------------------------------------------------------------------
+
+
+def view_of(state: GridState, look: RayLook, book: BalancingBook, now: float | None = None) -> View:
+    """What a pass decides by; `now`: the moment of a question, which is no event."""
+    at = state.now if now is None else now
+    values = state.policy.balancing.values
+    return View(
+        look=look,
+        sources=tuple(source_of(state, node, look) for node in state.nodes.values()) if look.waiting else (),
+        loans=tuple(_loans(state, look, book, at)),
+        steady=book.steady(values.sustained, at),
+        moved=book.moved,
+        vain=book.vain,
+    )
+
+
+def source_of(state: GridState, node: Node, look: RayLook) -> Source:
+    """A node as a lender."""
+    facts, sample, offer, room = node.facts, node.sample, node.offer, node.room
+    owner = pressure.of_owner(sample, len(facts.cores)) if sample is not None else None
+    idle = sample.at - offer.idle_since if sample is not None and offer is not None and offer.idle_since else 0.0
+    free = Resources()
+    if room is not None:
+        free = Resources(room.whole * MILLI, max(0, room.free_memory), room.whole_gpus * MILLI)
+    total = Resources(len(facts.cores) * MILLI, facts.memory, len(facts.gpus) * MILLI)
+    closed = _closed(state, node, look)
+    return Source(facts.name, free, total, owner, max(0.0, idle), facts.priority, closed)
+
+
+def _closed(state: GridState, node: Node, look: RayLook) -> str:
+    """Why a node lends nothing to this cluster by itself, whatever it has."""
+    facts = node.facts
+    if facts.name == look.target or facts.name in look.members:
+        return "it is a node of this Ray cluster itself"
+    if node.state is not NodeState.UP:
+        return f"it is {node.state}"
+    if not node.orders.open:
+        return "it is drained" if node.orders.drain is not None else "it is set aside, as launches failed there"
+    if not node.usable:
+        return "it offers nothing now"
+    if not facts.ray:
+        return "it has no Ray"
+    if look.ray and (facts.ray, facts.ray_python.split(".")[:2]) != (look.ray, look.python.split(".")[:2]):
+        return f"its Ray is {facts.ray} with Python {facts.ray_python}, the cluster's {look.ray} with {look.python}"
+    if state.policy.owner_rule and not admits(facts.walls, facts.owners, facts.trusts, look.user):
+        return f"it {owners_words(facts)}"
+    return ""
+
+
+def _boosts(state: GridState) -> Iterator[tuple[Job, Allocation, Boost]]:
+    for allocation in state.allocations.values():
+        job = state.jobs[allocation.job]
+        if (boost := job.spec.boost) is not None:
+            yield job, allocation, boost
+
+
+def _live(state: GridState, book: BalancingBook) -> dict[str, Lent]:
+    """The boosts that the grid lends by itself, but for those that end."""
+    return {
+        job.id: book.lent.get(job.id) or Lent(allocation.node, boost.target)
+        for job, allocation, boost in _boosts(state)
+        if boost.automatic and allocation.state is not State.STOPPING
+    }
+
+
+def _loans(state: GridState, look: RayLook, book: BalancingBook, now: float) -> Iterator[Loan]:
+    """The boosts for this cluster that join it, or have."""
+    there = [
+        (job, allocation, boost)
+        for job, allocation, boost in _boosts(state)
+        if boost.address == look.address and allocation.state in (State.STARTING, State.RUNNING)
+    ]
+    waits = _wait_for(state, {one.node for _, one, boost in there if boost.automatic})
+    for job, allocation, boost in there:
+        lent, joined = book.lent.get(job.id), job.started if job.begun else 0.0
+        yield Loan(
+            boost=job.id,
+            user=job.user,
+            source=allocation.node,
+            target=boost.target,
+            resources=allocation.grant.resources,
+            automatic=boost.automatic,
+            asks=lent.asks if lent is not None else "",
+            tasks=lent.tasks if lent is not None else 0,
+            joined=joined,
+            new=not joined or now < joined + SETTLING,
+            idle=look.idle.get(job.id),
+            in_way=waits.get(allocation.node, "") if boost.automatic else "",
+        )
+
+
+def _wait_for(state: GridState, nodes: set[str]) -> dict[str, str]:
+    """By node, what of somebody's waits that would start there without the boosts that the grid lends by itself."""
+    found: dict[str, str] = {}
+    requests = [(job.user, job.request) for job in _first(state)] if nodes else []
+    for name in nodes:
+        node = state.nodes[name]
+        if not node.usable or node.room is None:
+            continue
+        has = node.room.left
+        for one in node.allocations.values():
+            boost = state.jobs[one.job].spec.boost
+            if boost is not None and boost.automatic:
+                has += one.grant.resources
+        for user, request in requests:
+            there = request.resources.fits(has) and not request.resources.fits(node.room.left)
+            if there and meets(node, labels(node), request):
+                found[name] = f"a job of {user} waits for {request.resources}, which {name} would have"
+                break
+    return found
+
+
+def _first(state: GridState) -> Iterator[Job]:
+    """The first jobs of lines that nothing but room keeps waiting."""
+    for _, line in zip(range(LINES), state.queue.lines.values(), strict=False):
+        if not line.excluded:
+            yield state.jobs[state.queue.head(line)[1]]
+
+
+# --- doing it ---------------------------------------------------------------------------------------------------------
+
+
+def _apply(state: GridState, found: Pass, look: RayLook, ids: list[str]) -> Pass:
+    """Make the moves; the pass with those that could be made, and the ids of their boosts."""
+    book, made = state.balancing, []
+    for move in found.moves:
+        match move.kind:
+            case MoveKind.LEND if ids:
+                move = replace(move, boost=ids.pop(0))
+                if not _lend(state, move, look):
+                    continue
+                book.lent[move.boost] = Lent(move.source, move.target, move.asks, move.tasks)
+            case MoveKind.GIVE_BACK:
+                lent = book.lent.pop(move.boost, None)
+                if lent is not None and any(one.text == lent.asks for one in look.waiting):
+                    book.vain[lent.asks] = move.boost
+                admission.cancel(state, CancelRequested(0, (move.boost,), f"given back: {move.reason}"))
+            case _:
+                continue
+        book.note(move)
+        made.append(move)
+    return replace(found, moves=tuple(made), applied=True)
+
+
+def _lend(state: GridState, move: Move, look: RayLook) -> bool:
+    """Request the boost of a move; whether it is accepted."""
+    wanted = move.resources
+    kind = ResourceType.GPU if wanted.gpu else ResourceType.MEMORY if wanted.memory else ResourceType.CPU
+    amounts = {
+        ResourceType.CPU: wanted.cpu,
+        ResourceType.GPU: wanted.gpu,
+        ResourceType.MEMORY: wanted.memory - OVERHEAD,
+    }
+    boost = Boost(
+        target=look.target,
+        address=look.address,
+        kind=kind,
+        amount=amounts[kind],
+        auth=look.auth,
+        ray=look.ray,
+        python=look.python,
+        join_within=look.join_within,
+        automatic=True,
+    )
+    only = Constraints(only=(move.source,))
+    request = Request(wanted, Priority.LOW, immediate=True, requeue=False, constraints=only)
+    job = Job(
+        id=move.boost,
+        key=f"rebalance-{move.boost}",
+        user=look.user,
+        spec=boosts.spec(boost, LASTS),
+        request=request,
+        submitted=state.now,
+        by_operator=True,
+    )
+    admission.submit(state, JobsSubmitted(0, (job,)))
+    if job.id not in state.jobs:
+        return False
+    state.tell(job, f"lent by the grid itself: {move.reason}")
+    return True
+
+
+def _renew(state: GridState, found: Pass) -> None:
+    """Extend the boosts that are in use and about to end."""
+    back = {one.boost for one in found.moves if one.kind is MoveKind.GIVE_BACK}
+    look, book = state.balancing.look, state.balancing
+    for name in book.lent:
+        job = state.jobs.get(name)
+        unused = name in back or look is None or look.idle.get(name)
+        if job is None or not job.begun or unused:
+            continue
+        if job.started + job.spec.time_limit < state.now + RENEW:
+            boosts.extend(state, ExtensionRequested(0, name, LASTS))
+
+
+def release_all(state: GridState, reason: str) -> None:
+    """Give back all boosts that the grid has lent by itself."""
+    names = [job.id for job, allocation, boost in _boosts(state) if boost.automatic]
+    if names:
+        admission.cancel(state, CancelRequested(0, tuple(names), reason))
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def barred_now(state: GridState, now: float) -> Iterator[Barred]:
+    """Which lenders may not make which move before when, by the last pass."""
+    if (look := state.balancing.look) is not None:
+        view = View(look=look, loans=tuple(_loans(state, look, state.balancing, now)), moved=state.balancing.moved)
+        yield from barred(view, state.policy.balancing.values, now)
+
+
+def lender_view(state: GridState, node: Node, now: float) -> LenderView:
+    """A node as rebalancing sees it, by the last pass."""
+    facts, sample = node.facts, node.sample
+    book, balancing = state.balancing, state.policy.balancing
+    look = book.look or RayLook(target="", address="", user="")
+    source = source_of(state, node, look)
+    why = refusal(source, book.moved.get(facts.name), balancing.values, balancing.marks, now)
+    excess = Resources() if why else source.excess(balancing.values.headroom)
+    whole = pressure.of_all(sample, len(facts.cores)) if sample is not None else None
+    return LenderView(node=facts.name, owner=source.owner, all=whole, excess=excess, why=why)

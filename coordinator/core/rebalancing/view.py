@@ -1,0 +1,151 @@
+"""What one pass of rebalancing looks at, as plain data: what Ray tells, the nodes that could lend, and what is lent."""
+
+import math
+
+import msgspec
+
+from distributed_grid.protocol.boosts import JOIN_WITHIN, OVERHEAD, RayAuth
+from distributed_grid.protocol.resources import GIB, MILLI, Resources
+from distributed_grid.protocol.sharing.moves import MoveKind
+from distributed_grid.protocol.sharing.pressure import Pressure
+
+
+class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What waits in Ray: `count` tasks, or bundles of one placement group (`group`), that ask for `each`. `text`: the
+    same in words, which also tells it apart from others. Bundles may have to be on one node (`together`) or on
+    different ones (`apart`). `fits`: some node of Ray has so much in all; `odd`: why no boost can serve it."""
+
+    text: str
+    each: Resources
+    count: int
+    group: bool = False
+    together: bool = False
+    apart: bool = False
+    fits: bool = True
+    odd: str = ""
+
+
+class RayLook(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What Ray told for one pass. `target`: whom boosts are lent to, the node of its head; `total` and `used`: of all
+    its nodes; `idle`: seconds without work of each raylet that was lent, by its boost (0: at work); `members`: nodes
+    of the grid that are nodes of this Ray cluster by themselves. `user`: who asks for boosts. The rest is what a boost
+    has to know of the cluster, as in Boost."""
+
+    target: str
+    address: str
+    user: str
+    auth: RayAuth = RayAuth.DISABLED
+    ray: str = ""
+    python: str = ""
+    join_within: float = JOIN_WITHIN
+    total: Resources = Resources()
+    used: Resources = Resources()
+    waiting: tuple[Waiting, ...] = ()
+    idle: dict[str, float] = {}
+    members: tuple[str, ...] = ()
+
+
+class Source(msgspec.Struct, frozen=True, gc=False):
+    """A node that may lend: its unused cores and GPUs (whole ones, thousandths) and memory, what it has of each in all,
+    its owner's pressure (None: not measured), for how many seconds it is idle, its `priority`, and why it lends nothing
+    by itself, whatever it has (`closed`)."""
+
+    name: str
+    free: Resources
+    total: Resources
+    owner: Pressure | None
+    idle: float
+    priority: float = 1.0
+    closed: str = ""
+
+    def excess(self, headroom: float) -> Resources:
+        """What is free beyond this part of the node: whole cores, and GPUs of which a part is not kept."""
+        cores = self.free.cpu // MILLI - math.ceil(round(headroom * self.total.cpu / MILLI, 6))
+        gpus = self.free.gpu // MILLI - math.floor(round(headroom * self.total.gpu / MILLI, 6))
+        memory = self.free.memory - math.ceil(headroom * self.total.memory)
+        return Resources(max(0, cores) * MILLI, max(0, memory), max(0, gpus) * MILLI)
+
+
+class Loan(msgspec.Struct, frozen=True, kw_only=True):
+    """A live boost for the cluster. `automatic`: the grid has lent it by itself, with room for so many `tasks` of what
+    is in `asks` (empty: not known any more); `joined`: since when Ray has it (grid time; 0: not yet); `new`: it has not
+    joined, or a moment ago; `idle`: Ray's word, in seconds (None: not told); `in_way`: what of somebody's waits in the
+    grid for what it holds."""
+
+    boost: str
+    user: str
+    source: str
+    target: str
+    resources: Resources
+    automatic: bool
+    asks: str = ""
+    tasks: int = 0
+    joined: float = 0.0
+    new: bool = False
+    idle: float | None = None
+    in_way: str = ""
+
+
+class Steady(msgspec.Struct, frozen=True):
+    """What waited without interruption: so many at least, for so many seconds."""
+
+    count: int
+    waited: float
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """The last move of a lender: when (grid time), which, and for whom."""
+
+    at: float
+    kind: MoveKind
+    target: str
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a pass decides by. `steady`: by the text of what waits; `moved`: by lender; `vain`: by the text of what
+    waits, the boost that was lent for it and that Ray left unused."""
+
+    look: RayLook
+    sources: tuple[Source, ...] = ()
+    loans: tuple[Loan, ...] = ()
+    steady: dict[str, Steady] = {}
+    moved: dict[str, Moved] = {}
+    vain: dict[str, str] = {}
+
+
+GPU_CORES = 8
+"""Cores that one GPU counts as, where amounts of different kinds are compared."""
+CORE_MEMORY = 4 * GIB
+"""Memory that counts as one core there."""
+
+
+def weight(amount: Resources) -> float:
+    """An amount in cores' worth: of the kind of which it is most, and 1 at least, as no less than a core is lent."""
+    return max(1.0, amount.cpu / MILLI, GPU_CORES * amount.gpu / MILLI, amount.memory / CORE_MEMORY)
+
+
+def room_for(each: Resources, tasks: int) -> Resources:
+    """What a raylet takes of its source that has room for so many tasks: whole cores and GPUs, at least one core, and
+    one for each GPU; with memory, what the raylet needs itself. A task with a part of a GPU has it of one device."""
+    gpus = _gpus(each.gpu, tasks)
+    cores = max(1, gpus, math.ceil(each.cpu * tasks / MILLI))
+    return Resources(cores * MILLI, each.memory * tasks + OVERHEAD if each.memory else 0, gpus * MILLI)
+
+
+def _gpus(gpu: int, tasks: int) -> int:
+    if not gpu:
+        return 0
+    return math.ceil(tasks / (MILLI // gpu)) if gpu < MILLI else tasks * math.ceil(gpu / MILLI)
+
+
+def tasks_in(each: Resources, room: Resources, most: int) -> int:
+    """For how many such tasks, `most` at most, a raylet with this room has room."""
+    fit = most
+    if each.cpu:
+        fit = min(fit, room.cpu // each.cpu)
+    if each.memory:
+        fit = min(fit, max(0, room.memory - OVERHEAD) // each.memory)
+    if each.gpu:
+        gpus = min(room.gpu, room.cpu) // MILLI  # each GPU brings a core
+        fit = min(fit, gpus * (MILLI // each.gpu) if each.gpu < MILLI else gpus // math.ceil(each.gpu / MILLI))
+    return max(0, fit) if room.cpu >= MILLI else 0

@@ -1,0 +1,152 @@
+"""Modes and policies: what the grid does by itself with idle capacity, and how eagerly. A policy is data, one struct
+with four values, so that a replay can decide by another one.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.resources import Count, Finite, Part, Span, Word
+from distributed_grid.protocol.text import suggestion
+
+GAP = 0.2
+"""The least distance between a high and a low mark: between them nothing is begun and nothing is undone."""
+
+
+class OffloadingMode(StrEnum):
+    """What the grid does with idle capacity by itself."""
+
+    OFFLOAD_ONLY = "offload_only"
+    SHARE_AND_OFFLOAD = "share_and_offload"
+    DYNAMIC_BALANCING = "dynamic_balancing"
+
+
+DOES: dict[OffloadingMode, str] = {
+    OffloadingMode.OFFLOAD_ONLY: "jobs run on other nodes; boosts are refused",
+    OffloadingMode.SHARE_AND_OFFLOAD: "and boosts are lent to who requests them",
+    OffloadingMode.DYNAMIC_BALANCING: "and the grid lends boosts by itself to whom Ray says waits, and takes them back",
+}
+"""What each mode allows, in the order in which each allows more."""
+
+
+class PolicyName(StrEnum):
+    """How eagerly the grid rebalances."""
+
+    CONSERVATIVE = "conservative"
+    BALANCED = "balanced"
+    AGGRESSIVE = "aggressive"
+    PREDICTIVE = "predictive"
+
+
+class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of one policy; TRADES says what each of them trades. Times are seconds, `headroom` is a part of a
+    node, `moves` a count."""
+
+    headroom: Part
+    sustained: Span
+    min_hold: Span
+    cooldown: Span
+    moves: Count
+
+
+TRADES: dict[str, str] = {
+    "headroom": "part of a lender that stays free: room for its owner and the grid's jobs, against less that is lent",
+    "sustained": "time that tasks have to wait, a lender to be idle, and a boost to be unused before the grid acts:"
+    " fewer moves for what passes by itself, against a later start",
+    "min_hold": "time from a move until its reverse is allowed: no lending to and fro, against idle boosts",
+    "cooldown": "time between two moves of one lender and borrower: calm, against a slower reaction",
+    "moves": "moves in one pass: one at a time shows its effect before the next one, against a slower reaction",
+}
+"""What each number of a policy trades."""
+
+_BALANCED = SharingPolicy(headroom=0.2, sustained=60.0, min_hold=300.0, cooldown=120.0, moves=2)
+POLICIES: dict[PolicyName, SharingPolicy] = {
+    PolicyName.CONSERVATIVE: SharingPolicy(headroom=0.3, sustained=300.0, min_hold=900.0, cooldown=600.0, moves=1),
+    PolicyName.BALANCED: _BALANCED,
+    PolicyName.AGGRESSIVE: SharingPolicy(headroom=0.05, sustained=15.0, min_hold=60.0, cooldown=30.0, moves=8),
+    PolicyName.PREDICTIVE: _BALANCED,
+}
+"""The four values. `predictive` differs from `balanced` by what it forecasts, and nothing is forecast yet."""
+BY_EXCESS = (PolicyName.BALANCED, PolicyName.PREDICTIVE)
+"""The policies whose headroom is the setting `excess_threshold`."""
+MOST_MOVES = max(one.moves for one in POLICIES.values())
+LONGEST_SUSTAINED = max(one.sustained for one in POLICIES.values())
+LONGEST_BAR = max(max(one.min_hold, one.cooldown) for one in POLICIES.values())
+
+
+class Marks(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The pressure marks, 0 to 1. A node lends by itself while its owner's pressure lies under every `low`; a Ray
+    cluster is lent to while what is asked of it, of a kind, lies over `high` of what it has.
+    The configuration holds both GAP apart."""
+
+    cpu_high: Part = 0.8
+    cpu_low: Part = 0.3
+    memory_high: Part = 0.8
+    memory_low: Part = 0.3
+    gpu_high: Part = 0.8
+    gpu_low: Part = 0.3
+
+
+def too_close(high: float, low: float) -> bool:
+    """Whether these marks are nearer to each other than GAP."""
+    return round(high - low, 9) < GAP
+
+
+class Balancing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What the grid does by itself: the mode, the policy by name, the setting `excess_threshold`, the marks, and the
+    seconds between two passes."""
+
+    mode: OffloadingMode = OffloadingMode.SHARE_AND_OFFLOAD
+    policy: PolicyName = PolicyName.BALANCED
+    excess: Part = 0.2
+    marks: Marks = Marks()
+    interval: Span = 30.0
+
+    @property
+    def values(self) -> SharingPolicy:
+        """The numbers of the policy."""
+        return values_of(self.policy, self.excess)
+
+
+def values_of(name: PolicyName, excess: float) -> SharingPolicy:
+    """The numbers of a policy in a grid with this `excess_threshold`."""
+    found = POLICIES[name]
+    return msgspec.structs.replace(found, headroom=excess) if name in BY_EXCESS else found
+
+
+class BalancingOrder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What the operator `by` this name has set over the configuration, `since` then (grid time). None: as
+    configured."""
+
+    mode: OffloadingMode | None = None
+    policy: PolicyName | None = None
+    since: Finite = 0.0
+    by: Word = ""
+
+    def over(self, configured: Balancing) -> Balancing:
+        """The configuration with what is set here."""
+        return msgspec.structs.replace(
+            configured, mode=self.mode or configured.mode, policy=self.policy or configured.policy
+        )
+
+
+NO_ORDER = BalancingOrder()
+
+
+def parse_policy(text: str) -> PolicyName:
+    """A policy as a person writes it. Raises BadValue."""
+    try:
+        return PolicyName(text.strip().lower())
+    except ValueError:
+        hint = f"{suggestion(text.lower(), list(PolicyName))}use one of {', '.join(PolicyName)}"
+        raise BadValue(f"there is no policy {text[:80]!r}", hint=hint) from None
+
+
+def parse_mode(text: str) -> OffloadingMode:
+    """A mode as a person writes it. Raises BadValue."""
+    try:
+        return OffloadingMode(text.strip().lower().replace("-", "_"))
+    except ValueError:
+        hint = f"{suggestion(text.lower(), list(OffloadingMode))}use one of {', '.join(OffloadingMode)}"
+        raise BadValue(f"there is no mode {text[:80]!r}", hint=hint) from None
