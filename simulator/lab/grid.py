@@ -7,13 +7,20 @@ from collections.abc import Sequence
 
 import msgspec
 
-from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, MessageReceived, NodeUp, Send
+from distributed_grid.coordinator.core.commands import (
+    Command,
+    HeartbeatReceived,
+    JobsSubmitted,
+    MessageReceived,
+    NodeUp,
+    Send,
+)
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, ServiceOrder
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Recalled, Started, Stop, Suspended
-from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, Offer
+from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, Offer, Sample
 from distributed_grid.protocol.placement import Constraints, Strategy, Walls
 from distributed_grid.protocol.resources import GIB
 from distributed_grid.simulator.lab.trace import Machine, TraceJob
@@ -110,8 +117,11 @@ class Grid:
             self._followed.append(self._started(*successor, now))
 
     def lent(self, node: int, cores: tuple[int, ...], now: float) -> None:
-        """The agent of a node offers these cores from now on."""
-        self._offer(self._facts[node], cores, EPOCH + now)
+        """The agent of a node offers these cores from now on, and says that its owner uses the others."""
+        facts = self._facts[node]
+        sample = Sample(at=EPOCH + now, foreign_cpu=float(len(facts.cores) - len(cores)))
+        self.ledger.handle(HeartbeatReceived(facts.name, sample), EPOCH + now)
+        self._offer(facts, cores, EPOCH + now)
 
     def frozen(self, job: int, why: str, seconds: float, total: float, now: float) -> None:
         """The agent tells that a job is frozen, or goes on."""

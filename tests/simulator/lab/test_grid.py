@@ -81,6 +81,17 @@ def test_a_job_gets_gpus_of_a_model_that_it_names(policy: str) -> None:
         World(machines, jobs, Told(machines, jobs, [wrong])).run()
 
 
+def test_the_ledger_hears_how_many_cores_the_owner_uses() -> None:
+    machines = [Machine("quiet", 4), Machine("busy", 4)]
+    grid = Grid(machines, [job(0, 100, 1)], policy=policy_of("load-balanced"))
+    grid.lent(0, (0, 1, 2, 3), 0.0)
+    grid.lent(1, (0, 1, 2), 0.0)
+    samples = [node.sample for node in grid.ledger.state.nodes.values()]
+    assert [sample.foreign_cpu for sample in samples if sample is not None] == [0.0, 1.0]
+    grid.submit([0], 0.0)
+    assert [start.node for start in grid.decide(0.0).starts] == [0]
+
+
 def test_a_node_lends_all_of_its_machine_and_the_strategy_is_the_policy_s() -> None:
     facts = node_facts(Machine("m", 4, 8, 2, "T4"))
     assert (facts.lendable.cpu, facts.lendable.gpu, [gpu.model for gpu in facts.gpus]) == (4000, 2000, ["T4", "T4"])
