@@ -25,6 +25,7 @@ from distributed_grid.protocol.messages import JobUpdate, Launch, ShowJobs, Welc
 from distributed_grid.protocol.messages.rights import UNLIMITED, GroupRights, Rights, Rules
 from distributed_grid.protocol.nodes import Lending
 from distributed_grid.protocol.resources import GIB
+from distributed_grid.protocol.sharing.policies import Marks, OffloadingMode, PolicyName
 from tests.coordinator.ends import agent, client, job, node, runs_on
 
 PROGRAM = (
@@ -235,11 +236,30 @@ def test_the_rights_of_the_configuration_are_those_of_the_ledger() -> None:
     )
 
 
+def test_what_the_configuration_says_of_rebalancing_is_the_ledgers(tmp_path: Path) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text(
+        "resource_sharing: {mode: offload_only, policy: aggressive, rebalance_interval: 5, excess_threshold: 0.5,"
+        " pressure_thresholds: {gpu: {low: 0.1}}}\n"
+    )
+    config = load(file, environment={})
+    found = _policy(config).balancing
+    assert (found.mode, found.policy, found.interval) == (OffloadingMode.OFFLOAD_ONLY, PolicyName.AGGRESSIVE, 5.0)
+    assert (found.excess, found.marks) == (0.5, Marks(gpu_low=0.1))
+    assert configured(config).balancing == found
+    assert _policy(ClusterConfig()).balancing.mode is OffloadingMode.DYNAMIC_BALANCING
+
+
 def test_each_setting_is_handed_to_the_nodes_or_named_when_it_changes(tmp_path: Path) -> None:
     file = tmp_path / "grid.yaml"
     file.write_text("resource_sharing: {offer_expiry: 90}\nrights: {users: {bob: {cores: 4}}}\nnodes: [{name: n1}]\n")
     found = configured(load(file, environment={}))
     assert found.of("n1").values == Lending(offer_expiry=90.0)
     handed_out = {".".join(path) for path in GENERAL.values()}
-    assert {".".join(path) for path in SETTINGS} - handed_out == found.rest.keys() - {"rights.users.bob.cores"}
+    of_rebalancing = {name for name in map(".".join, SETTINGS) if "_pressure_" in name} | {
+        f"resource_sharing.{name}"
+        for name in ("mode", "policy", "rebalance_interval_seconds", "thresholds.excess_threshold")
+    }
+    rest = {".".join(path) for path in SETTINGS} - handed_out - of_rebalancing
+    assert rest == found.rest.keys() - {"rights.users.bob.cores"}
     assert found.rest["rights.users.bob.cores"] == "4" and found.rest["coordinator.port"] == "7433"

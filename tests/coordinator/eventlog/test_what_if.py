@@ -4,15 +4,26 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import HeartbeatReceived, MessageReceived, Tick
+from distributed_grid.coordinator.core.commands import (
+    BalancingConfigured,
+    BalancingRequested,
+    DemandReported,
+    Event,
+    HeartbeatReceived,
+    MessageReceived,
+    Tick,
+)
 from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy
+from distributed_grid.coordinator.core.rebalancing.view import RayLook, Waiting
 from distributed_grid.coordinator.eventlog.what_if import changed, compare, lines
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Cause, Outcome, ServiceOrder
 from distributed_grid.protocol.messages import Exited, Stale
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.placement import Strategy
-from tests.coordinator.core.scene import facts
+from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.sharing.policies import Balancing, OffloadingMode, PolicyName
+from tests.coordinator.core.scene import facts, offer
 from tests.coordinator.eventlog.stories import SILENT, asked, beats, came, in_order, written
 
 
@@ -114,3 +125,38 @@ def test_the_order_of_service_is_set_by_its_name() -> None:
     with pytest.raises(BadValue, match="unknown order of service 'shares'") as error:
         changed(DEFAULT, ["order=shares"])
     assert "did you mean share" in error.value.hint
+
+
+def demand(*at: float) -> list[tuple[float, Event]]:
+    """What passes at these times are told: a task that asks for four cores waits in Ray."""
+    waits = (Waiting("4 CPU", Resources(4000), 1, fits=False),)
+    look = RayLook(target="head", address="192.0.2.1:6379", user="ann", ray="2.60.0", python="3.11.7", waiting=waits)
+    return [(now, DemandReported(look, (f"j-{now:g}",))) for now in at]
+
+
+def test_another_mode_or_policy_would_have_lent_by_itself(tmp_path: Path) -> None:
+    ready = offer(of := facts("lab1", 8, 16 << 30, ray="2.60.0", ray_python="3.11.9"), idle_since=-1e6, expires_in=1e6)
+    samples = [
+        (now, HeartbeatReceived("lab1", Sample(at=now, memory_total=16 << 30))) for now, _ in beats("lab1", 0.5, 99.5)
+    ]
+    lends = (0.1, MessageReceived("lab1", ready))
+    path = written(tmp_path, in_order(came(of), [lends], samples, demand(10.0, 40.0, 70.0)))
+    assert otherwise(path) == []
+    assert otherwise(path, "policy=aggressive") == [], "it shares on request only"
+    assert otherwise(path, "mode=dynamic_balancing") == ["70 j-70 would have been granted on lab1; it never was"]
+    assert otherwise(path, "mode=dynamic_balancing", "policy=aggressive")[0] == (
+        "40 j-40 would have been granted on lab1; it never was"
+    )
+    assert otherwise(path, "mode=dynamic_balancing", "policy=conservative") == []
+
+
+def test_an_order_in_the_log_does_not_replace_what_is_asked_for(tmp_path: Path) -> None:
+    changes: list[tuple[float, Event]] = [
+        (5.0, BalancingRequested(1, mode=OffloadingMode.OFFLOAD_ONLY, by="op")),
+        (6.0, BalancingConfigured(Balancing(policy=PolicyName.CONSERVATIVE))),
+    ]
+    path = written(tmp_path, in_order(came(facts("lab1")), changes, beats("lab1", 0.5, 20.5), demand(10.0)))
+    assert otherwise(path, "policy=aggressive") == []
+    with pytest.raises(BadValue, match="there is no policy 'bold'"):
+        changed(DEFAULT, ["policy=bold"])
+    assert changed(DEFAULT, ["mode=offload-only"]).balancing.mode is OffloadingMode.OFFLOAD_ONLY
