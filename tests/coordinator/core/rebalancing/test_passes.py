@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.commands import (
+    CancelRequested,
     Command,
     DemandReported,
     DrainRequested,
@@ -324,3 +325,14 @@ def test_an_operators_limit_for_a_node_holds() -> None:
     for _ in range(5):
         grid.look(FOUR)
     assert not grid.boosts()
+
+
+def test_a_boost_that_somebody_ends_bars_its_lender_for_the_min_hold() -> None:
+    grid = Grid("lab1")
+    boost = grid.lend()
+    step(grid.ledger, CancelRequested(5, (boost.id,), "released"), grid.now)
+    grid.look(FOUR)
+    moved = grid.state.balancing.moved["lab1"]
+    assert (moved.at, moved.kind) == (grid.now, MoveKind.GIVE_BACK)
+    why = passes.lender_view(grid.state, grid.state.nodes["lab1"], grid.now).why
+    assert why == "had a boost back 0 s ago, lends again in 300 s"
