@@ -76,7 +76,7 @@ def test_a_freeze_that_nobody_renews_is_over_and_so_is_one_of_an_earlier_supervi
     job = scene.job()
     scene.freezer.ask(job, "the owner is back", 5.0)
     scene.freezer.act()
-    assert ("go_on", "j1.1") in scene.at(105.0) and not job.freezes
+    assert ("resume", "j1.1") in scene.at(105.0) and not job.freezes
     job.freeze(scene.now, "the owner is back")
     scene.freezer.restore(job)
     scene.at(105.0 + RESTORED - 0.1)
@@ -97,11 +97,11 @@ def test_two_causes_of_a_freeze_do_not_end_each_other() -> None:
         (READER, "5M of stdout unread"),
     ]
     scene.endings.thaw(job, OWNER)
-    assert job.state is JobState.FROZEN and ("go_on", "j1.1") not in scene.machine.told
+    assert job.state is JobState.FROZEN and ("resume", "j1.1") not in scene.machine.told
     scene.freezer.ask(job, "keyboard in use", 30.0)
     scene.endings.thaw(job, READER)
     assert job.state is JobState.FROZEN
-    assert ("go_on", "j1.1") in scene.at(130.0), "the owner's is not repeated"
+    assert ("resume", "j1.1") in scene.at(130.0), "the owner's is not repeated"
     assert job.state.value == "running" and not job.freezes
 
 
@@ -112,7 +112,7 @@ def test_time_frozen_for_the_reader_alone_counts() -> None:
     scene.freezer.act()
     assert scene.endings.due == 110.0
     told = scene.at(110.0)
-    assert told.index(("go_on", "j1.1")) < told.index(("terminate", "j1.1")), "as at a pipe, the limit ends it"
+    assert told.index(("resume", "j1.1")) < told.index(("terminate", "j1.1")), "as at a pipe, the limit ends it"
 
 
 def test_a_next_supervisor_knows_both_causes() -> None:
@@ -135,4 +135,4 @@ def test_who_is_to_end_is_let_go_on_first() -> None:
     job = scene.job()
     scene.freezer.ask(job, "the owner is back", 30.0)
     scene.endings.ask(job, "cancelled", "", 5.0)
-    assert scene.machine.told == [("go_on", "j1.1"), ("terminate", "j1.1")]
+    assert scene.machine.told == [("resume", "j1.1"), ("terminate", "j1.1")]
