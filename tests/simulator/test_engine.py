@@ -7,17 +7,17 @@ from distributed_grid.simulator.engine import DOWN, UP, Engine, Link, Process, W
 
 
 class Listener(Process):
-    """An end of a wire: what it heard, and when."""
+    """An end of a wire: what it received, and when."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__()
         self.engine = engine
-        self.heard: list[Any] = []
+        self.received: list[Any] = []
         self.times: list[float] = []
         self.ended = 0
 
-    def hear(self, wire: Wire, frame: Any) -> None:
-        self.heard.append(frame)
+    def receive(self, wire: Wire, frame: Any) -> None:
+        self.received.append(frame)
         self.times.append(self.engine.now)
 
     def hung_up(self, wire: Wire) -> None:
@@ -108,10 +108,10 @@ def test_frames_arrive_in_order_also_after_a_link_was_cut() -> None:
     for frame in range(10, 20):
         line.wire.send(UP, frame)
     line.run()
-    assert line.coordinator.heard == [*range(10)]
+    assert line.coordinator.received == [*range(10)]
     line.link.heal(UP)
     line.run()
-    assert line.coordinator.heard == [*range(20)] and line.coordinator.times == sorted(line.coordinator.times)
+    assert line.coordinator.received == [*range(20)] and line.coordinator.times == sorted(line.coordinator.times)
 
 
 def test_a_cut_in_one_direction_leaves_the_other() -> None:
@@ -120,7 +120,7 @@ def test_a_cut_in_one_direction_leaves_the_other() -> None:
     line.wire.send(UP, "up")
     line.wire.send(DOWN, "down")
     line.run()
-    assert (line.coordinator.heard, line.agent.heard) == (["up"], []) and not line.wire.well
+    assert (line.coordinator.received, line.agent.received) == (["up"], []) and not line.wire.well
 
 
 def test_an_end_is_learned_after_all_that_was_said_before_it() -> None:
@@ -129,7 +129,7 @@ def test_an_end_is_learned_after_all_that_was_said_before_it() -> None:
     line.wire.close(UP)
     line.wire.send(UP, "too late")
     line.run()
-    assert (line.coordinator.heard, line.coordinator.ended) == (["last"], 1)
+    assert (line.coordinator.received, line.coordinator.ended) == (["last"], 1)
     assert not line.link.wires, "both sides are closed"
 
 
@@ -141,6 +141,6 @@ def test_of_a_connection_that_is_lost_the_beginning_arrives_and_nobody_is_told()
             line.wire.send(UP, frame)
         line.wire.close(UP, lose=True, silent=True)
         line.run()
-        assert line.coordinator.heard == [*range(len(line.coordinator.heard))] and not line.coordinator.ended
-        lengths.add(len(line.coordinator.heard))
+        assert line.coordinator.received == [*range(len(line.coordinator.received))] and not line.coordinator.ended
+        lengths.add(len(line.coordinator.received))
     assert lengths == {0, 1, 2, 3, 4}
