@@ -338,7 +338,8 @@ class _Lending:
         if served - much * owner - MOVE < EPSILON or gain <= MARGIN * cost:
             return None
         steady = self._view.steady[ask.text]
-        what = "bundles" if ask.group else "tasks"
+        waiting = counted(need, "bundle" if ask.group else "task")
+        ask_and_wait = "asks for {} waits" if need == 1 else "ask for {} wait"
         return Move(
             kind=MoveKind.LEND,
             source=source.name,
@@ -346,7 +347,8 @@ class _Lending:
             resources=room,
             asks=ask.text,
             tasks=tasks,
-            reason=f"{need} {what} that ask for {ask.text} wait in Ray for {format_duration(round(steady.waited))}; "
+            reason=f"{waiting} that {ask_and_wait.format(ask.text)} in Ray for "
+            f"{format_duration(round(steady.waited))}; "
             f"{source.name} has {choice.lender.excess} beyond its headroom of {values.headroom:.0%}, idle for "
             f"{format_duration(round(source.idle))}, owner's pressure {owner:.2f}",
             undone_by=f"Ray using nothing of it for {values.sustained:g} s, not before {values.min_hold:g} s from now",

@@ -19,7 +19,7 @@ from distributed_grid.protocol.sharing.pressure import Pressure
 
 LEND = Move(
     kind=MoveKind.LEND, source="lab1", target="head", resources=Resources(4000), boost="j-lent", asks="4 CPU", tasks=1,
-    reason="1 tasks that ask for 4 CPU wait in Ray for 1m00s", undone_by="nothing of it used", gain=1200.0, cost=14.0,
+    reason="1 task that asks for 4 CPU waits in Ray for 1m00s", undone_by="nothing of it used", gain=1200.0, cost=14.0,
     at=1e9,
 )  # fmt: skip
 PASS = Pass(
@@ -77,7 +77,7 @@ def test_the_status_says_mode_policy_moves_with_reasons_and_the_pressure_of_each
         "policy aggressive (order of op; configured: balanced), a pass every 30 s",
         "Ray at 10.0.0.1:6379, for head; the last pass was",
         "moves: 1 made",
-        "j-lent: 1 tasks that ask for 4 CPU wait in Ray for 1m00s",
+        "j-lent: 1 task that asks for 4 CPU waits in Ray for 1m00s",
         "3      1 TPU  1m30s   it asks for TPU, which no boost brings",
         "! j-idle of bob: idle for 20m00s; grid boost release j-idle",
         "give-back  in 0.0s  it has not joined yet",
@@ -152,7 +152,7 @@ def test_a_mistake_is_answered_with_what_to_do(grid: Any, words: tuple[str, ...]
 def test_a_suggestion_comes_with_the_command_that_does_it_where_the_grid_does_not(grid: Any) -> None:
     shared = Suggestions(1, Balancing(), PASS)
     done, _ = grid(shared, "boost", "suggest")
-    assert "lab1: 1 tasks that ask for 4 CPU wait in Ray for 1m00s; undone by: nothing of it used" in done.output
+    assert "lab1: 1 task that asks for 4 CPU waits in Ray for 1m00s; undone by: nothing of it used" in done.output
     assert "  grid boost request head cpu 4 --only-source lab1\n" in done.output
     assert "it asks for TPU, which no boost brings" in done.output
     done, _ = grid(Suggestions(1, BALANCING, PASS), "boost", "suggest")

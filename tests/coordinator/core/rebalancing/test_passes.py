@@ -101,7 +101,7 @@ def test_what_waits_long_enough_gets_a_boost_by_itself() -> None:
     spec = boost.spec.boost
     assert spec == Boost("head", HEAD, ResourceType.CPU, 4 * MILLI, ray="2.60.0", python="3.11.7", automatic=True)
     assert (boost.node, boost.user, boost.request.priority) == ("lab1", "ann", Priority.LOW)
-    assert "lent by the grid itself: 1 tasks that ask for 4 CPU wait in Ray for 1m00s" in boost.story[1].text
+    assert "lent by the grid itself: 1 task that asks for 4 CPU waits in Ray for 1m00s" in boost.story[1].text
     (told,) = (one for one in commands if isinstance(one, Rebalanced))
     assert told.applied and told.moves[0].boost == boost.id
 
