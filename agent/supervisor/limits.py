@@ -244,7 +244,7 @@ be stopped."""
 STREAMS = ("stdout", "stderr")
 _BLOCK = 4096
 _NOTE_BYTES = 100
-_OUTPUT_FAST = 3 << 30  # bytes a second that a stream may begin to grow by at any time
+_OUTPUT_FAST = 8 << 30  # bytes a second that a stream may begin to grow by at any time
 _OUTPUT_SOONEST, _OUTPUT_LATEST = 0.02, 1.0  # seconds to the next look at a stream
 
 
@@ -284,7 +284,7 @@ class _Output:
 class Outputs:
     """The output of all jobs that run, each stream at most `limit` bytes on disk. A stream is looked at again before it
     can take half as much again as it may, growing as fast as it did, or as fast as a job may begin to write at any
-    time: with the usual limit some ten times a second, which costs microseconds. `due` is when one is due, or earlier
+    time: with the usual limit some 25 times a second, which costs microseconds. `due` is when one is due, or earlier
     (seconds since boot).
 
     Of a job that somebody reads along with, nothing is cut that the reader has not read. A job whose reader is more

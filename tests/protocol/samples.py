@@ -424,7 +424,7 @@ MESSAGES: dict[str, Any] = {
             since=1700000000.0,
             by="op",
         ),
-        address="10.0.0.1:6379",
+        address="192.0.2.1:6379",
         last=PASS,
         recent=PASS.moves,
         barred=(

@@ -22,7 +22,7 @@ from distributed_grid.protocol.messages import AwaitsReader, Launch, Suspended
 from distributed_grid.protocol.resources import GpuShare, Grant, ResourceType
 
 GRANT = Grant(cores=(2, 3), memory=1 << 30)
-ANN = Account("ann", 1000, 1000, (1000, 44), "/home/ann", "/bin/sh")
+ANN = Account("ann", 1000, 1000, (1000, 44), "/nonexistent", "/bin/sh")
 
 
 def launch(spec: JobSpec, grant: Grant = GRANT) -> Launch:

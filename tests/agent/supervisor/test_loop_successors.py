@@ -278,7 +278,7 @@ async def test_of_200_chained_jobs_no_two_are_ever_alive_on_one_core(bench: Benc
         sampler.ids.add(firsts[core])
     for _ in range(99):
         for core, grant in lines:
-            sampler.ids.add(id := chained(bench, firsts[core], "sh", "-c", "sleep 0.02 & wait", grant=grant))
+            sampler.ids.add(id := chained(bench, firsts[core], "sh", "-c", "sleep 0.04 & wait", grant=grant))
             ids.append(id)
     with sampler:
         (tmp_path / "go").touch()

@@ -36,7 +36,7 @@ STATUS = BalancingStatus(
     balancing=BALANCING,
     configured=Balancing(mode=OffloadingMode.DYNAMIC_BALANCING),
     order=BalancingOrder(policy=PolicyName.AGGRESSIVE, since=1e9, by="op"),
-    address="10.0.0.1:6379",
+    address="192.0.2.1:6379",
     last=PASS,
     recent=(LEND,),
     barred=(Barred(source="lab1", target="head", kind=MoveKind.GIVE_BACK, until=1e9, why="it has not joined yet"),),
@@ -75,7 +75,7 @@ def test_the_status_says_mode_policy_moves_with_reasons_and_the_pressure_of_each
     for part in (
         "mode dynamic_balancing (as configured): and the grid lends boosts by itself",
         "policy aggressive (order of op; configured: balanced), a pass every 30 s",
-        "Ray at 10.0.0.1:6379, for head; the last pass was",
+        "Ray at 192.0.2.1:6379, for head; the last pass was",
         "moves: 1 made",
         "j-lent: 1 task that asks for 4 CPU waits in Ray for 1m00s",
         "3      1 TPU  1m30s   it asks for TPU, which no boost brings",
@@ -104,8 +104,8 @@ def test_the_status_for_programs_has_all_of_it(grid: Any) -> None:
     ("changed", "said"),
     [
         ({"address": ""}, "this coordinator knows of no Ray cluster (set ray.address there)"),
-        ({"last": None}, "Ray at 10.0.0.1:6379; there was no pass yet"),
-        ({"last": Pass(at=1e9, trouble="it is away")}, "Ray at 10.0.0.1:6379 cannot be asked: it is away"),
+        ({"last": None}, "Ray at 192.0.2.1:6379; there was no pass yet"),
+        ({"last": Pass(at=1e9, trouble="it is away")}, "Ray at 192.0.2.1:6379 cannot be asked: it is away"),
     ],
 )
 def test_the_status_says_why_nothing_is_decided(grid: Any, changed: dict[str, Any], said: str) -> None:

@@ -20,7 +20,7 @@ from tests.coordinator.core.scene import facts, join
 
 def node(name: str = "head", **more: Any) -> dict[str, Any]:
     known: dict[str, Any] = {
-        "id": name, "ip": "10.0.0.9", "name": name, "host": name, "port": 1, "head": name == "head",
+        "id": name, "ip": "192.0.2.9", "name": name, "host": name, "port": 1, "head": name == "head",
         "status": "running", "labels": {}, "total": {"CPU": 2.0}, "available": {"CPU": 0.5}, "idle": 0.0,
     }  # fmt: skip
     return {**known, **more}
@@ -65,7 +65,7 @@ def test_who_insists_on_a_boost_of_this_target_asks_for_cores_of_one() -> None:
 class Bridge:
     """Answers as the bridge does."""
 
-    address = "10.0.0.9:6379"
+    address = "192.0.2.9:6379"
 
     def __init__(self) -> None:
         self.asked = 0
@@ -84,7 +84,7 @@ class Bridge:
 def balancer(bridge: Bridge | None, put: Callable[[Event], None], mode: OffloadingMode, *nodes: str) -> Balancer:
     ledger = Ledger(policy=Policy(balancing=Balancing(mode=mode, interval=0.01)))
     for name in nodes:
-        join(ledger, facts(name, address="10.0.0.7"))
+        join(ledger, facts(name, address="192.0.2.7"))
     ids = lambda count: [f"j-{at}" for at in range(count)]  # noqa: E731
     return Balancer(ledger.state, bridge, RayAuth.DISABLED, put, ids)  # type: ignore[arg-type]
 

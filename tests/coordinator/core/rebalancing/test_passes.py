@@ -36,7 +36,7 @@ from distributed_grid.protocol.sharing.moves import MoveKind
 from distributed_grid.protocol.sharing.policies import Balancing, OffloadingMode, PolicyName
 from tests.coordinator.core.scene import facts, job, join, state_of, step
 
-HEAD = "10.0.0.1:6379"
+HEAD = "192.0.2.1:6379"
 LOOK = RayLook(target="head", address=HEAD, user="ann", ray="2.60.0", python="3.11.7", total=Resources(MILLI, GIB))
 FOUR = Waiting("4 CPU", Resources(4 * MILLI), 1, fits=False)
 RAY = {"ray": "2.60.0", "ray_python": "3.11.9"}

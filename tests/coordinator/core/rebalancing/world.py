@@ -12,7 +12,7 @@ from distributed_grid.protocol.sharing.moves import Move, MoveKind, Pass
 from distributed_grid.protocol.sharing.policies import Balancing, OffloadingMode, PolicyName
 from distributed_grid.protocol.sharing.pressure import weighted
 
-LOOK = RayLook(target="head", address="10.0.0.1:6379", user="ann", total=Resources(MILLI, GIB))
+LOOK = RayLook(target="head", address="192.0.2.1:6379", user="ann", total=Resources(MILLI, GIB))
 JOINS = 4.0
 """Seconds until what is lent is there."""
 
