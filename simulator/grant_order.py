@@ -20,6 +20,7 @@ from distributed_grid.coordinator.core.commands import Command, Event, RecordJob
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle.outcomes import end_of_member
 from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement
+from distributed_grid.coordinator.core.placement.capacity import Forecast
 from distributed_grid.coordinator.core.placement.matching import able, has_room
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.fairness import aged, dominant, weight
@@ -28,7 +29,7 @@ from distributed_grid.coordinator.core.queue.queue import Line, Standing
 from distributed_grid.coordinator.core.queue.reservations import STARTING, asked
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import Gang
-from distributed_grid.protocol.jobs import Cause, ServiceOrder, State
+from distributed_grid.protocol.jobs import Cause, Request, ServiceOrder, State
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.simulator.engine import Violation
 from distributed_grid.simulator.quotas import nobody_passes_a_quota, nobody_waits_for_nothing
@@ -239,7 +240,7 @@ class FirstOverdue:
     def see(self, state: GridState) -> None:
         """Raises Violation if the watched job should have started."""
         first = None if state.halted else _first(state)
-        nodes = [] if first is None else [node for node in state.nodes.values() if able(node, first.request)]
+        nodes = [] if first is None else [node for node in state.nodes.values() if _lends(node, first.request)]
         covered = None if first is None else (first.id, *map(_as_lent, nodes))
         if covered is None or covered != self._covered or not all(_calm(state, node) for node in nodes):
             self.seen += self.watched != "" and self.watched not in state.queue.turns
@@ -282,6 +283,16 @@ def _first(state: GridState) -> Job | None:
     if due > state.now or line.request.gang or line.request.ray or near or not reserves:
         return None
     return state.jobs[state.queue.head(line)[1]]
+
+
+def _lends(node: Node, request: Request) -> bool:
+    """Whether what a node lends now is enough for this, once nothing runs there: its owner may use the rest."""
+    if node.room is None or not able(node, request):
+        return False
+    whole = Forecast.of(node.room)
+    for one in node.allocations.values():
+        whole.give(one.grant)
+    return whole.fits(request.resources, request.constraints)
 
 
 def _as_lent(node: Node) -> Hashable:
