@@ -67,7 +67,7 @@ POLICIES: dict[PolicyName, SharingPolicy] = {
     PolicyName.AGGRESSIVE: SharingPolicy(headroom=0.05, sustained=15.0, min_hold=60.0, cooldown=30.0, moves=8),
     PolicyName.PREDICTIVE: _BALANCED,
 }
-"""The four values. `predictive` differs from `balanced` by what it forecasts, and nothing is forecast yet."""
+"""The four values. `predictive` is to differ from `balanced` by using forecasts; no pass uses one yet."""
 BY_EXCESS = (PolicyName.BALANCED, PolicyName.PREDICTIVE)
 """The policies whose headroom is the setting `excess_threshold`."""
 MOST_MOVES = max(one.moves for one in POLICIES.values())
