@@ -147,23 +147,22 @@ def _is_unused(loan: Loan, values: SharingPolicy) -> bool:
 
 
 def _unused(loan: Loan, values: SharingPolicy, now: float) -> Move:
-    much = weight(loan.resources)
-    return Move(
-        kind=MoveKind.GIVE_BACK,
-        source=loan.source,
-        target=loan.target,
-        resources=loan.resources,
-        boost=loan.boost,
-        reason=f"Ray has used nothing of it for {format_duration(round(loan.idle or 0.0))} "
-        f"(sustained: {values.sustained:g} s)",
-        undone_by=f"tasks that wait for {values.sustained:g} s, not before {values.min_hold:g} s from now",
-        gain=much * values.min_hold,
-        cost=much * START,
-        at=now,
+    reason = (
+        f"Ray has used nothing of it for {format_duration(round(loan.idle or 0.0))} (sustained: {values.sustained:g} s)"
     )
+    undone_by = f"tasks that wait for {values.sustained:g} s, not before {values.min_hold:g} s from now"
+    return _give_back(loan, values, now, reason, undone_by, START)
 
 
 def _for_jobs(loan: Loan, values: SharingPolicy, now: float) -> Move:
+    reason = f"{loan.in_way}; a boost that nobody asked for gives way"
+    undone_by = f"tasks that wait for {values.sustained:g} s while no job waits for what {loan.source} has"
+    lost = 0.0 if loan.idle else min(values.min_hold, now - loan.joined)
+    return _give_back(loan, values, now, reason, undone_by, START + lost)
+
+
+def _give_back(loan: Loan, values: SharingPolicy, now: float, reason: str, undone_by: str, seconds: float) -> Move:
+    """Give a boost back, at the cost of so many seconds of what it has."""
     much = weight(loan.resources)
     return Move(
         kind=MoveKind.GIVE_BACK,
@@ -171,10 +170,10 @@ def _for_jobs(loan: Loan, values: SharingPolicy, now: float) -> Move:
         target=loan.target,
         resources=loan.resources,
         boost=loan.boost,
-        reason=f"{loan.in_way}; a boost that nobody asked for gives way",
-        undone_by=f"tasks that wait for {values.sustained:g} s while no job waits for what {loan.source} has",
+        reason=reason,
+        undone_by=undone_by,
         gain=much * values.min_hold,
-        cost=much * (START + (0.0 if loan.idle else min(values.min_hold, now - loan.joined))),
+        cost=much * seconds,
         at=now,
     )
 
