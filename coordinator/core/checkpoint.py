@@ -22,7 +22,7 @@ from distributed_grid.coordinator.core.preemption.earmarks import preemptors_of
 from distributed_grid.coordinator.core.queue import dependencies
 from distributed_grid.coordinator.core.queue.chains import Chains
 from distributed_grid.coordinator.core.queue.fairness import Account, Shares
-from distributed_grid.coordinator.core.queue.queue import Members, Queue, Rank, Reservations, key_of
+from distributed_grid.coordinator.core.queue.queue import Kept, Members, Queue, Rank, Reservations, key_of
 from distributed_grid.coordinator.core.queue.quotas import Quotas, Spent
 from distributed_grid.coordinator.core.rebalancing.book import BalancingBook
 from distributed_grid.coordinator.core.state import GridState
@@ -53,6 +53,8 @@ class QueueAt(msgspec.Struct, frozen=True):
     overdue."""
     unranked: list[tuple[int, str, int]] = []
     run_times: list[tuple[str, list[float]]] = []
+    held_back: list[tuple[Kept, list[tuple[int, str, int, int]]]] = []
+    """By reservation: class, user and lane of each standing that it holds back, and the turn."""
 
 
 class SharesAt(msgspec.Struct, frozen=True):
@@ -174,6 +176,10 @@ def take(ledger: Ledger) -> Checkpoint:
             ],
             [(int(one.priority), one.user, one.lane) for one in queue.unranked if one.count],
             [(user, [*last]) for user, last in queue.run_times.last.items()],
+            [
+                (kept, [(int(one.priority), one.user, one.lane, turn) for one, turn in standings.items() if one.count])
+                for kept, standings in queue.held_back.items()
+            ],
         ),
         shares=SharesAt(
             state.shares.accounts,
@@ -363,6 +369,9 @@ def _requeue(queue: Queue, at: Checkpoint) -> None:
     for user, last in at.queue.run_times:
         for seconds in last:
             queue.run_times.add(user, seconds)
+    for reservation, standings in at.queue.held_back:
+        found = {queue.standings.get((Priority(of), user, lane)): turn for of, user, lane, turn in standings}
+        queue.held_back[reservation] = {standing: turn for standing, turn in found.items() if standing is not None}
     queue.lowest, queue.departed = at.queue.lowest, at.queue.departed
 
 

@@ -502,8 +502,8 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """No node has room now. `offering`: the number of nodes that were considered; `kept_for`: the job for which a node
-    that has room is reserved."""
+    """No node has room now. `offering`: the number of nodes that were considered; `reserved`: the nodes that have room
+    but are reserved, each with the job that it is for."""
 
     offering: int
-    kept_for: str = ""
+    reserved: tuple[tuple[str, str], ...] = ()

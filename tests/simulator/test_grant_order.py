@@ -7,7 +7,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Attempt, Ended, Placement
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Sharing
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, ServiceOrder
-from distributed_grid.protocol.messages import Inventory, Started
+from distributed_grid.protocol.messages import Exited, Inventory, Started
 from distributed_grid.protocol.resources import Grant, Resources
 from distributed_grid.simulator.engine import Violation
 from distributed_grid.simulator.grant_order import SLACK, FirstOverdue, Watched, _not_given_up_early
@@ -116,6 +116,30 @@ def test_where_the_node_lends_something_else_it_is_watched_anew() -> None:
     ledger.state.nodes["n1"].closed = frozenset({"0"})
     look(ledger, watch, 200.0)
     assert (watch.watched, watch.latest) == ("wide", 101.0)
+
+
+def test_who_is_overdue_is_so_until_it_was_granted_what_another_one_holds() -> None:
+    sharing = Sharing(shortest=1.0, overdue_after=0.05)
+    ledger = Watched(1, Policy(suspect_after=1e9, disconnected_after=1e9, lost_after=1e9, sharing=sharing))
+    join(ledger, facts("n1", 1), expires_in=1e9)
+
+    def submit(now: float, user: str, *names: str, limit: float = 0.0) -> None:
+        new = tuple(job(name, asked(), now, user, time_limit=limit, grace=0.0) for name in names)
+        step(ledger, JobsSubmitted(1, new), now)
+
+    def runs(now: float, *names: str) -> None:
+        for name in names:
+            step(ledger, MessageReceived("n1", Started(allocation=f"{name}.1")), now)
+            over = Exited(f"{name}.1", Outcome(Cause.EXITED, seconds=0.01), True)
+            step(ledger, MessageReceived("n1", over), now)
+
+    submit(1.0, "ann", "j0", "j1", "j2", "j3")
+    runs(1.1, "j0", "j1", "j2", "j3")
+    submit(2.0, "ann", *(f"j{number}" for number in range(4, 12)))
+    assert ledger.state.chains.predecessors == {"j5.1": "j4.1", "j6.1": "j5.1"}
+    submit(2.06, "ben", "his", limit=1.0)
+    runs(2.07, "j4", "j5")
+    assert ledger.state.chains.predecessors == {"j7.1": "j6.1"}
 
 
 def test_by_share_nobody_is_overdue() -> None:

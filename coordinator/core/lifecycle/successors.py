@@ -112,9 +112,10 @@ def _give(state: GridState, line: Line, job: Job, before: Allocation) -> None:
     if kept is not None and line.count > 1:  # the next of its line needs the same
         rest = {name: one for name, one in state.reservations.by_job.items() if name != job.id}
         state.reservations = replace(state.reservations, by_job=rest)
-    if state.queue.turns[job.id] == line.standing.overdue:
-        line.standing.served_at = state.now
+    overdue = state.queue.turns[job.id] == line.standing.overdue
     allocation = state.grant_next(job, before)
+    if overdue:
+        line.standing.served_at = state.now
     if kept is not None and line.count:
         name = state.queue.head(line)[1]
         by_job = {**state.reservations.by_job, name: replace(kept, job=name)}

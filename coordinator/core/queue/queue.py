@@ -30,6 +30,8 @@ NOWHERE = (math.inf, 1 << 62)
 
 Stand = tuple[Priority, str, int]
 """The key of a standing: class, user and lane."""
+Kept = tuple[str, str]
+"""The job and the node of a reservation."""
 Key = tuple[str, Request, float, bool]
 """Jobs with the same key share a line: user, request, maximum duration in seconds (0: unlimited), and whether they were
 submitted by an operator."""
@@ -164,6 +166,9 @@ class Queue:
         self.departed = 0
         self.needs: dict[Resources | None, int] = {}
         """How many lines need this (`need_of`)."""
+        self.held_back: dict[Kept, dict[Standing, int]] = {}
+        """By reservation: the standings of its class in which a line was refused because of it, and the least turn of
+        such a line. They wait until they come before its job, or it is gone."""
 
     def __len__(self) -> int:
         return len(self.turns)

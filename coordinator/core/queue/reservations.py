@@ -16,7 +16,8 @@ from distributed_grid.coordinator.core.placement.catalogue import Shown, Without
 from distributed_grid.coordinator.core.placement.constraints import Trait
 from distributed_grid.coordinator.core.placement.matching import able, gang_places, open_to, place
 from distributed_grid.coordinator.core.preemption.plan import clock
-from distributed_grid.coordinator.core.queue.queue import Line, Reservation, Reservations, Standing
+from distributed_grid.coordinator.core.queue.precedence import OVERDUE
+from distributed_grid.coordinator.core.queue.queue import Kept, Line, Reservation, Reservations, Standing
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.resources import MILLI, Resources
@@ -78,7 +79,7 @@ def places_for(state: GridState, kept: Reservations, ask: Ask, now: float) -> Pl
         hidden += ways
         index = Without(state.index, frozenset(one.node for one in hidden))
     if hidden and isinstance(found, Refusal):
-        return Refusal(found.offering, hidden[0].job)
+        return Refusal(found.offering, tuple((one.job, one.node) for one in hidden))
     return found
 
 
@@ -279,6 +280,48 @@ def keep_for(state: GridState, kept: Reservations, line: Line, least: Resources,
             others[member] = Reservation(job, node, at, after, now, now)
     again = now + len(names) * COMPARE_SECONDS if len(names) > FEW else kept.look_again
     return Reservations(by_job=others if found else kept.by_job, look_again=again, left=kept.left)
+
+
+def hold_back(state: GridState, line: Line, turn: int, reserved: tuple[Kept, ...]) -> None:
+    """The first job of a line, with this turn, was refused because of these reservations."""
+    standing = line.standing
+    for kept in reserved:
+        if state.queue.line(kept[0]).standing.priority is standing.priority:  # others stay behind it
+            held_back = state.queue.held_back.setdefault(kept, {})
+            held_back[standing] = min(turn, held_back.get(standing, turn))
+
+
+def released(state: GridState, user: str = "") -> list[str]:
+    """The nodes with room for lines that were held back by a reservation there, and are not any more, since it is gone
+    or since they come before its job by now. `user`: only that user's standings were ranked since the last call."""
+    if not state.queue.held_back:
+        return []
+    found = dict[str, None]()
+    there = {(one.job, one.node) for one in state.reservations.by_job.values()}
+    for kept, held_back in [*state.queue.held_back.items()]:
+        job, node = kept
+        if kept not in there:
+            over = [standing for standing in held_back if standing.count]
+        else:
+            order, whose = _order(state, job)[1:], state.queue.line(job).standing.user
+            over = [
+                standing
+                for standing, turn in held_back.items()
+                if not standing.count or (user in ("", whose, standing.user) and _at_best(standing, turn) < order)
+            ]
+        for standing in over:
+            del held_back[standing]
+            if standing.count and node in state.index:
+                found[node] = None
+        if not held_back or kept not in there:
+            del state.queue.held_back[kept]
+    return [*found]
+
+
+def _at_best(standing: Standing, turn: int) -> tuple[float, int]:
+    """The sort key, within its class, of the jobs of a standing from this turn on: one may be overdue by now."""
+    overdue = standing.overdue
+    return (standing.due - OVERDUE, overdue) if overdue >= turn else (standing.rank, turn)
 
 
 def _same_user(one: Standing, other: Standing) -> bool:

@@ -17,10 +17,12 @@ from distributed_grid.coordinator.core.queue.reservations import (
     Ask,
     Places,
     any_from,
+    hold_back,
     keep_first,
     keep_for,
     places_for,
     places_of,
+    released,
     review,
 )
 from distributed_grid.coordinator.core.state import GridState
@@ -43,14 +45,12 @@ def match(state: GridState) -> None:
     fresh, state.fresh = state.fresh, {}
     state.reservations, free = review(state, state.queue.least, state.now)
     names, state.freed_nodes = [*state.freed_nodes, *(name for name in free if name in state.index)], {}
-    grown = [state.nodes[name] for name in names]
     ranking.rank(state)
-    before = state.reservations.by_job.values()
+    grown = [*dict.fromkeys((*names, *released(state)))]
+    before = state.reservations.by_job
     refused = _serve_all(state, grown) if grown else _serve_new(state, fresh)
-    reserved = {one.node for one in state.reservations.by_job.values()}
-    for one in before:
-        if one.node not in reserved and state.nodes[one.node].usable:
-            state.freed_nodes[one.node] = None  # it made way, and this node is free for others
+    if before is not state.reservations.by_job:  # one may have made way
+        state.freed_nodes |= dict.fromkeys(released(state))
     for name in fresh:
         waiting = state.jobs.get(name)
         if waiting is not None and waiting.state is State.WAITING and name not in state.fresh:
@@ -102,6 +102,8 @@ def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
             refused.append(heappop(heads)[-1])
             if state.queue.first_line(line.standing) is line:
                 state.reservations = keep_for(state, state.reservations, line, state.queue.least, state.now)
+        elif grown := released(state, line.standing.user):
+            return refused + _serve_all(state, grown)
         elif not line.count:
             heappop(heads)
         elif others:
@@ -115,10 +117,22 @@ def _place(state: GridState, line: Line) -> tuple[int, float, int]:
     return -line.request.priority, state.queue.rank_at(line.standing, turn), turn
 
 
-def _serve_all(state: GridState, grown: list[Node]) -> list[Line]:
-    """A pass after these nodes freed capacity: all lines in order, except blocked ones that fit on none of them, until
-    no request fits anywhere, or none may start and none may get a reservation. Returns the refused lines."""
-    queue, hopeless, refused = state.queue, list[Hopeless](), list[Line]()
+def _serve_all(state: GridState, grown: list[str]) -> list[Line]:
+    """A pass after these nodes freed capacity: all lines in order, except blocked ones that fit on none of them. It
+    begins again when a grant lets somebody start on a node that was reserved. Returns the refused lines."""
+    hopeless, refused, more = list[Hopeless](), dict[Line, None](), grown
+    while more:
+        more = _serve_in_order(state, [state.nodes[name] for name in grown], hopeless, refused)
+        grown = [*dict.fromkeys((*grown, *more))]
+    return [*refused]
+
+
+def _serve_in_order(
+    state: GridState, grown: list[Node], hopeless: list[Hopeless], refused: dict[Line, None]
+) -> list[str]:
+    """Serve the lines in order, until no request fits anywhere, or none may start and none may get a reservation; or
+    until there are nodes on which lines are not held back any more: returns these."""
+    queue, more = state.queue, list[str]()
     rooms = [node.room for node in grown if node.room is not None]
 
     def may_fit(need: Resources) -> bool:
@@ -133,20 +147,21 @@ def _serve_all(state: GridState, grown: list[Node]) -> list[Line]:
     order, full = Order(queue, may_fit), False
     some_start, some_reserve = may_start(), True
     for priority in CLASSES_IN_ORDER:
-        while not full and (some_start or some_reserve) and (line := order.first(priority)) is not None:
+        while not (full or more) and (some_start or some_reserve) and (line := order.first(priority)) is not None:
             if line.blocked and not (some_start and _has_grown(state, grown, line.request)):
                 starts = False
             elif starts := _serve(state, line, hopeless):
                 order.served(line)
                 full = len(queue.lines) > 1 and not state.index.candidates(queue.least, 1)
                 some_start, some_reserve = may_start(), True
+                more = released(state, line.standing.user)
             else:
-                refused.append(line)
+                refused[line] = None
             if not starts and order.skip(line) and some_reserve:
                 state.reservations = keep_for(state, state.reservations, line, queue.least, state.now)
                 some_reserve = any_from(state, state.reservations, line, state.now)
     order.end()
-    return refused
+    return more
 
 
 def _has_grown(state: GridState, grown: list[Node], request: Request) -> bool:
@@ -175,7 +190,9 @@ def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:
                     line.standing.served_at = state.now
                 ranking.rank_again(state, job.user)
                 return True
-        elif not found.kept_for and not line.request.gang and len(hopeless) < HOPELESS_KEPT:
+        elif found.reserved:
+            hold_back(state, line, turn, found.reserved)
+        elif not line.request.gang and len(hopeless) < HOPELESS_KEPT:
             hopeless.append((wanted, nodes, by_ray, user))
     line.blocked = True
     return False

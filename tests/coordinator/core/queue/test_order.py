@@ -23,7 +23,7 @@ from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.policy import Policy, Sharing
 from distributed_grid.coordinator.core.queue import order, queue, scheduler
 from distributed_grid.coordinator.core.queue.queue import Line, Standing, need_of
-from distributed_grid.coordinator.core.queue.reservations import keep_for
+from distributed_grid.coordinator.core.queue.reservations import keep_for, released
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, ServiceOrder
 from distributed_grid.protocol.messages import Exited, Started
@@ -33,12 +33,13 @@ from distributed_grid.protocol.resources import GIB, Resources
 from tests.coordinator.core.scene import facts, job, join, offer, step
 
 
-def visit_all(state: GridState, grown: list[Node]) -> list[Line]:
+def visit_all(
+    state: GridState, grown: list[Node], hopeless: list[scheduler.Hopeless], refused: dict[Line, None]
+) -> list[str]:
     """The pass in plain terms: every line is visited, and taken off until the end where it cannot start."""
-    lines_of, hopeless = state.queue, list[scheduler.Hopeless]()
+    lines_of, more = state.queue, list[str]()
     passed: list[tuple[int, Line]] = []
     done: list[tuple[float, int, Standing]] = []
-    refused: list[Line] = []
     waiting: dict[Standing, None] = {}
 
     def waits(line: Line) -> None:
@@ -48,7 +49,7 @@ def visit_all(state: GridState, grown: list[Node]) -> list[Line]:
 
     full = False
     for priority, heap in lines_of.order.items():
-        while not full and (standing := lines_of.first(priority)) is not None:
+        while not (full or more) and (standing := lines_of.first(priority)) is not None:
             line = lines_of.first_line(standing)
             if line is None:
                 done.append(heappop(heap))
@@ -57,11 +58,12 @@ def visit_all(state: GridState, grown: list[Node]) -> list[Line]:
                 waits(line)
             elif not scheduler._serve(state, line, hopeless):
                 passed.append(heappop(standing.lines))
-                refused.append(line)
+                refused[line] = None
                 if not line.excluded:
                     waits(line)
             else:
                 full = len(lines_of.lines) > 1 and not state.index.candidates(lines_of.least, 1)
+                more = released(state, line.standing.user)
     for turn, line in passed:
         if line.entered == turn:
             heappush(line.standing.lines, (turn, line))
@@ -72,7 +74,7 @@ def visit_all(state: GridState, grown: list[Node]) -> list[Line]:
         if standing.included and (first := lines_of.first_line(standing)) is not None:
             standing.place = queue.NOWHERE
             lines_of.enter(standing, lines_of.head(first)[0])
-    return refused
+    return more
 
 
 RULES = Rules(users={"bob": Rights(cores=3000)})
@@ -86,7 +88,7 @@ class Both:
         self.rng, self.patch, self.now, self.number = rng, patch, 1.0, 0
         policy = Policy(rights=RULES, sharing=Sharing(order=rng.choice(tuple(ServiceOrder))))
         self.ledgers = [Ledger(policy=policy) for _ in range(2)]
-        self.sparing = scheduler._serve_all
+        self.sparing = scheduler._serve_in_order
         self.nodes = [
             facts(f"n{number}", cores=rng.choice((2, 4, 8)), memory=rng.choice((4, 16)) * GIB, gpus=rng.choice((0, 2)))
             for number in range(rng.randint(1, 3))
@@ -97,7 +99,7 @@ class Both:
     def each(self, play: Callable[[Ledger], list[Command]]) -> None:
         said = []
         for ledger, serve in zip(self.ledgers, (self.sparing, visit_all), strict=True):
-            self.patch.setattr(scheduler, "_serve_all", serve)
+            self.patch.setattr(scheduler, "_serve_in_order", serve)
             said.append(decisions(play(ledger)))
         assert said[0] == said[1]
         assert checkpoint.differs(*map(checkpoint.take, self.ledgers)) == ""

@@ -173,6 +173,50 @@ def test_who_is_owed_more_is_not_held_back_by_who_is_owed_less() -> None:
     assert states(ledger, "mine", "endless") == ["n1", "waiting"]
 
 
+def test_who_comes_to_be_first_starts_on_the_node_that_is_kept_for_another() -> None:
+    ledger = grid(4, sharing=BY_WAITING)
+    ask(ledger, "held", 2, 1.0, limit=33.0, user="eve")
+    run(ledger, "held", now=1.0)
+    ask(ledger, "big", 4, 2.0, limit=50.0, user="ben")
+    ask(ledger, "small", 1, 8.0, limit=30.0)  # is not over when `held` ends
+    ask(ledger, "other", 4, 9.0, limit=50.0, user="joe")
+    assert states(ledger, "big", "small") == ["waiting", "waiting"]
+    ask(ledger, "another", 4, 33.0, limit=50.0, user="joe")  # nothing became free meanwhile
+    assert states(ledger, "big", "small", "other", "another") == ["waiting", "n1", "waiting", "waiting"]
+
+
+@pytest.mark.parametrize("frees", [False, True], ids=["new jobs", "a freed node"])
+def test_a_grant_to_its_user_lets_others_start_on_the_node_that_is_kept_for_a_job(frees: bool) -> None:
+    ledger = grid(4)
+    ask(ledger, "held", 1, 1.0, limit=99.0, user="eve")
+    if frees:
+        ask(ledger, "ends", 3, 1.0, limit=99.0, user="joe")
+    run(ledger, "held", *(["ends"] if frees else []), now=1.0)
+    ask(ledger, "big", 4, 2.0, priority=Priority.HIGH)
+    ask(ledger, "small", 1, 3.0, user="eve", priority=Priority.HIGH)
+    assert ledger.state.reservations.by_job["big"].at == 100.0
+    wanted = ("short", 2, "ann"), ("last", 1, "joe")
+    for number, (name, cores, user) in enumerate(wanted):
+        one = job(name, Request(Resources(cpu=cores * 1000)), 4.0, user, time_limit=50.0, grace=0.0)
+        ledger.handle(JobsSubmitted(number, (one,)), 4.0)
+    ledger.settle(4.0)
+    if frees:
+        end(ledger, "ends", 5.0)
+    assert states(ledger, "short", "small", "big", "last") == ["n1", "n1", "waiting", "waiting"]
+
+
+def test_who_delays_the_next_to_have_a_node_kept_no_more_starts_there() -> None:
+    ledger = grid(4)
+    ask(ledger, "held", 2, 1.0, limit=99.0, user="eve")
+    run(ledger, "held", now=1.0)
+    ask(ledger, "all", 4, 2.0, user="ben")
+    ask(ledger, "small", 1, 2.0, user="joe")
+    assert states(ledger, "all", "small") == ["waiting", "waiting"]
+    ask(ledger, "most", 3, 3.0, priority=Priority.HIGH)
+    assert [*ledger.state.reservations.by_job] == ["most"]
+    assert states(ledger, "most", "all", "small") == ["waiting", "waiting", "n1"]
+
+
 def test_nothing_is_kept_where_all_ask_for_the_same() -> None:
     ledger = grid(4)
     for number in range(50):
