@@ -47,8 +47,8 @@ class Watched(Ledger):
 
     def __init__(self, epoch: int, policy: Policy) -> None:
         super().__init__(epoch, policy=policy)
-        self.state = _Watched(epoch, policy=policy)
         self.overdue = FirstOverdue()
+        self.state = _Watched(epoch, policy, self.overdue)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         return self._patiently(super().handle(event, now))
@@ -66,18 +66,24 @@ class Watched(Ledger):
 
 
 class _Watched(GridState):
+    def __init__(self, epoch: int, policy: Policy, overdue: "FirstOverdue") -> None:
+        super().__init__(epoch, policy=policy)
+        self._overdue = overdue
+
     def grant(self, job: Job, placement: Placement, lease: float, gang: Gang | None = None) -> Allocation:
         """What was kept for a job is nobody else's, so nobody is passed by that."""
         nobody_passes_a_quota(self, job, placement.grant.resources)
         if job.id in self.queue:
             _nobody_is_passed(self, job, placement.node)
             _nobody_is_delayed(self, job, placement)
+            self._overdue.note_grant(self, job)
         return super().grant(job, placement, lease, gang)
 
     def grant_next(self, job: Job, before: Allocation) -> Allocation:
         """Who is to take over the room of another job comes before all others that this room is enough for."""
         nobody_passes_a_quota(self, job, before.grant.resources, besides=before.grant.resources)
         _nobody_comes_before(self, job, before)
+        self._overdue.note_grant(self, job)
         return super().grant_next(job, before)
 
 
@@ -228,7 +234,8 @@ class FirstOverdue:
     """Watches the job that is first in the order of service and overdue, after each pass. It has to start when all is
     over that runs on the nodes which could run it, by the time limits alone: from that follows how long anybody waits
     at the most (docs/shares.md). Where something happens that this does not cover (a node or its offer changes, a job
-    is frozen, starts late or has no limit), it is watched anew."""
+    is frozen, starts late or has no limit, somebody who comes first is new or not held back by a quota any more), it is
+    watched anew."""
 
     def __init__(self) -> None:
         self.watched = ""
@@ -236,6 +243,15 @@ class FirstOverdue:
         self._covered: Hashable = None
         self.seen = 0
         """How many jobs were watched to their start."""
+
+    def note_grant(self, state: GridState, job: Job) -> None:
+        """Something is granted to a job, which may come before the watched one and start in the pass in which it came:
+        by class, or since it was overdue before that."""
+        watched = state.jobs.get(self.watched)
+        if watched is None or watched.id not in state.queue or job.request.priority < watched.request.priority:
+            return
+        if job.request.priority > watched.request.priority or _due(state, job) <= _due(state, watched) + RANKED:
+            self._covered = None
 
     def see(self, state: GridState) -> None:
         """Raises Violation if the watched job should have started."""

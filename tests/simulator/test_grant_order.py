@@ -1,6 +1,7 @@
 """Every grant is looked at before it is made: one that passes somebody is refused, one that passes nobody is made."""
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageReceived, NodeUp, Tick
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -77,16 +78,23 @@ def test_a_job_is_not_given_up_before_its_node_was_silent_for_long() -> None:
 SHARING = Sharing(head_start=1.0, shortest=1.0, overdue_after=2.0)
 
 
+PATIENT = Policy(suspect_after=1e9, disconnected_after=1e9, lost_after=1e9, sharing=SHARING)
+
+
 def grid(sharing: Sharing = SHARING) -> Ledger:
+    """See `scene`."""
+    ledger = Ledger(policy=replace(PATIENT, sharing=sharing))
+    scene(ledger)
+    return ledger
+
+
+def scene(ledger: Ledger) -> None:
     """One core is held until 101; one job waits for both, and is overdue from 12 on."""
-    patient = Policy(suspect_after=1e9, disconnected_after=1e9, lost_after=1e9, sharing=sharing)
-    ledger = Ledger(policy=patient)
     join(ledger, facts("n1", 2), expires_in=1e9)
     for name, cores, limit in (("held", 1000, 99.0), ("wide", 2000, 5.0)):
         asked = job(name, Request(Resources(cores)), 2.0, time_limit=limit, grace=0.0)
         step(ledger, JobsSubmitted(1, (asked,)), 2.0)
     step(ledger, MessageReceived("n1", Started(allocation="held.1")), 2.0)
-    return ledger
 
 
 def look(ledger: Ledger, watch: FirstOverdue, now: float) -> None:
@@ -120,7 +128,7 @@ def test_where_the_node_lends_something_else_it_is_watched_anew() -> None:
 
 def test_who_is_overdue_is_so_until_it_was_granted_what_another_one_holds() -> None:
     sharing = Sharing(shortest=1.0, overdue_after=0.05)
-    ledger = Watched(1, Policy(suspect_after=1e9, disconnected_after=1e9, lost_after=1e9, sharing=sharing))
+    ledger = Watched(1, replace(PATIENT, sharing=sharing))
     join(ledger, facts("n1", 1), expires_in=1e9)
 
     def submit(now: float, user: str, *names: str, limit: float = 0.0) -> None:
@@ -140,6 +148,17 @@ def test_who_is_overdue_is_so_until_it_was_granted_what_another_one_holds() -> N
     submit(2.06, "ben", "his", limit=1.0)
     runs(2.07, "j4", "j5")
     assert ledger.state.chains.predecessors == {"j7.1": "j6.1"}
+
+
+@pytest.mark.parametrize("priority", [Priority.MEDIUM, Priority.HIGH])
+def test_where_somebody_of_a_higher_class_started_in_between_it_is_watched_anew(priority: Priority) -> None:
+    ledger = Watched(1, PATIENT)
+    scene(ledger)
+    step(ledger, Tick(), 12.1)
+    assert (ledger.overdue.watched, ledger.overdue.latest) == ("wide", 101.0)
+    new = job("new", asked(priority=priority), 50.0, "ben", time_limit=50.0, grace=0.0)
+    step(ledger, JobsSubmitted(1, (new,)), 50.0)
+    assert ledger.overdue.latest == (101.0 if priority is Priority.MEDIUM else 102.0)
 
 
 def test_by_share_nobody_is_overdue() -> None:
