@@ -248,7 +248,9 @@ class FirstOverdue:
         """Something is granted to a job, which may come before the watched one and start in the pass in which it came:
         by class, or since it was overdue before that."""
         watched = state.jobs.get(self.watched)
-        if watched is None or watched.id not in state.queue or job.request.priority < watched.request.priority:
+        if watched is None or watched.id not in state.queue or state.queue.line(watched.id).excluded:
+            return
+        if job.request.priority < watched.request.priority:
             return
         if job.request.priority > watched.request.priority or _due(state, job) <= _due(state, watched) + RANKED:
             self._covered = None
