@@ -124,7 +124,7 @@ def heartbeats(ledger: Ledger, count: int) -> float:
 
 
 def placements(ledger: Ledger, count: int, rng: random.Random) -> list[float]:
-    """Seconds of single placements that are then taken off the room."""
+    """Seconds of single placements that are then taken off the capacity."""
     took = []
     for _ in range(count):
         cpu, gpu = rng.choice((500, 1000, 2000, 4000, 8000)), rng.choice((0, 0, 0, 500, 1000, 2000, 4000))
@@ -133,9 +133,9 @@ def placements(ledger: Ledger, count: int, rng: random.Random) -> list[float]:
         found = place(ledger.state.nodes, ledger.state.index, request)
         if isinstance(found, Placement):
             node = ledger.state.nodes[found.node]
-            assert node.room is not None
-            node.room.take(found.grant)
-            ledger.state.index.put(found.node, 1.0, node.room)
+            assert node.capacity is not None
+            node.capacity.take(found.grant)
+            ledger.state.index.put(found.node, 1.0, node.capacity)
         took.append(time.perf_counter() - begin)
     return took
 

@@ -119,7 +119,7 @@ def queue(ledger: Ledger, rng: random.Random) -> None:
 
 
 def placements(ledger: Ledger, kind: Callable[[random.Random], Request], rng: random.Random) -> list[float]:
-    """Seconds of single placements that are then taken off the room, and every other one given back."""
+    """Seconds of single placements that are then taken off the capacity, and every other one given back."""
     took = []
     for number in range(PLACED):
         request = kind(rng)
@@ -127,12 +127,12 @@ def placements(ledger: Ledger, kind: Callable[[random.Random], Request], rng: ra
         found = place(ledger.state.nodes, ledger.state.index, request)
         took.append(time.perf_counter() - begin)
         if isinstance(found, Placement):
-            room = ledger.state.nodes[found.node].room
-            assert room is not None
-            room.take(found.grant)
+            capacity = ledger.state.nodes[found.node].capacity
+            assert capacity is not None
+            capacity.take(found.grant)
             if number % 2:
-                room.give(found.grant)
-            ledger.state.index.put(found.node, 1.0, room)
+                capacity.give(found.grant)
+            ledger.state.index.put(found.node, 1.0, capacity)
     return sorted(took)
 
 

@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core.commands import Command, Event, RecordJob
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle.outcomes import end_of_member
 from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement
-from distributed_grid.coordinator.core.placement.capacity import Forecast
+from distributed_grid.coordinator.core.placement.capacity import FutureCapacity
 from distributed_grid.coordinator.core.placement.matching import able, has_room
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.fairness import aged, dominant, weight
@@ -121,14 +121,14 @@ def _nobody_is_passed(state: GridState, job: Job, name: str) -> None:
 
 def _nobody_comes_before(state: GridState, job: Job, before: Allocation) -> None:
     node, mine = state.nodes[before.node], state.queue.line(job.id)
-    assert node.room is not None
-    room = node.room.copy()
-    room.give(before.grant)
+    assert node.capacity is not None
+    capacity = node.capacity.copy()
+    capacity.give(before.grant)
     for line in state.queue.lines.values():
         first = state.jobs[state.queue.head(line)[1]]
         if line.excluded or line is mine or first.id in state.fresh or not _clearly_before(state, first, job):
             continue
-        if able(node, line.request) and room.fits(line.request.resources, line.request.constraints):
+        if able(node, line.request) and capacity.fits(line.request.resources, line.request.constraints):
             raise Violation(job.id, f"it is to follow {before.id} on {before.node}; {first.id} comes before it")
 
 
@@ -217,13 +217,13 @@ def _nobody_is_delayed(state: GridState, job: Job, placement: Placement) -> None
         if limit and state.now + STARTING + limit + job.spec.grace <= promised:
             continue
         node, wants = state.nodes[one.node], state.jobs[one.job].request
-        assert node.room is not None
-        room = node.room.copy()
+        assert node.capacity is not None
+        capacity = node.capacity.copy()
         for name in one.after:
             if (ending := node.allocations.get(name)) is not None:
-                room.give(ending.grant)
-        room.take(placement.grant)
-        if not room.fits(wants.resources, wants.constraints):
+                capacity.give(ending.grant)
+        capacity.take(placement.grant)
+        if not capacity.fits(wants.resources, wants.constraints):
             raise Violation(job.id, f"it is granted {one.node}, which is kept for {one.job}, and keeps that waiting")
 
 
@@ -305,9 +305,9 @@ def _first(state: GridState) -> Job | None:
 
 def _lends(node: Node, request: Request) -> bool:
     """Whether what a node lends now is enough for this, once nothing runs there: its owner may use the rest."""
-    if node.room is None or not able(node, request):
+    if node.capacity is None or not able(node, request):
         return False
-    whole = Forecast.of(node.room)
+    whole = FutureCapacity.of(node.capacity)
     for one in node.allocations.values():
         whole.give(one.grant)
     return whole.fits(request.resources, request.constraints)

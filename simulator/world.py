@@ -244,8 +244,8 @@ class World:
         for run in machine.runs.values():
             if run.alive:
                 return name, f"{run.allocation} still runs"
-        room = node.room
-        if room is None or room.whole != machine.plan.cores or room.whole_gpus != machine.plan.gpus:
+        capacity = node.capacity
+        if capacity is None or capacity.whole != machine.plan.cores or capacity.whole_gpus != machine.plan.gpus:
             return name, "not all of it is to be had, though nobody uses it"
         if node.orphans or node.counting:
             return name, f"{', '.join([*node.orphans, *node.counting])} is held against it"

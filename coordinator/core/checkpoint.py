@@ -262,7 +262,7 @@ def fork(ledger: Ledger, policy: Policy) -> Ledger:
     for node in nodes.values():
         node.allocations = {name: Allocation(**_own(asdict(one))) for name, one in node.allocations.items()}
         node.not_holding = {name: Allocation(**_own(asdict(one))) for name, one in node.not_holding.items()}
-        node.room = node.room and node.room.copy()
+        node.capacity = node.capacity and node.capacity.copy()
     jobs = {name: Job(**_own(asdict(job))) for name, job in at.jobs.items()}
     for job in jobs.values():
         job.phase = replace(job.phase)
@@ -328,8 +328,8 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     for name, node in at.nodes.items():
         state.index.learn(node, labels(node))
         if node.usable:
-            assert node.room is not None
-            state.index.put(name, node.facts.priority, node.room)
+            assert node.capacity is not None
+            state.index.put(name, node.facts.priority, node.capacity)
     state.deadlines.heap = at.due
     state.deadlines.armed = {(kind, name): when for kind, name, when in at.armed}
     state.deadlines.number = at.number

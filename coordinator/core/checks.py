@@ -166,17 +166,19 @@ def _check_node(state: GridState, node: Node) -> None:
         assert any(gpu.uuid == uuid for gpu in facts.gpus), f"{uuid} of {name} is held and does not exist"
     assert memory <= facts.memory, f"{memory} bytes of {name} are held, it has {facts.memory}"
     assert (name in state.index) == node.usable, f"the index is wrong on whether {name} is usable"
-    room = node.room
-    if room is None:
+    capacity = node.capacity
+    if capacity is None:
         return
     known = node.allocations.keys() | node.orphans.keys()
     assert node.counting.keys() <= known, f"{name} counts what it does not hold: {list(node.counting)}"
-    for core, milli in room.cores.items():
+    for core, milli in capacity.cores.items():
         held = cores.get(core, 0)
         assert milli <= MILLI - held, f"{milli} of core {core} of {name} is room, {held} is held"
-    for uuid, milli in room.gpus.items():
+    for uuid, milli in capacity.gpus.items():
         held = gpus.get(uuid, 0)
         assert milli <= MILLI - held, f"{milli} of {uuid} of {name} is room, {held} is held"
-    kept = (list(room.free), room.whole, room.whole_gpus, dict(room.parts), dict(room.gpu_parts))
-    room.count()
-    assert kept == (room.free, room.whole, room.whole_gpus, room.parts, room.gpu_parts), f"the counts of {name} are off"
+    kept = (list(capacity.free), capacity.whole, capacity.whole_gpus, dict(capacity.parts), dict(capacity.gpu_parts))
+    capacity.count()
+    assert kept == (capacity.free, capacity.whole, capacity.whole_gpus, capacity.parts, capacity.gpu_parts), (
+        f"the counts of {name} are off"
+    )

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.protocol.groups import Array, Gang, GroupKind
 from distributed_grid.protocol.jobs import (
     After,
@@ -458,7 +458,7 @@ class Node:
     """Back-off of refused devices ("" is the whole node): device to (until, seconds)."""
     closed: frozenset[str] = frozenset()
     """Devices that are in back-off now."""
-    room: Room | None = None
+    capacity: Capacity | None = None
     """What is left of the offer; None without one."""
     counting: dict[str, None] = field(default_factory=dict)
     """The allocations that the offer has already taken off."""
@@ -486,9 +486,9 @@ class Node:
 
     @property
     def usable(self) -> bool:
-        """Whether it can get work now: up, synced, with an offer that has not expired (the room goes with it), not in
-        back-off, and neither drained nor set aside."""
-        there = self.state is NodeState.UP and self.synced and self.room is not None
+        """Whether it can get work now: up, synced, with an offer that has not expired (its capacity goes with it), not
+        in back-off, and neither drained nor set aside."""
+        there = self.state is NodeState.UP and self.synced and self.capacity is not None
         return there and "" not in self.closed and self.orders.open
 
 

@@ -34,7 +34,7 @@ from distributed_grid.coordinator.core.model import (
     Queued,
     Waiting,
 )
-from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.queue.queue import Members, key_of
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import After, Cause, Priority, Reason, State, Step, has_failed
@@ -259,10 +259,10 @@ class GridState(GridData):
         self.hold(allocation)
         self.placements[allocation.id] = placement
         self._charge(job, allocation)
-        assert node.room is not None
-        node.room.take(placement.grant)
+        assert node.capacity is not None
+        node.capacity.take(placement.grant)
         self._placed(job, node)
-        self.index.put(placement.node, node.facts.priority, node.room)
+        self.index.put(placement.node, node.facts.priority, node.capacity)
         return allocation
 
     def grant_next(self, job: Job, before: Allocation) -> Allocation:
@@ -350,8 +350,8 @@ class GridState(GridData):
         self.allocations[allocation.id] = self.nodes[allocation.node].allocations[allocation.id] = allocation
 
     def _release(self, allocation: Allocation) -> None:
-        """Release the resources of an ended allocation. The room grows unless the offer has taken it off already: then
-        the next offer tells."""
+        """Release the resources of an ended allocation. The capacity grows unless the offer has taken it off already:
+        then the next offer tells."""
         del self.allocations[allocation.id]
         if allocation.gang is not None and allocation.gang.rank == 0:
             self.rendezvous.pop((allocation.gang.addresses[0], allocation.gang.port), None)
@@ -388,8 +388,8 @@ class GridState(GridData):
         """Return the grant of an allocation to the free capacity of its node."""
         if name in node.counting:
             del node.counting[name]
-        elif node.room is not None:
-            node.room.give(grant)
+        elif node.capacity is not None:
+            node.capacity.give(grant)
             self.refresh(node)
 
     def _share_changed(self, user: str) -> None:
@@ -397,35 +397,35 @@ class GridState(GridData):
             self.deadlines.arm("shares", "", self.now + SHARES_SAVED_EVERY)
         self.shares.unsaved[user] = None
 
-    # --- rooms ------------------------------------------------------------------------------------------------------
+    # --- capacity ----------------------------------------------------------------------------------------------------
 
     def rebuild(self, node: Node) -> None:
-        """Compute the room of a node from its offer, allocations and earmarks."""
+        """Compute the capacity of a node from its offer, allocations and earmarks."""
         offer = node.offer
         node.closed = frozenset(device for device, (until, _) in node.declined.items() if until > self.now)
         if offer is None:
-            node.room = None
+            node.capacity = None
             node.counting = {}
         else:
             held = {one.id: one.grant for one in node.allocations.values()} | node.orphans
             node.counting = dict.fromkeys(name for name in offer.counting if name in held)
-            room = Room.of(node.facts, offer, node.closed)
+            capacity = Capacity.of(node.facts, offer, node.closed)
             if held:
-                room.cap(held[name] for name in node.counting)
+                capacity.cap(held[name] for name in node.counting)
                 for name, grant in held.items():
                     if name not in node.counting:
-                        room.take(grant)
+                        capacity.take(grant)
             for grant in node.earmarks.values():
-                room.take(grant)
-            node.room = room
+                capacity.take(grant)
+            node.capacity = capacity
         self.refresh(node)
 
     def refresh(self, node: Node, grown: bool = True) -> None:
-        """Update the index after a change of a node's room or state."""
+        """Update the index after a change of a node's capacity or state."""
         name = node.facts.name
         if node.usable:
-            assert node.room is not None
-            self.index.put(name, node.facts.priority, node.room)
+            assert node.capacity is not None
+            self.index.put(name, node.facts.priority, node.capacity)
             if grown:
                 self.freed_nodes[name] = None
         else:

@@ -368,21 +368,21 @@ def offers(state: GridState, now: float, only: str = "") -> tuple[OfferView, ...
 
 def offer_view(node: Node, now: float) -> OfferView | None:
     """The valid offer of a node; None: it has none, or cannot be reached."""
-    if node.state not in (NodeState.UP, NodeState.SUSPECT) or node.offer is None or node.room is None:
+    if node.state not in (NodeState.UP, NodeState.SUSPECT) or node.offer is None or node.capacity is None:
         return None
-    room, lent = node.room.left, _lent(node)
+    capacity, lent = node.capacity.left, _lent(node)
     gpus = tuple(
-        GpuOffer(gpu.uuid, gpu.index, gpu.model, gpu.memory, gpu.memory_free, node.room.gpus[gpu.uuid])
-        for gpu in node.room.offers.values()
-        if node.room.gpus.get(gpu.uuid, 0) > 0 and gpu.uuid not in node.closed
+        GpuOffer(gpu.uuid, gpu.index, gpu.model, gpu.memory, gpu.memory_free, node.capacity.gpus[gpu.uuid])
+        for gpu in node.capacity.offers.values()
+        if node.capacity.gpus.get(gpu.uuid, 0) > 0 and gpu.uuid not in node.closed
     )
     idle = node.sample.at - node.offer.idle_since if node.sample is not None and node.offer.idle_since else 0.0
     return OfferView(
         node=node.facts.name,
         state=node.state,
-        room=room,
-        total=room + lent,
-        cores=node.room.free_cores(),
+        room=capacity,
+        total=capacity + lent,
+        cores=node.capacity.free_cores(),
         virtual=node.facts.virtual,
         gpus=gpus,
         expires_in=max(0.0, node.offer_until - now),
@@ -432,7 +432,7 @@ def node_view(node: Node, now: float) -> NodeView:
         state=node.state,
         silent_for=max(0.0, now - node.last_seen),
         sample=node.sample,
-        offered=node.room.left if node.room is not None else Resources(),
+        offered=node.capacity.left if node.capacity is not None else Resources(),
         lent=_lent(node),
         jobs=len(node.allocations),
         withheld=_withheld(node),

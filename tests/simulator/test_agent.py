@@ -8,7 +8,7 @@ from tests.simulator.plans import fault, job, run_until, told, world
 def test_an_agent_is_let_in_and_offers_what_its_node_has() -> None:
     of = world()
     run_until(of, lambda: "n0" in of.coordinator.ledger.state.nodes)
-    run_until(of, lambda: of.coordinator.ledger.state.nodes["n0"].room is not None)
+    run_until(of, lambda: of.coordinator.ledger.state.nodes["n0"].capacity is not None)
     node = of.coordinator.ledger.state.nodes["n0"]
     run_until(of, lambda: node.offer is not None and len(node.offer.cores) == 2)
     assert node.state is NodeState.UP and of.machines[0].agent.knows(1, "c1")

@@ -280,9 +280,9 @@ def do_not_ask_for_walls(patch: Patch) -> None:
 def forget_who_is_to_be_excluded(patch: Patch) -> None:
     accept = matching._accept
 
-    def lax(nodes: Any, request: Any, rooms: Any, apart: Any) -> Any:
+    def lax(nodes: Any, request: Any, capacities: Any, apart: Any) -> Any:
         asked = request.constraints and msgspec.structs.replace(request.constraints, exclude=())
-        return accept(nodes, msgspec.structs.replace(request, constraints=asked), rooms, apart)
+        return accept(nodes, msgspec.structs.replace(request, constraints=asked), capacities, apart)
 
     patch(matching, "_accept", lax)
 
@@ -397,8 +397,8 @@ def give_back_what_a_successor_takes_over(patch: Patch) -> None:
 
     def generous(self: GridState, node: Node, ended: Allocation, allocation: Allocation) -> None:
         promote(self, node, ended, allocation)
-        if node.room is not None and allocation.id not in node.counting:
-            node.room.give(allocation.grant)
+        if node.capacity is not None and allocation.id not in node.counting:
+            node.capacity.give(allocation.grant)
             self.refresh(node)
 
     patch(GridState, "_promote", generous)

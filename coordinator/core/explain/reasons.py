@@ -74,7 +74,7 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
         kept = f"; {reservations.words(state, own)}" if own is not None else ""
         unmoved = state.preempting.refusals.get(request, "")
         more = "".join(f"; {one}" for one in (unmoved, by_ray) if one)
-        return Reason("Resources", f"needs {wanted}; {_rooms(busy, wanted)}{kept}{gone}{more}")
+        return Reason("Resources", f"needs {wanted}; {_capacities(busy, wanted)}{kept}{gone}{more}")
     if by_ray:
         return Reason("Ray", f"{by_ray}{gone}")
     for code in ("withheld", "declined"):
@@ -112,9 +112,9 @@ def _kept(state: GridState, request: Request, job: str) -> Reason | None:
     """The reservation that keeps this from a node with room; None: there is none."""
     for kept in state.reservations.by_job.values():
         node = state.nodes[kept.node]
-        if node.room is None or not has_room(node, request, state.index):
+        if node.capacity is None or not has_room(node, request, state.index):
             continue
-        placement = Placement(kept.node, node.room.choose(request.resources, request.constraints), 0.0, {})
+        placement = Placement(kept.node, node.capacity.choose(request.resources, request.constraints), 0.0, {})
         ask = reservations.asked(state, job) if job else reservations.Ask(request, 0.0, LAST)
         if reservations.in_the_way(state, state.reservations, ask, placement, state.now) is not None:
             first = state.jobs[kept.job]
@@ -154,17 +154,19 @@ def _names(found: Sequence[tuple[Node, str]]) -> str:
     return listed([f"{node.facts.name} {text}" for node, text in found[:NAMED]], NAMED, len(found), "; ")
 
 
-def _rooms(busy: list[tuple[Node, str]], wanted: Resources) -> str:
+def _capacities(busy: list[tuple[Node, str]], wanted: Resources) -> str:
     """What is free on the nodes with the most room."""
     kinds = [kind for kind in ("gpu", "cpu", "memory") if getattr(wanted, kind)]
-    rooms = []
+    capacities = []
     for node, _ in busy:
-        assert node.room is not None
-        left = node.room.left
-        rooms.append((tuple(-getattr(left, kind) for kind in kinds), node.facts.name, left))
-    rooms.sort(key=lambda room: room[:2])
-    free = [f"{name} has {' and '.join(amount(kind, left) for kind in kinds)} free" for _, name, left in rooms[:NAMED]]
-    return listed(free, NAMED, len(rooms))
+        assert node.capacity is not None
+        left = node.capacity.left
+        capacities.append((tuple(-getattr(left, kind) for kind in kinds), node.facts.name, left))
+    capacities.sort(key=lambda capacity: capacity[:2])
+    free = [
+        f"{name} has {' and '.join(amount(kind, left) for kind in kinds)} free" for _, name, left in capacities[:NAMED]
+    ]
+    return listed(free, NAMED, len(capacities))
 
 
 def now_for(state: GridState, job: Job) -> Reason | None:

@@ -92,7 +92,12 @@ def _relaxed(
         return msgspec.structs.replace(request, constraints=left if left != NO_CONSTRAINTS else None)
 
     if asked.gpu_memory:
-        free = {count // MIB for node in state.nodes.values() if node.room for count in node.room.gpu_memory.values()}
+        free = {
+            count // MIB
+            for node in state.nodes.values()
+            if node.capacity
+            for count in node.capacity.gpu_memory.values()
+        }
         sizes = sorted(size for size in free if 0 < size * MIB < asked.gpu_memory)
         at = _largest(len(sizes), lambda at: _starts(place, without(gpu_memory=sizes[at - 1] * MIB)))
         if at:
@@ -146,7 +151,7 @@ def _most_of(state: GridState, request: Request, kind: str, place: Callable[[Req
     most = _most(kind, getattr(request.resources, kind) - 1, has_room)
     if not most or not state.reservations.by_job:
         return most
-    # Reservations are not part of the room: they are only known by trying to place it.
+    # Reservations are not part of the capacity: they are only known by trying to place it.
     return _most(kind, most, lambda count: _starts(place, _with(request, kind, count)))
 
 
@@ -339,7 +344,9 @@ def _funnel(state: GridState, request: Request) -> tuple[FunnelStep, ...]:
         if getattr(wanted, kind):
             single = _only(wanted, kind)
             what = f"with {amount(kind, wanted)} free"
-            left = _step(steps, what, left, [n for n in left if n.room is not None and n.room.fits(single, asked)])
+            left = _step(
+                steps, what, left, [n for n in left if n.capacity is not None and n.capacity.fits(single, asked)]
+            )
     if request.ray:
         left = _step(steps, "where Ray has room", left, [one for one in left if constraints.fits_on_ray(one, request)])
     return tuple(steps)
@@ -377,8 +384,8 @@ def _verdicts(state: GridState, request: Request) -> tuple[NodeVerdict, ...]:
     others = candidates(state.nodes, state.index, msgspec.structs.replace(request, nodes=()), state.policy, VERDICTS)
     for name in list(dict.fromkeys((*compared, *others)))[:VERDICTS]:
         node = state.nodes[name]
-        assert node.room is not None
-        parts = scores(node, node.room, request, weights, state.index.mix)
+        assert node.capacity is not None
+        parts = scores(node, node.capacity, request, weights, state.index.mix)
         good.append(NodeVerdict(name, True, "", confidence(parts, weights), parts))
     for name, node in state.nodes.items():
         if len(good) + len(bad) >= VERDICTS:
@@ -397,8 +404,8 @@ def _holders(state: GridState, request: Request) -> tuple[AllocationView, ...]:
     found: list[AllocationView] = []
     for node in state.nodes.values():
         if node.allocations and node.usable and able(node, request):
-            assert node.room is not None
-            fits, asked = node.room.fits, request.constraints
+            assert node.capacity is not None
+            fits, asked = node.capacity.fits, request.constraints
             lacking = {kind for kind in ("cpu", "memory", "gpu") if not fits(_only(wanted, kind), asked)}
             found += [
                 views.allocation_view(state, one)

@@ -172,9 +172,9 @@ def _make_way(state: GridState, fresh: dict[str, None]) -> None:
         before = state.chains.predecessors.get(name, "")
         if wanted <= 0:
             return
-        if allocation.stop is not None or before in node.not_holding or node.room is None:
+        if allocation.stop is not None or before in node.not_holding or node.capacity is None:
             continue
-        fits = line.request.resources.fits(allocation.grant.resources + node.room.left)
+        fits = line.request.resources.fits(allocation.grant.resources + node.capacity.left)
         if fits and _comes_before(state, line, state.jobs[allocation.job]):
             take_back(state, allocation, f"{line.standing.user} comes first")
             wanted -= 1

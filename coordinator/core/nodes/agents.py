@@ -444,7 +444,7 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
         _orphan_ended(state, node, message.allocation, message.returned)
     else:
         if message.returned:
-            node.counting.pop(allocation.id, None)  # so that the room grows by it
+            node.counting.pop(allocation.id, None)  # so that the capacity grows by it
         job = state.jobs[allocation.job]
         if message.outcome.started:
             _takes_over(state, node, allocation)

@@ -111,6 +111,19 @@ class Free(msgspec.Struct, kw_only=True, gc=False):
         """Free bytes; below zero: a debt."""
         return min(0, self.memory) if "memory" in self.closed else self.memory
 
+    def _recount_core(self, core: int, old: int, new: int) -> None:
+        """Keep `whole` and `parts` right after a change of the spare milli-cores of a core."""
+        if self.closed and str(core) in self.closed:
+            return
+        if old == MILLI:
+            self.whole -= 1
+        elif 0 < old < MILLI:
+            del self.parts[core]
+        if new == MILLI:
+            self.whole += 1
+        elif 0 < new < MILLI:
+            self.parts[core] = new
+
     def _change_gpus(self, shares: Iterable[GpuShare], sign: int) -> None:
         for gpu in shares:
             self._change_gpu(gpu.uuid, sign * gpu.milli)
@@ -136,7 +149,7 @@ class Free(msgspec.Struct, kw_only=True, gc=False):
         return known.memory if known is not None else 0
 
 
-class Room(Free, kw_only=True, gc=False):
+class Capacity(Free, kw_only=True, gc=False):
     """What is free of a node now, device by device: spare milli-cores by core, in the offer's order, idlest first.
 
     `free` has the unused cores, by their place in that order, ascending.
@@ -153,8 +166,8 @@ class Room(Free, kw_only=True, gc=False):
     _gpu_numa: dict[str, int] = {}
 
     @classmethod
-    def of(cls, facts: NodeFacts, offer: Offer, closed: frozenset[str] = frozenset()) -> "Room":
-        """The room of an offer, without devices that the node's facts do not have."""
+    def of(cls, facts: NodeFacts, offer: Offer, closed: frozenset[str] = frozenset()) -> "Capacity":
+        """The capacity of an offer, without devices that the node's facts do not have."""
         self = cls(virtual=facts.virtual, closed=closed)
         if sum(map(bool, facts.numa)) > 1:
             self._numa = {core: number for number, cores in enumerate(facts.numa) for core in cores}
@@ -211,7 +224,7 @@ class Room(Free, kw_only=True, gc=False):
                 self.gpu_memory[uuid] = left
         self.count()
 
-    def copy(self) -> "Room":
+    def copy(self) -> "Capacity":
         """A copy for trials."""
         other = msgspec.structs.replace(self)
         for name in _AMOUNTS:
@@ -256,18 +269,13 @@ class Room(Free, kw_only=True, gc=False):
         if core not in self._places:  # it was not in the offer, since a job had it
             self._places[core] = len(self._order)
             self._order.append(core)
-        if self.closed and str(core) in self.closed:
+        self._recount_core(core, old, new)
+        if (old == MILLI) is (new == MILLI) or (self.closed and str(core) in self.closed):
             return
-        if old == MILLI:
-            del self.free[bisect_left(self.free, self._places[core])]
-            self.whole -= 1
-        elif 0 < old < MILLI:
-            del self.parts[core]
         if new == MILLI:
             insort(self.free, self._places[core])
-            self.whole += 1
-        elif 0 < new < MILLI:
-            self.parts[core] = new
+        else:
+            del self.free[bisect_left(self.free, self._places[core])]
 
     def free_cores(self) -> tuple[int, ...]:
         """The unused cores, idlest first."""
@@ -352,28 +360,28 @@ class Room(Free, kw_only=True, gc=False):
         return taken
 
 
-class Forecast(Free, kw_only=True, gc=False):
-    """What will be free of a node when some of its allocations have ended, or another one has begun. Its room is not
-    copied: a grant costs its GPUs and not its cores, since those that are held whole become whole."""
+class FutureCapacity(Free, kw_only=True, gc=False):
+    """What will be free of a node when some of its allocations have ended, or another one has begun. A grant costs its
+    GPUs and not its cores, since those that are held whole become whole; the capacity of now is not copied."""
 
     _cores: dict[int, int]
-    """Those of the room, which stay as they are."""
+    """Those of the capacity now, which stay as they are."""
     _changed: dict[int, int] = {}
 
     @classmethod
-    def of(cls, room: Room) -> "Forecast":
+    def of(cls, capacity: Capacity) -> "FutureCapacity":
         """What is free now."""
         return cls(
-            closed=room.closed,
-            whole=room.whole,
-            parts=room.parts.copy(),
-            memory=room.memory,
-            gpus=room.gpus.copy(),
-            whole_gpus=room.whole_gpus,
-            gpu_parts=room.gpu_parts.copy(),
-            gpu_memory=room.gpu_memory.copy(),
-            offers=room.offers,
-            _cores=room.cores,
+            closed=capacity.closed,
+            whole=capacity.whole,
+            parts=capacity.parts.copy(),
+            memory=capacity.memory,
+            gpus=capacity.gpus.copy(),
+            whole_gpus=capacity.whole_gpus,
+            gpu_parts=capacity.gpu_parts.copy(),
+            gpu_memory=capacity.gpu_memory.copy(),
+            offers=capacity.offers,
+            _cores=capacity.cores,
         )
 
     def give(self, grant: Grant) -> None:
@@ -401,17 +409,8 @@ class Forecast(Free, kw_only=True, gc=False):
     def _change_core(self, core: int, by: int) -> None:
         old = self._changed[core] if core in self._changed else self._cores.get(core, 0)
         new = self._changed[core] = old + by
-        if self.closed and str(core) in self.closed:
-            return
-        if old == MILLI:
-            self.whole -= 1
-        elif 0 < old < MILLI:
-            del self.parts[core]
-        if new == MILLI:
-            self.whole += 1
-        elif 0 < new < MILLI:
-            self.parts[core] = new
+        self._recount_core(core, old, new)
 
 
-_AMOUNTS = [one.name for one in msgspec.structs.fields(Room) if one.default_factory is not msgspec.NODEFAULT]
-"""The fields of a room that are changed in place."""
+_AMOUNTS = [one.name for one in msgspec.structs.fields(Capacity) if one.default_factory is not msgspec.NODEFAULT]
+"""The fields of a capacity that are changed in place."""

@@ -422,9 +422,9 @@ class Catalogue(Index):
         key, trait = self._index_keys[name], kind.trait
         if trait is None or not trait.gpus or key[1] == NO_GPUS:
             return key
-        room = self._nodes[name].room
-        assert room is not None
-        return key[0], room.free_gpus(trait.gpu_model, trait.gpu_memory), *key[2:]
+        capacity = self._nodes[name].capacity
+        assert capacity is not None
+        return key[0], capacity.free_gpus(trait.gpu_model, trait.gpu_memory), *key[2:]
 
 
 class Without:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, same_model
 from distributed_grid.protocol.resources import MILLI, Resources
@@ -99,14 +99,14 @@ class RequestMix:
             self._typical = ordered[:KINDS]
             self._usable = Usable(self._typical)
 
-    def loss(self, room: Room, request: Request) -> float:
-        """How many usable GPUs such a room loses to this request, which fits there."""
-        return self._usable.loss(room, request)
+    def loss(self, capacity: Capacity, request: Request) -> float:
+        """How many usable GPUs such a node loses to this request, which fits there."""
+        return self._usable.loss(capacity, request)
 
 
 class Usable:
-    """The usable capacity of rooms, for these kinds of request and their counts. Sets of kinds are bit masks: those
-    for which a room has the cores, those for which it has the memory, those for which a device has enough."""
+    """The usable capacity of nodes, for these kinds of request and their counts. Sets of kinds are bit masks: those
+    for which a node has the cores, those for which it has the memory, those for which a device has enough."""
 
     def __init__(self, kinds: Sequence[tuple[RequestKind, int]]) -> None:
         self._kinds = kinds
@@ -123,27 +123,27 @@ class Usable:
         self._by_device = any(kind.gpu_model or kind.gpu_memory for kind, _ in kinds)
         """Whether it matters which device is free."""
 
-    def loss(self, room: Room, request: Request) -> float:
+    def loss(self, capacity: Capacity, request: Request) -> float:
         """See `RequestMix.loss`."""
         if not self._total:
             return 0.0
-        wanted, memory = request.resources, room.free_memory
-        cpu = len(room.free) * MILLI
-        if room.parts:
-            cpu += sum(room.parts.values())
+        wanted, memory = request.resources, capacity.free_memory
+        cpu = len(capacity.free) * MILLI
+        if capacity.parts:
+            cpu += sum(capacity.parts.values())
         steps, masks = self._cpu
         before, after = masks[bisect_right(steps, cpu)], masks[bisect_right(steps, cpu - wanted.cpu)]
         steps, masks = self._memory
         before &= masks[bisect_right(steps, memory)]
         after &= masks[bisect_right(steps, memory - wanted.memory)]
         if self._by_device:
-            return self._loss_by_device(room, request, before, after) / self._total / MILLI
-        key = before, after, wanted.gpu, room.whole_gpus, *room.gpu_parts.values()
+            return self._loss_by_device(capacity, request, before, after) / self._total / MILLI
+        key = before, after, wanted.gpu, capacity.whole_gpus, *capacity.gpu_parts.values()
         known = self._losses.get(key)
         if known is None:
             if len(self._losses) >= LOSSES_KEPT:
                 self._losses.clear()
-            whole, parts = room.whole_gpus, [*room.gpu_parts.values()]
+            whole, parts = capacity.whole_gpus, [*capacity.gpu_parts.values()]
             lost = self._capacity(before, whole, parts)
             lost -= self._capacity(after, _take(wanted, whole, parts), parts)
             known = self._losses[key] = lost / self._total / MILLI
@@ -172,18 +172,18 @@ class Usable:
             self._counts[kinds] = known
         return known
 
-    def _loss_by_device(self, room: Room, request: Request, before: int, after: int) -> int:
-        taken = {share.uuid: share.milli for share in room.choose(request.resources, request.constraints).gpus}
-        whole = room.whole_gpus
-        left_whole = whole - sum(room.gpus[uuid] == MILLI for uuid in taken)
+    def _loss_by_device(self, capacity: Capacity, request: Request, before: int, after: int) -> int:
+        taken = {share.uuid: share.milli for share in capacity.choose(request.resources, request.constraints).gpus}
+        whole = capacity.whole_gpus
+        left_whole = whole - sum(capacity.gpus[uuid] == MILLI for uuid in taken)
         steps, masks = self._part
         bytes_steps, bytes_masks = self._gpu_memory
         lost = 0
-        for uuid, left in room.gpus.items():
-            if left <= 0 or uuid in room.closed:
+        for uuid, left in capacity.gpus.items():
+            if left <= 0 or uuid in capacity.closed:
                 continue
-            able = bytes_masks[bisect_right(bytes_steps, room.gpu_memory.get(uuid, 0))]
-            able &= self._for_model(room.offers[uuid].model)
+            able = bytes_masks[bisect_right(bytes_steps, capacity.gpu_memory.get(uuid, 0))]
+            able &= self._for_model(capacity.offers[uuid].model)
             fitting = self._for_whole(whole) if left == MILLI else masks[bisect_right(steps, left)]
             lost += left * self._count(before & able & fitting)
             left -= taken.get(uuid, 0)
@@ -202,7 +202,7 @@ class Usable:
 
 
 def _take(wanted: Resources, whole: int, parts: list[int]) -> int:
-    """Take GPUs off as a room does: a part from the shared device that fits best, else from a whole one. Changes
+    """Take GPUs off as `Capacity` does: a part from the shared device that fits best, else from a whole one. Changes
     `parts`; returns how many whole devices are left."""
     if wanted.gpu >= MILLI:
         return whole - wanted.gpu // MILLI

@@ -4,14 +4,14 @@ Nodes are in size classes by their free GPUs and cores, sorted by free memory in
 the tightest fit upwards, so requests without GPUs find nodes without free ones first. The cost depends on the number of
 distinct shapes, not of nodes.
 
-Updates are lazy: a changed room is kept, and its node is moved at the next search.
+Updates are lazy: a changed capacity is kept, and its node is moved at the next search.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 
-from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.protocol.resources import MILLI, Resources
 
 Accept = Callable[[str], bool]
@@ -25,7 +25,7 @@ NO_GPUS: Shape = (0, 0)
 """The shape of a node without free GPUs."""
 
 NO_KEY: IndexKey = (-1, (0, 0), (0, 0), 0)
-"""The key of a node whose room has changed, until the next search."""
+"""The key of a node whose capacity has changed, until the next search."""
 
 TIERS = 8
 """Number of tiers: the owner's `priority` in steps of a quarter, from 0 to 1.75 and more."""
@@ -35,8 +35,8 @@ FEW_ENDS = 4
 
 
 class Order(Enum):
-    """Which of the nodes with room are found: the tightest fits first, the widest rooms first, or of each size class
-    both ends (its tightest fit and its widest room), tightest size class first."""
+    """Which of the nodes with room are found: the tightest fits first, the most capacity first, or of each size class
+    both ends (its tightest fit and its most capacity), tightest size class first."""
 
     TIGHTEST = auto()
     WIDEST = auto()
@@ -70,7 +70,7 @@ class Index:
         self._tiers = [Tier() for _ in range(TIERS)]
         """Those of the highest priority first."""
         self._index_keys: dict[str, IndexKey] = {}
-        self._changed: dict[str, tuple[float, Room]] = {}
+        self._changed: dict[str, tuple[float, Capacity]] = {}
         """Changed nodes, with their priority."""
 
     def __len__(self) -> int:
@@ -79,9 +79,9 @@ class Index:
     def __contains__(self, name: str) -> bool:
         return name in self._index_keys
 
-    def put(self, name: str, priority: float, room: Room) -> None:
+    def put(self, name: str, priority: float, capacity: Capacity) -> None:
         """Add or update a node."""
-        self._changed[name] = (priority, room)
+        self._changed[name] = (priority, capacity)
         if name not in self._index_keys:
             self._index_keys[name] = NO_KEY
 
@@ -97,8 +97,8 @@ class Index:
         """The keys of all nodes, after the changes since the last search were applied."""
         if self._changed:
             changed, self._changed = self._changed, {}
-            for name, (priority, room) in changed.items():
-                self.move(name, key_of_room(priority, room))
+            for name, (priority, capacity) in changed.items():
+                self.move(name, key_of_capacity(priority, capacity))
         return self._index_keys
 
     def fill(self, keys: Iterable[tuple[str, IndexKey]]) -> None:
@@ -184,17 +184,17 @@ class Index:
         return list(best)
 
 
-def key_of_room(priority: float, room: Room) -> IndexKey:
-    """The key of a node with this room."""
+def key_of_capacity(priority: float, capacity: Capacity) -> IndexKey:
+    """The key of a node with this capacity."""
     tier = TIERS - 1 - min(TIERS - 1, max(0, int(priority * 4)))
-    gpus = (room.whole_gpus, max(room.gpu_parts.values()) if room.gpu_parts else 0)
-    cores = (len(room.free), max(room.parts.values()) if room.parts else 0)
-    return tier, gpus, cores, room.free_memory
+    gpus = (capacity.whole_gpus, max(capacity.gpu_parts.values()) if capacity.gpu_parts else 0)
+    cores = (len(capacity.free), max(capacity.parts.values()) if capacity.parts else 0)
+    return tier, gpus, cores, capacity.free_memory
 
 
 def _size_classes(tier: Tier, gpu: int, loosest: bool) -> list[SizeClass]:
     shapes, size_classes = tier.shapes, tier.size_classes
-    if not gpu:  # also of the widest rooms, those with no idle GPU come first
+    if not gpu:  # also of those with most, those with no idle GPU come first
         return [size_classes[shape] for shape in shapes]
     if gpu >= MILLI:
         fitting = shapes[bisect_left(shapes, (gpu // MILLI, 0)) :]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.model import Node, Placement, Refusal
 from distributed_grid.coordinator.core.placement import constraints
-from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.placement.catalogue import ANYWHERE, Bounds, Pool, Shown
 from distributed_grid.coordinator.core.placement.constraints import admitted, amount, conditions, meets, unmet
 from distributed_grid.coordinator.core.placement.fragmentation import RequestMix
@@ -26,7 +26,7 @@ from distributed_grid.protocol.nodes import Drain, NodeFacts, NodeState
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Strategy, called
 from distributed_grid.protocol.resources import MILLI, Resources, format_bytes
 
-Score = Callable[[Node, Room, Request, RequestMix], float]
+Score = Callable[[Node, Capacity, Request, RequestMix], float]
 
 
 class Scoring(NamedTuple):
@@ -37,52 +37,52 @@ class Scoring(NamedTuple):
     weights: tuple[float, ...]
 
 
-def _fit(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
-    """Best fit: how little of what the node lends is left over, so that large rooms stay whole."""
+def _fit(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
+    """Best fit: how little of what the node lends is left over, so that large nodes stay free."""
     lendable, wanted = node.facts.lendable, request.resources
-    over, cpu, memory = 0.0, room.cpu_left - wanted.cpu, room.free_memory - wanted.memory
+    over, cpu, memory = 0.0, capacity.cpu_left - wanted.cpu, capacity.free_memory - wanted.memory
     if cpu > 0 and lendable.cpu:
         over += cpu / lendable.cpu
     if memory > 0 and lendable.memory:
         over += memory / lendable.memory
     if wanted.gpu and lendable.gpu:
-        return 1.0 - min(1.0, (over + (room.gpu_left - wanted.gpu) / lendable.gpu) / 3)
+        return 1.0 - min(1.0, (over + (capacity.gpu_left - wanted.gpu) / lendable.gpu) / 3)
     return 1.0 - min(1.0, over / 2)
 
 
-def _fragmentation(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
+def _fragmentation(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
     """How few GPUs it takes from the requests of the mix that could use them: 1 / (1 + GPUs)."""
-    return 1.0 / (1.0 + mix.loss(room, request))
+    return 1.0 / (1.0 + mix.loss(capacity, request))
 
 
-def _gpus_spared(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
+def _gpus_spared(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
     """Keeps jobs without GPUs away from nodes with idle GPUs, which need cores to be of use."""
     if request.resources.gpu or not node.facts.gpus:
         return 1.0
-    return 1.0 - room.whole_gpus / len(node.facts.gpus)
+    return 1.0 - capacity.whole_gpus / len(node.facts.gpus)
 
 
-def _quiet(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
+def _quiet(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
     """How little foreign use there is."""
     if node.sample is None:
         return 0.5
     return 1.0 - min(1.0, node.sample.foreign_cpu / (len(node.facts.cores) or 1))
 
 
-def _preferred(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
+def _preferred(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
     """Whether it is a node the user named; 1 where none was named."""
     return 1.0 if not request.nodes or node.facts.name in request.nodes else 0.0
 
 
-def _priority(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
+def _priority(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
     """The node's own `priority`: 1 is ordinary and scores 0.5."""
     priority = max(0.0, node.facts.priority)
     return priority / (1.0 + priority)
 
 
-def _idle(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
+def _idle(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
     """How much of what the node lends would still be free, of the scarcest kind."""
-    lendable, left, wanted = node.facts.lendable, room.left, request.resources
+    lendable, left, wanted = node.facts.lendable, capacity.left, request.resources
     least = 1.0
     if lendable.cpu:
         least = min(least, (left.cpu - wanted.cpu) / lendable.cpu)
@@ -93,17 +93,17 @@ def _idle(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
     return max(0.0, least)
 
 
-def _in_use(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
+def _in_use(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
     """Whether the grid's jobs run there already, so that others stay whole and may sleep."""
     return 1.0 if node.allocations else 0.0
 
 
-def _alone(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
+def _alone(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
     """How few of the grid's jobs run there: 1 with none, 1/2 with one, 1/3 with two."""
     return 1.0 / (1.0 + len(node.allocations))
 
 
-def _local(node: Node, room: Room, request: Request, mix: RequestMix) -> float:
+def _local(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
     """Locality: 1 on the submitter's machine, 1/2 where the shipped files were sent before."""
     local = request.local
     if local is None:
@@ -136,10 +136,12 @@ def scoring(weights: Weights) -> Scoring:
     return Scoring(*zip(*counting, strict=True))
 
 
-def scores(node: Node, room: Room, request: Request, weights: Weights, mix: RequestMix) -> dict[str, float]:
+def scores(node: Node, capacity: Capacity, request: Request, weights: Weights, mix: RequestMix) -> dict[str, float]:
     """The scores of a node with this room."""
     strategy = scoring(weights)
-    return {name: score(node, room, request, mix) for name, score in zip(strategy.names, strategy.scores, strict=True)}
+    return {
+        name: score(node, capacity, request, mix) for name, score in zip(strategy.names, strategy.scores, strict=True)
+    }
 
 
 def confidence(said: Mapping[str, float], weights: Weights) -> float:
@@ -154,7 +156,7 @@ def weighted(strategy: Scoring, values: Sequence[float]) -> float:
     return min(1.0, math.fsum(map(operator.mul, strategy.weights, values)))
 
 
-NO_ROOMS: Mapping[str, Room] = {}
+NO_OVERLAY: Mapping[str, Capacity] = {}
 ROUNDING = 1e-9
 """More than the rounding errors of a confidence."""
 
@@ -184,16 +186,16 @@ def able(node: Node, request: Request) -> bool:
     return meets(node, labels(node), request)
 
 
-def has_room(node: Node, request: Request, index: Shown, room: Room | None = None) -> bool:
-    """Whether the request could start there now, if the node is usable; with `room` instead of its own."""
-    alone, room = room is not None, room or node.room
-    if room is None or not room.fits(request.resources, request.constraints):
+def has_room(node: Node, request: Request, index: Shown, capacity: Capacity | None = None) -> bool:
+    """Whether the request could start there now, if the node is usable; with `capacity` instead of its own."""
+    alone, capacity = capacity is not None, capacity or node.capacity
+    if capacity is None or not capacity.fits(request.resources, request.constraints):
         return False
     return open_to(node, request, index, alone)
 
 
 def open_to(node: Node, request: Request, index: Shown, alone: bool = False) -> bool:
-    """Whether nothing but its room keeps the request from the node now; `alone`: Ray's room without the grid's jobs."""
+    """Whether nothing but its capacity keeps the request from the node now; `alone`: Ray's without the grid's jobs."""
     if request.ray and not constraints.fits_on_ray(node, request, alone):
         return False
     if request.constraints is None:
@@ -225,9 +227,9 @@ def blocker(node: Node, request: Request, bounds: Bounds = ANYWHERE) -> tuple[st
         return "not-apart", "has a job that this is to be apart from"
     if "" in node.closed:
         return "declined", "refused a moment ago and is left alone for a while"
-    if not node.synced or node.room is None:
+    if not node.synced or node.capacity is None:
         return "no-offer", "offers nothing now"
-    kind = node.room.lacks(wanted, request.constraints)
+    kind = node.capacity.lacks(wanted, request.constraints)
     ours = kind and constraints.fits_on_ray(
         node, request, alone=True
     )  # what Ray has no room for is what our own jobs hold
@@ -235,14 +237,14 @@ def blocker(node: Node, request: Request, bounds: Bounds = ANYWHERE) -> tuple[st
         return "ray", words
     if not kind:
         return "", ""
-    need = f"{amount(kind, wanted)} needed, {amount(kind, node.room.left)} free"
-    if kind == "gpu" and node.room.fits(Resources(gpu=wanted.gpu)):
+    need = f"{amount(kind, wanted)} needed, {amount(kind, node.capacity.left)} free"
+    if kind == "gpu" and node.capacity.fits(Resources(gpu=wanted.gpu)):
         words = conditions(request)[-1].step
-        return "busy", f"a node {words} needed, {_free_gpus(node.room)}"
+        return "busy", f"a node {words} needed, {_free_gpus(node.capacity)}"
     if any(kind in ("cpu", "gpu") and _is_kind(device, kind, node) for device in node.closed):
         return "declined", f"{need}; refused some of it a moment ago"
     withheld = [item for item in (node.offer.withheld if node.offer else ()) if _is_kind(item.what, kind, node)]
-    if withheld and _lent(node, kind) + getattr(node.room.left, kind) < getattr(wanted, kind):
+    if withheld and _lent(node, kind) + getattr(node.capacity.left, kind) < getattr(wanted, kind):
         return "withheld", f"{need}; {withheld[0].what}: {withheld[0].why}"
     return "busy", need
 
@@ -261,12 +263,12 @@ def _is_kind(what: str, kind: str, node: Node) -> bool:
     return kind == "cpu" and what.isdigit()
 
 
-def _free_gpus(room: Room) -> str:
+def _free_gpus(capacity: Capacity) -> str:
     """Devices that are at least partly free, with their free memory."""
     free = [
-        f"{room.offers[uuid].model} with {format_bytes(max(0, room.gpu_memory.get(uuid, 0)))}"
-        for uuid, milli in room.gpus.items()
-        if milli > 0 and uuid in room.offers
+        f"{capacity.offers[uuid].model} with {format_bytes(max(0, capacity.gpu_memory.get(uuid, 0)))}"
+        for uuid, milli in capacity.gpus.items()
+        if milli > 0 and uuid in capacity.offers
     ]
     return f"free are {', '.join(free)}"
 
@@ -280,35 +282,36 @@ def _lent(node: Node, kind: str) -> int:
 
 def place(
     nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy = DEFAULT,
-    rooms: Mapping[str, Room] = NO_ROOMS,
+    capacities: Mapping[str, Capacity] = NO_OVERLAY,
 ) -> Placement | Refusal:  # fmt: skip
-    """The best node of those that fit, by the request's strategy. `rooms` overlays those of some nodes, for trials."""
+    """The best node of those that fit, by the request's strategy. `capacities` overlays that of some nodes,
+    for trials."""
     chosen, best, sure = "", [0.0], -1.0
     strategy, mix = scoring(policy.weights_of(request)), index.mix
     first, *others = strategy.scores
     weight = strategy.weights[0]
     rest = 1.0 - weight + ROUNDING
-    for name in candidates(nodes, index, request, policy, 0, rooms):
+    for name in candidates(nodes, index, request, policy, 0, capacities):
         node = nodes[name]
-        room = rooms.get(name) or node.room
-        assert room is not None
-        value = first(node, room, request, mix)
+        capacity = capacities.get(name) or node.capacity
+        assert capacity is not None
+        value = first(node, capacity, request, mix)
         if weight * value + rest <= sure:
             continue  # the other scores, of 1 at the most, cannot make up for it
-        values = [value, *[score(node, room, request, mix) for score in others]]
+        values = [value, *[score(node, capacity, request, mix) for score in others]]
         if (mean := weighted(strategy, values)) > sure:
             chosen, best, sure = name, values, mean
     if not chosen:
         return Refusal(len(index))
-    room, wanted = rooms.get(chosen) or nodes[chosen].room, request.resources
-    assert room is not None and room.fits(wanted), f"{chosen} was found for {wanted} and has no room for it"
+    capacity, wanted = capacities.get(chosen) or nodes[chosen].capacity, request.resources
+    assert capacity is not None and capacity.fits(wanted), f"{chosen} was found for {wanted} and has no room for it"
     said = dict(zip(strategy.names, best, strict=True))
-    return Placement(chosen, room.choose(wanted, request.constraints), sure, said)
+    return Placement(chosen, capacity.choose(wanted, request.constraints), sure, said)
 
 
 def candidates(
     nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy, least: int = 0,
-    rooms: Mapping[str, Room] = NO_ROOMS,
+    capacities: Mapping[str, Capacity] = NO_OVERLAY,
 ) -> list[str]:  # fmt: skip
     """The nodes to compare: the preferred ones that fit, if any, else of each tier as many as the policy says, in the
     strategy's search order; at least `least` in all, if there are so many."""
@@ -316,7 +319,7 @@ def candidates(
     most, order = max(least, policy.candidates), Order.TIGHTEST
 
     def fitting(names: Iterable[str]) -> list[str]:
-        return [name for name in names if name in index and has_room(nodes[name], request, index, rooms.get(name))]
+        return [name for name in names if name in index and has_room(nodes[name], request, index, capacities.get(name))]
 
     bounds = index.affinity.bounds(asked) if asked is not None else ANYWHERE
     if bounds.missing:
@@ -328,7 +331,9 @@ def candidates(
     if asked is not None and asked.only:
         return fitting(asked.only)
     trait = index.trait(request)
-    accept = _accept(nodes, request, rooms, bounds.apart) if asked is not None or rooms or request.ray else None
+    accept = (
+        _accept(nodes, request, capacities, bounds.apart) if asked is not None or capacities or request.ray else None
+    )
     if strategy is Strategy.SPREAD or strategy is Strategy.LOAD_BALANCED:
         order = Order.WIDEST
     elif policy.weights_of(request).fragmentation and not least:
@@ -343,32 +348,32 @@ def candidates(
     if len(first) >= max(1, least) and request.local is None:
         return first
     others = index.search(wanted, most, trait, Pool.ALL, accept, order)
-    if not (first or rooms):
+    if not (first or capacities):
         return others
-    # A room that stands in for another may be wider than what the index knows of.
-    return list(dict.fromkeys((*first, *others, *fitting(rooms))))
+    # A capacity that stands in for another may be larger than what the index knows of.
+    return list(dict.fromkeys((*first, *others, *fitting(capacities))))
 
 
 def _accept(
-    nodes: Mapping[str, Node], request: Request, rooms: Mapping[str, Room], apart: frozenset[str]
+    nodes: Mapping[str, Node], request: Request, capacities: Mapping[str, Capacity], apart: frozenset[str]
 ) -> Accept | None:
     """The test of nodes that the index finds, for what their trait does not tell; None: no test is necessary."""
     asked, wanted = request.constraints, request.resources
     exclude = apart.union(asked.exclude) if asked is not None else apart
     devices = asked is not None and bool(asked.gpu_model or asked.gpu_memory)
-    if not (exclude or devices or rooms or request.ray):
+    if not (exclude or devices or capacities or request.ray):
         return None
 
     def accept(name: str) -> bool:
         if name in exclude:
             return False
-        room = rooms.get(name)
-        if request.ray and not constraints.fits_on_ray(nodes[name], request, room is not None):
+        capacity = capacities.get(name)
+        if request.ray and not constraints.fits_on_ray(nodes[name], request, capacity is not None):
             return False
-        if room is None and not devices:
+        if capacity is None and not devices:
             return True
-        room = room or nodes[name].room
-        return room is not None and room.fits(wanted, asked)
+        capacity = capacity or nodes[name].capacity
+        return capacity is not None and capacity.fits(wanted, asked)
 
     return accept
 
@@ -388,15 +393,15 @@ def gang_places(
     weights = policy.weights_of(request)
     for number, name in enumerate(fitting):
         node = nodes[name]
-        assert node.room is not None
-        parts = scores(node, node.room, request, weights, index.mix)
+        assert node.capacity is not None
+        parts = scores(node, node.capacity, request, weights, index.mix)
         ranked.append((-confidence(parts, weights), number, name, parts))
     ranked.sort(key=lambda one: one[:2])
     found = []
     for sure, _, name, parts in ranked[: request.gang]:
-        room = nodes[name].room
-        assert room is not None and room.fits(request.resources, request.constraints), f"{name} has no room"
-        found.append(Placement(name, room.choose(request.resources, request.constraints), -sure, parts))
+        capacity = nodes[name].capacity
+        assert capacity is not None and capacity.fits(request.resources, request.constraints), f"{name} has no room"
+        found.append(Placement(name, capacity.choose(request.resources, request.constraints), -sure, parts))
     return tuple(found)
 
 

@@ -65,9 +65,9 @@ def _free(state: GridState, request: Request) -> dict[str, View]:
     kept = {one.node for one, its in waiting if its.priority is Priority.URGENT and its != request}
     found: dict[str, View] = {}
     for name in gang_candidates(state.nodes, state.index, request, state.policy):
-        room = state.nodes[name].room
-        if name not in kept and room is not None:
-            found[name] = View(name, room, ())
+        capacity = state.nodes[name].capacity
+        if name not in kept and capacity is not None:
+            found[name] = View(name, capacity, ())
     return found
 
 
@@ -77,8 +77,8 @@ def _large_enough(state: GridState, request: Request) -> list[tuple[float, str]]
     wanted, known = request.resources, state.preempting.preemptible.known
     found: list[tuple[float, str]] = []
     for name, node in state.nodes.items():
-        held, room = node.allocations, node.room
-        if not held or room is None:
+        held, capacity = node.allocations, node.capacity
+        if not held or capacity is None:
             continue
         there = known.get(name)
         if there is None or there[0] != len(held) or there[1] != next(reversed(held)):
@@ -86,9 +86,9 @@ def _large_enough(state: GridState, request: Request) -> list[tuple[float, str]]
         _, _, cpu, memory, gpu, newest = there
         if (
             newest >= 0
-            and len(room.free) * MILLI + cpu + sum(room.parts.values()) >= wanted.cpu
-            and room.memory + memory >= wanted.memory
-            and room.whole_gpus * MILLI + gpu + sum(room.gpu_parts.values()) >= wanted.gpu
+            and len(capacity.free) * MILLI + cpu + sum(capacity.parts.values()) >= wanted.cpu
+            and capacity.memory + memory >= wanted.memory
+            and capacity.whole_gpus * MILLI + gpu + sum(capacity.gpu_parts.values()) >= wanted.gpu
             and admitted(node.facts, request)
         ):
             found.append((-newest, name))
@@ -102,16 +102,16 @@ def _in_bounds(bounds: Bounds, node: str) -> bool:
 
 
 def _view(state: GridState, node: Node, request: Request, now: float) -> View:
-    room = node.room
-    assert room is not None
+    capacity = node.capacity
+    assert capacity is not None
     who: list[Victim] = []
     ending, young = 0, 0.0
     for one in node.allocations.values():
         job = state.jobs[one.job]
         if one.state is State.STOPPING:
             if end_of(state, one, now):
-                room = room.copy()
-                room.give(one.grant)
+                capacity = capacity.copy()
+                capacity.give(one.grant)
                 ending += 1
         elif may(request.priority, job.request.priority) and _whole(state, job, one):
             able_at, lost = _min_hold_and_cost(state, job, one, now)
@@ -123,7 +123,7 @@ def _view(state: GridState, node: Node, request: Request, now: float) -> View:
                 urgency = job.request.priority
                 victim = Victim(one.id, one.job, job.user, urgency, one.grant, seconds, lost, many, walls=one.walls)
                 who.append(victim)
-    return View(node.facts.name, room, tuple(who), ending, young)
+    return View(node.facts.name, capacity, tuple(who), ending, young)
 
 
 def _whole(state: GridState, job: Job, allocation: Allocation) -> bool:

@@ -32,8 +32,8 @@ def take_up(state: GridState, job: Job, earmark: Earmark) -> None:
         node = state.nodes[place.node]
         node.earmarks[job.id] = place.grant
         state.quotas.earmark(job, place.grant)
-        if node.room is not None:
-            node.room.take(place.grant)
+        if node.capacity is not None:
+            node.capacity.take(place.grant)
         state.refresh(node, grown=earmark.receipt is None)
     state.deadlines.arm("earmark", job.id, earmark.until)
 
@@ -45,8 +45,8 @@ def drop(state: GridState, job: Job) -> Earmark:
         node = state.nodes[place.node]
         del node.earmarks[job.id]
         state.quotas.unmark(job, place.grant)
-        if node.room is not None:
-            node.room.give(place.grant)
+        if node.capacity is not None:
+            node.capacity.give(place.grant)
         state.refresh(node)
     return earmark
 
@@ -87,26 +87,26 @@ def whole(state: GridState, job: Job, earmark: Earmark) -> tuple[Place, ...] | N
 def _whole(node: Node, job: Job, earmark: Grant) -> Grant | None:
     """The earmarked grant; or, if the node's owner uses some of it and no more will be freed, as much of other devices
     of the node."""
-    room = node.room
-    if room is None or not node.usable or not able(node, job.request):
+    capacity = node.capacity
+    if capacity is None or not node.usable or not able(node, job.request):
         return None
-    room.give(earmark)
-    if room.covers(earmark):
+    capacity.give(earmark)
+    if capacity.covers(earmark):
         found: Grant | None = earmark
     else:
         coming = any(one.stop is not None for one in node.allocations.values())
         wanted, asked = job.request.resources, job.request.constraints
-        found = room.choose(wanted, asked) if not coming and room.fits(wanted, asked) else None
-    room.take(earmark)
+        found = capacity.choose(wanted, asked) if not coming and capacity.fits(wanted, asked) else None
+    capacity.take(earmark)
     return found
 
 
 def placement(state: GridState, job: Job, place: Place) -> Placement:
     """The placement of a job on its earmark, with the scores of that node."""
     node = state.nodes[place.node]
-    assert node.room is not None
+    assert node.capacity is not None
     weights = state.policy.weights_of(job.request)
-    said = scores(node, node.room, job.request, weights, state.index.mix)
+    said = scores(node, node.capacity, job.request, weights, state.index.mix)
     return Placement(place.node, place.grant, confidence(said, weights), said)
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.policy import Preempting
 from distributed_grid.protocol.groups import split_member
 from distributed_grid.protocol.jobs import Priority, Request
@@ -34,14 +34,14 @@ class View(msgspec.Struct, frozen=True):
     (0: none is in it)."""
 
     node: str
-    room: Room
+    capacity: Capacity
     able: tuple[Victim, ...]
     ending: int = 0
     young: float = 0.0
 
     def makes_room(self, request: Request) -> bool:
         """Whether there is room for this without all candidates."""
-        trial = self.room.copy()
+        trial = self.capacity.copy()
         for victim in self.able:
             trial.give(victim.grant)
         return trial.fits(request.resources, request.constraints)
@@ -111,10 +111,10 @@ def cost(victims: Iterable[Victim]) -> Cost:
 
 
 def cheapest(
-    room: Room, wanted: Resources, able: Sequence[Victim], steps: int = STEPS, need: Constraints | None = None
+    capacity: Capacity, wanted: Resources, able: Sequence[Victim], steps: int = STEPS, need: Constraints | None = None
 ) -> list[Victim] | None:
     """The cheapest set of victims that makes room here; None: all together do not."""
-    return search(OneNode(room.copy(), wanted, need), able, steps)
+    return search(OneNode(capacity.copy(), wanted, need), able, steps)
 
 
 class Trial(Protocol):
@@ -133,22 +133,22 @@ class Trial(Protocol):
 class OneNode:
     """The room of one node."""
 
-    __slots__ = ("_need", "_room", "_wanted")
+    __slots__ = ("_need", "_capacity", "_wanted")
 
-    def __init__(self, room: Room, wanted: Resources, need: Constraints | None) -> None:
-        self._room, self._wanted, self._need = room, wanted, need
+    def __init__(self, capacity: Capacity, wanted: Resources, need: Constraints | None) -> None:
+        self._capacity, self._wanted, self._need = capacity, wanted, need
 
     def give(self, victim: Victim) -> None:
         """Release what a victim holds."""
-        self._room.give(victim.grant)
+        self._capacity.give(victim.grant)
 
     def take(self, victim: Victim) -> None:
         """Undo `give`."""
-        self._room.take(victim.grant)
+        self._capacity.take(victim.grant)
 
     def fits(self) -> bool:
         """Whether there is room now."""
-        return self._room.fits(self._wanted, self._need)
+        return self._capacity.fits(self._wanted, self._need)
 
 
 def search(trial: Trial, able: Sequence[Victim], steps: int) -> list[Victim] | None:
@@ -198,10 +198,10 @@ def plan(views: Sequence[View], request: Request, policy: Preempting, spent: flo
     beyond: list[Alternative] = []
     steps = STEPS_IN_ALL
     for view in views:
-        if view.room.fits(request.resources, request.constraints):
+        if view.capacity.fits(request.resources, request.constraints):
             return NoPlan("ending", f"no preemption: {_ending(view)}")
     for view in views:
-        victims = cheapest(view.room, request.resources, view.able, min(STEPS, steps), request.constraints)
+        victims = cheapest(view.capacity, request.resources, view.able, min(STEPS, steps), request.constraints)
         if victims is None:
             continue
         steps = max(0, steps - 2 ** min(len(view.able), 20))
@@ -214,7 +214,7 @@ def plan(views: Sequence[View], request: Request, policy: Preempting, spent: flo
         return _none(views, policy, spent, beyond)
     found.sort(key=lambda one: one[:3])
     lost, _, node, view, victims = found[0]
-    trial = view.room.copy()
+    trial = view.capacity.copy()
     for victim in victims:
         trial.give(victim.grant)
     others = [Alternative(name, len(them), loss[0] + loss[2]) for loss, _, name, _, them in found[1 : NAMED + 1]]
@@ -273,7 +273,7 @@ EXACT = 8
 def gang_plan(views: Sequence[View], request: Request, policy: Preempting, spent: float) -> Plan | NoPlan:
     """The cheapest plan with a place for each member on a node of its own. `spent`: core-seconds lost within the last
     hour."""
-    there = [view for view in views if view.room.fits(request.resources, request.constraints)]
+    there = [view for view in views if view.capacity.fits(request.resources, request.constraints)]
     if len(there) >= request.gang:
         return _gang_ending(there, request)
     nodes = _Nodes(views, request)
@@ -318,7 +318,7 @@ class _Nodes:
         for view in views:
             for victim in view.able:
                 self._held.setdefault(unit(victim), []).append((view.node, victim))
-        self._rooms: dict[str, Room] = {}
+        self._capacities: dict[str, Capacity] = {}
         self._roomy: set[str] = set()
 
     def units(self) -> list[Victim]:
@@ -360,14 +360,14 @@ class _Nodes:
 
     def _on(self, view: View, chosen: dict[str, Victim] | tuple[()], steps: int) -> list[Victim] | None:
         """The cheapest victims on one node in addition to the chosen ones."""
-        room, able = view.room, list(view.able)
+        capacity, able = view.capacity, list(view.able)
         if chosen and any(unit(victim) in chosen for victim in able):
-            room = room.copy()
+            capacity = capacity.copy()
             for victim in able:
                 if unit(victim) in chosen:
-                    room.give(victim.grant)
+                    capacity.give(victim.grant)
             able = [victim for victim in able if unit(victim) not in chosen]
-        return cheapest(room, self._request.resources, able, min(STEPS, steps), self._request.constraints)
+        return cheapest(capacity, self._request.resources, able, min(STEPS, steps), self._request.constraints)
 
     # --- all at once --------------------------------------------------------------------------------------------------
 
@@ -380,23 +380,23 @@ class _Nodes:
         return found
 
     def _open(self) -> None:
-        self._rooms = {node: view.room.copy() for node, view in self._views.items()}
-        self._roomy = {node for node in self._rooms if self._has_room(node)}
+        self._capacities = {node: view.capacity.copy() for node, view in self._views.items()}
+        self._roomy = {node for node in self._capacities if self._has_room(node)}
 
     def _has_room(self, node: str) -> bool:
-        return self._rooms[node].fits(self._request.resources, self._request.constraints)
+        return self._capacities[node].fits(self._request.resources, self._request.constraints)
 
     def give(self, victim: Victim) -> None:
         """Release what a victim and its gang hold."""
         for node, held in self._held[unit(victim)]:
-            self._rooms[node].give(held.grant)
+            self._capacities[node].give(held.grant)
             if self._has_room(node):
                 self._roomy.add(node)
 
     def take(self, victim: Victim) -> None:
         """Undo `give`."""
         for node, held in self._held[unit(victim)]:
-            self._rooms[node].take(held.grant)
+            self._capacities[node].take(held.grant)
             if node in self._roomy and not self._has_room(node):
                 self._roomy.discard(node)
 
@@ -411,4 +411,4 @@ class _Nodes:
             self.give(victim)
         names = sorted(self._roomy, key=lambda name: (name not in self._request.nodes, name))
         wanted, asked = self._request.resources, self._request.constraints
-        return [Place(name, self._rooms[name].choose(wanted, asked)) for name in names[: self._request.gang]]
+        return [Place(name, self._capacities[name].choose(wanted, asked)) for name in names[: self._request.gang]]

@@ -11,7 +11,7 @@ import msgspec
 
 from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
 from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement, Refusal, time_limit
-from distributed_grid.coordinator.core.placement.capacity import Forecast
+from distributed_grid.coordinator.core.placement.capacity import FutureCapacity
 from distributed_grid.coordinator.core.placement.catalogue import Shown, Without
 from distributed_grid.coordinator.core.placement.constraints import Trait
 from distributed_grid.coordinator.core.placement.matching import able, gang_places, open_to, place
@@ -114,11 +114,11 @@ def _order(state: GridState, job: str) -> tuple[int, float, int]:
     return -standing.priority, state.queue.rank_at(standing, turn), turn
 
 
-def _forecast(state: GridState, one: Reservation) -> Forecast:
+def _forecast(state: GridState, one: Reservation) -> FutureCapacity:
     """What is free on the node when the allocations have ended that the reservation waits for."""
     node = state.nodes[one.node]
-    assert node.room is not None
-    then = Forecast.of(node.room)
+    assert node.capacity is not None
+    then = FutureCapacity.of(node.capacity)
     for name in one.after:
         if (allocation := node.allocations.get(name)) is not None:
             then.give(allocation.grant)
@@ -141,12 +141,16 @@ class Outlook:
 
     def plan(self, node: Node, request: Request) -> Plan | None:
         """When there is room for this on the node; None: never."""
-        if node.room is None or not able(node, request) or not open_to(node, request, self._state.index, alone=True):
+        if (
+            node.capacity is None
+            or not able(node, request)
+            or not open_to(node, request, self._state.index, alone=True)
+        ):
             return None
         wanted, need, at = request.resources, request.constraints, self._now
-        if node.room.fits(wanted, need):
+        if node.capacity.fits(wanted, need):
             return at, ()
-        then, after = Forecast.of(node.room), list[str]()
+        then, after = FutureCapacity.of(node.capacity), list[str]()
         for end, _, name in self._ends_on(node):
             then.give(node.allocations[name].grant)
             after.append(name)

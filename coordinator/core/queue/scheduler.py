@@ -133,10 +133,10 @@ def _serve_in_order(
     """Serve the lines in order, until no request fits anywhere, or none may start and none may get a reservation; or
     until there are nodes on which lines are not held back any more: returns these."""
     queue, more = state.queue, list[str]()
-    rooms = [node.room for node in grown if node.room is not None]
+    capacities = [node.capacity for node in grown if node.capacity is not None]
 
     def may_fit(need: Resources) -> bool:
-        return any(room.fits(need) for room in rooms)
+        return any(capacity.fits(need) for capacity in capacities)
 
     def may_start() -> bool:
         """Whether a line may start: one that is not blocked, or that may fit a node that has grown."""

@@ -81,12 +81,12 @@ def view_of(state: GridState, look: RayLook, book: BalancingBook, now: float | N
 
 def source_of(state: GridState, node: Node, look: RayLook) -> Source:
     """A node as a lender."""
-    facts, sample, offer, room = node.facts, node.sample, node.offer, node.room
+    facts, sample, offer, capacity = node.facts, node.sample, node.offer, node.capacity
     owner = pressure.of_owner(sample, len(facts.cores)) if sample is not None else None
     idle = sample.at - offer.idle_since if sample is not None and offer is not None and offer.idle_since else 0.0
     free = Resources()
-    if room is not None:
-        free = Resources(room.whole * MILLI, max(0, room.free_memory), room.whole_gpus * MILLI)
+    if capacity is not None:
+        free = Resources(capacity.whole * MILLI, max(0, capacity.free_memory), capacity.whole_gpus * MILLI)
     total = Resources(len(facts.cores) * MILLI, facts.memory, len(facts.gpus) * MILLI)
     closed = _closed(state, node, look)
     return Source(facts.name, free, total, owner, max(0.0, idle), facts.priority, closed)
@@ -160,15 +160,15 @@ def _wait_for(state: GridState, nodes: set[str]) -> dict[str, str]:
     requests = [(job.user, job.request) for job in _first(state)] if nodes else []
     for name in nodes:
         node = state.nodes[name]
-        if not node.usable or node.room is None:
+        if not node.usable or node.capacity is None:
             continue
-        has = node.room.left
+        has = node.capacity.left
         for one in node.allocations.values():
             boost = state.jobs[one.job].spec.boost
             if boost is not None and boost.automatic:
                 has += one.grant.resources
         for user, request in requests:
-            there = request.resources.fits(has) and not request.resources.fits(node.room.left)
+            there = request.resources.fits(has) and not request.resources.fits(node.capacity.left)
             if there and meets(node, labels(node), request):
                 found[name] = f"a job of {user} waits for {request.resources}, which {name} would have"
                 break

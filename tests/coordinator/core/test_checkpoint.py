@@ -91,7 +91,7 @@ def assert_equal(one: Ledger, other: Ledger) -> None:
 def canonical(ledger: Ledger) -> Any:
     plain = msgspec.msgpack.decode(checkpoint.encode(checkpoint.take(ledger)))
     for node in plain["nodes"].values():
-        for part in filter(None, (node, node["room"])):
+        for part in filter(None, (node, node["capacity"])):
             part["closed"].sort()  # a set has no order
     return plain
 
@@ -161,7 +161,7 @@ def test_every_field_of_a_node_comes_back() -> None:
     before, after = ledger.state.nodes["n1"], copied(ledger).state.nodes["n1"]
     for field in dataclasses.fields(before):
         assert getattr(before, field.name) == getattr(after, field.name), field.name
-    assert after.allocations and after.room is not None
+    assert after.allocations and after.capacity is not None
 
 
 def test_room_that_was_given_back_is_chosen_in_the_same_order() -> None:
@@ -170,11 +170,11 @@ def test_room_that_was_given_back_is_chosen_in_the_same_order() -> None:
     of = facts("n1", cores=4)
     join(ledger, of)
     ledger.handle(MessageReceived("n1", offer(of, 2, cores=(3, 1))), 1.0)
-    room = ledger.state.nodes["n1"].room
-    assert room is not None
-    room.take(room.choose(Resources(cpu=1000)))
-    other = copied(ledger).state.nodes["n1"].room
-    assert other is not None and other.choose(Resources(cpu=1000)) == room.choose(Resources(cpu=1000))
+    capacity = ledger.state.nodes["n1"].capacity
+    assert capacity is not None
+    capacity.take(capacity.choose(Resources(cpu=1000)))
+    other = copied(ledger).state.nodes["n1"].capacity
+    assert other is not None and other.choose(Resources(cpu=1000)) == capacity.choose(Resources(cpu=1000))
 
 
 # --- with another policy ----------------------------------------------------------------------------------------------

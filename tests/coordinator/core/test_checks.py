@@ -38,9 +38,9 @@ def leave_a_key(of: Ledger) -> None:
 
 
 def have_room_twice(of: Ledger) -> None:
-    room = of.state.nodes["n1"].room
-    assert room is not None
-    room.cores[0] = MILLI
+    capacity = of.state.nodes["n1"].capacity
+    assert capacity is not None
+    capacity.cores[0] = MILLI
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,8 @@ def renamed(value: Any) -> Any:
             ranks = [(priority, user, 0, {"rank": rank}, 0.0) for priority, user, rank in ranks]
             return {FIELDS.get(key, key): renamed(one) for key, one in value.items()} | {"ranks": ranks}
         case {"facts": _, "kept": _}:  # a node
-            return renamed({"earmarks" if key == "kept" else key: one for key, one in value.items()})
+            names = {"kept": "earmarks", "room": "capacity"}
+            return renamed({names.get(key, key): one for key, one in value.items()})
         case {"armed": _, "kept": _}:  # a checkpoint
             return renamed({"reservations" if key == "kept" else key: one for key, one in value.items()})
         case dict():

@@ -156,8 +156,10 @@ def smaller(what: str, wanted: Request, changed: Request) -> Request | None:
 def test_nothing_is_changed_by_asking() -> None:
     lot = random.Random(7)
     ledger = grid(lot)
-    before = [(name, node.room.left if node.room else None) for name, node in ledger.state.nodes.items()]
+    before = [(name, node.capacity.left if node.capacity else None) for name, node in ledger.state.nodes.items()]
     explain.why(ledger.state, None, Request(Resources(cpu=9000)), 1.0)
-    assert [(name, node.room.left if node.room else None) for name, node in ledger.state.nodes.items()] == before
+    assert [
+        (name, node.capacity.left if node.capacity else None) for name, node in ledger.state.nodes.items()
+    ] == before
     out = step(ledger, JobsSubmitted(1, (job("a", Request(Resources(cpu=1))),)), 1.0)
     assert any(isinstance(one, Accepted) for one in out)

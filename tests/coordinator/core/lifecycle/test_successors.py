@@ -192,10 +192,10 @@ def test_nobody_follows_while_another_comes_first() -> None:
 def test_a_successor_has_the_room_once_the_one_before_it_has_ended(busy: Grid) -> None:
     state = busy.ledger.state
     node = state.nodes["n1"]
-    assert node.room is not None
-    before = node.room.left
+    assert node.capacity is not None
+    before = node.capacity.left
     busy.end("j4.1")
-    assert [*node.allocations] == ["j5.1"] and node.room.left == before
+    assert [*node.allocations] == ["j5.1"] and node.capacity.left == before
     assert busy.waiting()["j6.1"] == "j5.1"
     busy.start("j5.1")
     assert busy.state("j5") is State.RUNNING
@@ -204,10 +204,10 @@ def test_a_successor_has_the_room_once_the_one_before_it_has_ended(busy: Grid) -
 
 def test_one_whose_launch_was_still_on_its_way_has_the_room_all_the_same(busy: Grid) -> None:
     node = busy.ledger.state.nodes["n1"]
-    assert node.room is not None
-    before = node.room.left
+    assert node.capacity is not None
+    before = node.capacity.left
     busy.end("j4.1", returned=True)
-    assert [*node.allocations] == ["j5.1"] and node.room.left == before
+    assert [*node.allocations] == ["j5.1"] and node.capacity.left == before
 
 
 def test_a_start_that_is_heard_before_the_end_of_the_one_before_it_takes_over(busy: Grid) -> None:

@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributed_grid.coordinator.core.placement.capacity import Forecast, Free, Room
+from distributed_grid.coordinator.core.placement.capacity import Capacity, Free, FutureCapacity
 from distributed_grid.protocol.nodes import GpuOffer
 from distributed_grid.protocol.resources import GIB, GpuShare, Grant, Resources
 from tests.coordinator.core.scene import facts, offer
@@ -9,23 +9,23 @@ from tests.coordinator.core.scene import facts, offer
 
 def test_whole_cores_are_taken_in_the_order_of_the_offer() -> None:
     of = facts("n")
-    room = Room.of(of, offer(of, cores=(3, 1, 2)))
-    assert room.choose(Resources(cpu=2000)) == Grant(cores=(3, 1))
+    capacity = Capacity.of(of, offer(of, cores=(3, 1, 2)))
+    assert capacity.choose(Resources(cpu=2000)) == Grant(cores=(3, 1))
 
 
 def test_a_fraction_goes_on_the_shared_core_it_fills_best_and_opens_a_new_one_only_if_it_must() -> None:
     of = facts("n")
-    room = Room.of(of, offer(of, cores=(2, 3), shares={0: 600, 1: 300}))
-    assert room.choose(Resources(cpu=300)) == Grant(shared_core=1, shared_milli=300)
-    assert room.choose(Resources(cpu=1500)) == Grant(cores=(2,), shared_core=0, shared_milli=500)
-    assert room.choose(Resources(cpu=700)) == Grant(shared_core=2, shared_milli=700)
+    capacity = Capacity.of(of, offer(of, cores=(2, 3), shares={0: 600, 1: 300}))
+    assert capacity.choose(Resources(cpu=300)) == Grant(shared_core=1, shared_milli=300)
+    assert capacity.choose(Resources(cpu=1500)) == Grant(cores=(2,), shared_core=0, shared_milli=500)
+    assert capacity.choose(Resources(cpu=700)) == Grant(shared_core=2, shared_milli=700)
 
 
 def test_two_halves_on_different_cores_are_no_whole_core() -> None:
     of = facts("n")
-    room = Room.of(of, offer(of, cores=(), shares={0: 500, 1: 500}))
-    assert room.lacks(Resources(cpu=600)) == "cpu"
-    assert room.fits(Resources(cpu=500))
+    capacity = Capacity.of(of, offer(of, cores=(), shares={0: 500, 1: 500}))
+    assert capacity.lacks(Resources(cpu=600)) == "cpu"
+    assert capacity.fits(Resources(cpu=500))
 
 
 def test_small_gpus_go_first_and_a_fraction_fills_a_shared_one() -> None:
@@ -33,35 +33,35 @@ def test_small_gpus_go_first_and_a_fraction_fills_a_shared_one() -> None:
     uuids = [gpu.uuid for gpu in of.gpus]
     free = (16, 4, 8)
     gpus = tuple(GpuOffer(u, i, "T4", 16 * GIB, free[i] * GIB) for i, u in enumerate(uuids))
-    room = Room.of(of, offer(of, gpus=gpus))
-    assert [gpu.uuid for gpu in room.choose(Resources(gpu=2000)).gpus] == [uuids[1], uuids[2]]
-    room.take(Grant(gpus=(GpuShare(uuids[0], 250),)))
-    assert room.choose(Resources(gpu=500)).gpus == (GpuShare(uuids[0], 500),)
-    assert room.choose(Resources(gpu=800)).gpus == (GpuShare(uuids[1], 800),)
+    capacity = Capacity.of(of, offer(of, gpus=gpus))
+    assert [gpu.uuid for gpu in capacity.choose(Resources(gpu=2000)).gpus] == [uuids[1], uuids[2]]
+    capacity.take(Grant(gpus=(GpuShare(uuids[0], 250),)))
+    assert capacity.choose(Resources(gpu=500)).gpus == (GpuShare(uuids[0], 500),)
+    assert capacity.choose(Resources(gpu=800)).gpus == (GpuShare(uuids[1], 800),)
 
 
 def test_a_debt_is_remembered_and_is_nobodys_room() -> None:
     of = facts("n")
-    room = Room.of(of, offer(of, cores=(0,), memory=GIB))
+    capacity = Capacity.of(of, offer(of, cores=(0,), memory=GIB))
     held = Grant(cores=(1,), memory=3 * GIB)
-    room.take(held)
-    assert room.left == Resources(cpu=1000)
-    room.give(held)
-    assert room.left == Resources(cpu=1000, memory=GIB)
+    capacity.take(held)
+    assert capacity.left == Resources(cpu=1000)
+    capacity.give(held)
+    assert capacity.left == Resources(cpu=1000, memory=GIB)
 
 
 def test_what_was_refused_a_moment_ago_is_there_and_not_to_be_had() -> None:
     of = facts("n", gpus=2)
-    room = Room.of(of, offer(of), frozenset({"n-gpu0", "2", "memory"}))
-    assert room.left == Resources(cpu=3000, gpu=1000)
-    assert room.free_cores() == (0, 1, 3)
-    assert room.choose(Resources(gpu=1000)).gpus == (GpuShare("n-gpu1"),)
+    capacity = Capacity.of(of, offer(of), frozenset({"n-gpu0", "2", "memory"}))
+    assert capacity.left == Resources(cpu=3000, gpu=1000)
+    assert capacity.free_cores() == (0, 1, 3)
+    assert capacity.choose(Resources(gpu=1000)).gpus == (GpuShare("n-gpu1"),)
 
 
 def test_an_offer_of_what_the_node_has_not_got_makes_no_room() -> None:
     of = facts("n", cores=1, gpus=0)
     gpus = (GpuOffer("nobodys", 0, "T4", GIB, GIB),)
-    assert Room.of(of, offer(of, cores=(0, 7), memory=1 << 50, gpus=gpus)).left == Resources(1000, 8 * GIB, 0)
+    assert Capacity.of(of, offer(of, cores=(0, 7), memory=1 << 50, gpus=gpus)).left == Resources(1000, 8 * GIB, 0)
 
 
 GRANTS = st.lists(
@@ -78,21 +78,21 @@ GRANTS = st.lists(
 @given(GRANTS, st.randoms(use_true_random=False))
 def test_taking_and_giving_back_in_any_order_comes_out_even(wanted: list[Resources], rng: object) -> None:
     of = facts("n", cores=6, gpus=3)
-    room, whole = Room.of(of, offer(of)), Room.of(of, offer(of))
+    capacity, whole = Capacity.of(of, offer(of)), Capacity.of(of, offer(of))
     held = []
     for one in wanted:
-        if room.fits(one):
-            grant = room.choose(one)
+        if capacity.fits(one):
+            grant = capacity.choose(one)
             assert grant.resources == one
-            room.take(grant)
+            capacity.take(grant)
             held.append(grant)
-        counts = (room.whole, room.whole_gpus, room.parts, room.gpu_parts)
-        room.count()
-        assert counts == (room.whole, room.whole_gpus, room.parts, room.gpu_parts)
+        counts = (capacity.whole, capacity.whole_gpus, capacity.parts, capacity.gpu_parts)
+        capacity.count()
+        assert counts == (capacity.whole, capacity.whole_gpus, capacity.parts, capacity.gpu_parts)
     rng.shuffle(held)  # type: ignore[attr-defined]
     for grant in held:
-        room.give(grant)
-    assert room.left == whole.left and room.parts == {} and room.gpu_parts == {}
+        capacity.give(grant)
+    assert capacity.left == whole.left and capacity.parts == {} and capacity.gpu_parts == {}
 
 
 SHARES = st.dictionaries(st.integers(0, 5), st.sampled_from([100, 300, 500, 900]), max_size=3)
@@ -122,17 +122,17 @@ def test_a_forecast_is_what_the_room_would_be_and_leaves_it_alone(
     of = facts("n", cores=6, memory=9 * GIB, gpus=2)
     parts = {core: milli for core, milli in shares.items() if core >= cores}
     offered, grants = offer(of, cores=of.cores[:cores], shares=parts), list[Grant]()
-    room, later = Room.of(of, offered), Room.of(of, offered, frozenset(closed))
+    capacity, later = Capacity.of(of, offered), Capacity.of(of, offered, frozenset(closed))
     for one in held:
-        if room.fits(one):
-            grants.append(room.choose(one))
-            room.take(grants[-1])
+        if capacity.fits(one):
+            grants.append(capacity.choose(one))
+            capacity.take(grants[-1])
             later.take(grants[-1])
-    room = later
-    room.take(Grant(cores=tuple(core for core in debts if room.cores.get(core, 0) in (0, 1000))))
-    room.memory = memory * GIB
-    taken = room.choose(first) if room.fits(first) else Grant()
-    before, after, forecast = room.copy(), room.copy(), Forecast.of(room)
+    capacity = later
+    capacity.take(Grant(cores=tuple(core for core in debts if capacity.cores.get(core, 0) in (0, 1000))))
+    capacity.memory = memory * GIB
+    taken = capacity.choose(first) if capacity.fits(first) else Grant()
+    before, after, forecast = capacity.copy(), capacity.copy(), FutureCapacity.of(capacity)
     for grant in grants[::2]:
         after.give(grant)
         forecast.give(grant)
@@ -141,4 +141,4 @@ def test_a_forecast_is_what_the_room_would_be_and_leaves_it_alone(
     for name in Free.__struct_fields__:
         assert getattr(forecast, name) == getattr(after, name), name
     assert forecast.fits(wanted) == after.fits(wanted)
-    assert room == before
+    assert capacity == before

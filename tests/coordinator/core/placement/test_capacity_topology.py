@@ -2,7 +2,7 @@ import random
 
 import msgspec
 
-from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.protocol.resources import GIB, MILLI, Grant, Resources
 from tests.coordinator.core.scene import facts, offer
@@ -17,12 +17,12 @@ def node(gpus: tuple[int, ...] = (), numa: tuple[tuple[int, ...], ...] = NUMA) -
     return msgspec.structs.replace(of, gpus=placed, numa=numa)
 
 
-def room(of: NodeFacts, cores: tuple[int, ...] = ()) -> Room:
-    return Room.of(of, offer(of, cores=cores) if cores else offer(of))
+def capacity(of: NodeFacts, cores: tuple[int, ...] = ()) -> Capacity:
+    return Capacity.of(of, offer(of, cores=cores) if cores else offer(of))
 
 
 def grant(of: NodeFacts, cpu: int, gpu: int = 0, cores: tuple[int, ...] = ()) -> Grant:
-    return room(of, cores).choose(Resources(cpu * MILLI, GIB, gpu * MILLI))
+    return capacity(of, cores).choose(Resources(cpu * MILLI, GIB, gpu * MILLI))
 
 
 def test_cores_come_from_one_numa_node_that_has_just_enough() -> None:
@@ -51,7 +51,7 @@ def test_several_gpus_come_from_one_numa_node_and_of_two_that_with_cores() -> No
 
 def test_a_fraction_beside_whole_cores_is_of_the_same_numa_node() -> None:
     of = node()
-    one = room(of, (0, 1, 4, 5, 6)).choose(Resources(cpu=2500))
+    one = capacity(of, (0, 1, 4, 5, 6)).choose(Resources(cpu=2500))
     assert {*one.cores, one.shared_core} == {4, 5, 6}
 
 
@@ -68,7 +68,7 @@ def test_what_is_chosen_is_always_there_and_never_on_more_numa_nodes_than_it_mus
         placed = tuple(msgspec.structs.replace(gpu, numa=rng.randint(-1, 2)) for gpu in of.gpus)
         of = msgspec.structs.replace(of, gpus=placed)
         free = tuple(rng.sample(range(9), rng.randint(0, 9)))
-        one = Room.of(of, offer(of, cores=free, gpus=tuple(rng.sample(offer(of).gpus, rng.randint(0, 3)))))
+        one = Capacity.of(of, offer(of, cores=free, gpus=tuple(rng.sample(offer(of).gpus, rng.randint(0, 3)))))
         wanted = Resources(rng.randint(0, 9000) // 500 * 500, 0, rng.choice((0, 0, 500, 1000, 2000, 3000)))
         if not one.fits(wanted):
             continue

@@ -252,7 +252,7 @@ def some_request(rng: random.Random, names: list[str]) -> Request:
 def meets_by_hand(node: Node, request: Request) -> bool:
     """The same said once more, plainly."""
     asked_for, here, told = request.constraints or Constraints(), labels(node), node.facts
-    assert node.room is not None
+    assert node.capacity is not None
     if told.walls not in ("user", "namespace") and told.trusts == "owner" and request.user not in told.owners:
         return False
     if asked_for.walls not in (Walls.NONE, told.walls) and (asked_for.walls, told.walls) not in STRONGER:
@@ -269,14 +269,14 @@ def meets_by_hand(node: Node, request: Request) -> bool:
             return False
         if rule.sign is Sign.THERE and value is None:
             return False
-    wanted, room = request.resources, node.room
-    if not room.fits(Resources(wanted.cpu, wanted.memory)):
+    wanted, capacity = request.resources, node.capacity
+    if not capacity.fits(Resources(wanted.cpu, wanted.memory)):
         return False
     count = 0
     for gpu in node.facts.gpus:
         model = asked_for.gpu_model.strip("*").lower() in gpu.model.lower()
         memory = gpu.memory - sum(_granted(node, gpu.uuid, gpu.memory))
-        if model and memory >= asked_for.gpu_memory and room.gpus.get(gpu.uuid, 0) >= min(MILLI, wanted.gpu):
+        if model and memory >= asked_for.gpu_memory and capacity.gpus.get(gpu.uuid, 0) >= min(MILLI, wanted.gpu):
             count += 1
     return not wanted.gpu or count >= max(1, wanted.gpu // MILLI)
 
@@ -347,8 +347,8 @@ def check_best(ledger: Ledger, request: Request, found: Placement, fitting: list
 
     def sure(name: str) -> float:
         node = ledger.state.nodes[name]
-        assert node.room is not None
-        return confidence(scores(node, node.room, request, weights, ledger.state.index.mix), weights)
+        assert node.capacity is not None
+        return confidence(scores(node, node.capacity, request, weights, ledger.state.index.mix), weights)
 
     rivals = [name for name in request.nodes if name in fitting] or fitting
     if request.strategy in (Strategy.PACK, Strategy.SPREAD) and rivals is fitting:

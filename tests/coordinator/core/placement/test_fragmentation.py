@@ -9,7 +9,7 @@ from distributed_grid.coordinator.core.commands import JobsSubmitted
 from distributed_grid.coordinator.core.explain.why import why
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Placement, Refusal
-from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.placement.fragmentation import (
     HALVED_AFTER,
     KINDS,
@@ -27,9 +27,9 @@ from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from tests.coordinator.core.scene import facts, job, join, offer, resumed
 
 
-def room_of(cores: int, gpus: int, memory: int = 8 * GIB) -> Room:
+def room_of(cores: int, gpus: int, memory: int = 8 * GIB) -> Capacity:
     of = facts("n1", cores, memory, gpus)
-    return Room.of(of, offer(of))
+    return Capacity.of(of, offer(of))
 
 
 def asks(gpu: int, cpu: int = 1000, memory: int = 0, **asked: str | int) -> Request:
@@ -45,19 +45,19 @@ def mixed(*requests: Request) -> RequestMix:
     return mix
 
 
-def usable(room: Room, kinds: list[tuple[RequestKind, int]]) -> float:
+def usable(capacity: Capacity, kinds: list[tuple[RequestKind, int]]) -> float:
     """GPUs that a request of the mix can use, in the mean: by the definition, one kind after the other."""
     total = 0
     for kind, count in kinds:
         asked = Constraints(gpu_model=kind.gpu_model, gpu_memory=kind.gpu_memory)
         enough = [
             left
-            for uuid, left in room.gpus.items()
+            for uuid, left in capacity.gpus.items()
             if left >= min(kind.gpu, MILLI)
-            and room.gpu_memory[uuid] >= asked.gpu_memory
-            and same_model(asked.gpu_model, room.offers[uuid].model)
+            and capacity.gpu_memory[uuid] >= asked.gpu_memory
+            and same_model(asked.gpu_model, capacity.offers[uuid].model)
         ]
-        fits = kind.cpu <= room.cpu_left and kind.memory <= room.free_memory
+        fits = kind.cpu <= capacity.cpu_left and kind.memory <= capacity.free_memory
         if fits and (len(enough) * MILLI >= kind.gpu if kind.gpu >= MILLI else enough):
             total += count * sum(enough)
     return total / MILLI / (sum(count for _, count in kinds) or 1)
@@ -65,19 +65,19 @@ def usable(room: Room, kinds: list[tuple[RequestKind, int]]) -> float:
 
 def test_a_free_gpu_without_cores_is_lost_to_those_who_need_cores() -> None:
     mix = mixed(asks(1000, cpu=4000))
-    room = room_of(cores=8, gpus=2)
-    assert mix.loss(room, asks(1000, cpu=4000)) == 1.0
-    assert mix.loss(room, asks(1000, cpu=5000)) == 2.0
-    assert mix.loss(room, asks(500, cpu=1000)) == 1.0
+    capacity = room_of(cores=8, gpus=2)
+    assert mix.loss(capacity, asks(1000, cpu=4000)) == 1.0
+    assert mix.loss(capacity, asks(1000, cpu=5000)) == 2.0
+    assert mix.loss(capacity, asks(500, cpu=1000)) == 1.0
     assert mix.loss(room_of(cores=3, gpus=2), asks(500, cpu=1000)) == 0.0, "nobody could use those GPUs anyway"
 
 
 def test_a_part_that_is_left_over_counts_by_how_many_could_use_it() -> None:
     mix = mixed(asks(500), asks(250), asks(250), asks(250))
-    room = room_of(cores=8, gpus=1)
-    assert mix.loss(room, asks(500)) == 0.5
-    assert mix.loss(room, asks(600)) == pytest.approx(1 - 0.75 * 0.4), "0.4 is too little for one of four"
-    assert mix.loss(room, asks(800)) == 1.0
+    capacity = room_of(cores=8, gpus=1)
+    assert mix.loss(capacity, asks(500)) == 0.5
+    assert mix.loss(capacity, asks(600)) == pytest.approx(1 - 0.75 * 0.4), "0.4 is too little for one of four"
+    assert mix.loss(capacity, asks(800)) == 1.0
 
 
 def test_a_gang_of_gpus_on_one_node_is_lost_with_the_first_of_them() -> None:
@@ -103,18 +103,18 @@ def test_the_loss_is_what_the_definition_says_in_many_random_rooms(models: tuple
 
     for _ in range(150):
         kinds = list({kind_of(some()): chance.randint(1, 9) for _ in range(chance.randint(1, 8))}.items())
-        room = room_of(cores=chance.randint(1, 9), gpus=chance.randint(1, 5), memory=chance.randint(0, 6) * GIB)
-        for number, uuid in enumerate(room.gpus):
-            room.offers[uuid] = msgspec.structs.replace(room.offers[uuid], model=models[number % len(models)])
+        capacity = room_of(cores=chance.randint(1, 9), gpus=chance.randint(1, 5), memory=chance.randint(0, 6) * GIB)
+        for number, uuid in enumerate(capacity.gpus):
+            capacity.offers[uuid] = msgspec.structs.replace(capacity.offers[uuid], model=models[number % len(models)])
         for _ in range(6):
             request = some()
-            if not room.fits(request.resources, request.constraints):
+            if not capacity.fits(request.resources, request.constraints):
                 continue
-            grant = room.choose(request.resources, request.constraints)
-            lost = Usable(kinds).loss(room, request)
-            before = usable(room, kinds)
-            room.take(grant)
-            assert lost == pytest.approx(before - usable(room, kinds)) and lost >= 0
+            grant = capacity.choose(request.resources, request.constraints)
+            lost = Usable(kinds).loss(capacity, request)
+            before = usable(capacity, kinds)
+            capacity.take(grant)
+            assert lost == pytest.approx(before - usable(capacity, kinds)) and lost >= 0
 
 
 def test_older_requests_count_less_and_are_forgotten_in_the_end() -> None:
@@ -168,8 +168,8 @@ def test_a_mix_goes_on_from_its_state() -> None:
     one.add(asks(700))
     other = RequestMix(one.state)
     for number in range(300):
-        request, room = asks(chance.choice((250, 1000)), 1000), room_of(cores=number % 9 + 1, gpus=2)
-        assert one.loss(room, request) == other.loss(room, request)
+        request, capacity = asks(chance.choice((250, 1000)), 1000), room_of(cores=number % 9 + 1, gpus=2)
+        assert one.loss(capacity, request) == other.loss(capacity, request)
         for mix in (one, other):
             mix.add(request)
             mix.count()

@@ -155,7 +155,9 @@ def test_the_chosen_one_is_the_best_of_those_compared_in_many_states(strategy: S
         request = _some(rng, strategy)
         found = place(ledger.state.nodes, ledger.state.index, request, ledger.state.policy)
         able = [
-            node for node in ledger.state.nodes.values() if node.room is not None and node.room.fits(request.resources)
+            node
+            for node in ledger.state.nodes.values()
+            if node.capacity is not None and node.capacity.fits(request.resources)
         ]
         assert isinstance(found, Placement) == bool(able)
         if isinstance(found, Placement):
@@ -177,6 +179,6 @@ def _same_pool(node: Node, found: Node, able: list[Node], strategy: Strategy) ->
 
 
 def _sure(ledger: Ledger, node: Node, request: Request) -> float:
-    assert node.room is not None
+    assert node.capacity is not None
     weights = ledger.state.policy.weights_of(request)
-    return confidence(scores(node, node.room, request, weights, ledger.state.index.mix), weights)
+    return confidence(scores(node, node.capacity, request, weights, ledger.state.index.mix), weights)

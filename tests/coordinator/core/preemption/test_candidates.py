@@ -122,18 +122,18 @@ def test_whoever_could_make_room_is_found_however_few_nodes_are_compared(monkeyp
 def could(ledger: Ledger, name: str, wanted: Request) -> bool:
     """Whether there is room on this node, where somebody may give way or ends, when all those have."""
     node = ledger.state.nodes[name]
-    if node.room is None or not node.usable or not able(node, wanted):
+    if node.capacity is None or not node.usable or not able(node, wanted):
         return False
-    room, some = node.room.copy(), False
+    capacity, some = node.capacity.copy(), False
     for one in node.allocations.values():
         if one.state is State.STOPPING:
             some = True
             if candidates.end_of(ledger.state, one, 60.0):
-                room.give(one.grant)
+                capacity.give(one.grant)
         elif may(Priority.URGENT, ledger.state.jobs[one.job].request.priority):
-            room.give(one.grant)
+            capacity.give(one.grant)
             some = True
-    return some and room.fits(wanted.resources)
+    return some and capacity.fits(wanted.resources)
 
 
 def test_among_many_nodes_the_cheapest_victims_are_those_granted_last() -> None:

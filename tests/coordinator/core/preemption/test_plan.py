@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.policy import Preempting
 from distributed_grid.coordinator.core.preemption.plan import (
     NoPlan,
@@ -32,10 +32,12 @@ def victim(name: str, *cores: int, lost: float = 1.0, low: bool = True, memory: 
     return Victim(name, f"job-{name}", "ann", Priority.LOW if low else Priority.MEDIUM, grant, lost, lost)
 
 
-def full(cores: int = 4, gpus: int = 0, name: str = "n1", memory: int = 8 * GIB, free: tuple[int, ...] = ()) -> Room:
+def full(
+    cores: int = 4, gpus: int = 0, name: str = "n1", memory: int = 8 * GIB, free: tuple[int, ...] = ()
+) -> Capacity:
     """A node of which nothing but these cores is to be had."""
     of = facts(name, cores, memory, gpus)
-    return Room.of(of, offer(of, cores=free, memory=0, gpus=()))
+    return Capacity.of(of, offer(of, cores=free, memory=0, gpus=()))
 
 
 def asks(cpu: float = 0, memory: int = 0, gpu: float = 0, nodes: tuple[str, ...] = ()) -> Request:
@@ -47,11 +49,11 @@ def names(found: Plan | NoPlan) -> set[str]:
     return {one.allocation for one in found.victims}
 
 
-def some(chance: random.Random) -> tuple[Room, list[Victim], Resources]:
+def some(chance: random.Random) -> tuple[Capacity, list[Victim], Resources]:
     """A node, up to 8 who hold parts of it, and a request."""
     cores, gpus, memory = chance.randint(1, 8), chance.choice((0, 0, 2, 4)), 16 * GIB
     of = facts("n1", cores, memory, gpus)
-    room = Room.of(of, offer(of))
+    capacity = Capacity.of(of, offer(of))
     able: list[Victim] = []
     for number in range(chance.randint(0, 8)):
         wanted = Resources(
@@ -59,10 +61,10 @@ def some(chance: random.Random) -> tuple[Room, list[Victim], Resources]:
             chance.choice((0, 0, GIB, 3 * GIB)),
             chance.choice((0, 0, 500, MILLI)),
         )
-        if not wanted or not room.fits(wanted):
+        if not wanted or not capacity.fits(wanted):
             continue
-        grant = room.choose(wanted)
-        room.take(grant)
+        grant = capacity.choose(wanted)
+        capacity.take(grant)
         if chance.random() < 0.9:  # the others may not give way
             lost = chance.choice((0.0, 1.0, 2.0, 2.0, chance.uniform(0, 9)))
             priority = chance.choice((Priority.LOW, Priority.MEDIUM))
@@ -72,7 +74,7 @@ def some(chance: random.Random) -> tuple[Room, list[Victim], Resources]:
         chance.choice((0, GIB, 6 * GIB, 14 * GIB)),
         chance.choice((0, 0, 500, MILLI, 2 * MILLI)),
     )
-    return room, able, wanted
+    return capacity, able, wanted
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -80,16 +82,16 @@ def test_no_set_of_victims_that_makes_room_loses_less(seed: int) -> None:
     chance = random.Random(seed)
     planned = 0
     for _ in range(150):
-        room, able, wanted = some(chance)
+        capacity, able, wanted = some(chance)
         enough = []
         for count in range(len(able) + 1):
             for them in combinations(able, count):
-                trial = room.copy()
+                trial = capacity.copy()
                 for one in them:
                     trial.give(one.grant)
                 if trial.fits(wanted):
                     enough.append(cost(them))
-        found = cheapest(room, wanted, able)
+        found = cheapest(capacity, wanted, able)
         if not enough:
             assert found is None
         else:
@@ -103,18 +105,18 @@ def test_nobody_among_the_victims_could_have_been_spared(seed: int) -> None:
     chance = random.Random(seed)
     of = facts("n1", 64)
     able = [victim(f"v{core}", core, lost=chance.uniform(0, 99), low=chance.random() < 0.5) for core in range(64)]
-    room = Room.of(of, offer(of, cores=()))
+    capacity = Capacity.of(of, offer(of, cores=()))
     for wanted in (1, 17, 40):
-        found = cheapest(room, Resources(wanted * MILLI), able)
+        found = cheapest(capacity, Resources(wanted * MILLI), able)
         assert found is not None and len(found) == wanted
         assert cost(found) == cost(sorted(able, key=lambda one: (one.priority, one.lost))[:wanted])
 
 
 def test_what_was_looked_at_is_as_it_was() -> None:
-    room = full()
-    before = room.copy()
-    assert cheapest(room, Resources(2 * MILLI), [victim("a", 0, 1), victim("b", 2)])
-    assert room == before
+    capacity = full()
+    before = capacity.copy()
+    assert cheapest(capacity, Resources(2 * MILLI), [victim("a", 0, 1), victim("b", 2)])
+    assert capacity == before
 
 
 def test_a_low_job_goes_before_a_medium_one_however_much_more_it_loses() -> None:
@@ -156,8 +158,8 @@ def test_of_equal_plans_one_on_a_preferred_node_is_taken() -> None:
 
 
 def test_where_those_who_end_already_make_room_nobody_is_evicted() -> None:
-    room = full(free=(0,))
-    found = plan([View("n1", room, (victim("b", 1),), ending=1)], asks(1), RULES, 0.0)
+    capacity = full(free=(0,))
+    found = plan([View("n1", capacity, (victim("b", 1),), ending=1)], asks(1), RULES, 0.0)
     assert found == NoPlan("ending", "no preemption: 1 job ends on n1 already")
 
 

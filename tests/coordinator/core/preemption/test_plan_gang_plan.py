@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.policy import Preempting
 from distributed_grid.coordinator.core.preemption.plan import Cost, NoPlan, Plan, View, cost, gang_plan, unit
 from distributed_grid.protocol.jobs import Priority, Request
@@ -18,10 +18,10 @@ RULES = Preempting()
 Unit = list[tuple[str, Victim]]
 
 
-def full(name: str, cores: int = 1, free: tuple[int, ...] = ()) -> Room:
+def full(name: str, cores: int = 1, free: tuple[int, ...] = ()) -> Capacity:
     """A node of which nothing but these cores is to be had."""
     of = facts(name, cores)
-    return Room.of(of, offer(of, cores=free, memory=0, gpus=()))
+    return Capacity.of(of, offer(of, cores=free, memory=0, gpus=()))
 
 
 def victim(name: str, *cores: int, lost: float = 1.0, low: bool = True, gang: int = 0) -> Victim:
@@ -45,48 +45,48 @@ def reason(views: list[View], request: Request, rules: Preempting = RULES, spent
     return made.code, made.text
 
 
-def lot_of(chance: random.Random, alone: bool) -> tuple[dict[str, Room], list[Unit], Request]:
+def lot_of(chance: random.Random, alone: bool) -> tuple[dict[str, Capacity], list[Unit], Request]:
     """A few nodes and up to 8 who hold parts of them, some on several nodes; and a gang that wants nodes."""
-    rooms: dict[str, Room] = {}
+    capacities: dict[str, Capacity] = {}
     for number in range(chance.randint(2, 5)):
         of = facts(f"n{number}", chance.randint(1, 4), 8 * GIB)
-        rooms[of.name] = Room.of(of, offer(of))
+        capacities[of.name] = Capacity.of(of, offer(of))
     units: list[Unit] = []
     for number in range(chance.randint(2, 8)):
         wanted = Resources(chance.choice((500, MILLI, MILLI, 2 * MILLI)), chance.choice((0, GIB, 4 * GIB)))
         many = 1 if alone else chance.choice((1, 1, 2, 3))
-        places = [name for name, room in rooms.items() if room.fits(wanted)]
+        places = [name for name, capacity in capacities.items() if capacity.fits(wanted)]
         if len(places) < many:
             continue
         lost = chance.choice((0.0, 1.0, 2.0, 2.0, chance.uniform(0, 9))) * many
         priority = chance.choice((Priority.LOW, Priority.MEDIUM))
         gives, held = chance.random() < 0.9, list[tuple[str, Victim]]()
         for rank, name in enumerate(chance.sample(places, many)):
-            grant = rooms[name].choose(wanted)
-            rooms[name].take(grant)
+            grant = capacities[name].choose(wanted)
+            capacities[name].take(grant)
             job = f"j{number}_{rank}" if many > 1 else f"j{number}"
             member = Victim(f"{job}.1", job, "ann", priority, grant, lost, lost, many if many > 1 else 0)
             held.append((name, member))
         if gives:
             units.append(held)
     wanted = Resources(chance.choice((500, MILLI, MILLI, 2 * MILLI)), chance.choice((0, GIB, 6 * GIB)))
-    return rooms, units, Request(wanted, Priority.URGENT, gang=chance.choice((2, 2, 3)))
+    return capacities, units, Request(wanted, Priority.URGENT, gang=chance.choice((2, 2, 3)))
 
 
-def fitting(rooms: dict[str, Room], units: tuple[Unit, ...], request: Request) -> set[str]:
-    trial = {name: room.copy() for name, room in rooms.items()}
+def fitting(capacities: dict[str, Capacity], units: tuple[Unit, ...], request: Request) -> set[str]:
+    trial = {name: capacity.copy() for name, capacity in capacities.items()}
     for held in units:
         for name, one in held:
             trial[name].give(one.grant)
-    return {name for name, room in trial.items() if room.fits(request.resources)}
+    return {name for name, capacity in trial.items() if capacity.fits(request.resources)}
 
 
-def least(rooms: dict[str, Room], units: list[Unit], request: Request) -> Cost | None:
+def least(capacities: dict[str, Capacity], units: list[Unit], request: Request) -> Cost | None:
     costs = [
         cost(held[0][1] for held in them)
         for count in range(len(units) + 1)
         for them in combinations(units, count)
-        if len(fitting(rooms, them, request)) >= request.gang
+        if len(fitting(capacities, them, request)) >= request.gang
     ]
     return min(costs, default=None)
 
@@ -97,15 +97,15 @@ def test_no_set_of_jobs_and_gangs_that_makes_room_for_all_members_loses_less(see
     chance = random.Random(f"{seed} {alone}")
     planned = several = 0
     for _ in range(tries(60)):
-        rooms, units, request = lot_of(chance, alone)
+        capacities, units, request = lot_of(chance, alone)
         views = [
-            View(name, room, tuple(one for held in units for at, one in held if at == name))
-            for name, room in rooms.items()
+            View(name, capacity, tuple(one for held in units for at, one in held if at == name))
+            for name, capacity in capacities.items()
         ]
-        before = {name: room.copy() for name, room in rooms.items()}
-        made, best = gang_plan(views, request, RULES, 0.0), least(rooms, units, request)
-        for name, room in rooms.items():
-            assert room == before[name]
+        before = {name: capacity.copy() for name, capacity in capacities.items()}
+        made, best = gang_plan(views, request, RULES, 0.0), least(capacities, units, request)
+        for name, capacity in capacities.items():
+            assert capacity == before[name]
         if best is None:
             assert isinstance(made, NoPlan) and made.code == "no-victims"
         elif best == (0.0, 0, 0.0, 0):
@@ -115,7 +115,7 @@ def test_no_set_of_jobs_and_gangs_that_makes_room_for_all_members_loses_less(see
             chosen = tuple(held for held in units if unit(held[0][1]) in set(map(unit, made.victims)))
             assert len(chosen) == len(made.victims), "each that gives way is named once"
             names = [place.node for place in made.places]
-            assert len(set(names)) == request.gang and set(names) <= fitting(rooms, chosen, request)
+            assert len(set(names)) == request.gang and set(names) <= fitting(capacities, chosen, request)
             planned += 1
             several += len(made.victims) > 1
     assert planned > 20 and several > 5
@@ -148,14 +148,14 @@ def test_of_more_who_may_give_way_than_are_all_compared_nobody_chosen_could_have
         View(f"n{i}", full(f"n{i}", 2), (victim(f"g{i // 2}_{i % 2}", 0, lost=i, gang=2), victim(f"a{i}", 1, lost=i)))
         for i in range(20)
     ]
-    rooms = {view.node: view.room for view in views}
+    capacities = {view.node: view.capacity for view in views}
     made = found(views, wants(6))
     held = {name: [(view.node, one) for view in views for one in view.able if unit(one) == name]
             for name in map(unit, made.victims)}  # fmt: skip
-    assert len(fitting(rooms, tuple(held.values()), wants(6))) >= 6
+    assert len(fitting(capacities, tuple(held.values()), wants(6))) >= 6
     for spared in held:
         others = tuple(them for name, them in held.items() if name != spared)
-        assert len(fitting(rooms, others, wants(6))) < 6
+        assert len(fitting(capacities, others, wants(6))) < 6
 
 
 def test_where_those_who_end_already_make_room_nobody_is_evicted() -> None:

@@ -39,12 +39,12 @@ def test_a_raylet_has_a_core_at_least_and_what_it_needs_itself_where_memory_is_a
 
 @given(EACH, ROOM, st.integers(1, 30))
 def test_what_is_said_to_have_room_for_tasks_is_enough_and_for_one_more_too_little(
-    each: Resources, room: Resources, most: int
+    each: Resources, capacity: Resources, most: int
 ) -> None:
-    tasks = tasks_in(each, room, most)
+    tasks = tasks_in(each, capacity, most)
     assert 0 <= tasks <= most
-    assert not tasks or room_for(each, tasks).fits(room)
-    assert tasks == most or not room_for(each, tasks + 1).fits(room)
+    assert not tasks or room_for(each, tasks).fits(capacity)
+    assert tasks == most or not room_for(each, tasks + 1).fits(capacity)
 
 
 @given(EACH)

@@ -134,8 +134,8 @@ class World:
             demand = next((each for each in self.demands if each.text == one.asks), None)
             was, one.runs = one.runs, 0
             if demand is not None and not demand.odd and one.joined <= self.now:
-                room = tasks_in(demand.each, one.resources, demand.count)
-                one.runs = max(0, min(room, demand.count - self._running(demand)))
+                capacity = tasks_in(demand.each, one.resources, demand.count)
+                one.runs = max(0, min(capacity, demand.count - self._running(demand)))
             if was and not one.runs:
                 one.idle_since = self.now
 
