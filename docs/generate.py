@@ -20,13 +20,14 @@ from distributed_grid.cli.lazy import path_of
 from distributed_grid.cli.main import main as grid
 from distributed_grid.config.kinds import settings_of
 from distributed_grid.config.render import format_value
-from distributed_grid.config.schema import ALIASES, MOVED, NAMED, NODE_SETTINGS, SETTINGS
+from distributed_grid.config.schema import ALIASES, MOVED, NAMED, NODE_SETTINGS, POOL_SETTINGS, SETTINGS
 from distributed_grid.coordinator.core.model import MOVES, NODE_MOVES, PHASES, Queued
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import HOLDING, State
 from distributed_grid.protocol.messages.roles import AGENTS, TABLE
 from distributed_grid.protocol.nodes import NodeState
+from distributed_grid.protocol.scaling.machines import MACHINE_MOVES, MachineState
 
 DOCS = Path(__file__).parent
 S = TypeVar("S", bound=Enum)
@@ -49,6 +50,11 @@ def moves() -> str:
 def node_moves() -> str:
     """The law of node states as a picture (Mermaid)."""
     return picture(_names(NODE_MOVES), NodeState.DISCONNECTED.name)
+
+
+def machine_moves() -> str:
+    """The law of the states of machines as a picture (Mermaid)."""
+    return picture(_names(MACHINE_MOVES), MachineState.WANTED.name)
 
 
 def phases() -> str:
@@ -158,6 +164,7 @@ def settings() -> str:
     """Every setting."""
     lines = ["| setting | default | what it may hold | meaning |", "|---|---|---|---|"]
     nodes = [(("nodes[]", *path), one) for path, one in NODE_SETTINGS.items()]
+    nodes += [(("pools[]", *path), one) for path, one in POOL_SETTINGS.items()]
     for path, one in (*SETTINGS.items(), *nodes):
         lines.append(f"| `{'.'.join(path)}` | `{format_value(one.default)}` | {one.kind.name} | {one.doc} |")
     for path, section in NAMED.items():
@@ -183,6 +190,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "states": states,
     "moves": moves,
     "links": node_moves,
+    "machines": machine_moves,
     "phases": phases,
     "entries": entry_moves,
     "supervised": supervised_moves,

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from distributed_grid.config.kinds import Path, Problem, Setting, did_you_mean, walk
-from distributed_grid.config.schema import ALIASES, MOVED, NAMED, NODE_SETTINGS, SETTINGS
+from distributed_grid.config.schema import ALIASES, MOVED, NAMED, NODE_SETTINGS, POOL_SETTINGS, SETTINGS
 from distributed_grid.protocol.errors import BadValue
 
 FILE_BYTES = 4 << 20
@@ -57,8 +57,9 @@ class Table:
         return found[0] if len(found) == 1 else ()
 
 
-ROOT = Table(SETTINGS, ALIASES, MOVED, (("nodes",), *NAMED))
-NODE = Table(NODE_SETTINGS)
+LISTS = {"nodes": Table(NODE_SETTINGS), "pools": Table(POOL_SETTINGS)}
+"""Lists of sections, each of which has a name."""
+ROOT = Table(SETTINGS, ALIASES, MOVED, (*((name,) for name in LISTS), *NAMED))
 BY_NAME = {path: Table(dict(walk(section))) for path, section in NAMED.items()}
 
 
@@ -67,7 +68,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.values: Values = {}
-        self.nodes: list[Values] = []
+        self.lists: dict[str, list[Values]] = {name: [] for name in LISTS}
         self.named: dict[Path, dict[str, Values]] = {path: {} for path in BY_NAME}
         self.problems: list[Problem] = []
         self.warnings: list[str] = []
@@ -125,8 +126,8 @@ class Reader:
                 self._problem(key, f"{_dotted((*written, name))} appears twice, first at {seen[name]}")
                 continue
             seen[name] = self._where(key)
-            if at == () and name == "nodes" and table is ROOT:
-                self._nodes(value)
+            if at == () and name in LISTS and table is ROOT:
+                self._list(value, name)
             else:
                 self._entry(key, value, (*at, name), (*written, name), table, into)
 
@@ -156,7 +157,8 @@ class Reader:
         try:
             value = one.kind.read(parts)
         except BadValue as error:
-            shown = error.what if one.kind.schema.get("enum") else f"{', '.join(parts)!r} is not {one.kind.name}"
+            told = one.kind.schema.get("enum") or one.kind.shape == "maps"
+            shown = error.what if told and error.what else f"{', '.join(parts)!r} is not {one.kind.name}"
             self._problem(node, f"{_dotted(written)}: {shown}", error.hint)
             return
         before = into.get(path)
@@ -177,24 +179,28 @@ class Reader:
         items = node.value if node.id == "sequence" and one.kind.shape == "list" else None
         if items is not None and len(items) <= LIST_ITEMS and all(item.id == "scalar" for item in items):
             return [str(item.value) for item in items]
+        if node.id == "mapping" and one.kind.shape == "maps" and all(inner.id == "mapping" for _, inner in node.value):
+            both = [(key, *pair) for key, inner in node.value for pair in inner.value]
+            if len(both) <= LIST_ITEMS and all(part.id == "scalar" for three in both for part in three):
+                return [f"{key.value}.{name.value}={value.value}" for key, name, value in both]
         pairs = node.value if node.id == "mapping" and one.kind.shape == "map" else None
         if pairs is not None and all(key.id == value.id == "scalar" for key, value in pairs):
             return [f"{key.value}={value.value}" for key, value in pairs]
         self._problem(node, f"{_dotted(written)} must be {one.kind.name}")
         return None
 
-    def _nodes(self, node: Any) -> None:
+    def _list(self, node: Any, name: str) -> None:
         if _empty(node):
             return
         if node.id != "sequence":
-            self._problem(node, "nodes must be a list, each item with a name")
+            self._problem(node, f"{name} must be a list, each item with a name")
             return
         for number, item in enumerate(node.value[:LIST_ITEMS]):
             values: Values = {}
-            self._mapping(item, (), (f"nodes[{number}]",), NODE, values)
+            self._mapping(item, (), (f"{name}[{number}]",), LISTS[name], values)
             if item.id == "mapping" and ("name",) not in values:
-                self._problem(item, f"nodes[{number}] has no name", "add `name: NODE`")
-            self.nodes.append(values)
+                self._problem(item, f"{name}[{number}] has no name", f"add `name: {name[:-1].upper()}`")
+            self.lists[name].append(values)
 
     def _named(self, node: Any, path: Path) -> None:
         """Read a map from names to sections."""

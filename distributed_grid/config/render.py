@@ -10,6 +10,7 @@ from distributed_grid.config.kinds import (
     sections_of,
     settings_of,
 )
+from distributed_grid.config.scaling import PoolSection
 from distributed_grid.config.schema import (
     ALIASES,
     MOVED,
@@ -56,6 +57,11 @@ def template() -> str:
     ]
     for one in settings_of(NodeSharing):
         lines.append(f"#     {one.name}: {format_value(one.default)}  # {one.doc}")
+    lines += ["", "# Settings of pools of machines, which the grid creates by itself (docs/scaling.md).", "# pools:"]
+    example = {"name": "burst", "provider": "process", "cpus": 4, "memory": "8G"}
+    for number, one in enumerate(settings_of(PoolSection)):
+        value = format_value(example.get(one.name, one.default))
+        lines.append(f"# {'  ' if number else '- '}{one.name}: {value}  # {one.doc}")
     return "\n".join(lines) + "\n"
 
 
@@ -88,6 +94,9 @@ def json_schema() -> dict[str, Any]:
     node = _schema_of(Node)
     node["required"] = ["name"]
     root["properties"]["nodes"] = {"type": "array", "items": node}
+    pool = _schema_of(PoolSection)
+    pool["required"] = ["name", "provider"]
+    root["properties"]["pools"] = {"type": "array", "items": pool}
     for path, below in NAMED.items():
         _put(root, path, {"type": ["object", "null"], "additionalProperties": _schema_of(below)})
     for alias, target in sorted(ALIASES.items(), key=lambda item: len(item[0])):

@@ -31,6 +31,7 @@ from distributed_grid.config.kinds import (
     setting,
     walk,
 )
+from distributed_grid.config.scaling import PoolSection, ProvidersSection, ScalingSection
 from distributed_grid.config.section import section
 from distributed_grid.config.sharing import (
     Node,
@@ -312,10 +313,14 @@ class Root:
     shipping: Shipping = field(default_factory=Shipping)
     certificates: Certificates = field(default_factory=Certificates)
     rights: RightsSection = field(default_factory=RightsSection)
+    scaling: ScalingSection = field(default_factory=ScalingSection)
+    providers: ProvidersSection = field(default_factory=ProvidersSection)
+    pools: tuple[PoolSection, ...] = ()
 
 
 SETTINGS: dict[Path, Setting] = dict(walk(Root))
 NODE_SETTINGS: dict[Path, Setting] = dict(walk(Node))
+POOL_SETTINGS: dict[Path, Setting] = dict(walk(PoolSection))
 NAMED: dict[Path, type[Any]] = {("rights", "users"): UserRights, ("rights", "groups"): GroupOfUsers}
 """Maps from names that people choose to sections."""
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
+from distributed_grid.config import scaling
 from distributed_grid.config.kinds import ConfigError, Problem, sections_of, settings_of
 from distributed_grid.config.places import NO_HOST, find, local_address, near_address, places, state_dir
 from distributed_grid.config.read import Found, Reader, Values
+from distributed_grid.config.scaling import PoolSection, ScalingSection
 from distributed_grid.config.schema import NAMED, SETTINGS, GpuBackend, Root
 from distributed_grid.config.section import section
 from distributed_grid.config.sharing import Node, NodeSharing, ResourceSharing
@@ -125,7 +127,7 @@ class ClusterConfig(Root):
             for key, value in vars(node.resource_sharing).items():
                 name = f"nodes.{node.name}.resource_sharing.{key}"
                 rows.append(Row(name, value, self.origins.get(name, "default")))
-        for path in NAMED:
+        for path in (*NAMED, ("pools",)):
             for one in _at(self, path):
                 for setting in settings_of(type(one)):
                     name = ".".join((*path, one.name, setting.name))
@@ -162,14 +164,17 @@ def load(
 
 def _checked(reader: Reader, file: Path | None) -> ClusterConfig:
     origins = {".".join(path): found.origin for path, found in reader.values.items()}
-    for values in reader.nodes:
-        name = values.get(("name",))
-        for path, found in values.items():
-            origins[f"nodes.{name.value if name else '?'}.{'.'.join(path)}"] = found.origin
+    for listed, entries in reader.lists.items():
+        for values in entries:
+            name = values.get(("name",))
+            for path, found in values.items():
+                origins[f"{listed}.{name.value if name else '?'}.{'.'.join(path)}"] = found.origin
+                origins.setdefault(f"{listed}.{name.value if name else '?'}", found.origin)
     root = _build(Root, (), reader.values)
-    nodes = tuple(_build(Node, (), values) for values in reader.nodes)
+    nodes = tuple(_build(Node, (), values) for values in reader.lists["nodes"])
+    pools = tuple(_build(PoolSection, (), values) for values in reader.lists["pools"])
     named = {path[-1]: _build_named(path, reader, origins) for path in NAMED}
-    root = replace(root, nodes=nodes, rights=replace(root.rights, **named))
+    root = replace(root, nodes=nodes, pools=pools, rights=replace(root.rights, **named))
     _check(root, origins, reader)
     if reader.problems:
         raise ConfigError(reader.problems)
@@ -217,8 +222,10 @@ def _check(root: Root, origins: Mapping[str, str], reader: Reader) -> None:
     if (url := root.coordinator.url) and not url.startswith(("ws://", "wss://")) and socket_path(url) is None:
         hint = f"ws://{url}" if "//" not in url else "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH"
         reader.problems.append(Problem(where("coordinator.url"), f"{url!r} is not a coordinator's address", hint))
+    if root.pools or root.scaling != ScalingSection():
+        reader.problems += scaling.check(root.scaling, root.providers, root.pools, origins)
     seen: dict[str, str] = {}
-    for values in reader.nodes:
+    for values in reader.lists["nodes"]:
         if (found := values.get(("name",))) is None:
             continue
         if found.value in seen:

@@ -34,8 +34,9 @@ def test_the_file_that_init_writes_is_read_and_changes_nothing(written: Write) -
 
 def test_every_setting_that_init_shows_as_a_comment_can_be_uncommented(written: Write) -> None:
     lines = [re.sub(r"^( *)# ", r"\1", line) for line in config_text.template().splitlines()[3:]]
-    config = read(written("\n".join(line for line in lines if "Settings of single nodes" not in line)))
+    config = read(written("\n".join(line for line in lines if "Settings of" not in line)))
     assert [node.name for node in config.nodes] == ["gpu-master"]
+    assert [(pool.name, pool.provider) for pool in config.pools] == [("burst", "process")]
 
 
 def test_the_json_schema_knows_every_name_the_reader_accepts() -> None:

@@ -1,0 +1,177 @@
+"""The budget of machines: how many there may be and what they may cost, of each pool and of all together. It is hard:
+a machine counts from before its provider is asked until it is known to be gone, and a day's limit is charged with all
+that a machine can still cost that day, since it ends itself when its life is over even if nobody tells it to.
+"""
+
+import copy
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from distributed_grid.protocol.scaling.machines import Machine
+from distributed_grid.protocol.scaling.pools import Billing, Limits, Pool, Scaling, Shape
+from distributed_grid.protocol.text import format_duration
+
+DAY = 86_400.0
+HOUR = 3600.0
+LEAST_LIFE = 1800.0
+"""A machine whose life the day's limit would shorten below this is not created (s)."""
+OVERRUN = 60.0
+"""Seconds that a machine may take beyond its life until it is gone."""
+ROUNDING = 1e-9
+
+
+class Refused(NamedTuple):
+    """Why no such machine may be created."""
+
+    why: str
+
+
+def day_of(at: float) -> int:
+    """The day of UTC, as a number."""
+    return int(at // DAY)
+
+
+def cost_on(machine: Machine, day: int, now: float, billing: Billing = Billing.SECOND) -> float:
+    """What a machine costs at most on this day of UTC: what it has cost, and what it still can."""
+    born = machine.born or (now if machine.live else 0.0)
+    if machine.price is None or not born:
+        return 0.0
+    end = machine.over or max(machine.ends_by + OVERRUN, now)
+    if billing is Billing.HOUR:
+        end = born + math.ceil((end - born) / HOUR) * HOUR
+    begin = max(born, day * DAY)
+    return machine.price * max(0.0, min(end, (day + 1) * DAY) - begin) / HOUR
+
+
+class Budget:
+    """What may still be created at `now`. `machines` are all that are there, that may be, or that ended lately."""
+
+    def __init__(self, scaling: Scaling, machines: Iterable[Machine], strangers: Mapping[str, int], now: float) -> None:
+        self._pools, self._limits, self._now = {one.name: one for one in scaling.pools}, scaling.limits, now
+        self._count: dict[str, int] = dict(strangers)
+        self._total = sum(strangers.values())
+        self._rate: dict[str, float] = {}
+        self._days: dict[tuple[str, int], float] = {}
+        for name, count in strangers.items():
+            if (pool := self._pools.get(name)) is not None:
+                self._rate[name] = count * max((one.price or 0.0 for one in pool.shapes), default=0.0)
+        for one in machines:
+            self._add(one)
+
+    def copy(self) -> "Budget":
+        """A budget for trials."""
+        other = copy.copy(self)
+        other._count, other._rate, other._days = dict(self._count), dict(self._rate), dict(self._days)
+        return other
+
+    def _add(self, one: Machine) -> None:
+        if one.live:
+            self._count[one.pool] = self._count.get(one.pool, 0) + 1
+            self._total += 1
+            self._rate[one.pool] = self._rate.get(one.pool, 0.0) + (one.price or 0.0)
+        first = day_of(one.born or self._now)
+        last = day_of(one.over or max(one.ends_by + OVERRUN, self._now))
+        pool = self._pools.get(one.pool)
+        billing = pool.billing if pool is not None else Billing.SECOND
+        for day in range(max(first, day_of(self._now)), last + 1):
+            key = (one.pool, day)
+            self._days[key] = self._days.get(key, 0.0) + cost_on(one, day, self._now, billing)
+
+    @property
+    def workers(self) -> int:
+        """How many machines are there, or may be."""
+        return self._total
+
+    @property
+    def rate(self) -> float:
+        """What these cost per hour."""
+        return math.fsum(self._rate.values())
+
+    def count(self, pool: str) -> int:
+        """How many of a pool."""
+        return self._count.get(pool, 0)
+
+    def _day(self, day: int, pool: str = "") -> float:
+        return math.fsum(cost for (name, at), cost in self._days.items() if at == day and pool in ("", name))
+
+    def full(self) -> str:
+        """Why no machine of any pool may be created; empty: some may."""
+        if self.workers >= self._limits.max_workers:
+            return f"there are {self.workers} of {self._limits.max_workers} machines (scaling.max_workers)"
+        return ""
+
+    def allows(self, pool: Pool, shape: Shape, lasts: float) -> float | Refused:
+        """The life of one more such machine for a job of at most `lasts` seconds (0: unknown); or why there may be
+        none."""
+        limits = self._limits
+        if self.count(pool.name) >= pool.max:
+            return Refused(f"pool {pool.name} has {self.count(pool.name)} of {pool.max} machines (max)")
+        if full := self.full():
+            return Refused(full)
+        if shape.price is None:
+            return pool.life
+        for whose, rate, most in (
+            (f"pool {pool.name}: max_cost_per_hour", self._rate.get(pool.name, 0.0), pool.max_cost_per_hour),
+            ("scaling.max_cost_per_hour", self.rate, limits.max_cost_per_hour),
+        ):
+            if most is not None and rate + shape.price > most + ROUNDING:
+                return Refused(f"{rate + shape.price:g} an hour would be more than {most:g} ({whose})")
+        life = pool.life
+        for whose, name, most in (
+            (f"pool {pool.name}: max_cost_per_day", pool.name, pool.max_cost_per_day),
+            ("scaling.max_cost_per_day", "", limits.max_cost_per_day),
+        ):
+            if most is None or not shape.price:
+                continue
+            life = min(life, self._affordable(pool, shape.price, name, most, life))
+            need = min(pool.life, max(LEAST_LIFE, lasts))
+            if life < need:
+                day = self._day(day_of(self._now), name)
+                spent = f"{day:.2f} of {most:g} are spent or promised today ({whose})"
+                return Refused(f"{spent}, which leaves less than {format_duration(round(need))} of it")
+        return life
+
+    def _affordable(self, pool: Pool, price: float, name: str, most: float, life: float) -> float:
+        """For how many seconds a machine of this price may live from now on."""
+        at, left = self._now, life + OVERRUN
+        while left > 0:
+            day = day_of(at)
+            room = (most - self._day(day, name)) / price * HOUR
+            if pool.billing is Billing.HOUR:
+                room -= HOUR  # the hour that has begun is paid whole
+            part = min(left, (day + 1) * DAY - at)
+            if room < part:
+                return max(0.0, life + OVERRUN - left + max(0.0, room) - OVERRUN)
+            at, left = at + part, left - part
+        return life
+
+    def take(self, pool: Pool, shape: Shape, life: float) -> None:
+        """One such machine is created now."""
+        self._add(
+            Machine(
+                name="new",
+                pool=pool.name,
+                provider=pool.provider,
+                born=self._now,
+                ends_by=self._now + life,
+                price=shape.price,
+            )
+        )
+
+    def spent(self, machines: Iterable[Machine]) -> float:
+        """What these machines have cost today until now."""
+        day, total = day_of(self._now), 0.0
+        for one in machines:
+            if one.price is not None and one.born:
+                until = min(one.over or self._now, self._now)
+                total += one.price * max(0.0, until - max(one.born, day * DAY)) / HOUR
+        return total
+
+
+def limits_words(limits: Limits) -> str:
+    """The limits of all pools, in words."""
+    parts = [f"{limits.max_workers} machines"]
+    parts += [f"{limits.max_cost_per_hour:g} an hour"] if limits.max_cost_per_hour is not None else []
+    parts += [f"{limits.max_cost_per_day:g} a day"] if limits.max_cost_per_day is not None else []
+    return ", ".join(parts)

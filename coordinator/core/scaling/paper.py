@@ -1,0 +1,212 @@
+"""Machines on paper: nodes as they will be, filled by the functions that match jobs with nodes. Machines that are
+equally full are one `Bin`, so that a thousand equal jobs cost what one costs.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.constraints import meets, unmet
+from distributed_grid.coordinator.core.placement.matching import could_ever, labels
+from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, NodeState, Offer
+from distributed_grid.protocol.placement import Trust
+from distributed_grid.protocol.resources import MILLI, Resources
+from distributed_grid.protocol.scaling.pools import Pool, Shape
+
+POOL_LABEL = "pool"
+"""The label by which a job can ask for a machine of one pool, and which each of them has."""
+BINS_MOST = 32
+"""Maximum number of differently filled new machines that are looked at for what comes next; the fullest are left out
+first."""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """Equal jobs that wait: `count` of them, the first ones by `jobs`. `lasts`: maximum duration in seconds; 0:
+    unlimited. `alone`: no two of them may be on one node. `have`: of a gang, how many members have room now."""
+
+    request: Request
+    count: int
+    lasts: float = 0.0
+    jobs: tuple[str, ...] = ()
+    user: str = ""
+    alone: bool = False
+    have: int = 0
+
+    @property
+    def gang(self) -> int:
+        """Members of a gang; 0: it is none."""
+        return self.request.gang
+
+
+def node_of(pool: Pool, shape: Shape, name: str = "") -> Node:
+    """A machine of this type as the node that it will be, with nothing on it. `name` empty: no job can name it."""
+    wanted = shape.resources
+    cores = tuple(range(-(-wanted.cpu // MILLI)))
+    model, memory = shape.gpu_model or "GPU", shape.gpu_memory
+    gpus = tuple(GpuOffer(f"gpu{at}", at, model, memory, memory) for at in range(wanted.gpu // MILLI))
+    facts = NodeFacts(
+        name=name,
+        hostname="",
+        boot_id="",
+        incarnation=0,
+        cores=cores,
+        memory=wanted.memory,
+        lendable=wanted,
+        gpus=tuple(GpuFacts(gpu.uuid, gpu.index, gpu.model, gpu.memory) for gpu in gpus),
+        labels={**pool.labels, POOL_LABEL: pool.name},
+        trusts=Trust.EVERYONE.value,
+    )
+    shares = {cores[-1]: wanted.cpu % MILLI} if wanted.cpu % MILLI else {}
+    whole = cores[:-1] if shares else cores
+    offer = Offer(number=1, expires_in=0.0, cores=whole, shares=shares, memory=wanted.memory, gpus=gpus)
+    return Node(facts, state=NodeState.UP, synced=True, offer=offer, room=Room.of(facts, offer))
+
+
+def never(node: Node, request: Request) -> str:
+    """Why such a machine could never run this; empty: it could."""
+    missed = unmet(node.facts, node.facts.labels, request)
+    if missed is not None:
+        return missed.why
+    if request.ray:
+        return "is no node of the Ray cluster, which is to reserve it"
+    if not could_ever(node.facts, request.resources):
+        return f"lends {node.facts.lendable} at the most"
+    return ""
+
+
+def able(node: Node, request: Request) -> bool:
+    """Whether such a machine could run this, with nothing else on it."""
+    wanted, most = request.resources, node.facts.lendable
+    if wanted.cpu > most.cpu or wanted.memory > most.memory or wanted.gpu > most.gpu or request.ray:
+        return False
+    assert node.room is not None
+    return meets(node, node.facts.labels, request) and node.room.fits(wanted, request.constraints)
+
+
+def _parts(of: Resources) -> tuple[int, int, int]:
+    return of.cpu, of.memory, of.gpu
+
+
+class Bin:
+    """Equally filled machines: `many` of them, which are there for another `left` seconds. `keys`: what they are to the
+    plan (names of machines, or places in the list of creations), one for each. `node`: what they are."""
+
+    __slots__ = ("apart", "keys", "left", "node", "room", "whole")
+
+    def __init__(self, node: Node, room: Room, keys: list[str], left: float, whole: bool = False) -> None:
+        self.node, self.room, self.keys, self.left, self.whole = node, room, keys, left, whole
+        self.apart: set[Request] = set()
+        """Requests of which each job is to be apart from the others, and has one there."""
+
+    @property
+    def many(self) -> int:
+        return len(self.keys)
+
+    def fits(self, ask: Ask) -> bool:
+        """Whether one of these jobs could start there."""
+        request = ask.request
+        if not self.room.fits(request.resources, request.constraints) or request in self.apart:
+            return False
+        return (not ask.lasts or ask.lasts <= self.left) and meets(self.node, labels(self.node), request)
+
+    def is_like(self, other: "Bin") -> bool:
+        """Whether the other one is equally filled, and of the same kind."""
+        same = self.node is other.node and self.left == other.left and self.whole == other.whole
+        return same and self.room == other.room and self.apart == other.apart
+
+    def copy(self) -> "Bin":
+        """A copy, to go back to."""
+        other = Bin(self.node, self.room.copy(), [*self.keys], self.left, self.whole)
+        other.apart = set(self.apart)
+        return other
+
+    def part(self, count: int) -> "Bin":
+        """The first of these machines, as a bin of their own, which this one does not have any more."""
+        other = Bin(self.node, self.room.copy(), self.keys[:count], self.left, self.whole)
+        other.apart = set(self.apart)
+        del self.keys[:count]
+        return other
+
+    def fill(self, ask: Ask, most: int) -> int:
+        """Put up to `most` of these jobs on each of the machines; how many each got."""
+        request, done = ask.request, 0
+        if ask.alone or ask.gang:
+            most = min(most, 1)
+        while done < most and self.room.fits(request.resources, request.constraints):
+            self.room.take(self.room.choose(request.resources, request.constraints))
+            done += 1
+        self.whole = self.whole and not done
+        if done and (ask.alone or ask.gang):
+            self.apart.add(request)
+        return done
+
+
+class Stock:
+    """All machines on paper that may have room, in the order in which they are filled."""
+
+    def __init__(self, bins: Iterable[Bin], least: Resources) -> None:
+        self._least = least
+        self.bins = [one for one in bins if least.fits(one.room.left)]
+
+    def add(self, bin: Bin) -> None:
+        """One more, that is filled after the others."""
+        self._append(self.bins, bin)
+        used = [one for one in self.bins if not one.whole]
+        if len(used) > BINS_MOST:
+            self.bins.remove(min(used, key=lambda one: _parts(one.room.left)))
+
+    def _append(self, bins: list[Bin], bin: Bin) -> None:
+        """Put a bin at the end, unless it has no room for anything; with the one before it, where they are alike."""
+        if bin.keys and self._least.fits(bin.room.left):
+            if bins and bins[-1].is_like(bin):
+                bins[-1].keys += bin.keys
+            else:
+                bins.append(bin)
+
+    def serve(self, ask: Ask, count: int) -> dict[str, int]:
+        """Put these jobs where there is room, on each machine as many as it has room for before the next one; how many
+        on which, by key. The order of the machines stays as it is: so what was put on machines before they were created
+        is put on the same ones while they come up."""
+        served: dict[str, int] = {}
+        left: list[Bin] = []
+        for number, one in enumerate(self.bins):
+            if not count:
+                left += self.bins[number:]
+                break
+            if one.fits(ask):
+                count = self._fill(one, ask, count, served, left)
+            self._append(left, one)
+        self.bins = left
+        return served
+
+    def _fill(self, one: Bin, ask: Ask, count: int, served: dict[str, int], left: list[Bin]) -> int:
+        """Fill machines of a bin, the first ones first, which become bins of their own; how many jobs are left."""
+        first = one.part(1)
+        each = first.fill(ask, count)
+        served[first.keys[0]] = each
+        count -= each
+        more = min(one.many, count // each)
+        served |= dict.fromkeys(one.keys[:more], each)
+        first.keys += one.keys[:more]
+        del one.keys[:more]
+        count -= more * each
+        self._append(left, first)
+        if count and one.many:
+            last = one.part(1)
+            served[last.keys[0]] = last.fill(ask, count)
+            count -= served[last.keys[0]]
+            self._append(left, last)
+        return count
+
+
+def spread(served: Mapping[str, int], jobs: tuple[str, ...], most: int) -> dict[str, tuple[str, ...]]:
+    """Which of the named jobs are on which machine, in order, up to `most` each."""
+    found: dict[str, tuple[str, ...]] = {}
+    at = 0
+    for key, count in served.items():
+        found[key] = jobs[at : at + min(count, most)]
+        at += count
+    return found

@@ -1,0 +1,93 @@
+"""What a plan of scaling says: machines to create and to drain, and what is not done; each with its reason."""
+
+from enum import StrEnum
+
+import msgspec
+
+from distributed_grid.protocol.resources import Count, Finite, Resources, Text, Word
+
+NAMED = 5
+"""Maximum number of jobs named for one machine, or for what is not served."""
+
+
+class DrainCause(StrEnum):
+    """Why a machine gets no more jobs."""
+
+    IDLE = "idle"
+    UNUSED = "unused"
+    """The pool's utilisation was below `down` for a whole window."""
+    LIFE = "life"
+    REMOVED = "removed"
+    """Its pool is not configured any more."""
+    TOO_MANY = "too-many"
+    SPOT = "spot"
+    """Its provider takes it back."""
+    ORDERED = "ordered"
+
+
+RETURNING = frozenset({DrainCause.IDLE, DrainCause.UNUSED})
+"""A machine that is drained because of these takes jobs again where some wait for it."""
+
+
+class Create(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A machine to create. `serves`: how many of the jobs that wait could start there together, `jobs` the first of
+    them. `life`: seconds after which it ends itself."""
+
+    pool: Word
+    provider: Word
+    type: Word = ""
+    zone: Word = ""
+    resources: Resources = Resources()
+    price: float | None = None
+    life: Finite = 0.0
+    serves: Count = 0
+    jobs: tuple[Word, ...] = ()
+    why: Text = ""
+
+
+class DrainMachine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A machine that is to get no more jobs, and to end when it has none."""
+
+    machine: Word
+    pool: Word
+    cause: DrainCause
+    why: Text = ""
+
+
+class ReturnMachine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A machine that is drained, and is to take jobs again."""
+
+    machine: Word
+    pool: Word
+    why: Text = ""
+
+
+class NotDone(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What waits and gets no machine, or what else is not done: `count` jobs, the first of them, and why. `code`:
+    starts-anyway, on-its-way, quota, no-pool, too-long, limit, paused, failing, affinity, ray, crowded."""
+
+    what: Text
+    code: Word
+    why: Text
+    count: Count = 0
+    jobs: tuple[Word, ...] = ()
+
+
+class ScalePlan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One plan. `workers`: machines that are there or on their way; `rate` what they cost per hour, without those of
+    unknown price; `spent` what they have cost today (UTC). `utilisation`: None where it was not seen for a window."""
+
+    at: Finite
+    creates: tuple[Create, ...] = ()
+    drains: tuple[DrainMachine, ...] = ()
+    returns: tuple[ReturnMachine, ...] = ()
+    not_done: tuple[NotDone, ...] = ()
+    workers: Count = 0
+    rate: Finite = 0.0
+    spent: Finite = 0.0
+    utilisation: float | None = None
+
+    @property
+    def quiet(self) -> bool:
+        """Whether it changes nothing."""
+        return not (self.creates or self.drains or self.returns)

@@ -1,0 +1,130 @@
+"""Pools of machines that a provider creates, and the limits of what they may cost: as configured. Times are seconds,
+prices are per hour in the currency of the configuration.
+"""
+
+import re
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.resources import Count, Part, Resources, Span, Word
+
+NAME_CHARS = 24
+"""Maximum length of a pool's name: a machine is named after it, and that name has to fit in 63 characters wherever a
+provider puts the grid's id before it."""
+_NAME = re.compile(r"^[a-z](?:[a-z0-9-]*[a-z0-9])?$")
+
+Price = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+
+
+class ScalingMode(StrEnum):
+    """What the grid does about machines by itself: nothing, tell what it would do, or do it."""
+
+    OFF = "off"
+    PLAN = "plan"
+    ACT = "act"
+
+
+class Orphans(StrEnum):
+    """What becomes of a machine that is the grid's by its tag, and that no record knows."""
+
+    END = "end"
+    REPORT = "report"
+
+
+class Billing(StrEnum):
+    """What of a machine is paid: every second, or each hour that has begun."""
+
+    SECOND = "second"
+    HOUR = "hour"
+
+
+class Shape(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A type of machine, and what a node on it lends at most. `gpu_memory`: bytes of each GPU. `price` None: not known,
+    so that it counts against the number of machines alone."""
+
+    type: Word = ""
+    resources: Resources = Resources()
+    gpu_model: Word = ""
+    gpu_memory: Count = 0
+    price: Price | None = None
+
+    def __str__(self) -> str:
+        return f"{self.type} ({self.resources})" if self.type else str(self.resources)
+
+
+class Pool(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Machines of one provider that are alike. `zones` are tried in this order; `boot` is what a machine takes from its
+    creation until it can run jobs, as long as nothing was learned. A machine that has not joined after `join_within`
+    has failed; one without jobs for `idle` ends; each ends after `life`. `backlog`: maximum number that are being
+    created at once (0: no limit of its own)."""
+
+    name: Word
+    provider: Word
+    shapes: Annotated[tuple[Shape, ...], msgspec.Meta(min_length=1, max_length=64)]
+    zones: Annotated[tuple[Word, ...], msgspec.Meta(min_length=1, max_length=64)] = ("",)
+    spot: bool = False
+    min: Count = 0
+    max: Count = 10
+    idle: Span = 600.0
+    boot: Span = 60.0
+    join_within: Span = 600.0
+    abandoned_after: Span = 900.0
+    life: Span = 43_200.0
+    labels: dict[Word, Word] = {}
+    billing: Billing = Billing.SECOND
+    backlog: Count = 0
+    max_cost_per_hour: Price | None = None
+    max_cost_per_day: Price | None = None
+
+    def shape(self, type: str) -> Shape | None:
+        """The shape of this type; None: the pool has none."""
+        return next((one for one in self.shapes if one.type == type), None)
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What all pools together may have and cost at most; None: no limit. What is being created counts."""
+
+    max_workers: Count = 20
+    max_cost_per_hour: Price | None = None
+    max_cost_per_day: Price | None = None
+
+
+class Scaling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How the grid grows and shrinks (docs/scaling.md). `target`, `up` and `down` are utilisations, from 0 to 1, that
+    count over a whole `window`; after a machine was added or removed because of them, the next one waits for the
+    cooldown. A plan is made again after `reassessment` also where nothing has happened. Providers are asked for their
+    machines every `look`; an orphan older than `orphan_after` is ended. Machines that are gone are remembered for
+    `retention`."""
+
+    mode: ScalingMode = ScalingMode.PLAN
+    pools: tuple[Pool, ...] = ()
+    limits: Limits = Limits()
+    target: Part = 0.7
+    up: Part = 0.8
+    down: Part = 0.3
+    window: Span = 300.0
+    up_cooldown: Span = 300.0
+    down_cooldown: Span = 600.0
+    reassessment: Span = 3600.0
+    retention: Span = 86_400.0
+    look: Span = 30.0
+    orphans: Orphans = Orphans.END
+    orphan_after: Span = 300.0
+
+    def pool(self, name: str) -> Pool | None:
+        """The pool of this name; None: it is not configured, or not any more."""
+        return next((one for one in self.pools if one.name == name), None)
+
+
+NO_SCALING = Scaling()
+
+
+def check_pool_name(name: str) -> str:
+    """The name, if a pool can have it. Raises BadValue."""
+    if not _NAME.match(name) or len(name) > NAME_CHARS:
+        hint = f"lower-case letters, digits and - between them, up to {NAME_CHARS} characters, a letter first"
+        raise BadValue(f"a pool cannot be called {name[:80]!r}", hint=hint)
+    return name

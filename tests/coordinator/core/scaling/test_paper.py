@@ -1,0 +1,68 @@
+"""Machines on paper are filled as nodes are: equal ones together, and never more than they have."""
+
+import random
+
+import pytest
+
+from distributed_grid.coordinator.core.scaling.paper import Ask, Bin, Stock, able, never, node_of, spread
+from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.resources import GIB, Resources
+from distributed_grid.protocol.scaling.pools import Pool, Shape
+from tests.depth import tries
+
+SHAPE = Shape(resources=Resources(4500, 8 * GIB, 2000), gpu_model="T4", gpu_memory=16 * GIB)
+POOL = Pool(name="a", provider="p", shapes=(SHAPE,), labels={"cloud": "x"})
+
+
+def ask(cpu: int, count: int = 1, gpu: int = 0, **more: object) -> Ask:
+    return Ask(request=Request(Resources(cpu, GIB, gpu)), count=count, **more)  # type: ignore[arg-type]
+
+
+def bins(many: int) -> Bin:
+    node = node_of(POOL, SHAPE)
+    assert node.room is not None
+    return Bin(node, node.room.copy(), [f"m{number}" for number in range(many)], 3600.0)
+
+
+def test_a_machine_on_paper_is_a_node_with_all_that_its_shape_says() -> None:
+    node = node_of(POOL, SHAPE)
+    assert node.room is not None and node.room.left == SHAPE.resources
+    assert node.usable and node.facts.labels == {"cloud": "x", "pool": "a"}
+    assert able(node, Request(Resources(4500, GIB, 2000)))
+    assert not able(node, Request(Resources(4501)))
+    assert never(node, Request(Resources(9000))).startswith("lends")
+
+
+def test_equal_machines_are_filled_equally() -> None:
+    stock = Stock([bins(100)], Resources(1000, GIB))
+    served = stock.serve(ask(1000), 250)
+    assert sum(served.values()) == 250 and max(served.values()) == 4
+    assert sum(stock.serve(ask(1000), 1000).values()) == 150, "four each, and no more"
+    assert not stock.serve(ask(1000), 1)
+
+
+def test_jobs_apart_and_members_of_a_gang_share_no_machine() -> None:
+    alone = ask(100, alone=True)
+    assert sum(Stock([bins(3)], Resources(100)).serve(alone, 9).values()) == 3
+
+
+def test_a_job_that_outlasts_the_machine_is_not_put_there() -> None:
+    assert not Stock([bins(3)], Resources(100)).serve(ask(100, lasts=3601.0), 1)
+
+
+def test_jobs_are_named_for_the_machine_that_they_are_on() -> None:
+    assert spread({"a": 2, "b": 1}, ("j1", "j2", "j3"), 5) == {"a": ("j1", "j2"), "b": ("j3",)}
+    assert spread({"a": 3, "b": 1}, ("j1", "j2", "j3", "j4"), 2) == {"a": ("j1", "j2"), "b": ("j4",)}
+
+
+@pytest.mark.parametrize("seed", range(tries(10)))
+def test_no_machine_gets_more_than_it_has(seed: int) -> None:
+    chance = random.Random(seed)
+    stock, held = Stock([bins(7)], Resources(250, GIB)), dict[str, Resources]()
+    for _ in range(20):
+        one = ask(chance.choice([250, 500, 1000, 1500]), gpu=chance.choice([0, 0, 500, 1000]))
+        for key, count in stock.serve(one, chance.randint(1, 9)).items():
+            wanted = one.request.resources
+            more = Resources(wanted.cpu * count, wanted.memory * count, wanted.gpu * count)
+            held[key] = held.get(key, Resources()) + more
+    assert all(one.fits(SHAPE.resources) for one in held.values())
