@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from distributed_grid.coordinator.core.model import Node
-from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.placement.constraints import meets, unmet
 from distributed_grid.coordinator.core.placement.matching import could_ever, labels
 from distributed_grid.protocol.jobs import Request
@@ -62,7 +62,7 @@ def node_of(pool: Pool, shape: Shape, name: str = "") -> Node:
     shares = {cores[-1]: wanted.cpu % MILLI} if wanted.cpu % MILLI else {}
     whole = cores[:-1] if shares else cores
     offer = Offer(number=1, expires_in=0.0, cores=whole, shares=shares, memory=wanted.memory, gpus=gpus)
-    return Node(facts, state=NodeState.UP, synced=True, offer=offer, room=Room.of(facts, offer))
+    return Node(facts, state=NodeState.UP, synced=True, offer=offer, capacity=Capacity.of(facts, offer))
 
 
 def never(node: Node, request: Request) -> str:
@@ -82,8 +82,8 @@ def able(node: Node, request: Request) -> bool:
     wanted, most = request.resources, node.facts.lendable
     if wanted.cpu > most.cpu or wanted.memory > most.memory or wanted.gpu > most.gpu or request.ray:
         return False
-    assert node.room is not None
-    return meets(node, node.facts.labels, request) and node.room.fits(wanted, request.constraints)
+    assert node.capacity is not None
+    return meets(node, node.facts.labels, request) and node.capacity.fits(wanted, request.constraints)
 
 
 def _parts(of: Resources) -> tuple[int, int, int]:
@@ -94,10 +94,10 @@ class Bin:
     """Equally filled machines: `many` of them, which are there for another `left` seconds. `keys`: what they are to the
     plan (names of machines, or places in the list of creations), one for each. `node`: what they are."""
 
-    __slots__ = ("apart", "keys", "left", "node", "room", "whole")
+    __slots__ = ("apart", "keys", "left", "node", "capacity", "whole")
 
-    def __init__(self, node: Node, room: Room, keys: list[str], left: float, whole: bool = False) -> None:
-        self.node, self.room, self.keys, self.left, self.whole = node, room, keys, left, whole
+    def __init__(self, node: Node, capacity: Capacity, keys: list[str], left: float, whole: bool = False) -> None:
+        self.node, self.capacity, self.keys, self.left, self.whole = node, capacity, keys, left, whole
         self.apart: set[Request] = set()
         """Requests of which each job is to be apart from the others, and has one there."""
 
@@ -108,24 +108,24 @@ class Bin:
     def fits(self, ask: Ask) -> bool:
         """Whether one of these jobs could start there."""
         request = ask.request
-        if not self.room.fits(request.resources, request.constraints) or request in self.apart:
+        if not self.capacity.fits(request.resources, request.constraints) or request in self.apart:
             return False
         return (not ask.lasts or ask.lasts <= self.left) and meets(self.node, labels(self.node), request)
 
     def is_like(self, other: "Bin") -> bool:
         """Whether the other one is equally filled, and of the same kind."""
         same = self.node is other.node and self.left == other.left and self.whole == other.whole
-        return same and self.room == other.room and self.apart == other.apart
+        return same and self.capacity == other.capacity and self.apart == other.apart
 
     def copy(self) -> "Bin":
         """A copy, to go back to."""
-        other = Bin(self.node, self.room.copy(), [*self.keys], self.left, self.whole)
+        other = Bin(self.node, self.capacity.copy(), [*self.keys], self.left, self.whole)
         other.apart = set(self.apart)
         return other
 
     def part(self, count: int) -> "Bin":
         """The first of these machines, as a bin of their own, which this one does not have any more."""
-        other = Bin(self.node, self.room.copy(), self.keys[:count], self.left, self.whole)
+        other = Bin(self.node, self.capacity.copy(), self.keys[:count], self.left, self.whole)
         other.apart = set(self.apart)
         del self.keys[:count]
         return other
@@ -135,8 +135,8 @@ class Bin:
         request, done = ask.request, 0
         if ask.alone or ask.gang:
             most = min(most, 1)
-        while done < most and self.room.fits(request.resources, request.constraints):
-            self.room.take(self.room.choose(request.resources, request.constraints))
+        while done < most and self.capacity.fits(request.resources, request.constraints):
+            self.capacity.take(self.capacity.choose(request.resources, request.constraints))
             done += 1
         self.whole = self.whole and not done
         if done and (ask.alone or ask.gang):
@@ -149,18 +149,18 @@ class Stock:
 
     def __init__(self, bins: Iterable[Bin], least: Resources) -> None:
         self._least = least
-        self.bins = [one for one in bins if least.fits(one.room.left)]
+        self.bins = [one for one in bins if least.fits(one.capacity.left)]
 
     def add(self, bin: Bin) -> None:
         """One more, that is filled after the others."""
         self._append(self.bins, bin)
         used = [one for one in self.bins if not one.whole]
         if len(used) > BINS_MOST:
-            self.bins.remove(min(used, key=lambda one: _parts(one.room.left)))
+            self.bins.remove(min(used, key=lambda one: _parts(one.capacity.left)))
 
     def _append(self, bins: list[Bin], bin: Bin) -> None:
         """Put a bin at the end, unless it has no room for anything; with the one before it, where they are alike."""
-        if bin.keys and self._least.fits(bin.room.left):
+        if bin.keys and self._least.fits(bin.capacity.left):
             if bins and bins[-1].is_like(bin):
                 bins[-1].keys += bin.keys
             else:

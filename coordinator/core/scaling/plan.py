@@ -178,9 +178,9 @@ class _Plan:
             starting = one.state in STARTING or (one.state is MachineState.JOINED and seen and not seen.usable)
             back = one.state is MachineState.DRAINING and seen and seen.cause in RETURNING and not seen.allocations
             option = self._by_type.get((one.pool, one.type)) if starting or back else None
-            if option is not None and option.node.room is not None:
+            if option is not None and option.node.capacity is not None:
                 left = (one.ends_by or self._now + option.pool.life) - self._now
-                bins.append(Bin(option.node, option.node.room.copy(), [one.name], left, whole=True))
+                bins.append(Bin(option.node, option.node.capacity.copy(), [one.name], left, whole=True))
         return bins
 
     # --- up -----------------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class _Plan:
         return None
 
     def _new(self, option: _Option, zone: str, life: float, why: str) -> None:
-        assert option.node.room is not None
+        assert option.node.capacity is not None
         if life < option.pool.life:
             why += f"; its life is {format_duration(round(life))}, as far as the day's limit allows"
         if option.shape.price is None:
@@ -291,7 +291,7 @@ class _Plan:
         self._budget.take(option.pool, option.shape, life)
         self._starting[option.pool.name] += 1
         key = f"+{len(self._news) - 1}"
-        self._stock.add(Bin(option.node, option.node.room.copy(), [key], life, whole=True))
+        self._stock.add(Bin(option.node, option.node.capacity.copy(), [key], life, whole=True))
 
     def _create(self, new: _New, serves: int, jobs: tuple[str, ...]) -> Create:
         pool, shape = new.option.pool, new.option.shape

@@ -20,13 +20,13 @@ def ask(cpu: int, count: int = 1, gpu: int = 0, **more: object) -> Ask:
 
 def bins(many: int) -> Bin:
     node = node_of(POOL, SHAPE)
-    assert node.room is not None
-    return Bin(node, node.room.copy(), [f"m{number}" for number in range(many)], 3600.0)
+    assert node.capacity is not None
+    return Bin(node, node.capacity.copy(), [f"m{number}" for number in range(many)], 3600.0)
 
 
 def test_a_machine_on_paper_is_a_node_with_all_that_its_shape_says() -> None:
     node = node_of(POOL, SHAPE)
-    assert node.room is not None and node.room.left == SHAPE.resources
+    assert node.capacity is not None and node.capacity.left == SHAPE.resources
     assert node.usable and node.facts.labels == {"cloud": "x", "pool": "a"}
     assert able(node, Request(Resources(4500, GIB, 2000)))
     assert not able(node, Request(Resources(4501)))
