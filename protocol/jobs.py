@@ -539,8 +539,8 @@ class Suspension(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A job as clients see it. Times are grid time: seconds since the epoch that never jump. `attempt` counts the
-    allocations it was granted, `retried` how often it was run again after one had ended, `taken_back` how often the
-    grid took its place back after it had begun. `suspended`: it is frozen now, as its node's owner is back;
+    allocations it was granted, `retried` how often it was run again after one had ended, `evicted` how often the
+    grid evicted it after it had begun. `suspended`: it is frozen now, as its node's owner is back;
     `suspended_for`: seconds it was before that, in this attempt. `awaits_reader`: it is frozen now until the reader of
     its output has read more. `used` is of the last attempt; `unused` says what it holds and does not use, where that is
     so."""
@@ -561,7 +561,7 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     outcome: Outcome | None = None
     story: tuple[Step, ...] = ()
     retried: Count = 0
-    taken_back: Count = 0
+    evicted: Count = 0
     group: str = ""
     index: Count = 0
     suspended: Suspension | None = None

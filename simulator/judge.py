@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from distributed_grid.coordinator.core.lifecycle.attempts import TAKEN_BACK_CAUSES
+from distributed_grid.coordinator.core.lifecycle.attempts import EVICTION_CAUSES
 from distributed_grid.coordinator.core.model import Allocation
 from distributed_grid.coordinator.core.preemption.plan import may
 from distributed_grid.protocol.groups import member_id, split_member
@@ -106,7 +106,7 @@ class Truth:
         self.ended: dict[str, Outcome] = {}
         self.disk: Disk | None = None
         self.preemptions = Preemptions()
-        self.taken_back: set[str] = set()
+        self.evicted: set[str] = set()
         """Allocations whose nodes were told that the grid takes their place back."""
         self.never: set[str] = set()
         """Allocations of which a node said that they never ran."""
@@ -210,7 +210,7 @@ class Judge(Truth):
         elif before and not self._may_be_followed(before[-1], plan):
             raise Violation(run.job, f"{run.allocation} starts after {before[-1].allocation} did not fail")
         before.append(run)
-        used_up = sum(one.allocation not in self.taken_back for one in before)
+        used_up = sum(one.allocation not in self.evicted for one in before)
         if not plan.request.gang and used_up > 1 + plan.request.retries:
             names = ", ".join(one.allocation for one in before)
             raise Violation(
@@ -230,7 +230,7 @@ class Judge(Truth):
         if any(one.attempt == run.attempt and one.node == run.node for one in before):
             raise Violation(run.job, f"{run.allocation} starts on {run.node}, where another one of its gang did")
         whole = Counter(one.attempt for one in (*before, run))
-        taken = len({one.attempt for one in before if one.allocation in self.taken_back})
+        taken = len({one.attempt for one in before if one.allocation in self.evicted})
         if sum(count == request.gang for count in whole.values()) > 1 + request.retries + taken:
             raise Violation(
                 run.job, f"its gang is whole for the {len(whole)}th time, {request.retries} retries allowed"
@@ -250,12 +250,12 @@ class Judge(Truth):
     def _may_be_followed(self, run: Run, plan: JobPlan) -> bool:
         """Whether the job may be run again after this attempt: its place was taken back, or its owner wants that."""
         failed = bool(run.code) or run.signal > 0
-        return failed or RetryOn.LOST in plan.request.retry_on or run.allocation in self.taken_back
+        return failed or RetryOn.LOST in plan.request.retry_on or run.allocation in self.evicted
 
     def told_to_stop(self, allocation: str, cause: str) -> None:
         """A node is told to end this."""
-        if cause in TAKEN_BACK_CAUSES:
-            self.taken_back.add(allocation)
+        if cause in EVICTION_CAUSES:
+            self.evicted.add(allocation)
 
     def never_runs(self, allocation: str) -> None:
         """A node says that this never ran: it was withdrawn or refused; or is over and acknowledged."""
@@ -351,7 +351,7 @@ class Judge(Truth):
             request = self.plans[number_of(job)].request
             retried = outcome.cause in (Cause.CANCELLED, Cause.GANG) and (request.retries or request.gang)
             before = outcome.cause is Cause.CANCELLED and any(
-                one in self.taken_back and one.rpartition(".")[0] == job for one in self.runs
+                one in self.evicted and one.rpartition(".")[0] == job for one in self.runs
             )
             if not (retried or before) and outcome.cause not in (*UNKNOWN, Cause.LEASE_EXPIRED):
                 raise Violation(job, f"it is told to have run ({_words(outcome)}), {allocation} never did")

@@ -2,8 +2,8 @@
 reports of the launcher), commands out for the shell to perform.
 
 Two promises are kept here and nowhere else: an allocation runs at most once, and no resource is held twice. An end is
-kept until the coordinator has acknowledged it, whatever happens to connections. A successor (`Launch.after`) holds
-nothing until its predecessor is over, and then, in the same step, what that one held (chains.py)."""
+kept until the coordinator has acknowledged it, whatever happens to connections. A successor (`Launch.predecessor`)
+holds nothing until its predecessor is over, and then, in the same step, what that one held (chains.py)."""
 
 from collections.abc import Collection, Iterable
 
@@ -233,7 +233,7 @@ class Table:
             return [Report(Exited(allocation=key, outcome=already_over(Cause.CANCELLED)))]
         if key in self._declined:
             return [Report(self._declined[key])]
-        before = self.entries.get(launch.after) if launch.after else None
+        before = self.entries.get(launch.predecessor) if launch.predecessor else None
         if before is not None and before.over:
             before = None
         why, device = self._refusal(launch, before)
@@ -241,7 +241,7 @@ class Table:
             stale = Stale(allocation=key, reason=why, device=device)
             return [Report(stale) if launch.epoch < self._epoch else self._decline(stale)]
         heard = launch.heard if launch.heard <= now else 0.0
-        chain = self.chains.of(launch.after) if before is not None else ""
+        chain = self.chains.of(launch.predecessor) if before is not None else ""
         self._move(key, Preparing(launch), keep(launch, chain), max(self.renewed, heard))
         self.chains.join(key, chain or key)
         if before is None:
@@ -417,7 +417,7 @@ class Table:
             return why, ""
         if before is None:
             return conflict(self.held, grant)
-        after = launch.after
+        after = launch.predecessor
         if launch.gang is not None or launch.spec.boost is not None:
             return f"it cannot follow {after}: a boost or a member of a gang follows nobody", ""
         if after not in self.chains or before.kept.grant != grant:

@@ -231,7 +231,7 @@ class Attached:
         before = self.view
         if before is not None and before.id != view.id:
             return
-        if before is not None and view.retried + view.taken_back > before.retried + before.taken_back:
+        if before is not None and view.retried + view.evicted > before.retried + before.evicted:
             self._line.again(view)
         if self._submission is None or view.state is not State.WAITING:
             self._line.show(view)

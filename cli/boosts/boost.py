@@ -63,7 +63,7 @@ def ray_json(node: RayNode) -> dict[str, Any]:
         "boost": node.boost or None,
         "source": node.source or None,
         "target": node.target or None,
-        "stray": node.stray or None,
+        "orphan": node.orphan or None,
     }
 
 
@@ -180,12 +180,12 @@ def status(node: str) -> None:
     invocation = current()
     answer: Boosts = invocation.ask(lambda n: ListBoosts(n, node))
     active = [one for one in answer.boosts if one.job.state is State.RUNNING]
-    strays = [one for one in answer.nodes if one.stray]
+    orphans = [one for one in answer.nodes if one.orphan]
     match invocation.output:
         case "json" | "jsonl":
             rows = [_json(one) for one in answer.boosts]
             sums = {str(kind): _number(kind, amount) for kind, amount in _sums(active).items()}
-            content = {"active": len(active), "lent": sums, "boosts": rows, "strays": list(map(ray_json, strays))}
+            content = {"active": len(active), "lent": sums, "boosts": rows, "orphans": list(map(ray_json, orphans))}
             content |= {"ray": answer.address, "trouble": answer.trouble}
             formatting.emit_json(invocation, content, rows="boosts")
         case "quiet":
@@ -202,7 +202,7 @@ def status(node: str) -> None:
                     formatting.emit(printable(f"{one.job.id} ends: {one.ending}") + "\n")
             for line in filter(None, map(_waits, answer.boosts)):
                 formatting.emit(printable(line) + "\n")
-            for line in filter(None, (*map(_wrong, answer.boosts), *map(stray_words, strays))):
+            for line in filter(None, (*map(_wrong, answer.boosts), *map(orphan_words, orphans))):
                 formatting.emit(f"! {printable(line)}\n")
             if not known:
                 invocation.say(_unknown(answer))
@@ -266,10 +266,10 @@ def difference(one: BoostView) -> str:
     return f"{one.job.id or f'a boost of {one.job.user}'} is not in Ray as it was lent: {one.differs}"
 
 
-def stray_words(node: RayNode) -> str:
+def orphan_words(node: RayNode) -> str:
     """What to do about a raylet in Ray that has the label of a boost which is none of this grid."""
     host, name = node.source or node.host or node.ip, node.boost or "(not yours)"
-    what = f"Ray has {held(node)} of {host} as boost {name}: {node.stray}"
+    what = f"Ray has {held(node)} of {host} as boost {name}: {node.orphan}"
     return f"{what} → if it stays, end `ray start … --node-name={node.name}` there"
 
 

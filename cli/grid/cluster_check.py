@@ -236,12 +236,12 @@ def _boosts(report: Report, address: str, lent: Boosts, nodes: list[RayNode]) ->
         else:
             report.ok(what, f"{one.job.state} on {one.job.node}, {one.node.status} in Ray with what was lent")
     known = frozenset(one.job.id for one in lent.boosts)
-    strays = [one for one in marked(nodes, known) if one.stray]
-    for node in strays:
+    orphans = [one for one in marked(nodes, known) if one.orphan]
+    for node in orphans:
         remedy = f"if it stays, end `ray start … --node-name={node.name}` there"
-        report.fail("stray raylets", f"{node.boost} on {node.source or node.host}: {node.stray}", remedy)
-    if not strays:
-        report.ok("stray raylets", "none")
+        report.fail("orphaned raylets", f"{node.boost} on {node.source or node.host}: {node.orphan}", remedy)
+    if not orphans:
+        report.ok("orphaned raylets", "none")
 
 
 async def _groups(report: Report, bridge: Any, lent: Boosts, live: set[str]) -> None:

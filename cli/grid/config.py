@@ -53,12 +53,12 @@ def _show_node(invocation: Invocation, answer: NodeSettings) -> None:
 
     settings = answer.settings
     rows = [(name, getattr(settings.values, name), settings.origins.get(name, "default")) for name in LENDING]
-    if not answer.told:
+    if not answer.connected:
         invocation.say(f"{answer.node} is not connected: these are the grid's settings for it, without its own")
     if answer.closed:
         invocation.say(f"{answer.node} offers nothing now: {answer.closed}")
     items = [{"name": name, "value": value, "origin": origin} for name, value, origin in rows]
-    about = {"node": answer.node, "connected": answer.told, "closed": answer.closed or None, "settings": items}
+    about = {"node": answer.node, "connected": answer.connected, "closed": answer.closed or None, "settings": items}
     cells = [(name, format_value(value), origin) for name, value, origin in rows]
     table = formatting.table(invocation, ("SETTING", "VALUE", "ORIGIN"), cells)
     quiet = "".join(f"{name}={value}\n" for name, value, _ in cells)

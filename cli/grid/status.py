@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.boosts.boost import amounts, difference, ray_json, stray_words
+from distributed_grid.cli.boosts.boost import amounts, difference, orphan_words, ray_json
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.grid.nodes import names, node_json, orders_words, show_nodes
@@ -316,8 +316,8 @@ def _show(invocation: Invocation, grid: Status, ray: Boosts) -> None:
                 printable(f"! {other} → pip install ray=={ray.ray} there, and start its agent again") + "\n"
             )
     for node in ray.nodes:
-        if node.stray:
-            formatting.emit(f"! {printable(stray_words(node))}\n")
+        if node.orphan:
+            formatting.emit(f"! {printable(orphan_words(node))}\n")
     for boost in ray.boosts:
         if boost.differs:
             formatting.emit(f"! {printable(difference(boost))} → grid boost status\n")
@@ -335,7 +335,7 @@ def _is_borrowed(node: RayNode) -> bool:
 def _ray_row(node: RayNode, known: Iterable[NodeView]) -> tuple[str, ...]:
     borrowed = "-"
     if _is_borrowed(node):
-        borrowed = f"{node.source or '?'} → {node.target or '?'}" + (", stray" if node.stray else "")
+        borrowed = f"{node.source or '?'} → {node.target or '?'}" + (", orphaned" if node.orphan else "")
     name = node.name or node.host or node.id[:12]
     return (name, node.ip, node.source or _grid_node(node, known) or "-", node.status, *_uses([node]), borrowed)
 

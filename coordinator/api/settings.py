@@ -101,7 +101,7 @@ class GridSettings:
             refused = unknown_node(self._state, 0, asked.node)
             raise BadValue(refused.what, refused.why, refused.hint)
         if agent is None or agent.settings is None:
-            return messages.NodeSettings(asked.id, asked.node, self.of(asked.node), told=False)
+            return messages.NodeSettings(asked.id, asked.node, self.of(asked.node), connected=False)
         withheld = node.offer.withheld if node.offer is not None else ()
         closed = "; ".join(one.why for one in withheld if one.what == "node")
         return messages.NodeSettings(asked.id, asked.node, agent.settings, closed=closed)

@@ -45,7 +45,7 @@ class Anchor(Protocol):
     def write(self, number: int, hashed: str, oldest: int) -> None: ...
 
 
-class NoAnchor:
+class NullAnchor:
     """No anchor is kept."""
 
     def read(self) -> tuple[int, str, int]:
@@ -64,7 +64,7 @@ class RequestLog:
 
     def __init__(self, path: Path, anchor: Anchor | None = None) -> None:
         self._path = path
-        self._anchor = anchor or NoAnchor()
+        self._anchor = anchor or NullAnchor()
         self._lines: list[bytes] = []
         self._due = False
         self._syncing: asyncio.TimerHandle | None = None

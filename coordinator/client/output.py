@@ -134,7 +134,7 @@ class JobOutput:
         if self._asked_for is not None:
             if not self.attempt and view.allocation:
                 self._read(f"{view.id}.{self._asked_for or 1}")
-        elif not ((view.request.retry_on or view.taken_back) and self.attempt):
+        elif not ((view.request.retry_on or view.evicted) and self.attempt):
             self._read(view.allocation)  # if there was another one, nothing had run there
         return self._proceed()
 

@@ -71,7 +71,7 @@ def _check_chains(state: GridState, node: Node) -> None:
         assert before in node.allocations or before in node.not_holding, (
             f"{name} waits for {before}, which is not there"
         )
-        assert allocation.after == before and state.jobs[allocation.job].active.predecessor == before, (
+        assert allocation.predecessor == before and state.jobs[allocation.job].active.predecessor == before, (
             f"{name} says otherwise"
         )
         assert allocation.grant == state.allocations[before].grant, f"{name} is to hold what {before} does not"

@@ -107,7 +107,7 @@ DUE: dict[str, Callable[[GridState, str], None]] = {
     "offer": agents.offer_due,
     "decline": quarantine.backoff_due,
     "drain": operator.drain_due,
-    "aside": quarantine.due,
+    "set-aside": quarantine.due,
     "earmark": execute.earmark_due,
     "preempt": execute.due,
     "shares": views.shares_due,

@@ -120,7 +120,7 @@ class EndKind(StrEnum):
     """It exited with 0: the others run on."""
     NEVER_BEGAN = "never-began"
     """Its node refused the launch: the gang is requeued."""
-    TAKEN_BACK = "taken-back"
+    EVICTED = "evicted"
     """It was preempted, recalled or drained: the gang is requeued."""
     TO_RETRY = "to-retry"
     """It failed or was lost in a way that its retry policy covers: the gang is retried."""
@@ -180,7 +180,7 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     """Its reservation in Ray; None: it needs none."""
     walls: str = ""
     """The walls behind which it runs or ran, as its node reported."""
-    after: str = ""
+    predecessor: str = ""
     """It is the successor of this allocation on the same node, and holds nothing until nothing of that one is alive."""
     handed_over: bool = False
     """Its successor has started, so that nothing of it is alive, and it holds nothing; its end was not told yet."""
@@ -237,10 +237,10 @@ class Earmarked(Waiting, tag="earmarked"):
     earmark: Earmark
 
 
-class GangPart(Waiting, tag="gang-part"):
+class MemberEnded(Waiting, tag="member-ended"):
     """A member of a gang that has ended, while others have not."""
 
-    part: MemberEnd
+    end: MemberEnd
     attempt: Attempt
 
 
@@ -271,13 +271,13 @@ class Ended(msgspec.Struct, kw_only=True, gc=False, tag="ended", omit_defaults=T
     after: tuple[Condition, ...] = ()
 
 
-Phase = Queued | Held | Earmarked | GangPart | Active | Ended
+Phase = Queued | Held | Earmarked | MemberEnded | Active | Ended
 PHASES: dict[type, frozenset[type]] = {
     Held: frozenset({Held, Queued, Active, Ended}),  # of a gang all others become active with the first
     Queued: frozenset({Queued, Held, Earmarked, Active, Ended}),  # held again after a restart, in its array
     Earmarked: frozenset({Queued, Active, Ended}),
-    Active: frozenset({Queued, GangPart, Ended}),
-    GangPart: frozenset({GangPart, Queued, Held, Ended}),
+    Active: frozenset({Queued, MemberEnded, Ended}),
+    MemberEnded: frozenset({MemberEnded, Queued, Held, Ended}),
     Ended: frozenset(),
 }
 """Legal transitions of phases; only `GridState.become` makes one."""
@@ -305,7 +305,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     """It has run at some time."""
     retried: Count = 0
     """Retries used."""
-    taken_back: Count = 0
+    evicted: Count = 0
     """How often it was preempted, recalled or drained while it ran."""
     plans: Count = 0
     preempted_by: str = ""
@@ -407,7 +407,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
             outcome=phase.outcome if type(phase) is Ended else None,
             story=tuple(self.story),
             retried=self.retried,
-            taken_back=self.taken_back,
+            evicted=self.evicted,
             group=self.group,
             index=self.index,
             suspended=phase.suspended if type(phase) is Active else None,

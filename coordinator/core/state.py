@@ -24,10 +24,10 @@ from distributed_grid.coordinator.core.model import (
     Allocation,
     Attempt,
     Ended,
-    GangPart,
     Group,
     Held,
     Job,
+    MemberEnded,
     Node,
     Phase,
     Placement,
@@ -209,7 +209,7 @@ class GridState(GridData):
 
     def is_held(self, job: Job) -> bool:
         """Whether a job waits neither in the queue nor for an earmark."""
-        return isinstance(job.phase, (Held, GangPart))
+        return isinstance(job.phase, (Held, MemberEnded))
 
     def enqueue(self, job: Job) -> None:
         """Put a job in the queue, in the order of its turn."""
@@ -269,7 +269,7 @@ class GridState(GridData):
         """Allocate what another allocation holds, for when that has ended; the caller records and launches it."""
         node = self.nodes[before.node]
         allocation = self._allocate(job, node, before.grant)
-        allocation.after = job.active.predecessor = before.id
+        allocation.predecessor = job.active.predecessor = before.id
         self.allocations[allocation.id] = node.not_holding[allocation.id] = allocation
         self.chains.join(before.id, allocation.id)
         self._placed(job, node)
@@ -381,7 +381,7 @@ class GridState(GridData):
         before, successor = self.chains.leave(allocation.id)
         if before and successor:
             other = node.not_holding[successor]
-            other.after = self.jobs[other.job].active.predecessor = before
+            other.predecessor = self.jobs[other.job].active.predecessor = before
             self.out.append(RecordAllocation(other))
 
     def give_back(self, node: Node, name: str, grant: Grant) -> None:

@@ -219,7 +219,7 @@ def outline_of_group(view: GroupView) -> GroupView:
 
 _OF_ALL = ("id", "user", "submitted", "ended", "begin")
 _OF_JOBS = (
-    *_OF_ALL, "state", "attempt", "allocation", "node", "grant", "started", "retried", "taken_back", "group", "index",
+    *_OF_ALL, "state", "attempt", "allocation", "node", "grant", "started", "retried", "evicted", "group", "index",
     "suspended_for", "used",
 )  # fmt: skip
 _OF_GROUPS = (*_OF_ALL, "kind", "count", "array", "states", "failed", "cancelled")

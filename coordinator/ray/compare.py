@@ -101,5 +101,5 @@ def _compared(view: JobView, raylets: list[RayNode], address: str, ran: frozense
 
 def marked(nodes: Iterable[RayNode], live: frozenset[str]) -> tuple[RayNode, ...]:
     """The nodes, with a mark on those that carry the label of an unknown boost."""
-    stray = "no boost of this grid has this id, or none any more"
-    return tuple(replace(one, stray=stray) if one.boost and one.boost not in live else one for one in nodes)
+    orphan = "no boost of this grid has this id, or none any more"
+    return tuple(replace(one, orphan=orphan) if one.boost and one.boost not in live else one for one in nodes)

@@ -113,7 +113,7 @@ class Change(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     allocation: str = ""
     begun: bool = False
     retried: Count = 0
-    taken_back: Count = 0
+    evicted: Count = 0
     plans: Count = 0
     preempted_by: str = ""
     used: Used | None = None
@@ -139,7 +139,7 @@ def encode_change(job: Job) -> bytes:
         allocation=job.allocation,
         begun=job.begun,
         retried=job.retried,
-        taken_back=job.taken_back,
+        evicted=job.evicted,
         plans=job.plans,
         preempted_by=job.preempted_by,
         used=job.used,

@@ -140,8 +140,8 @@ class Launch(Message, frozen=True, tag="launch"):
     `walls`: it asks for this level at least. An agent whose walls are weaker, or that does not run jobs of this user,
     answers Stale: it may have restarted since it told its facts. `stamp`: shows that it was granted.
 
-    `after`: it is the successor of this allocation, has its cores and memory, and holds nothing until nothing of that
-    one is alive: then it starts at once. If that one is over, or not known there, this is a launch like any other."""
+    `predecessor`: it is the successor of this allocation, has its cores and memory, and holds nothing until nothing of
+    that one is alive: then it starts at once. If that one is over or unknown there, this is a launch like any other."""
 
     allocation: Word
     job: Word
@@ -154,7 +154,7 @@ class Launch(Message, frozen=True, tag="launch"):
     gang: Gang | None = None
     walls: Walls = Walls.NONE
     stamp: Stamp | None = None
-    after: Word = ""
+    predecessor: Word = ""
 
 
 class Stop(Message, frozen=True, tag="stop"):

@@ -59,7 +59,7 @@ class ListBoosts(Message, frozen=True, tag="list-boosts"):
 class RayNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node as Ray shows it: its status (running, idle, draining), and what it has and what of it is free in Ray's own
     words and units (cores, GPUs, bytes). `boost`: the job whose raylet it is, lent by the node `source` for `target`,
-    as its labels say; `stray` says why that is no boost of this grid, where it is none."""
+    as its labels say; `orphan` says why that is no boost of this grid, where it is none."""
 
     id: str
     ip: str = ""
@@ -71,7 +71,7 @@ class RayNode(msgspec.Struct, frozen=True, omit_defaults=True):
     boost: str = ""
     source: str = ""
     target: str = ""
-    stray: str = ""
+    orphan: str = ""
 
 
 class Demand(msgspec.Struct, frozen=True, omit_defaults=True):

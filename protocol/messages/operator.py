@@ -131,13 +131,13 @@ class GetSettings(Message, frozen=True, tag="get-settings"):
 
 
 class NodeSettings(Message, frozen=True, tag="node-settings"):
-    """The settings in effect on the node with their origins, as its agent tells them; `told` False: it is not
+    """The settings in effect on the node with their origins, as its agent tells them; `connected` False: it is not
     connected, and these are the grid's alone. `closed`: why it offers nothing now; empty: it does."""
 
     id: Number
     node: str
     settings: Layer
-    told: bool = True
+    connected: bool = True
     closed: str = ""
 
 

@@ -149,8 +149,8 @@ class Grid:
                 if type(command) is not Send:
                     continue
                 message = command.message
-                if type(message) is Launch and message.after and self._runs(message.after):
-                    self._next[message.after] = command.node, message
+                if type(message) is Launch and message.predecessor and self._runs(message.predecessor):
+                    self._next[message.predecessor] = command.node, message
                 elif type(message) is Stop and self._withdraw(command.node, message, now):
                     pass
                 elif type(message) is Launch:

@@ -25,7 +25,7 @@ CORE = Grant(cores=(3,), virtual=True)
 
 
 def after(before: str, key: str, *argv: str, **spec: Any) -> Launch:
-    return msgspec.structs.replace(launch(key, *argv, grant=CORE, **spec), after=before)
+    return msgspec.structs.replace(launch(key, *argv, grant=CORE, **spec), predecessor=before)
 
 
 def gated(gate: Path) -> tuple[str, ...]:

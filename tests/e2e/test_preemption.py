@@ -57,12 +57,12 @@ async def test_an_urgent_job_starts_within_notice_and_grace_and_who_gave_way_fin
             await on.until(lambda: is_in(client, urgent, State.RUNNING), "the urgent one runs")
             assert time.monotonic() - began < NOTICE + GRACE + 10.0, "for ever, if nobody had to give way"
             waiting = await client.show(victim)
-            assert (waiting.state, waiting.taken_back, waiting.attempt) == (State.WAITING, 1, 1)
+            assert (waiting.state, waiting.evicted, waiting.attempt) == (State.WAITING, 1, 1)
             assert waiting.reason is not None and f"{urgent} (urgent" in waiting.reason.text
             (on.place / "seen").touch()
             result = await client.result(victim)
             assert (result.exit_code, result.stdout) == (0, "finished\n")
-            assert (await client.show(old)).taken_back == 0
+            assert (await client.show(old)).evicted == 0
             (told,) = await client.receipts(urgent)
             assert (told.result, [one.job for one in told.victims]) == ("started", [victim])
             assert told == (await client.receipts(victim))[0]

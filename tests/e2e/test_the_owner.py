@@ -150,7 +150,7 @@ async def test_a_job_is_recalled_from_a_gpu_that_its_owner_takes_and_runs_elsewh
             result = await asyncio.wait_for(client.result(job), 60)
             assert (result.exit_code, result.stdout) == (0, "gpu2\n")
             view = await client.show(job)
-        assert (view.node, view.taken_back, view.retried, view.submitted) == ("gpu2", 1, 0, before.submitted)
+        assert (view.node, view.evicted, view.retried, view.submitted) == ("gpu2", 1, 0, before.submitted)
         story = [step.text for step in view.story]
         assert any(text.startswith("recalled: the owner of gpu1 is back (process 1") for text in story), story
         assert any("recalled by signal 15" in text and "waits again" in text for text in story), story

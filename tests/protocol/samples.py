@@ -454,7 +454,7 @@ MESSAGES: dict[str, Any] = {
     "SetNodes": messages.SetNodes(id=51, nodes=("lab1",), values=LENDING, unset=("max_share_gpu",)),
     "ReloadSettings": messages.ReloadSettings(id=52),
     "GetSettings": messages.GetSettings(id=53, node="lab1"),
-    "NodeSettings": messages.NodeSettings(id=53, node="lab1", settings=LAYER, told=False, closed="drained"),
+    "NodeSettings": messages.NodeSettings(id=53, node="lab1", settings=LAYER, connected=False, closed="drained"),
     "GetReceipts": messages.GetReceipts(id=50, job="j-a", node="lab1", limit=3),
     "Receipts": messages.Receipts(
         id=50,

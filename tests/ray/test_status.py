@@ -68,7 +68,7 @@ def test_cluster_status_says_what_waits_in_ray(cluster: Cluster) -> None:
         assert "waiting in Ray: 3 × (64 CPU); a placement group with 2 × (32 CPU)" in said
 
 
-def test_a_raylet_with_the_label_of_no_boost_of_ours_is_shown_as_a_stray(cluster: Cluster) -> None:
+def test_a_raylet_with_the_label_of_no_boost_of_ours_is_shown_as_an_orphan(cluster: Cluster) -> None:
     place = short_folder()
     ray = str(Path(sys.executable).with_name("ray"))
     name = "j-strayaaaaaaa"
@@ -77,19 +77,19 @@ def test_a_raylet_with_the_label_of_no_boost_of_ours_is_shown_as_a_stray(cluster
     command += [f"--node-name={name}", f"--labels=grid-boost={name},grid-source=lab9", "--disable-usage-stats"]
     command += [f"--temp-dir={place}", "--include-log-monitor=false"]
     with (place / "log").open("wb") as log:
-        stray = subprocess.Popen(command, env=cluster.environment, stdout=log, stderr=log)
+        orphan = subprocess.Popen(command, env=cluster.environment, stdout=log, stderr=log)
     try:
-        until(lambda: cluster.master.json("boost", "status", timeout=60.0)["strays"], "Ray shows it", 60.0)
+        until(lambda: cluster.master.json("boost", "status", timeout=60.0)["orphans"], "Ray shows it", 60.0)
         shown = cluster.master.run("boost", "status", timeout=60.0).stdout
         assert shown.startswith("0 active boosts\n")
         assert f"! Ray has 1 CPU, 95.4M memory of lab9 as boost {name}: no boost of this grid has this id" in shown
         assert f"end `ray start … --node-name={name}` there" in shown
-        assert "lab9 → ?, stray" in cluster.master.run("cluster", "status", timeout=60.0).stdout
+        assert "lab9 → ?, orphaned" in cluster.master.run("cluster", "status", timeout=60.0).stdout
     finally:
-        stray.terminate()
-        stray.wait(60.0)
+        orphan.terminate()
+        orphan.wait(60.0)
         shutil.rmtree(place, ignore_errors=True)
-    until(lambda: not cluster.master.json("boost", "status", timeout=60.0)["strays"], "Ray has let it go", 60.0)
+    until(lambda: not cluster.master.json("boost", "status", timeout=60.0)["orphans"], "Ray has let it go", 60.0)
 
 
 def test_cluster_status_marks_what_is_borrowed_and_sums_it(cluster: Cluster, boost: str) -> None:
@@ -101,7 +101,7 @@ def test_cluster_status_marks_what_is_borrowed_and_sums_it(cluster: Cluster, boo
     raylets = {node["name"]: node for node in told["nodes"]}
     assert set(raylets) == {"gpu-master", boost}
     lent = raylets[boost]
-    assert (lent["boost"], lent["source"], lent["target"], lent["stray"]) == (boost, "lab1", "gpu-master", None)
+    assert (lent["boost"], lent["source"], lent["target"], lent["orphan"]) == (boost, "lab1", "gpu-master", None)
     assert raylets["gpu-master"]["boost"] is None
     assert (told["total"]["CPU"], told["available"]["CPU"], told["borrowed"]["CPU"]) == (2, 2, 1)
     shown = cluster.master.run("cluster", "status", timeout=60.0)
@@ -114,7 +114,7 @@ def test_cluster_status_marks_what_is_borrowed_and_sums_it(cluster: Cluster, boo
 
 def test_boost_status_has_what_the_guide_names_and_what_ray_shows(cluster: Cluster, boost: str) -> None:
     told = cluster.master.json("boost", "status", timeout=60.0)
-    assert (told["active"], told["lent"], told["strays"]) == (1, {"cpu": 1}, [])
+    assert (told["active"], told["lent"], told["orphans"]) == (1, {"cpu": 1}, [])
     (one,) = told["boosts"]
     assert one["boost"] == {"target": "gpu-master", "resource": "cpu", "amount": 1, "exclusive": False, "ray": HEAD}
     assert one["differs"] == "" and one["ray_node"]["total"]["CPU"] == 1

@@ -50,7 +50,7 @@ def test_a_cluster_that_is_as_it_should_be_passes_and_a_task_runs_on_each_boost(
     assert lines[f"boost {boost}"] == "running on lab1, idle in Ray with what was lent"
     assert lines[f"task on {boost}"] == f"ran on {node[:12]}"
     assert {"coordinator", "configuration", "head", "version of this machine", "version of lab1"} <= set(lines)
-    assert f"port of {boost}" in lines and lines["stray raylets"] == "none"
+    assert f"port of {boost}" in lines and lines["orphaned raylets"] == "none"
     assert done.stdout.splitlines()[-1].endswith("checks, none failed")
 
 

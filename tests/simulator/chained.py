@@ -210,7 +210,7 @@ class Chainer(Process):
             epoch=1,
             grant=Grant((one.core,), memory=GIB),
             spec=JobSpec(("true",), grace=0.2),
-            after=after,
+            predecessor=after,
         )
         self._say(order)
 

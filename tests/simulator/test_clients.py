@@ -65,7 +65,7 @@ def test_a_drained_node_starts_nothing_until_it_is_undrained() -> None:
 def test_at_the_deadline_of_a_drain_what_runs_is_told_to_end() -> None:
     of = world(job(seconds=25.0), faults=(fault("drain", 7.0, seconds=12.0, how=0.5),))
     of.go()
-    assert "j0x1.1" in of.judge.taken_back and of.judge.runs["j0x1.1"].signal == 15
+    assert "j0x1.1" in of.judge.evicted and of.judge.runs["j0x1.1"].signal == 15
 
 
 def test_an_acknowledged_drain_that_is_forgotten_is_a_violation() -> None:

@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core import ledger
 from distributed_grid.coordinator.core.commands import AckExits, Command, JobsSubmitted, Send
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import attempts, outcomes, successors
-from distributed_grid.coordinator.core.model import Allocation, EndKind, GangPart, Job, Node
+from distributed_grid.coordinator.core.model import Allocation, EndKind, Job, MemberEnded, Node
 from distributed_grid.coordinator.core.nodes import agents
 from distributed_grid.coordinator.core.pipeline import Pipeline
 from distributed_grid.coordinator.core.placement import constraints, matching
@@ -201,7 +201,7 @@ def decide_about_a_gang_before_all_of_it_is_over(patch: Patch) -> None:
             for one in outcomes.gang_members(state, job):
                 if one.allocation in state.allocations:
                     state.move(state.allocations[one.allocation], JobState.ENDED)
-                    state.become(one, GangPart(part=part, attempt=one.active.attempt), "too early")
+                    state.become(one, MemberEnded(end=part, attempt=one.active.attempt), "too early")
             outcomes._decide_gang(state, outcomes.gang_members(state, job))
 
     patch(outcomes, "part_over", early)

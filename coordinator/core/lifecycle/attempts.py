@@ -48,9 +48,9 @@ RETRY_CLASSES: dict[Cause, RetryOn] = {
 same way."""
 
 
-TAKEN_BACK_CAUSES = frozenset({Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED, Cause.WITHDRAWN})
+EVICTION_CAUSES = frozenset({Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED, Cause.WITHDRAWN})
 """Evictions by the grid: the job is requeued without using up a retry."""
-BY_THE_GRID = TAKEN_BACK_CAUSES | {Cause.GANG}
+BY_THE_GRID = EVICTION_CAUSES | {Cause.GANG}
 """Causes that the submitter did not ask for: a cancel overrides them."""
 
 
@@ -71,11 +71,11 @@ def lease_expired(allocation: Allocation, policy: Policy) -> bool:
     return 0.0 < allocation.lease <= longest_lease(policy)
 
 
-def was_taken_back(job: Job, allocation: Allocation, outcome: Outcome) -> bool:
+def was_evicted(job: Job, allocation: Allocation, outcome: Outcome) -> bool:
     """Whether the grid evicted the job and it is requeued: not if it was cancelled meanwhile, or had started and must
     not be requeued."""
-    cancelled = allocation.stop is not None and allocation.stop.cause not in TAKEN_BACK_CAUSES
-    return outcome.cause in TAKEN_BACK_CAUSES and not cancelled and (job.request.requeue or not outcome.started)
+    cancelled = allocation.stop is not None and allocation.stop.cause not in EVICTION_CAUSES
+    return outcome.cause in EVICTION_CAUSES and not cancelled and (job.request.requeue or not outcome.started)
 
 
 def recorded_outcome(allocation: Allocation, outcome: Outcome) -> Outcome:
@@ -93,7 +93,7 @@ def may_retry(job: Job, outcome: Outcome) -> bool:
 
 def wants_retry(job: Job, allocation: Allocation, outcome: Outcome) -> bool:
     """Whether this end is retried: not after a stop on request, nor with exit code 0."""
-    stopped = allocation.stop is not None and allocation.stop.cause not in TAKEN_BACK_CAUSES
+    stopped = allocation.stop is not None and allocation.stop.cause not in EVICTION_CAUSES
     if stopped or job.retried >= job.request.retries:
         return False
     if outcome.cause is Cause.EXITED and outcome.code == 0:
@@ -150,7 +150,7 @@ def launch(state: GridState, job: Job, allocation: Allocation) -> Launch:
         lease=allocation.lease,
         walls=job.request.constraints.walls if job.request.constraints is not None else Walls.NONE,
         heard=sample.at if allocation.lease and (sample := state.nodes[allocation.node].sample) else 0.0,
-        after=allocation.after,
+        predecessor=allocation.predecessor,
     )
 
 

@@ -14,10 +14,10 @@ from distributed_grid.coordinator.core.model import (
     Earmarked,
     Ended,
     EndKind,
-    GangPart,
     Held,
     Job,
     MemberEnd,
+    MemberEnded,
     Placement,
     Queued,
 )
@@ -91,7 +91,7 @@ def requeue(state: GridState, job: Job, allocation: Allocation, text: str) -> No
     state.changed(job, allocation)
 
 
-ORIGINS = (EndKind.NEVER_BEGAN, EndKind.TAKEN_BACK, EndKind.TO_RETRY, EndKind.FAILED)
+ORIGINS = (EndKind.NEVER_BEGAN, EndKind.EVICTED, EndKind.TO_RETRY, EndKind.FAILED)
 """Ends of members that can be the reason why a gang ended; the others are none, or a consequence."""
 
 
@@ -102,7 +102,7 @@ def gang_members(state: GridState, job: Job) -> list[Job]:
 
 def end_of_member(job: Job) -> MemberEnd | None:
     """The end of a member of a gang, if others have not ended yet."""
-    return job.phase.part if isinstance(job.phase, GangPart) else None
+    return job.phase.end if isinstance(job.phase, MemberEnded) else None
 
 
 def leads_gang(job: Job) -> bool:
@@ -139,7 +139,7 @@ def part_over(
     kind = _kind_of_end(job, allocation, outcome) if again else EndKind.UNSURE
     allocation.outcome = outcome
     state.move(allocation, State.ENDED)
-    state.become(job, GangPart(part=MemberEnd(state.now, kind, told, away), attempt=job.active.attempt), text)
+    state.become(job, MemberEnded(end=MemberEnd(state.now, kind, told, away), attempt=job.active.attempt), text)
     state.out.append(RecordAllocation(allocation))
     if len(mates) == 1:
         _decide_gang(state, gang_members(state, job))
@@ -165,8 +165,8 @@ def _kind_of_end(job: Job, allocation: Allocation, outcome: Outcome | None) -> E
         return EndKind.TO_RETRY if attempts.may_retry(job, outcome) else EndKind.FAILED
     if allocation.stop is not None and allocation.stop.cause == Cause.GANG.value:
         return EndKind.ENDED
-    if attempts.was_taken_back(job, allocation, outcome):
-        return EndKind.TAKEN_BACK
+    if attempts.was_evicted(job, allocation, outcome):
+        return EndKind.EVICTED
     return EndKind.TO_RETRY if attempts.wants_retry(job, allocation, outcome) else EndKind.FAILED
 
 
@@ -175,12 +175,12 @@ def waiting_over(state: GridState, job: Job, outcome: Outcome, text: str) -> Non
     whole = gang_members(state, job)
     if not any(one.allocation in state.allocations for one in whole):
         for one in whole:  # some may have run in an earlier attempt
-            began = one.retried > 0 or one.taken_back > 0
+            began = one.retried > 0 or one.evicted > 0
             conclude(state, one, replace(outcome, started=outcome.started or began), text=text)
     elif (part := end_of_member(job)) is not None and part.kind not in (EndKind.DONE, EndKind.FAILED, EndKind.UNSURE):
         began = part.outcome is not None and part.outcome.started
         part = MemberEnd(state.now, EndKind.FAILED, replace(outcome, started=outcome.started or began))
-        state.become(job, replace(job.phase, part=part))
+        state.become(job, replace(job.phase, end=part))
         state.changed(job)
 
 
@@ -231,7 +231,7 @@ def _outcome_of_member(job: Job, first: Job | None, cancelled: bool) -> Outcome:
         return part.outcome
     cause = Cause.CANCELLED if cancelled else Cause.GANG
     because = f"{first.id} of its gang has ended" if first is not None else ""
-    return Outcome(cause=cause, text=because, started=job.retried > 0 or job.taken_back > 0)
+    return Outcome(cause=cause, text=because, started=job.retried > 0 or job.evicted > 0)
 
 
 def _requeue_gang(state: GridState, whole: list[Job], first: Job, kind: EndKind, request: Request) -> None:
@@ -242,7 +242,7 @@ def _requeue_gang(state: GridState, whole: list[Job], first: Job, kind: EndKind,
         part = end_of_member(one)
         one.retried += kind is EndKind.TO_RETRY
         began = part is not None and part.outcome is not None and part.outcome.started
-        one.taken_back += kind is not EndKind.TO_RETRY and began
+        one.evicted += kind is not EndKind.TO_RETRY and began
         one.request = request
         state.become(one, Queued() if leads_gang(one) else Held(), text)
         if leads_gang(one):
@@ -252,7 +252,7 @@ def _requeue_gang(state: GridState, whole: list[Job], first: Job, kind: EndKind,
 
 _KINDS_IN_WORDS = {
     EndKind.NEVER_BEGAN: "could not begin",
-    EndKind.TAKEN_BACK: "lost its place",
+    EndKind.EVICTED: "lost its place",
     EndKind.TO_RETRY: "has ended",
 }
 
@@ -263,7 +263,7 @@ _KINDS_IN_WORDS = {
 def gang_reason(state: GridState, job: Job) -> Reason:
     """Why a member outside of the queue waits."""
     whole = gang_members(state, job)
-    if isinstance(job.phase, GangPart):
+    if isinstance(job.phase, MemberEnded):
         left = sum(one.allocation in state.allocations for one in whole)
         return Reason("Gang", f"its part is over; {left} of the {len(whole)} of its gang go{'es' * (left == 1)} on")
     leader = whole[0]
@@ -305,9 +305,9 @@ def over(state: GridState, job: Job, outcome: Outcome, allocation: Allocation, t
     if job.request.gang:
         part_over(state, job, allocation, outcome, text, again)
         return
-    if again and attempts.was_taken_back(job, allocation, outcome):
+    if again and attempts.was_evicted(job, allocation, outcome):
         allocation.outcome = outcome
-        job.taken_back += outcome.started
+        job.evicted += outcome.started
         requeue(state, job, allocation, f"{text}; it waits again" if outcome.started else f"{text}; it had not begun")
         return
     wanted = again and attempts.wants_retry(job, allocation, outcome)

@@ -42,12 +42,12 @@ def update(state: GridState, fresh: dict[str, None]) -> None:
 def restore(state: GridState) -> None:
     """Find those that hold nothing among the restored allocations."""
     for allocation in [*state.allocations.values()]:
-        before, node = state.allocations.get(allocation.after), state.nodes[allocation.node]
+        before, node = state.allocations.get(allocation.predecessor), state.nodes[allocation.node]
         waits = before is not None and not before.handed_over
         if waits or allocation.handed_over:
             node.not_holding[allocation.id] = node.allocations.pop(allocation.id)
         if waits:
-            state.chains.join(allocation.after, allocation.id)
+            state.chains.join(allocation.predecessor, allocation.id)
             state.deadlines.arm("successor", allocation.id, state.now + OVERDUE)
     for job in state.jobs.values():
         if type(job.phase) is Active and job.phase.predecessor and job.allocation not in state.chains.predecessors:
@@ -148,7 +148,7 @@ def take_back(state: GridState, allocation: Allocation, why: str) -> None:
 def due(state: GridState, name: str) -> None:
     """A successor has waited for long."""
     allocation = state.allocations.get(name)
-    if allocation is not None and name in state.nodes[allocation.node].not_holding and allocation.after:
+    if allocation is not None and name in state.nodes[allocation.node].not_holding and allocation.predecessor:
         before = state.chains.predecessors.get(name, "")
         take_back(state, allocation, f"{before.rpartition('.')[0]} runs longer than such jobs do")
 

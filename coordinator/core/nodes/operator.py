@@ -171,7 +171,7 @@ def _are(count: int) -> str:
     return " is" if count == 1 else " are"
 
 
-DUE = ("silence", "offer", "decline", "drain", "aside")
+DUE = ("silence", "offer", "decline", "drain", "set-aside")
 """The kinds of timers of nodes."""
 
 

@@ -109,7 +109,7 @@ def _clear_failures(state: GridState, node: Node | None, command: str) -> None:
 def arm(state: GridState, node: Node) -> None:
     """Set the deadline at which it is no longer set aside."""
     if (aside := node.orders.aside) is not None and aside.until:
-        state.deadlines.arm("aside", node.facts.name, aside.until)
+        state.deadlines.arm("set-aside", node.facts.name, aside.until)
 
 
 def due(state: GridState, name: str) -> None:

@@ -7,7 +7,7 @@ least work is lost.
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
-from distributed_grid.coordinator.core.model import Allocation, GangPart, Job, Node
+from distributed_grid.coordinator.core.model import Allocation, Job, MemberEnded, Node
 from distributed_grid.coordinator.core.placement import constraints
 from distributed_grid.coordinator.core.placement.catalogue import Bounds
 from distributed_grid.coordinator.core.placement.constraints import admitted
@@ -147,12 +147,12 @@ def _min_hold_and_cost(state: GridState, job: Job, allocation: Allocation, now: 
     policy = state.policy.preempting
     if not job.request.gang:
         lost = ran(job, allocation, now) * work(allocation.grant, state.nodes[allocation.node].facts.lendable)
-        return allocation.granted + min_hold_of(policy, job.taken_back), lost
+        return allocation.granted + min_hold_of(policy, job.evicted), lost
     able_at = total = 0.0
     for member in outcomes.gang_members(state, job):
         held = state.allocations.get(member.allocation)
         if held is not None:
-            able_at = max(able_at, held.granted + min_hold_of(policy, member.taken_back))
+            able_at = max(able_at, held.granted + min_hold_of(policy, member.evicted))
         if member.grant is not None:
             worth = work(member.grant, state.nodes[member.node].facts.lendable)
             total += (ran(member, held, now) if held is not None else _part_ran(member)) * worth
@@ -167,7 +167,7 @@ def ran(job: Job, allocation: Allocation, now: float) -> float:
 def _part_ran(member: Job) -> float:
     """Seconds that a member of a gang ran that has ended."""
     phase = member.phase
-    return max(0.0, phase.part.at - member.started) if isinstance(phase, GangPart) and member.started else 0.0
+    return max(0.0, phase.end.at - member.started) if isinstance(phase, MemberEnded) and member.started else 0.0
 
 
 def end_of(state: GridState, stopping: Allocation, now: float) -> float:

@@ -86,7 +86,7 @@ def end(state: GridState, job: Job, text: str, grace: float) -> None:
     if job.state is State.WAITING or allocation is None:
         # If an earlier attempt may have run, the outcome does not say that it never did.
         outcomes.finish(
-            state, job, Outcome(cause=Cause.CANCELLED, text=text, started=job.retried > 0 or job.taken_back > 0)
+            state, job, Outcome(cause=Cause.CANCELLED, text=text, started=job.retried > 0 or job.evicted > 0)
         )
     else:
         request_stop(state, allocation, Cause.CANCELLED, text, job.spec.grace if grace < 0 else grace)

@@ -64,7 +64,7 @@ def match(state: GridState) -> None:
 def _was_placed(state: GridState, waiting: Job) -> bool:
     """Whether an immediate job was placed in time and was requeued since."""
     whole = outcomes.gang_members(state, waiting) if waiting.request.gang else (waiting,)
-    return any(one.retried or one.taken_back for one in whole)
+    return any(one.retried or one.evicted for one in whole)
 
 
 def would(state: GridState, request: Request, user: str, lasts: float, now: float) -> Places:

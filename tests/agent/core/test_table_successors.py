@@ -18,7 +18,7 @@ NEVER = Outcome(Cause.WITHDRAWN, started=False)
 
 
 def after(before: str, key: str, grant: Grant = CORE_0) -> Launch:
-    return msgspec.structs.replace(launch(key, grant), after=before)
+    return msgspec.structs.replace(launch(key, grant), predecessor=before)
 
 
 def queued(*keys: str) -> Table:

@@ -53,7 +53,7 @@ def test_what_is_in_effect_on_a_node_is_shown_with_all_settings_and_their_origin
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     settings = Layer(Lending(can_share=False, max_share_cpu=2.0), {"can_share": "grid: a.yaml:1"})
-    answer = NodeSettings(id=1, node="lab1", settings=settings, told=False, closed="drained")
+    answer = NodeSettings(id=1, node="lab1", settings=settings, connected=False, closed="drained")
     _show_node(Invocation(), answer)
     shown = capsys.readouterr()
     rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in shown.out.splitlines()[1:]}

@@ -182,11 +182,11 @@ async def test_what_is_in_effect_is_as_the_agent_tells_it_and_else_as_the_grid_w
         person, worker = await client(grid.url), await agent(grid.url)
         await reload(grid, person, FILE)
         before = await person.ask(GetSettings(next(numbers), "n1"))
-        assert isinstance(before, NodeSettings) and not before.told and before.settings == FILE.of("n1")
+        assert isinstance(before, NodeSettings) and not before.connected and before.settings == FILE.of("n1")
         mine = layer("node: own.yaml:1", can_share=False, priority=0.5)
         await worker.say(InEffect(settings=mine, lendable=Resources(1000, GIB)))
         await worker.say(InEffect(settings=mine, lendable=Resources(1000, GIB)))
-        while not (told := await person.ask(GetSettings(next(numbers), "n1"))).told:
+        while not (told := await person.ask(GetSettings(next(numbers), "n1"))).connected:
             pass
         assert told.settings == mine
         facts = grid.ledger.state.nodes["n1"].facts

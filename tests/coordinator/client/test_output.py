@@ -292,7 +292,7 @@ def test_the_next_attempt_is_held_while_the_one_before_is_read() -> None:
     reading = Reading(reader="me")
     reading.told(view(request=again))
     reading.answered(reading.asks()[0], data=b"abc")
-    reading.told(view(request=again, allocation="j.2", taken_back=1))
+    reading.told(view(request=again, allocation="j.2", evicted=1))
     held, question = reading.asks()
     assert (held.allocation, held.offset, held.size) == ("j.2", 0, 0)
     assert (question.allocation, question.offset) == ("j.1", 3)
@@ -328,7 +328,7 @@ def test_an_attempt_that_cannot_be_read_is_missing() -> None:
 
 def test_what_a_job_wrote_before_it_waits_again_is_there() -> None:
     reading = Reading(until_now=True)
-    reading.told(view(state=State.WAITING, taken_back=1))
+    reading.told(view(state=State.WAITING, evicted=1))
     reading.answered(reading.asks()[0], data=b"abc")
     reading.answered(reading.asks()[0], end=True)
     assert reading.read == b"abc" and reading.output.done

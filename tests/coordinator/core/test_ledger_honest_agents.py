@@ -131,9 +131,9 @@ class Agent:
             return
         if name in self.refused or name in [one.allocation for one in self.behind.values()]:
             return
-        if launch.after in [*self.held, *[one.allocation for one in self.behind.values()]]:
-            assert launch.after not in self.behind, f"{launch.after} has two successors"
-            self.behind[launch.after] = launch
+        if launch.predecessor in [*self.held, *[one.allocation for one in self.behind.values()]]:
+            assert launch.predecessor not in self.behind, f"{launch.predecessor} has two successors"
+            self.behind[launch.predecessor] = launch
             return
         cores, gpus = self.cores_used(), self.gpus_used()
         for core in grant.cores:

@@ -15,10 +15,10 @@ from distributed_grid.coordinator.core.model import (
     Earmarked,
     Ended,
     EndKind,
-    GangPart,
     Held,
     Job,
     MemberEnd,
+    MemberEnded,
     Phase,
     Queued,
 )
@@ -32,7 +32,7 @@ EXAMPLES: dict[type, Phase] = {
     Queued: Queued(reason=Reason("Resources", "needs 1 cpu")),
     Held: Held(after=(Condition("j-b", After.ENDED),)),
     Earmarked: Earmarked(earmark=Earmark("n1", Grant((0,)), 9.0)),
-    GangPart: GangPart(part=MemberEnd(3.0, EndKind.DONE, OK), attempt=PLACE),
+    MemberEnded: MemberEnded(end=MemberEnd(3.0, EndKind.DONE, OK), attempt=PLACE),
     Active: Active(state=State.RUNNING, attempt=PLACE, suspended=Suspension(3.0, "busy")),
     Ended: Ended(outcome=OK, at=4.0, attempt=PLACE),
 }
@@ -53,7 +53,7 @@ def test_a_job_is_stored_with_its_phase(kind: type) -> None:
 @pytest.mark.parametrize("kind", get_args(Phase))
 def test_a_view_says_what_belongs_to_the_phase_and_no_more(kind: type) -> None:
     view = one(EXAMPLES[kind]).view(None)
-    assert (view.node == "n1", view.started == 2.0) == (kind in (GangPart, Active, Ended),) * 2
+    assert (view.node == "n1", view.started == 2.0) == (kind in (MemberEnded, Active, Ended),) * 2
     assert (view.outcome is not None, view.ended > 0) == (kind is Ended,) * 2
     assert (view.suspended is not None) is (kind is Active)
     assert bool(view.after) is (kind is Held)

@@ -24,6 +24,7 @@ FIELDS: dict[str, str] = {
     "ray_said": "ray_refusal",
     "grown": "freed_nodes",
     "failing": "failing_commands",
+    "taken_back": "evicted",
 }
 """Fields of events, decisions and checkpoints that have another name now: old to new."""
 EVENTS = {
@@ -78,6 +79,10 @@ def renamed(value: Any) -> Any:
             return [head, *map(renamed, value[1:])] if head in EVENTS.values() else [renamed(one) for one in value]
         case "kept":
             return "earmark"  # a deadline
+        case "taken-back":
+            return "evicted"  # how the member of a gang ended
+        case "aside":
+            return "set-aside"  # a deadline
         case str():
             for old, new in WORDS.items():
                 value = value.replace(old, new)
@@ -92,7 +97,7 @@ def phased(value: Any, queued: frozenset[str] = frozenset()) -> Any:
     match value:
         case {"queue": {"lines": lines}}:
             queued = frozenset(name for line in lines for name in line["jobs"])
-        case {"suspended_for": _, "taken_back": _, "state": _}:
+        case {"suspended_for": _, "evicted": _, "state": _}:
             return value | {"phase": phase(value, queued)}
     if isinstance(value, dict):
         return {key: phased(one, queued) for key, one in value.items()}
@@ -109,7 +114,7 @@ def phase(job: dict[str, Any], queued: frozenset[str]) -> dict[str, Any]:
     if job["state"] != "waiting":
         return {"type": "active", "state": job["state"], "attempt": attempt, "suspended": job["suspended"]}
     if job["part"] is not None:
-        return {"type": "gang-part", "reason": reason, "part": job["part"], "attempt": attempt}
+        return {"type": "member-ended", "reason": reason, "end": job["part"], "attempt": attempt}
     if job["kept"] is not None:
         return {"type": "earmarked", "reason": reason, "earmark": job["kept"]}
     if job["id"] in queued:

@@ -99,8 +99,8 @@ def test_one_in_another_cluster_than_the_one_that_is_asked_is_not_missed_there()
     assert said(lent(), address="", ran=None) == f"{why} not set now"
 
 
-def test_a_raylet_with_the_label_of_no_boost_that_lives_is_a_stray() -> None:
+def test_a_raylet_with_the_label_of_no_boost_that_lives_is_an_orphan() -> None:
     others = (RayNode("0", total={"CPU": 8.0}), replace(RAYLET, id="1", boost="j-b"))
-    head, ours, stray = marked((others[0], RAYLET, others[1]), frozenset({"j-a"}))
+    head, ours, orphan = marked((others[0], RAYLET, others[1]), frozenset({"j-a"}))
     assert (head, ours) == (others[0], RAYLET)
-    assert stray.stray == "no boost of this grid has this id, or none any more"
+    assert orphan.orphan == "no boost of this grid has this id, or none any more"

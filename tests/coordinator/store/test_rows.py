@@ -122,7 +122,7 @@ def test_a_job_is_read_from_its_two_rows_as_it_was_recorded() -> None:
     assert store_rows.decode_job(body, None) == job
     job.phase = Active(state=State.RUNNING, attempt=Attempt("n1", Grant((1,)), 5.0))
     job.story, job.tries, job.allocation, job.begun = [Step(5.0, State.RUNNING, "runs")], 2, f"{job.id}.2", True
-    job.retried, job.taken_back, job.plans, job.preempted_by = 1, 2, 3, "j-other"
+    job.retried, job.evicted, job.plans, job.preempted_by = 1, 2, 3, "j-other"
     job.used, job.unused, job.walls = Used(allocation=job.allocation), "holds a GPU", "user"
     assert store_rows.decode_job(body, store_rows.encode_change(job)) == job
     job.request, job.amended = Request(Resources(cpu=2000)), True

@@ -72,7 +72,7 @@ def test_it_is_run_again_after_the_ends_that_were_named_and_after_no_others(caus
     made += launches(
         step(ledger, HeartbeatReceived("n1", Sample(at=7.5)), 7.5)
     )  # a node without memory is left alone for 5 s
-    again = attempts.RETRY_CLASSES.get(cause) is on or cause in attempts.TAKEN_BACK_CAUSES
+    again = attempts.RETRY_CLASSES.get(cause) is on or cause in attempts.EVICTION_CAUSES
     assert [one.allocation for one in made] == (["j.2"] if again else [])
     assert ("j" in ledger.state.jobs) == bool(made)
 
@@ -101,7 +101,7 @@ def test_what_was_cancelled_is_not_run_again_however_it_ends() -> None:
     assert not launches(exits(ledger, Outcome(Cause.SIGNALLED, signal=15))) and not ledger.state.jobs
 
 
-def taken_back(request: Request) -> Ledger:
+def evicted(request: Request) -> Ledger:
     """A job that is told to give its place back, and ends by that."""
     ledger = running(request)
     assert attempts.request_stop(ledger.state, ledger.state.allocations["j.1"], Cause.PREEMPTED, "for j2", 5.0)
@@ -110,13 +110,13 @@ def taken_back(request: Request) -> Ledger:
 
 
 def test_what_was_taken_back_waits_again_at_its_old_place_and_uses_no_retry_up() -> None:
-    again = taken_back(Request(CORE)).state.jobs["j"]
+    again = evicted(Request(CORE)).state.jobs["j"]
     assert (again.state, again.allocation) == (State.STARTING, "j.2")
-    assert (again.retried, again.taken_back, again.submitted) == (0, 1, 0.0)
+    assert (again.retried, again.evicted, again.submitted) == (0, 1, 0.0)
 
 
 def test_what_was_taken_back_ends_so_where_its_owner_wants_no_second_run() -> None:
-    ledger = taken_back(Request(CORE, requeue=False))
+    ledger = evicted(Request(CORE, requeue=False))
     assert not ledger.state.jobs
 
 
@@ -124,7 +124,7 @@ def test_what_had_not_begun_when_it_was_taken_back_waits_again_in_any_case() -> 
     ledger = running(Request(CORE, requeue=False))
     attempts.request_stop(ledger.state, ledger.state.allocations["j.1"], Cause.DRAINED, "", 5.0)
     exits(ledger, Outcome(Cause.DRAINED, started=False))
-    assert ledger.state.jobs["j"].allocation == "j.2" and ledger.state.jobs["j"].taken_back == 0
+    assert ledger.state.jobs["j"].allocation == "j.2" and ledger.state.jobs["j"].evicted == 0
 
 
 def test_what_is_cancelled_while_it_is_taken_back_ends_as_cancelled() -> None:

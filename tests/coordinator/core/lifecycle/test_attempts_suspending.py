@@ -97,7 +97,7 @@ def test_a_recalled_job_waits_again_with_its_age_and_starts_anew() -> None:
     out = step(ledger, MessageReceived("n1", Exited(allocation="j.1", outcome=outcome, returned=True)), 10.0)
     launches = [one.message for one in out if isinstance(one, Send) and isinstance(one.message, Launch)]
     assert [one.allocation for one in launches] == ["j.2"]
-    assert (job.taken_back, job.retried) == (1, 0)
+    assert (job.evicted, job.retried) == (1, 0)
     assert (job.active.suspended, job.active.attempt.suspended_for) == (None, 0.0)
 
 

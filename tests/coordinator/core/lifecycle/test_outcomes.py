@@ -252,7 +252,7 @@ def test_one_whose_place_is_taken_back_takes_all_with_it_at_once_and_they_wait_w
     out += ends(ledger, 1, Outcome(cause, signal=15))
     assert not results(out)
     assert [one.allocation for one in launches(out)] == ["g_0.2", "g_1.2"]
-    assert (member(ledger, 1).taken_back, member(ledger, 1).retried) == (1, 0)
+    assert (member(ledger, 1).evicted, member(ledger, 1).retried) == (1, 0)
 
 
 def test_one_that_was_done_runs_again_with_a_gang_whose_place_is_taken_back() -> None:

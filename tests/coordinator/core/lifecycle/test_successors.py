@@ -65,7 +65,7 @@ class Grid:
 
     def launched(self) -> dict[str, str]:
         """Every launch so far, and what it follows."""
-        return {one.allocation: one.after for one in self.sent if isinstance(one, Launch)}
+        return {one.allocation: one.predecessor for one in self.sent if isinstance(one, Launch)}
 
     def taken_back(self) -> list[str]:
         return [one.allocation for one in self.sent if isinstance(one, Stop) and one.unless_started]
@@ -272,7 +272,7 @@ def test_a_cancelled_successor_ends_and_the_next_one_follows_in_its_place(busy: 
     assert isinstance(stop, Stop) and (stop.allocation, stop.unless_started) == ("j5.1", False)
     busy.step(MessageReceived("n1", Exited(allocation="j5.1", outcome=Outcome(cause=Cause.CANCELLED, started=False))))
     assert "j5" not in busy.ledger.state.jobs and busy.waiting()["j6.1"] == "j4.1"
-    assert busy.ledger.state.allocations["j6.1"].after == "j4.1", "as it is recorded, for the next coordinator"
+    assert busy.ledger.state.allocations["j6.1"].predecessor == "j4.1", "as it is recorded, for the next coordinator"
 
 
 # --- how it is shown --------------------------------------------------------------------------------------------------

@@ -69,8 +69,9 @@ class Simulated:
     def hear(self, message: Launch | Stop) -> None:
         name = message.allocation
         if isinstance(message, Launch):
-            if message.after in self.live or message.after in [one.allocation for one in self.behind.values()]:
-                self.behind[message.after] = message
+            predecessor = message.predecessor
+            if predecessor in self.live or predecessor in [one.allocation for one in self.behind.values()]:
+                self.behind[predecessor] = message
             else:
                 self.start(message)
             return

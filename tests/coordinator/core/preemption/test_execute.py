@@ -103,7 +103,7 @@ def test_who_loses_least_is_told_to_stop_with_notice_and_grace_and_its_core_goes
     core = ledger.state.allocations["a3.1"].grant.cores
     out = ends(ledger, "a3.1", 52.0)
     assert launches(out) == ["u.1"] and ledger.state.allocations["u.1"].grant.cores == core
-    assert ledger.state.jobs["a3"].state is State.WAITING and ledger.state.jobs["a3"].taken_back == 1
+    assert ledger.state.jobs["a3"].state is State.WAITING and ledger.state.jobs["a3"].evicted == 1
 
 
 def test_a_victim_waits_with_its_age_and_starts_before_younger_ones() -> None:
