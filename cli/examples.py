@@ -25,6 +25,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "trends": ("grid trends lab1 --window 1h", "grid -o json trends"),
     "top": ("grid top", "grid -o jsonl top"),
     "shares": ("grid shares", "grid -o json shares"),
+    "ledger": ("grid ledger --user ann --days 30", "grid -o json ledger --node lab1"),
     "quota": ("grid quota", "grid quota set ann --cores 16"),
     "quota show": ("grid quota show ann", "grid -o json quota show"),
     "quota set": (

@@ -301,6 +301,7 @@ def precedence_json(one: Precedence | None) -> dict[str, Any] | None:
         "limit_by": one.by.value,
         "ratio": one.waited / one.limit,
         "precedence": one.value,
+        "credit": one.credit,
         "overdue_in": one.overdue_in,
     }
 

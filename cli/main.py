@@ -28,6 +28,7 @@ COMMANDS: dict[str, Lazy] = {
     "policy": Lazy(
         _AT + "boosts.sharing:policy", "Show, set and compare the policies of rebalancing: show, set, diff."
     ),
+    "ledger": Lazy(_AT + "grid.ledger:ledger", "Show who lent what to whom, and who is owed."),
     "shares": Lazy(_AT + "grid.status:shares", "Show each user's share of the grid, and who is served next."),
     "quota": Lazy(_AT + "grid.quota:quota", "Show what one may ask for, hold and use: show [USER], set, unset."),
     "status": Lazy(_AT + "grid.status:status", "Show the state of the grid on one screen."),
@@ -89,6 +90,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "top",
         "resource-sharing",
         "shares",
+        "ledger",
         "quota",
         "doctor",
         "support-dump",

@@ -179,19 +179,26 @@ def _allow_many_files() -> None:
 
 
 def _policy(config: ClusterConfig) -> Policy:
-    sharing, unused, fair = config.resource_sharing, config.unused, config.fair_share
+    sharing, unused = config.resource_sharing, config.unused
     ends = unused.policy is UnusedPolicy.RELEASE_AFTER
     return Policy(
         lost_after=config.coordinator.lost_after,
         gang_ports=parse_ports(config.coordinator.gang_ports),
         preempting=Preempting(**asdict(config.preemption)),
-        sharing=Sharing(half_life=fair.half_life, weights=dict(fair.weights), order=fair.order),
+        sharing=_sharing(config),
         unused=Unused(window=unused.window, threshold=unused.threshold, release_after=unused.time if ends else 0.0),
         by_ray=config.placement is Placement.RAY,
         rights=_rules(config.rights),
         owner_rule=True,
         balancing=_balancing(config.resource_sharing),
     ).by_strategy(sharing.strategy)
+
+
+def _sharing(config: ClusterConfig) -> Sharing:
+    fair, owners = config.fair_share, {node.name: node.owner for node in config.nodes if node.owner}
+    return Sharing(
+        half_life=fair.half_life, weights=dict(fair.weights), order=fair.order, owners=owners, credit=fair.credit
+    )
 
 
 _BALANCING = [
@@ -231,7 +238,7 @@ def configured(config: ClusterConfig) -> Configured:
         row.name: format_value(row.value)
         for row in config.rows()
         if row.name not in handed_out and not row.name.startswith("nodes.")
-    }
+    } | {f"nodes.{node.name}.owner": node.owner for node in config.nodes if node.owner}
     return Configured(lending.of_all(config, whose), nodes, rest, _balancing(config.resource_sharing))
 
 
@@ -293,7 +300,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     lost = store.loss.found if store.loss is not None else ()
     begin = (
         clock(), store.restored, living.orders, living.groups, living.shares, lost, living.rights, living.spent,
-        living.balancing,
+        living.balancing, living.lent,
     )  # fmt: skip
     ledger.state.preempting.remember(living.receipts)
     try:

@@ -292,13 +292,14 @@ class LimitBy(StrEnum):
 class Precedence(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a job stands in the order of service by waiting time (docs/shares.md): how long it has waited, the `limit`
     that it is compared by (s) and what that is, its `value`, of which the highest is served next, and seconds until it
-    is overdue (0: it is), from when on it comes first."""
+    is overdue (0: it is), from when on it comes first. `credit`: what its user's loans take off their share."""
 
     waited: Finite
     limit: Finite
     by: LimitBy
     value: Finite
     overdue_in: Finite = 0.0
+    credit: Finite = 0.0
 
 
 class State(StrEnum):

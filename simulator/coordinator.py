@@ -83,6 +83,7 @@ class Driver(Process):
             past=disk.shares,
             granted=disk.rights,
             spent=disk.spent,
+            lent=disk.loans,
         )
         self.ledger.check()
         self.pipeline = Pipeline(self.ledger)

@@ -13,6 +13,7 @@ from distributed_grid.coordinator.core.commands import (
     RecordForgotten,
     RecordGroup,
     RecordJob,
+    RecordLoan,
     RecordNode,
     RecordOrders,
     RecordReceipt,
@@ -59,6 +60,7 @@ class Snapshot:
     nodes: list[tuple[str, bytes]] = field(default_factory=list)
     orders: list[tuple[str, NodeOrders]] = field(default_factory=list)
     shares: list[tuple[str, tuple[float, float]]] = field(default_factory=list)
+    loans: list[tuple[tuple[str, str], tuple[float, float]]] = field(default_factory=list)
     groups: list[tuple[str, bytes]] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
@@ -80,6 +82,7 @@ class Disk:
         self.group_rows: dict[str, bytes] = {}
         self.receipts: dict[str, Receipt] = {}
         self.shares: dict[str, tuple[float, float]] = {}
+        self.loans: dict[tuple[str, str], tuple[float, float]] = {}
         self.rights: dict[str, Rights] = {}
         self.spent: dict[str, Spent] = {}
 
@@ -90,7 +93,7 @@ class Disk:
         other.rows, other.keys, other.past = dict(self.rows), dict(self.keys), dict(self.past)
         other.nodes, other.node_orders = dict(self.nodes), dict(self.node_orders)
         other.group_rows, other.shares, other.receipts = dict(self.group_rows), dict(self.shares), dict(self.receipts)
-        other.rights, other.spent = dict(self.rights), dict(self.spent)
+        other.rights, other.spent, other.loans = dict(self.rights), dict(self.spent), dict(self.loans)
         return other
 
     def apply(self, snapshot: Snapshot) -> None:
@@ -111,6 +114,7 @@ class Disk:
         self.group_rows.update(snapshot.groups)
         self.receipts.update((receipt.id, receipt) for receipt in snapshot.receipts)
         self.shares.update(snapshot.shares)
+        self.loans.update(snapshot.loans)
         self.spent.update(snapshot.spent)
         for key, rights in snapshot.rights:
             self.rights.pop(key, None)
@@ -176,6 +180,8 @@ def snapshot(records: Iterable[Command], clock: float) -> Snapshot:
                 out.orders.append((node, orders))
             case RecordShare(user, past, at):
                 out.shares.append((user, (past, at)))
+            case RecordLoan(lender, borrower, past, at):
+                out.loans.append(((lender, borrower), (past, at)))
             case RecordRights(key, rights):
                 out.rights.append((key, rights))
             case RecordSpent(pool, spent):

@@ -180,7 +180,7 @@ def _precedence(state: GridState, job: Job, clearly: bool = False) -> float:
     if clearly:
         share, waited = share + CLEARLY, waited - RANKED
     else:
-        share = max(0.0, share - CLEARLY)
+        share = share - CLEARLY if share < 0.0 else max(0.0, share - CLEARLY)
     part = dominant(job.request.resources, _capacity(state)) * max(1, job.request.gang)
     return precedence(waited, limit, part, share, sharing)
 
@@ -196,14 +196,23 @@ def _capacity(state: GridState) -> Resources:
 
 
 def _held(state: GridState, user: str) -> float:
-    """The dominant share of what a user holds and held, by their weight."""
+    """The dominant share of what a user holds and held, by their weight, less what others owe them."""
     sharing, held = state.policy.sharing, Resources()
     for one in state.holders():
         if state.jobs[one.job].user == user:
             held += one.grant.resources
     account = state.shares.accounts.get(user)
     past = state.shares.past(account, state.now, sharing) if account is not None else 0.0
-    return (dominant(held, _capacity(state)) + past) / weight(user, sharing)
+    return (dominant(held, _capacity(state)) + past) / weight(user, sharing) - _credit(state, user)
+
+
+def _credit(state: GridState, user: str) -> float:
+    """What a user lent others and borrowed of them, from the averages of all pairs of users."""
+    sharing, found = state.policy.sharing, 0.0
+    for (lender, borrower), one in state.loans.pairs.items():
+        average = one.average(state.now, sharing.half_life)
+        found += average * ((lender == user) - (borrower == user))
+    return max(-sharing.credit, min(sharing.credit, found))
 
 
 def _nobody_is_delayed(state: GridState, job: Job, placement: Placement) -> None:

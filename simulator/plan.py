@@ -190,7 +190,9 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
         faults=tuple(one for one in faults if f"fault{one.number}" not in without and one.kind not in without),
         rights=rules if "rights" not in without else Rules(),
         grants=grants if "rights" not in without else (),
-        sharing=_sharing(random.Random(f"order of service in {seed}")),
+        sharing=_owned(
+            random.Random(f"lenders of {seed}"), _sharing(random.Random(f"order of service in {seed}")), shape
+        ),
     )
 
 
@@ -203,6 +205,16 @@ def _sharing(chance: random.Random) -> Sharing:
         usual=chance.choice((3600.0, 5.0)),
         overdue_after=chance.choice((10.0, 3.0, 3.0, 1.0)),
     )
+
+
+def _owned(chance: random.Random, sharing: Sharing, shape: Shape) -> Sharing:
+    """In half of the worlds users lend each other their nodes, and the past counts as fast as short worlds need."""
+    if chance.random() < 0.5:
+        return sharing
+    owners = {f"n{number}": chance.choice(("ann", "ben", "eve", "u")) for number in range(shape.nodes)}
+    owners = {node: user for node, user in owners.items() if chance.random() < 0.7}
+    half_life, credit = chance.choice((86_400.0, 20.0)), chance.choice((0.1, 0.1, 0.0, 0.5))
+    return msgspec.structs.replace(sharing, owners=owners, half_life=half_life, credit=credit)
 
 
 def _rights(chance: random.Random, shape: Shape) -> tuple[Rules, tuple[GrantPlan, ...]]:

@@ -409,7 +409,20 @@ def shares() -> None:
     """Show each user's share of the grid, and who is served next."""
     invocation = current()
     answer: Shares = invocation.ask(lambda n: GetShares(id=n))
-    header = ("NEXT", "USER", "SHARE", "HELD", "PAST", "WEIGHT", "HOLDS", "RUNNING", "WAITING", "WAITED", "PRECEDENCE")
+    header = (
+        "NEXT",
+        "USER",
+        "SHARE",
+        "HELD",
+        "PAST",
+        "WEIGHT",
+        "CREDIT",
+        "HOLDS",
+        "RUNNING",
+        "WAITING",
+        "WAITED",
+        "PRECEDENCE",
+    )
     text = "nobody holds or waits for anything\n"
     if rows := [_share_row(one) for one in answer.users]:
         text = formatting.table(invocation, header, rows) + "\n"
@@ -421,7 +434,8 @@ def shares() -> None:
 
 def _share_row(one: UserShare) -> tuple[str, ...]:
     waiting = ", ".join(f"{count} {word}" for word, count in one.waiting.items())
-    numbers = (f"{one.share:.3f}", f"{one.held:.1%}", f"{one.past:.1%}", f"{one.weight:g}")
+    credit = f"{one.credit:+.3f}" if one.credit else "-"
+    numbers = (f"{one.share:.3f}", f"{one.held:.1%}", f"{one.past:.1%}", f"{one.weight:g}", credit)
     first = ("-", "-")
     if one.precedence is not None:
         first = format_duration(round(one.precedence.waited)), f"{one.precedence.value:.3g}"
@@ -437,6 +451,7 @@ def _shares_json(answer: Shares) -> dict[str, Any]:
             "held": one.held,
             "past": one.past,
             "weight": one.weight,
+            "credit": one.credit,
             "holds": formatting.resources_json(one.holds),
             "running": one.running,
             "waiting": one.waiting,

@@ -94,7 +94,8 @@ def _precedence(one: Precedence) -> str:
     counted = f"waited {format_duration(round(one.waited))}, {one.waited / one.limit:.2f} times"
     limit = f"{format_duration(round(one.limit))} ({_BY[one.by]})"
     due = f"overdue in {format_duration(round(one.overdue_in))}" if one.overdue_in else "overdue: it comes first"
-    return f"{counted} {limit}; precedence {one.value:.3g}; {due}"
+    credit = f" (credit {one.credit:+.3f}, grid ledger)" if one.credit else ""
+    return f"{counted} {limit}; precedence {one.value:.3g}{credit}; {due}"
 
 
 def _table(invocation: Invocation, why: Why) -> str:

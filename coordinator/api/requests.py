@@ -16,6 +16,7 @@ import msgspec
 
 from distributed_grid import __version__
 from distributed_grid.coordinator.api.blobs import Blobs, Uploads
+from distributed_grid.coordinator.api.loans import LoanAnswers
 from distributed_grid.coordinator.api.lookup import (
     ANSWER_BYTES,
     GroupWatches,
@@ -87,9 +88,11 @@ class Requests:
         placing: RayReservations,
         settings: GridSettings,
         trends: TrendAnswers,
+        loans: LoanAnswers,
         balancer: Balancer,
     ) -> None:
         self._trends = trends
+        self._loans = loans
         self._balancer = balancer
         self._settings = settings
         self._placing = placing
@@ -182,6 +185,9 @@ class Requests:
                 users, state = views.shares(self._state, self._clock()), self._state
                 half_life = state.policy.sharing.half_life
                 self._reply(client, messages.Shares(message.id, users, capped(state.shares.capacity), half_life))
+            case messages.GetLoans():
+                own = reach(client.role, type(message)) is Reach.LOANS
+                self._reply(client, await self._loans.answer(message, client.user if own else ""))
             case messages.AskWhy():
                 await self._placing.fresh()
                 self._why(client, visibility, message)

@@ -23,6 +23,7 @@ from websockets.http11 import Request, Response
 from distributed_grid import __version__
 from distributed_grid.coordinator.access.admission import Admission, NotAdmitted, facts_of, host_of, is_valid_name
 from distributed_grid.coordinator.api.blobs import Blobs
+from distributed_grid.coordinator.api.loans import LoanAnswers
 from distributed_grid.coordinator.api.lookup import Lookup
 from distributed_grid.coordinator.api.operator_requests import AccessRequests
 from distributed_grid.coordinator.api.relay import Agent, Relay
@@ -40,6 +41,7 @@ from distributed_grid.coordinator.core.commands import (
     Configure,
     Granted,
     HeartbeatReceived,
+    Lent,
     MessageReceived,
     NodeDown,
     NodeUp,
@@ -143,7 +145,8 @@ class Server:
         trends = TrendAnswers(state, self._history, self.idle, clock)
         balancer = balancer or Balancer(state, None, RayAuth.DISABLED, driver.put, new_ids)
         self._audit = audit
-        own = self._memory, boosts, placing, self._settings, trends, balancer
+        loans = LoanAnswers(state, self._history, clock)
+        own = self._memory, boosts, placing, self._settings, trends, loans, balancer
         self._requests = Requests(self._lookup, blobs, self._relay, audit, clock, access, *own)
         state.watched = self._requests.watches.watched
         self._clients = ClientSessions(self._requests, driver, self._throttle, self._memory)
@@ -463,6 +466,8 @@ class Server:
             case Rebalanced(moves, applied):
                 if applied:
                     self._rebalanced(moves)
+            case Lent(days):
+                self._history.lend(days)
             case Alarm(found):
                 self._driver.trouble.alarm(found)
             case _:

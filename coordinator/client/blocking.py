@@ -151,6 +151,7 @@ class GridClient:
     nodes = _method(requests.nodes)
     shared = _method(requests.shared)
     shares = _method(requests.shares)
+    ledger = _method(requests.ledger)
     quota = _method(requests.quota)
     set_rights = _method(requests.set_rights)
     unset_rights = _method(requests.unset_rights)

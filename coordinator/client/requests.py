@@ -27,6 +27,7 @@ from distributed_grid.protocol.messages import (
     Boosts,
     Cancel,
     DrainNodes,
+    GetLoans,
     GetQuota,
     GetReceipts,
     GetShared,
@@ -36,6 +37,7 @@ from distributed_grid.protocol.messages import (
     LabelNodes,
     ListBoosts,
     ListJobs,
+    Loans,
     NewCertificate,
     Quotas,
     RequestBoost,
@@ -275,6 +277,13 @@ def shared(node: str = "") -> Steps[Shared]:
 def shares() -> Steps[Shares]:
     """Who holds how much, and who is next (docs/shares.md)."""
     answer: Shares = yield GetShares(id=0)
+    return answer
+
+
+def ledger(user: str = "", node: str = "", days: int = 7) -> Steps[Loans]:
+    """Who lent what to whom (docs/shares.md): all of it, or what a `user` lent or borrowed, or what was lent of a
+    `node`; by day for so many days back."""
+    answer: Loans = yield GetLoans(id=0, user=user, node=node, days=days)
     return answer
 
 

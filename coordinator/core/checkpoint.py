@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 
 from distributed_grid.coordinator.core.data import EVERYTHING, Idle, Preemptions
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.lending.loans import Balance, Loan, Loans, Pair, Place
 from distributed_grid.coordinator.core.model import Allocation, End, Group, Job, Node
 from distributed_grid.coordinator.core.nodes.agents import arm
 from distributed_grid.coordinator.core.placement.fragmentation import MixState, RequestMix
@@ -64,6 +65,17 @@ class SharesAt(msgspec.Struct, frozen=True):
     stale: list[str]
     unsaved: list[str]
     ranked: float | None
+
+
+class LoansAt(msgspec.Struct, frozen=True):
+    """The loans and balances, what the history was not told of, and which pairs have to be saved."""
+
+    live: dict[str, Loan] = {}
+    pairs: list[tuple[Pair, Balance]] = []
+    lent: dict[str, Balance] = {}
+    borrowed: dict[str, Balance] = {}
+    days: list[tuple[Place, list[float]]] = []
+    unsaved: list[Pair] = []
 
 
 class QuotasAt(msgspec.Struct, frozen=True):
@@ -126,6 +138,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     past_keys: list[tuple[str, str, str]]
     queue: QueueAt
     shares: SharesAt
+    loans: LoansAt = LoansAt()
     reservations: Reservations
     due: list[tuple[float, int, str, str]]
     armed: list[tuple[str, str, float]]
@@ -187,6 +200,7 @@ def take(ledger: Ledger) -> Checkpoint:
             list(state.shares.unsaved),
             state.shares.ranked if state.shares.ranked > -math.inf else None,
         ),
+        loans=_loans(state.loans),
         reservations=state.reservations,
         due=sorted(deadlines.heap),
         armed=[(kind, name, at) for (kind, name), at in deadlines.armed.items()],
@@ -212,6 +226,17 @@ def take(ledger: Ledger) -> Checkpoint:
         balancing=state.balancing,
         chains=_chains(state.chains),
     )
+
+
+def _loans(known: Loans) -> LoansAt:
+    return LoansAt(
+        known.live, [*known.pairs.items()], known.lent, known.borrowed, [*known.days.items()], [*known.unsaved]
+    )
+
+
+def _restore_loans(known: Loans, at: LoansAt) -> None:
+    known.live, known.lent, known.borrowed = at.live, at.lent, at.borrowed
+    known.pairs, known.days, known.unsaved = dict(at.pairs), dict(at.days), dict.fromkeys(at.unsaved)
 
 
 def _chains(known: Chains) -> ChainsAt:
@@ -273,6 +298,14 @@ def fork(ledger: Ledger, policy: Policy) -> Ledger:
     parts = _own({name: getattr(at, name) for name in at.__struct_fields__})
     accounts = {user: msgspec.structs.replace(one) for user, one in at.shares.accounts.items()}
     parts["balancing"] = at.balancing.copy()
+    parts["loans"] = LoansAt(
+        {name: replace(one) for name, one in at.loans.live.items()},
+        [(pair, replace(one)) for pair, one in at.loans.pairs],
+        {user: replace(one) for user, one in at.loans.lent.items()},
+        {user: replace(one) for user, one in at.loans.borrowed.items()},
+        [(place, list(sums)) for place, sums in at.loans.days],
+        at.loans.unsaved,
+    )
     parts["shares"] = msgspec.structs.replace(at.shares, accounts=accounts)
     return resume(Checkpoint(**(parts | {"nodes": nodes, "jobs": jobs, "groups": many, "held": held})), policy)
 
@@ -321,6 +354,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
             state.index.affinity.want(job)
     state.index.mix = RequestMix(at.mix)
     _share(state.shares, at)
+    _restore_loans(state.loans, at.loans)
     if state.policy.sharing != at.policy.sharing:
         state.shares.ranked = -math.inf
     _count(state, at.quotas, state.policy.rights == at.policy.rights)

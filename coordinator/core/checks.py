@@ -41,6 +41,7 @@ def check(state: GridState) -> None:
     assert not state.facts, "an end was not followed"
     _check_held(state)
     _check_quotas(state)
+    _check_loans(state)
     assert all(name in state.jobs for name in state.queue.turns), "the queue holds a job that is gone"
     by_node = {name: node.allocations | node.not_holding for name, node in state.nodes.items()}
     for allocation in state.allocations.values():
@@ -105,6 +106,22 @@ def _check_quotas(state: GridState) -> None:
             (turn for line in lines if not line.excluded for turn, _ in state.queue.waiting(line)), default=None
         )
         assert first is None or standing.place[1] <= first, f"{standing.user} is served by a later job than the first"
+
+
+def _check_loans(state: GridState) -> None:
+    """Check that what is held on nodes of others is lent, and that all have lent what all have borrowed."""
+    loans, owners, part = state.loans, state.policy.sharing.owners, sum(one.part for one in state.loans.live.values())
+    for held in state.holders():
+        lender, user = owners.get(held.node, ""), state.jobs[held.job].user
+        loan = loans.live.get(held.id)
+        if loan is None:
+            assert lender in ("", user) or not held.grant.resources, f"{held.id} is lent to {user}, and is no loan"
+        else:
+            assert (loan.lender, loan.borrower, loan.node) == (lender, user, held.node), f"{held.id} is another's loan"
+    assert loans.live.keys() <= state.allocations.keys(), "what has ended is still lent"
+    for kind in (loans.pairs, loans.lent, loans.borrowed):
+        assert abs(sum(one.held for one in kind.values()) - part) < 1e-9, "the balances have other loans"
+        assert sum(one.loans for one in kind.values()) == len(loans.live), "the balances count other loans"
 
 
 def _check_held(state: GridState) -> None:

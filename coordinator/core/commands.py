@@ -33,6 +33,7 @@ from distributed_grid.protocol.messages import (
     Stop,
     Suspended,
 )
+from distributed_grid.protocol.messages.loans import DayOfLoans
 from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.messages.rights import Rights, Whose
 from distributed_grid.protocol.nodes import Lending, NodeFacts, NodeOrders, Offer, Sample
@@ -339,6 +340,16 @@ class RecordShare(msgspec.Struct, frozen=True, gc=False):
     soon: bool = False
 
 
+class RecordLoan(msgspec.Struct, frozen=True, gc=False):
+    """Make durable what one user has lent another on average, as of that moment; 0: nothing worth knowing."""
+
+    lender: str
+    borrower: str
+    past: float
+    at: float
+    soon: bool = False
+
+
 class RecordRights(msgspec.Struct, frozen=True, gc=False):
     """Make the rights durable that operators have set under this key; None: none."""
 
@@ -457,6 +468,12 @@ class Rebalanced(msgspec.Struct, frozen=True, gc=False):
     applied: bool
 
 
+class Lent(msgspec.Struct, frozen=True, gc=False):
+    """Add these loans to the history."""
+
+    days: tuple[DayOfLoans, ...]
+
+
 class Alarm(msgspec.Struct, frozen=True, gc=False):
     """Alert the operator that commits are lost and nothing is started any more."""
 
@@ -472,6 +489,7 @@ Record = (
     | RecordForgotten
     | RecordReceipt
     | RecordShare
+    | RecordLoan
     | RecordRights
     | RecordBalancing
     | RecordSpent
@@ -491,10 +509,11 @@ Command = (
     | Unreserve
     | Configure
     | Rebalanced
+    | Lent
     | Alarm
 )
 RECORDS = get_args(Record)
-MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare, RecordSpent)
+MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare, RecordLoan, RecordSpent)
 """Records that may wait if they are marked `soon`."""
 
 

@@ -12,6 +12,7 @@ from distributed_grid.coordinator.core.commands import (
     Command,
 )
 from distributed_grid.coordinator.core.deadlines import Deadlines
+from distributed_grid.coordinator.core.lending.loans import Loans
 from distributed_grid.coordinator.core.model import (
     Allocation,
     Group,
@@ -138,6 +139,7 @@ class GridData:
         self.held = Waiters()
         self.queue = Queue(policy.sharing)
         self.shares = Shares()
+        self.loans = Loans()
         self.quotas = Quotas(policy.rights)
         self.reservations = Reservations()
         """Nodes reserved against starvation."""

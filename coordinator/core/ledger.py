@@ -43,6 +43,8 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.data import EVERYTHING, Facts
 from distributed_grid.coordinator.core.explain import reasons
+from distributed_grid.coordinator.core.lending import accounts
+from distributed_grid.coordinator.core.lending.loans import Pair
 from distributed_grid.coordinator.core.lifecycle import boosts, outcomes, successors
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.core.nodes import agents, operator, quarantine
@@ -111,6 +113,7 @@ DUE: dict[str, Callable[[GridState, str], None]] = {
     "earmark": execute.earmark_due,
     "preempt": execute.due,
     "shares": views.shares_due,
+    "loans": accounts.due,
     "quota": rights.turn_due,
 }
 
@@ -157,6 +160,7 @@ def load(
     ordered: Mapping[str, NodeOrders],
     many: Iterable[Group],
     past: Mapping[str, tuple[float, float]],
+    lent: Mapping[Pair, tuple[float, float]],
 ) -> None:
     """Restore what has not ended, in the order of submission. All nodes count as disconnected from now on, so their
     agents have time to reconnect before anything is taken for lost."""
@@ -179,6 +183,7 @@ def load(
             boosts.arm(state, allocation)
     state.quotas.rebuild(state.jobs, state.holders())
     views.restore_shares(state, past)
+    accounts.restore(state, lent)
     ray.restore(state)
     handle_facts(state)
     groups.release_all(state)
@@ -227,12 +232,13 @@ class Ledger:
         granted: Mapping[str, Rights] = {},
         spent: Mapping[str, Spent] = {},
         balancing: BalancingOrder = NO_ORDER,
+        lent: Mapping[Pair, tuple[float, float]] = {},
     ) -> list[Command]:
         """Load what was on disk."""
         state = self.state
         state.quotas.granted, state.quotas.spent = dict(granted), dict(spent)
         state.now, state.unknown_before, state.loss = now, unknown_before, loss
-        load(state, jobs, allocations, nodes, ordered, many, past)
+        load(state, jobs, allocations, nodes, ordered, many, past, lent)
         orders.restore(state, balancing)
         return state.take_out()
 

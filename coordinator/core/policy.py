@@ -57,7 +57,8 @@ class Preempting(msgspec.Struct, frozen=True, kw_only=True):
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     """Fair share (docs/shares.md); times are seconds. Past use counts half as much after each `half_life`; an attempt
-    is charged `charged_least` at least. `weights`: of users, 1 by default.
+    is charged `charged_least` at least. `weights`: of users, 1 by default. `owners`: of nodes, as users of the grid;
+    who has lent more of theirs than they borrowed has a credit, which counts as `credit` of a share at most.
 
     Jobs are served in this `order`. By share: while a user's first job waits, the share is lowered by up to
     `aged_most`, which is reached after `aged_after`. By waiting time: every job counts as having waited `head_start`
@@ -67,6 +68,8 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     half_life: float = 86_400.0
     charged_least: float = 10.0
     weights: dict[str, float] = {}
+    owners: dict[str, str] = {}
+    credit: float = 0.1
     aged_most: float = 0.1
     aged_after: float = 3_600.0
     order: ServiceOrder = ServiceOrder.WAITING

@@ -16,6 +16,7 @@ from distributed_grid.coordinator.core.commands import (
     Unreserve,
 )
 from distributed_grid.coordinator.core.data import GridData
+from distributed_grid.coordinator.core.lending import accounts
 from distributed_grid.coordinator.core.model import (
     MOVES,
     NODE_MOVES,
@@ -309,6 +310,7 @@ class GridState(GridData):
         """It holds its grant from now on."""
         self.shares.take(job.user, allocation.grant.resources, self.now, self.policy.sharing)
         self.quotas.take(job, allocation)
+        accounts.begin(self, job.user, allocation)
         self._share_changed(job.user)
 
     def _credit(self, job: Job, allocation: Allocation) -> None:
@@ -316,6 +318,7 @@ class GridState(GridData):
         ran = self.now - allocation.granted if allocation.started else math.inf
         self.shares.give(job.user, allocation.grant.resources, ran, self.now, self.policy.sharing)
         self._share_changed(job.user)
+        accounts.end(self, allocation)
         self.out += (RecordSpent(*spent) for spent in self.quotas.give(job, allocation, self.now))
 
     def take_over(self, allocation: Allocation) -> None:

@@ -314,7 +314,8 @@ def shares(state: GridState, now: float) -> tuple[UserShare, ...]:
         if user not in first or place < first[user][0]:
             first[user] = place, standing
     order = sorted(first, key=lambda user: first[user][0])
-    others = sorted((state.shares.accounts.keys() | running.keys()) - first.keys())
+    known = state.shares.accounts.keys() | state.loans.lent.keys() | running.keys()
+    others = sorted(known - first.keys())
     found = []
     for number, user in enumerate((*order, *others), 1):
         account = state.shares.accounts.get(user, Account(at=now))
@@ -331,6 +332,7 @@ def shares(state: GridState, now: float) -> tuple[UserShare, ...]:
                 waiting={word: waiting[user][word] for word in words},
                 position=number if number <= len(order) else 0,
                 precedence=_precedence(state, first[user][1], now) if user in first else None,
+                credit=state.loans.credit(user, now, state.policy.sharing),
             )
         )
     return tuple(found)

@@ -1,4 +1,5 @@
-"""`history.db`: a row for each node and minute of the last two days, and for each quarter of an hour of ninety days.
+"""`history.db`: a row for each node and minute of the last two days, and for each quarter of an hour of ninety days;
+and what users lent each other, by day.
 
 All calls are made by one thread that is not the coordinator's. A batch of rows is one statement: while SQLite runs it,
 nobody waits for the interpreter. The file is bounded in size, the oldest goes first. A damaged one is put aside and
@@ -12,11 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from distributed_grid.coordinator.history.series import BYTES, COUNT, Series, joined, row, rows
+from distributed_grid.protocol.messages.loans import DayOfLoans
 from distributed_grid.runtime.logs import get_logger
 
 MINUTE, QUARTER = 60, 900
-MINUTES_KEPT, QUARTERS_KEPT = 2 * 86400, 90 * 86400
+DAY = 86400
+MINUTES_KEPT, QUARTERS_KEPT = 2 * DAY, 90 * DAY
 """How long rows are kept (s)."""
 VERSION = 2
 SPARE = 64 << 20
@@ -34,6 +39,22 @@ CREATE TABLE quarters (node INTEGER NOT NULL, at INTEGER NOT NULL, codes BLOB NO
     WITHOUT ROWID;
 CREATE TABLE learned (node INTEGER PRIMARY KEY, memory BLOB NOT NULL);
 """
+_LOANS = """
+CREATE TABLE IF NOT EXISTS loans (
+    day INTEGER NOT NULL, lender TEXT NOT NULL, borrower TEXT NOT NULL, node TEXT NOT NULL,
+    share REAL NOT NULL, cpu REAL NOT NULL, memory REAL NOT NULL, gpu REAL NOT NULL,
+    PRIMARY KEY (day, lender, borrower, node)
+) WITHOUT ROWID;
+"""
+_LEND = (
+    "INSERT INTO loans VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET share = share + excluded.share,"
+    " cpu = cpu + excluded.cpu, memory = memory + excluded.memory, gpu = gpu + excluded.gpu"
+)
+_LENT = (
+    "SELECT * FROM loans WHERE day >= ?1 AND (?2 = '' OR node = ?2)"
+    " AND (?3 = '' OR ?3 IN (lender, borrower)) AND (?4 = '' OR ?4 IN (lender, borrower))"
+    " ORDER BY day DESC, share DESC LIMIT ?5"
+)
 _OLD = "DELETE FROM {} WHERE node = ? AND at < ?"
 _OLDEST = "SELECT min(at) FROM {}"
 _READ = "SELECT at, codes FROM {} WHERE node = ? AND at >= ? AND at < ? ORDER BY at"
@@ -93,6 +114,28 @@ class HistoryDatabase:
             self._failed(error)
             raise
 
+    def lend(self, days: Iterable[DayOfLoans]) -> None:
+        """Add these loans to those of their days. Raises sqlite3.Error."""
+        db = self._open()
+        try:
+            self._check_room()
+            db.execute("BEGIN")
+            db.executemany(_LEND, map(msgspec.structs.astuple, days))
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._failed(error)
+            raise
+
+    def lent(self, since: int, node: str, users: tuple[str, str], limit: int) -> list[DayOfLoans]:
+        """The loans since a day, the newest and largest first: on this node, and of both of these users (empty: all).
+        Raises sqlite3.Error."""
+        db = self._open()
+        try:
+            return [DayOfLoans(*row) for row in db.execute(_LENT, (since, node, *users, limit))]
+        except sqlite3.Error as error:
+            self._failed(error)
+            raise
+
     def _check_room(self) -> None:
         space = os.statvfs(self._path.parent)
         if space.f_bavail * space.f_frsize < SPARE:
@@ -141,6 +184,8 @@ class HistoryDatabase:
                 oldest = self._later(db, now, used)
                 if not self._remove(db, oldest):
                     break
+            first = min(oldest["quarters"] * QUARTER // DAY, int(now) // DAY)
+            db.execute("DELETE FROM loans WHERE day < ?", (first,))
             db.execute(_GONE)
             db.execute("DELETE FROM learned WHERE node NOT IN (SELECT id FROM nodes)")
             self._ids = dict(db.execute("SELECT name, id FROM nodes"))
@@ -220,6 +265,7 @@ class HistoryDatabase:
                 db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
             elif version != VERSION:
                 raise sqlite3.DatabaseError(f"it has the format {version}, and {VERSION} is written")
+            db.executescript(_LOANS)  # files from before it are read too
             self._ids = dict(db.execute("SELECT name, id FROM nodes"))
             os.chmod(self._path, 0o600)
         except BaseException:

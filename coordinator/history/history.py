@@ -9,7 +9,7 @@ import sqlite3
 import time
 import zlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -18,7 +18,7 @@ from distributed_grid.coordinator.history.database import MINUTE, HistoryDatabas
 from distributed_grid.coordinator.history.ring import Ring
 from distributed_grid.coordinator.history.series import COUNT, GAP, Series, encode, row, rows
 from distributed_grid.protocol.history.buckets import KEPT, SECONDS, Bucket
-from distributed_grid.protocol.messages import Buckets
+from distributed_grid.protocol.messages import Buckets, DayOfLoans
 from distributed_grid.runtime.logs import get_logger
 
 LATE = 15.0
@@ -80,6 +80,8 @@ class History:
         self._thread = ThreadPoolExecutor(1, "history")
         self._writing: asyncio.Task[None] | None = None
         self._waiting: list[_Due] = []
+        self._lent: dict[tuple[int, str, str, str], DayOfLoans] = {}
+        """Loans that are not in the database yet, by day, lender, borrower and node."""
         self._retry = self._pruned = float("-inf")
         self._turn = 0
 
@@ -104,6 +106,12 @@ class History:
                 node.dirty.add(number // PER_MINUTE)
                 if number == node.ring.newest:
                     node.newest = bucket
+
+    def lend(self, days: Iterable[DayOfLoans]) -> None:
+        """Keep these loans with those of their days."""
+        for one in days if self._database is not None else ():
+            key = (one.day, one.lender, one.borrower, one.node)
+            self._lent[key] = joined_loans(self._lent.get(key), one)
 
     # --- to the database ----------------------------------------------------------------------------------------------
 
@@ -138,6 +146,8 @@ class History:
                 self._waiting.append(_Due(Row(name, minute, row(codes)), node.boot, through))
 
     def _write_soon(self, now: float) -> None:
+        if self._lent and self._database is not None and self._writing is None and now >= self._retry:
+            self._writing = asyncio.create_task(self._lend(self._database), name="history")
         if not self._waiting or self._writing is not None or now < self._retry:
             return
         found, self._waiting = self._waiting, []
@@ -160,6 +170,17 @@ class History:
                 log.warning("history is written again")
             self.trouble, self._retry = "", float("-inf")
             self._acknowledge(found)
+        finally:
+            self._writing = None
+
+    async def _lend(self, database: HistoryDatabase) -> None:
+        found, self._lent = self._lent, {}
+        try:
+            await self._apart(lambda: database.lend(found.values()))
+        except (sqlite3.Error, OSError) as error:
+            self._refused(error)
+            later, self._lent = self._lent, found
+            self.lend(later.values())
         finally:
             self._writing = None
 
@@ -196,6 +217,7 @@ class History:
             found, database = [one.row for one in self._waiting], self._database
             try:
                 await self._apart(lambda: database.write(found, self.learned))
+                await self._apart(lambda: database.lend(self._lent.values()))
             except (sqlite3.Error, OSError) as error:
                 self._refused(error)
             await self._apart(database.close)
@@ -232,6 +254,24 @@ class History:
         except (sqlite3.Error, OSError) as error:
             self._refused(error)
             return None
+
+    async def lent(self, since: int, node: str, users: tuple[str, str], limit: int) -> list[DayOfLoans]:
+        """The loans since a day, as HistoryDatabase.lent tells them."""
+        if (database := self._database) is None:
+            return []
+        if self._writing is not None:
+            await asyncio.wait((self._writing,))
+        waiting = [
+            one
+            for one in self._lent.values()
+            if one.day >= since and node in ("", one.node) and {*users} <= {"", one.lender, one.borrower}
+        ]
+        try:
+            found = await self._apart(lambda: database.lent(since, node, users, limit))
+        except (sqlite3.Error, OSError) as error:
+            self._refused(error)
+            found = []
+        return merged_loans([*found, *waiting])
 
     async def names(self) -> list[str]:
         """The nodes of which something is kept."""
@@ -307,6 +347,23 @@ class History:
             return found
 
         return await self._apart(slowly)
+
+
+def joined_loans(one: DayOfLoans | None, other: DayOfLoans) -> DayOfLoans:
+    """Two lines of the same day, users and node as one."""
+    if one is None:
+        return other
+    sums = (one.share + other.share, one.cpu + other.cpu, one.memory + other.memory, one.gpu + other.gpu)
+    return DayOfLoans(one.day, one.lender, one.borrower, one.node, *sums)
+
+
+def merged_loans(days: Iterable[DayOfLoans]) -> list[DayOfLoans]:
+    """One line for each day, lender, borrower and node: the newest and largest first."""
+    found: dict[tuple[int, str, str, str], DayOfLoans] = {}
+    for one in days:
+        key = (one.day, one.lender, one.borrower, one.node)
+        found[key] = joined_loans(found.get(key), one)
+    return sorted(found.values(), key=lambda one: (-one.day, -one.share, one.lender, one.borrower, one.node))
 
 
 def _placed(found: Sequence[Row], first: int, behind: int) -> dict[Series, "array[int]"]:

@@ -111,11 +111,14 @@ def put_key(db: sqlite3.Connection, key: bytes) -> None:
 
 
 APPLICATION_ID = 0x47524944  # "GRID", as `file` shows it
-SCHEMA = 1
+SCHEMA = 2
 PAGE = 1024
 """Bytes of a page of a new store. A commit writes whole pages, and of most it changes a row: small ones are less to
 write; but too small for a job's row they would be more of them."""
-MIGRATIONS: dict[int, str] = {}
+MIGRATIONS = {
+    1: "CREATE TABLE loans (lender TEXT NOT NULL, borrower TEXT NOT NULL, past REAL NOT NULL, at REAL NOT NULL,"
+    " PRIMARY KEY (lender, borrower)) STRICT, WITHOUT ROWID;"
+}
 """SQL that migrates a store from this schema to the next; schema.sql is the result."""
 SPARE = 64 << 20
 """Bytes that must stay free beside a copy of an older store, for one to be kept."""

@@ -36,6 +36,7 @@ class Snapshot:
     node_orders: list[Sequence[Any]] = field(default_factory=list)
     receipts: list[Sequence[Any]] = field(default_factory=list)
     shares: list[Sequence[Any]] = field(default_factory=list)
+    loans: list[Sequence[Any]] = field(default_factory=list)
     gone_rights: list[Sequence[Any]] = field(default_factory=list)
     rights: list[Sequence[Any]] = field(default_factory=list)
     spent: list[Sequence[Any]] = field(default_factory=list)
@@ -89,6 +90,7 @@ _WRITES = {
     "node_orders": ("INSERT OR REPLACE INTO node_orders (name, body, sum) VALUES {}", 3),
     "receipts": ("INSERT OR REPLACE INTO receipts (id, at, node, jobs, body) VALUES {}", 5),
     "shares": ("INSERT OR REPLACE INTO shares (user, past, at) VALUES {}", 3),
+    "loans": ("INSERT OR REPLACE INTO loans (lender, borrower, past, at) VALUES {}", 4),
     "gone_rights": ("DELETE FROM rights WHERE name IN ({})", 1),
     "rights": ("INSERT OR REPLACE INTO rights (name, body, sum) VALUES {}", 3),
     "spent": ("INSERT OR REPLACE INTO spent (pool, day, cpu, gpu) VALUES {}", 4),

@@ -139,6 +139,15 @@ CREATE TABLE shares (
     at REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- What users have lent each other: a decayed average, as it was at that time. What is lent now follows from the jobs.
+CREATE TABLE loans (
+    lender TEXT NOT NULL,
+    borrower TEXT NOT NULL,
+    past REAL NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (lender, borrower)
+) STRICT, WITHOUT ROWID;
+
 -- The rights that operators have granted, by whom they are for (`user/ann`, `group/lab`, `default/`).
 CREATE TABLE rights (
     name TEXT PRIMARY KEY,

@@ -24,6 +24,7 @@ from distributed_grid.coordinator.core.commands import (
     RecordForgotten,
     RecordGroup,
     RecordJob,
+    RecordLoan,
     RecordLoss,
     RecordNode,
     RecordOrders,
@@ -80,6 +81,8 @@ class Living:
     spent: dict[str, Spent] = field(default_factory=dict)
     balancing: BalancingOrder = NO_ORDER
     """What operators have set of mode and policy."""
+    lent: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    """What users have lent on average (amount, time), by lender and borrower."""
 
 
 ENDED_JOBS = "SELECT jobs.body, ended.body FROM ended CROSS JOIN jobs ON jobs.n = ended.n"
@@ -164,6 +167,7 @@ class Store:
         gone: dict[str, None] = {}
         receipts: dict[str, Receipt] = {}
         shares: dict[str, tuple[str, float, float]] = {}
+        loans: dict[tuple[str, str], tuple[str, str, float, float]] = {}
         rights: dict[str, Rights | None] = {}
         spent: dict[str, Spent] = {}
         for record in records:
@@ -189,6 +193,8 @@ class Store:
                     receipts[receipt.id] = receipt
                 case RecordShare(user, past, at):
                     shares[user] = (user, past, at)
+                case RecordLoan(lender, borrower, past, at):
+                    loans[lender, borrower] = (lender, borrower, past, at)
                 case RecordBalancing(order):
                     out.balancing = [(BALANCING, _encode(order))]
                 case RecordRights(name, granted):
@@ -231,6 +237,7 @@ class Store:
             out.nodes.append((facts.name, clock, body, store_sums.checksum(body, facts.name)))
         out.receipts = [store_receipts.receipt_row(receipt) for receipt in receipts.values()]
         out.shares = list(shares.values())
+        out.loans = list(loans.values())
         for name, ordered in orders.items():
             body = _encode(ordered)
             out.node_orders.append((name, body, store_sums.checksum(body, name)))
@@ -361,6 +368,7 @@ class Store:
             {name: _rights(body) for name, body in read("SELECT name, body FROM rights")},
             {pool: Spent(*spent) for pool, *spent in read("SELECT pool, day, cpu, gpu FROM spent")},
             _balancing(ordered) if ordered is not None else NO_ORDER,
+            {(one, other): told for one, other, *told in read("SELECT * FROM loans WHERE past > 0")},
         )
 
     def receipts(self, limit: int, job: str = "", node: str = "", only: str = "") -> list[Receipt]:

@@ -15,6 +15,7 @@ from distributed_grid.config.schema import (
     ALIASES,
     MOVED,
     NAMED,
+    NODE_SETTINGS,
     SETTINGS,
     RightsSection,
     Root,
@@ -53,6 +54,7 @@ def template() -> str:
         "# Settings of single nodes, by name.",
         "# nodes:",
         "# - name: gpu-master",
+        f"#   owner: ann  # {NODE_SETTINGS['owner',].doc}",
         "#   resource_sharing:",
     ]
     for one in settings_of(NodeSharing):

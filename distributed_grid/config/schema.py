@@ -199,6 +199,7 @@ class FairShare:
     )
     half_life: float = setting(86_400.0, SECONDS, "half-life of past use")
     weights: dict[str, float] = setting({}, WEIGHTS, "weights of users, such as ann: 2; default 1")
+    credit: float = setting(0.1, FRACTION, "part of a share that what a user lent others, or borrowed, counts at most")
 
 
 @section(frozen=True)

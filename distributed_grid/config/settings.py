@@ -124,6 +124,9 @@ class ClusterConfig(Root):
             name = ".".join(path)
             rows.append(Row(name, _at(self, path), self.origins.get(name, "default")))
         for node in self.nodes:
+            if node.owner:
+                name = f"nodes.{node.name}.owner"
+                rows.append(Row(name, node.owner, self.origins.get(name, "default")))
             for key, value in vars(node.resource_sharing).items():
                 name = f"nodes.{node.name}.resource_sharing.{key}"
                 rows.append(Row(name, value, self.origins.get(name, "default")))

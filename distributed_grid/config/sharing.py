@@ -110,4 +110,5 @@ class Node:
     """Settings of one node, by its name."""
 
     name: str = setting("", TEXT, "the node's name, as its agent gives it")
+    owner: str = setting("", TEXT, "user of the grid who lends it (docs/shares.md); in the master's file only")
     resource_sharing: NodeSharing = field(default_factory=NodeSharing)

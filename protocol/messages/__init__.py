@@ -8,6 +8,7 @@ from distributed_grid.protocol.messages.agent import *
 from distributed_grid.protocol.messages.balancing import *
 from distributed_grid.protocol.messages.client import *
 from distributed_grid.protocol.messages.handshake import *
+from distributed_grid.protocol.messages.loans import *
 from distributed_grid.protocol.messages.operator import *
 from distributed_grid.protocol.messages.rights import *
 from distributed_grid.protocol.messages.trends import *
@@ -85,6 +86,7 @@ FromClient = (
     | GetBalancing
     | SuggestBoosts
     | SetBalancing
+    | GetLoans
 )
 ToClient = (
     Welcome
@@ -115,4 +117,5 @@ ToClient = (
     | NewCertificate
     | BalancingStatus
     | Suggestions
+    | Loans
 )

@@ -176,7 +176,8 @@ class UserShare(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A user. `held` is the dominant share of what they hold now, `past` the decayed average of what they held (parts
     of the whole grid), `share` both together by their `weight`: the smallest is served next. `running` counts
     allocations, `waiting` jobs by the word of their priority. `position` in the order of service; 0: nothing waits.
-    `precedence`: of the job that is served next, unless jobs are served by share."""
+    `precedence`: of the job that is served next, unless jobs are served by share. `credit`: what loans take off the
+    share in the order of service (docs/shares.md)."""
 
     user: str
     holds: Resources
@@ -188,6 +189,7 @@ class UserShare(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     waiting: dict[str, Count] = {}
     position: Count = 0
     precedence: Precedence | None = None
+    credit: Finite = 0.0
 
 
 class Shares(Message, frozen=True, tag="shares"):

@@ -17,6 +17,8 @@ class Reach(StrEnum):
     SELF = "own certificate"
     NODE = "own node"
     RIGHTS = "own rights"
+    LOANS = "own loans"
+    """What the user has lent or borrowed."""
     OWN = "own jobs"
     """A job of another's is as one that does not exist."""
     OUTLINES = "all jobs, in outline"
@@ -33,6 +35,7 @@ OPERATORS: Row = {Role.OPERATOR: Reach.GRID}
 MEMBERS: Row = {role: Reach.SELF for role in (Role.AGENT, Role.CLIENT, Role.OPERATOR, Role.VIEWER)}
 SEE: Row = {Role.CLIENT: Reach.OWN, Role.OPERATOR: Reach.ALL, Role.VIEWER: Reach.OUTLINES}
 RIGHTS: Row = {Role.CLIENT: Reach.RIGHTS, Role.OPERATOR: Reach.GRID}
+LOANS: Row = {Role.CLIENT: Reach.LOANS, Role.OPERATOR: Reach.GRID, Role.VIEWER: Reach.GRID}
 HAVE: Row = {Role.CLIENT: Reach.OWN, Role.OPERATOR: Reach.ALL}
 SUBMITTER: Row = {Role.CLIENT: Reach.OWN, Role.OPERATOR: Reach.OWN}
 
@@ -63,6 +66,7 @@ TABLE: dict[type, Row] = {
     messages.GetStatus: EVERYBODY,
     messages.GetShared: SEE,
     messages.GetShares: EVERYBODY,
+    messages.GetLoans: LOANS,
     messages.GetSettings: EVERYBODY,
     messages.GetTrends: EVERYBODY,
     messages.GetForecast: EVERYBODY,

@@ -349,6 +349,18 @@ MESSAGES: dict[str, Any] = {
     "Jobs": messages.Jobs(id=9, jobs=(VIEW,), more=True),
     "ShowJobs": messages.ShowJobs(id=10, jobs=("j-a",)),
     "GetStatus": messages.GetStatus(id=11),
+    "GetLoans": messages.GetLoans(id=12, user="ada", node="n1", days=30),
+    "Loans": messages.Loans(
+        id=12,
+        users=(messages.UserBalance("ada", 0.25, 0.125, 0.1),),
+        pairs=(messages.UserLoans("ada", "bob", 0.5, 0.25, 2),),
+        days=(messages.DayOfLoans(20_000, "ada", "bob", "n1", 1800.0, 7200.0, 14_400.0, 3600.0),),
+        credit=0.1,
+        half_life=86_400.0,
+        owned=1,
+        left_out=3,
+        trouble="disk full",
+    ),
     "GetShares": messages.GetShares(id=12),
     "Shares": messages.Shares(
         id=12,

@@ -45,7 +45,12 @@ def precedence(waited: float, limit: float, size: float, share: float, sharing: 
     """The precedence of a job that has waited so long (s), by its time limit (s), its part of the grid and the share of
     its user. By roots alone, which give the same result on every machine, as a replay needs."""
     grown = (sharing.head_start + max(0.0, waited)) / limit
-    return grown * math.sqrt(math.sqrt(max(size, SIZE_LEAST))) / math.sqrt(max(share, 0.0) + SHARE_LEAST)
+    return grown * math.sqrt(math.sqrt(max(size, SIZE_LEAST))) / math.sqrt(_weighed(share))
+
+
+def _weighed(share: float) -> float:
+    """The share by which jobs are compared. One below 0, by a credit, gains as much as one above 0 loses."""
+    return share + SHARE_LEAST if share >= 0.0 else SHARE_LEAST * SHARE_LEAST / (SHARE_LEAST - share)
 
 
 class RunTimes:

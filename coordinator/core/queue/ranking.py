@@ -71,7 +71,7 @@ def ranks_as_of(state: GridState, now: float) -> dict[Standing, Rank]:
 def rank_of_new(state: GridState, request: Request, user: str, lasts: float, at: float, waited: float = 0.0) -> float:
     """The rank of a standing of such a job alone."""
     sharing = state.policy.sharing
-    share = state.shares.share(user, at, sharing)
+    share = counted(state, user, at)
     if sharing.order is ServiceOrder.SHARE:
         return share - aged(waited, sharing)
     limit = limit_of(lasts, user, state.queue.run_times, sharing)
@@ -85,19 +85,26 @@ def precedence_of(state: GridState, job: Job, now: float) -> Precedence | None:
         return None
     known, waited = state.queue.run_times, max(0.0, now - job.waits_since)
     limit, size = limit_of(line.lasts, job.user, known, sharing), _size(state, job.request)
-    value = precedence(waited, limit, size, state.shares.share(job.user, now, sharing), sharing)
+    value = precedence(waited, limit, size, counted(state, job.user, now), sharing)
     due = max(job.waits_since, line.standing.served_at) + sharing.overdue_after * limit
-    return Precedence(waited, limit, limit_by(line.lasts, job.user, known), value, max(0.0, due - now))
+    by, credit = limit_by(line.lasts, job.user, known), state.loans.credit(job.user, now, sharing)
+    return Precedence(waited, limit, by, value, max(0.0, due - now), credit)
+
+
+def counted(state: GridState, user: str, now: float) -> float:
+    """A user's share less their credit: what counts in the order of service."""
+    sharing = state.policy.sharing
+    return state.shares.share(user, now, sharing) - state.loans.credit(user, now, sharing)
 
 
 def _rank_of(state: GridState, standing: Standing, line: Line, at: float, shares: dict[str, float]) -> Rank:
-    """The rank of a standing by the first job of this line. `shares`: those of users, as far as they are known."""
+    """The rank of a standing by the first job of this line. `shares`: what counts of users, as far as it is known."""
     sharing, user = state.policy.sharing, standing.user
     turn, name = state.queue.head(line)
     job = state.jobs[name]
     share = shares.get(user)
     if share is None:
-        share = shares[user] = state.shares.share(user, at, sharing)
+        share = shares[user] = counted(state, user, at)
     if sharing.order is ServiceOrder.SHARE:
         return Rank(share - aged(at - job.submitted, sharing), name)
     limit, since = limit_of(line.lasts, user, state.queue.run_times, sharing), job.waits_since

@@ -64,6 +64,7 @@ OTHERS: dict[type, Callable[[int], Any]] = {
     m.GetStatus: m.GetStatus,
     m.GetShared: m.GetShared,
     m.GetShares: m.GetShares,
+    m.GetLoans: m.GetLoans,
     m.WantBlobs: lambda n: m.WantBlobs(n, ("0" * 64,)),
     m.PutBlob: lambda n: m.PutBlob(n, "x", 0, b"", end=True),
     m.DrainNodes: lambda n: m.DrainNodes(n, ("none",)),

@@ -20,6 +20,7 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.deadlines import Deadlines
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.lending.loans import Loans
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.fairness import Shares
 from distributed_grid.coordinator.core.queue.queue import Line, Queue, Rank, Standing
@@ -150,6 +151,7 @@ def test_every_field_of_what_it_is_made_of_is_kept() -> None:
     assert set(vars(Queue())) == derived ^ {*checkpoint.QueueAt.__struct_fields__}
     derived = {"rules", "limited", "with_first", "counted", "_pools", "_allowed", "_groups"}
     assert set(vars(Quotas(Rules()))) == (derived | {*checkpoint.QuotasAt.__struct_fields__}) - {"first"}
+    assert set(vars(Loans())) == {*checkpoint.LoansAt.__struct_fields__}
     assert set(vars(Shares())) == {"capacity"} | set(checkpoint.SharesAt.__struct_fields__)
 
 

@@ -1,0 +1,1 @@
+"""What is lent beyond the order of service: loans between users, and the slack of grants."""

@@ -1,0 +1,165 @@
+"""Loans: what users hold on nodes of other users (docs/shares.md). The owner of a node is who the coordinator's
+configuration says; what a node says of itself does not count.
+
+    credit = average lent - average borrowed, and it counts as `credit` of a share at most
+
+Both averages are of dominant shares, with the half-life of fair share. A loan counts with the dominant share that it
+had when it was granted; so what all have lent together is what all have borrowed.
+"""
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+
+from distributed_grid.coordinator.core.policy import Sharing
+from distributed_grid.coordinator.core.queue.fairness import FORGOTTEN, halved
+from distributed_grid.protocol.messages.loans import DayOfLoans
+from distributed_grid.protocol.resources import GIB, MILLI, Resources
+
+DAY = 86_400.0
+K = TypeVar("K")
+
+Pair = tuple[str, str]
+"""Lender and borrower."""
+Place = tuple[int, str, str, str]
+"""Day since the epoch, lender, borrower and node."""
+
+
+class Loan(msgspec.Struct, kw_only=True, gc=False):
+    """What an allocation holds on a node of another user; `part`: its dominant share of the grid when it was granted.
+    `counted`: up to when it is in the days (grid time)."""
+
+    lender: str
+    borrower: str
+    node: str
+    resources: Resources
+    part: float
+    counted: float
+
+
+class Balance(msgspec.Struct, kw_only=True, gc=False):
+    """The sum of the parts that are lent now in so many loans, and the average of the past as it was at `at`."""
+
+    held: float = 0.0
+    loans: int = 0
+    past: float = 0.0
+    at: float = 0.0
+
+    def average(self, now: float, half_life: float) -> float:
+        """The average as of now: its distance to what is lent halves in each half-life."""
+        if now <= self.at:
+            return self.past
+        return self.held + (self.past - self.held) * halved((now - self.at) / half_life)
+
+    def change(self, part: float, now: float, half_life: float) -> None:
+        """A loan of this part begins; below 0: ends."""
+        self.past, self.at = self.average(now, half_life), max(now, self.at)
+        self.loans += 1 if part > 0 else -1
+        self.held = self.held + part if self.loans else 0.0  # without what is left of rounding
+
+
+class Loans:
+    """All loans, and the balances of pairs of users, of lenders and of borrowers."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, Loan] = {}
+        """By allocation."""
+        self.pairs: dict[Pair, Balance] = {}
+        self.lent: dict[str, Balance] = {}
+        self.borrowed: dict[str, Balance] = {}
+        self.days: dict[Place, list[float]] = {}
+        """Loans that the history was not told of yet: share-seconds, core-seconds, GiB-seconds, GPU-seconds."""
+        self.unsaved: dict[Pair, None] = {}
+        """Pairs whose balance differs from that on disk."""
+
+    def begin(self, allocation: str, loan: Loan, now: float, sharing: Sharing) -> None:
+        """An allocation holds something on a node of another user from now on."""
+        if loan.part > 0:
+            self.live[allocation] = loan
+            self._change(loan, loan.part, now, sharing)
+
+    def end(self, allocation: str, now: float, sharing: Sharing) -> None:
+        """An allocation does not hold anything any more; if it was a loan, that has ended."""
+        if (loan := self.live.pop(allocation, None)) is not None:
+            self._count(loan, now)
+            self._change(loan, -loan.part, now, sharing)
+
+    def _change(self, loan: Loan, part: float, now: float, sharing: Sharing) -> None:
+        for balance in self._balances(loan.lender, loan.borrower, now):
+            balance.change(part, now, sharing.half_life)
+        self.unsaved[loan.lender, loan.borrower] = None
+
+    def _balances(self, lender: str, borrower: str, now: float) -> tuple[Balance, Balance, Balance]:
+        pair = self.pairs.get((lender, borrower))
+        if pair is None:
+            pair = self.pairs[lender, borrower] = Balance(at=now)
+        lent = self.lent.setdefault(lender, Balance(at=now))
+        return pair, lent, self.borrowed.setdefault(borrower, Balance(at=now))
+
+    def recall(self, lender: str, borrower: str, past: float, now: float) -> None:
+        """The average of a pair as of now, from disk."""
+        for balance in self._balances(lender, borrower, now):
+            balance.past += past
+
+    def count(self, now: float) -> None:
+        """Add all live loans to the days, up to now."""
+        for loan in self.live.values():
+            self._count(loan, now)
+
+    def _count(self, loan: Loan, now: float) -> None:
+        for one in _days_of(loan, now):
+            sums = self.days.setdefault((one.day, one.lender, one.borrower, one.node), [0.0] * 4)
+            for number, more in enumerate((one.share, one.cpu, one.memory, one.gpu)):
+                sums[number] += more
+        loan.counted = max(loan.counted, now)
+
+    def untold(self, now: float) -> list[DayOfLoans]:
+        """What the history was not told of as of now; one place may be there several times."""
+        found = [DayOfLoans(*place, *sums) for place, sums in sorted(self.days.items())]
+        return [*found, *(one for loan in self.live.values() for one in _days_of(loan, now))]
+
+    def take_days(self) -> tuple[DayOfLoans, ...]:
+        """What was counted and the history was not told of, which is being told."""
+        found = tuple(DayOfLoans(*place, *sums) for place, sums in sorted(self.days.items()))
+        self.days = {}
+        return found
+
+    def credit(self, user: str, now: float, sharing: Sharing) -> float:
+        """By how much a user's share is lowered for what they have lent; below 0: raised, for what they have
+        borrowed."""
+        return max(-sharing.credit, min(sharing.credit, self.balance(user, now, sharing)))
+
+    def balance(self, user: str, now: float, sharing: Sharing) -> float:
+        """What a user has lent less what they have borrowed, as averages of dominant shares."""
+        lent, borrowed = self.lent.get(user), self.borrowed.get(user)
+        found = lent.average(now, sharing.half_life) if lent is not None else 0.0
+        return found - borrowed.average(now, sharing.half_life) if borrowed is not None else found
+
+    def drop(self, now: float, sharing: Sharing) -> list[Pair]:
+        """Remove balances without loans whose past is negligible; returns the pairs among them."""
+        gone = _negligible(self.pairs, now, sharing.half_life)
+        for users in (self.lent, self.borrowed):
+            _negligible(users, now, sharing.half_life)
+        for pair in gone:
+            self.unsaved.pop(pair, None)
+        return gone
+
+
+def _days_of(loan: Loan, now: float) -> Iterator[DayOfLoans]:
+    """A loan by days, from where it was counted until now."""
+    of, begin = loan.resources, loan.counted
+    while begin < now:
+        day = int(begin // DAY)
+        end = min(now, (day + 1) * DAY)
+        rates = (loan.part, of.cpu / MILLI, of.memory / GIB, of.gpu / MILLI)
+        yield DayOfLoans(day, loan.lender, loan.borrower, loan.node, *(rate * (end - begin) for rate in rates))
+        begin = end
+
+
+def _negligible(balances: dict[K, Balance], now: float, half_life: float) -> list[K]:
+    """Remove what is negligible; returns its keys."""
+    gone = [key for key, one in balances.items() if not one.loans and one.average(now, half_life) < FORGOTTEN]
+    for key in gone:
+        del balances[key]
+    return gone

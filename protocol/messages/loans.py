@@ -1,0 +1,70 @@
+"""Messages about loans: who lent what to whom (docs/shares.md)."""
+
+import msgspec
+
+from distributed_grid.protocol.messages.handshake import Message
+from distributed_grid.protocol.resources import Count, Finite, Number, Text, Word
+
+DAYS = 90
+"""Days of which loans are kept."""
+
+
+class GetLoans(Message, frozen=True, tag="get-loans"):
+    """Who lent what to whom: answered by Loans. `user`: only what this user lent or borrowed; `node`: of the days only
+    what was lent there; `days`: how many days back, with today (0: none)."""
+
+    id: Number
+    user: Word = ""
+    node: Word = ""
+    days: Count = 7
+
+
+class UserBalance(msgspec.Struct, frozen=True):
+    """A user: the averages of what they have lent and borrowed (dominant shares of the grid, with the half-life of fair
+    share), and the credit that counts in the order of service (below 0: a debit)."""
+
+    user: Word
+    lent: Finite
+    borrowed: Finite
+    credit: Finite
+
+
+class UserLoans(msgspec.Struct, frozen=True):
+    """What one user has lent another: the part of the grid that is lent `now`, in so many `loans`, and the average of
+    the `past`."""
+
+    lender: Word
+    borrower: Word
+    now: Finite
+    past: Finite
+    loans: Count
+
+
+class DayOfLoans(msgspec.Struct, frozen=True):
+    """What one user lent another on a node on a day of UTC (days since the epoch): `share`, the dominant share of the
+    grid times seconds, core-seconds, GiB-seconds of memory, GPU-seconds."""
+
+    day: Count
+    lender: Word
+    borrower: Word
+    node: Word
+    share: Finite
+    cpu: Finite
+    memory: Finite
+    gpu: Finite
+
+
+class Loans(Message, frozen=True, tag="loans"):
+    """The users, who is owed most first; who lends to whom; and the days, the newest first, of which so many lines are
+    `left_out`. `credit`: the most that a credit counts; `half_life` (s) says how fast the past is forgotten; `owned`:
+    the number of nodes with an owner; `trouble`: why days may be missing."""
+
+    id: Number
+    users: tuple[UserBalance, ...]
+    pairs: tuple[UserLoans, ...]
+    days: tuple[DayOfLoans, ...]
+    credit: Finite
+    half_life: Finite
+    owned: Count = 0
+    left_out: Count = 0
+    trouble: Text = ""

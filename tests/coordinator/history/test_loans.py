@@ -1,0 +1,103 @@
+"""Loans in the history: summed by day, kept over restarts, bounded in age, and not lost where the disk refuses."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.coordinator.history import database as module
+from distributed_grid.coordinator.history.database import DAY, QUARTERS_KEPT, FullDisk, HistoryDatabase
+from distributed_grid.coordinator.history.history import History, merged_loans
+from distributed_grid.protocol.messages import DayOfLoans
+from tests.coordinator.history.scene import START, Clock
+
+TODAY = int(START // DAY)
+ALL = ("", "")
+
+
+def lent(seconds: float, day: int = TODAY, lender: str = "ann", borrower: str = "ben", node: str = "n1") -> DayOfLoans:
+    return DayOfLoans(day, lender, borrower, node, seconds / 4, seconds, 2 * seconds, 0.0)
+
+
+def of(path: Path, size: int = 1 << 30) -> History:
+    return History(path / "history.db", size, Clock())
+
+
+async def written(history: History) -> None:
+    """What it does by itself in two seconds: old rows are removed first."""
+    for _ in range(2):
+        history.tick()
+        if (writing := history._writing) is not None:
+            await writing
+
+
+async def test_loans_of_a_day_are_summed_over_restarts(tmp_path: Path) -> None:
+    history = of(tmp_path)
+    history.lend([lent(10.0), lent(5.0, lender="cleo")])
+    history.lend([lent(20.0)])
+    assert await history.lent(0, "", ALL, 10) == [lent(30.0), lent(5.0, lender="cleo")], "also before they are written"
+    await history.close()
+    history = of(tmp_path)
+    history.lend([lent(1.0)])
+    assert await history.lent(0, "", ALL, 10) == [lent(31.0), lent(5.0, lender="cleo")]
+    await history.close()
+
+
+async def test_they_are_found_by_day_node_and_user(tmp_path: Path) -> None:
+    history = of(tmp_path)
+    rows = [lent(4.0), lent(3.0, TODAY - 1), lent(2.0, node="n2"), lent(1.0, lender="ben", borrower="cleo")]
+    history.lend(rows)
+    await written(history)
+    history.lend([lent(0.5, node="n3")])
+    assert await history.lent(TODAY, "", ALL, 10) == [rows[0], rows[2], rows[3], lent(0.5, node="n3")]
+    assert await history.lent(0, "n2", ALL, 10) == [rows[2]]
+    assert await history.lent(0, "", ("cleo", ""), 10) == [rows[3]]
+    assert await history.lent(0, "", ("ben", "cleo"), 10) == [rows[3]]
+    assert await history.lent(0, "", ("ann", "cleo"), 10) == []
+    await history.close()
+
+
+async def test_what_the_disk_refuses_is_written_later_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history, clock = of(tmp_path), Clock()
+    history._clock = clock
+    history.lend([lent(10.0)])
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "SPARE", 1 << 62)
+        await written(history)
+        assert "free on the disk" in history.trouble
+        history.lend([lent(1.0)])
+    clock.now += 120.0
+    await written(history)
+    assert not history._lent
+    assert await history.lent(0, "", ALL, 10) == [lent(11.0)]
+    await history.close()
+
+
+async def test_without_a_history_nothing_is_kept(tmp_path: Path) -> None:
+    history = of(tmp_path, 0)
+    history.lend([lent(10.0)])
+    assert await history.lent(0, "", ALL, 10) == [] and not history._lent
+    await history.close()
+
+
+def test_old_days_are_removed_and_files_from_before_are_read(tmp_path: Path) -> None:
+    database = HistoryDatabase(tmp_path / "history.db", 1 << 30)
+    database.lend([lent(1.0), lent(2.0, TODAY - 89), lent(3.0, TODAY - 91)])
+    database.prune(START)
+    assert [one.day for one in database.lent(0, "", ALL, 10)] == [TODAY, TODAY - 89]
+    database.close()
+    with sqlite3.connect(tmp_path / "history.db") as before:
+        before.execute("DROP TABLE loans")
+    assert database.lent(0, "", ALL, 10) == []
+    assert QUARTERS_KEPT == 90 * DAY
+
+
+def test_a_full_disk_is_not_made_fuller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SPARE", 1 << 62)
+    with pytest.raises(FullDisk):
+        HistoryDatabase(tmp_path / "history.db", 1 << 30).lend([lent(1.0)])
+
+
+def test_lines_of_the_same_day_users_and_node_are_one() -> None:
+    found = merged_loans([lent(1.0), lent(5.0, node="n2"), lent(2.0), lent(9.0, TODAY - 1)])
+    assert found == [lent(5.0, node="n2"), lent(3.0), lent(9.0, TODAY - 1)]
