@@ -96,8 +96,8 @@ def run(machines: list[Machine], scores: dict[int, Scores]) -> None:
             one.forecaster.observe(now, one.values[at], one.idle[at], pool)
             if at >= WARM and now % EVERY == 0:
                 for told in one.forecaster.forecast(pool):
-                    if (outcome := one.outcome(at, told.horizon // STEP)) is not None:
-                        scores[told.horizon].add(told.probability, outcome)
+                    if (outcome := one.outcome(at, int(told.seconds) // STEP)) is not None:
+                        scores[int(told.seconds)].add(told.probability, outcome)
 
 
 def main() -> None:

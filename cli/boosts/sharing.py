@@ -28,7 +28,7 @@ UNSERVED = ("COUNT", "ASKS", "WAITED", "WHY NOT")
 BARRED = ("NODE", "MOVE", "UNTIL", "WHY")
 NODES = ("NODE", "OWNER", "CPU", "MEMORY", "GPU", "ALL USE", "LENDS", "WHY NOTHING")
 VALUES = ("SETTING", "VALUE", "WHAT IT TRADES")
-DURATIONS = ("sustained", "min_hold", "cooldown")
+DURATIONS = ("sustained", "min_hold", "cooldown", "horizon")
 
 
 def _status() -> BalancingStatus:
@@ -56,7 +56,7 @@ def status() -> None:
         case "json" | "jsonl":
             formatting.emit_json(invocation, _json(answer), rows="nodes")
         case "quiet":
-            formatting.emit("".join(f"{one.boost}\n" for one in answer.recent if one.boost))
+            formatting.emit("".join(f"{name}\n" for one in answer.recent if (name := one.boost or one.job)))
         case _:
             formatting.emit(_screen(invocation, answer))
 
@@ -68,7 +68,7 @@ def _screen(invocation: Invocation, answer: BalancingStatus) -> str:
     parts.append(printable(_last_pass(answer)) + "\n")
     if answer.recent:
         parts += ["\nMOVES\n", formatting.table(invocation, MOVES, map(move_row, answer.recent), indent="  ")]
-        parts += [f"  {printable(f'{one.boost or one.source}: {one.reason}')}\n" for one in answer.recent]
+        parts += [f"  {printable(f'{one.boost or one.job or one.source}: {one.reason}')}\n" for one in answer.recent]
     if last is not None:
         parts += _pass_parts(invocation, last)
     if answer.barred:
@@ -122,7 +122,7 @@ def move_row(one: Move) -> tuple[str, ...]:
     at = formatting.clock(one.at) if one.at else "-"
     tasks = str(one.tasks) if one.tasks else "-"
     amounts = f"{one.gain:.0f} core-s", f"{one.cost:.0f} core-s"
-    return (at, str(one.kind), one.boost or "-", one.source, one.target, str(one.resources), tasks, *amounts)
+    return (at, str(one.kind), one.boost or one.job or "-", one.source, one.target, str(one.resources), tasks, *amounts)
 
 
 def _node_row(one: LenderView) -> tuple[str, ...]:
@@ -190,6 +190,7 @@ def move_json(one: Move) -> dict[str, Any]:
     return {
         "move": str(one.kind),
         "boost": one.boost or None,
+        "job": one.job or None,
         "source": one.source,
         "target": one.target,
         "resources": formatting.resources_json(one.resources),
@@ -251,7 +252,9 @@ def show(name: str | None) -> None:
 
 def _value(name: str, values: SharingPolicy) -> str:
     value = getattr(values, name)
-    return format_duration(value) if name in DURATIONS else f"{value:g}"
+    if name in DURATIONS:
+        return format_duration(value) if value else "-"
+    return f"{value:g}"
 
 
 @policy.command("set")

@@ -74,6 +74,8 @@ def _head(why: Why, request: Request | None) -> list[str]:
         word = "it has" if why.job is not None and why.job.state is not State.WAITING else "it would get"
         first = "its rank 0: " if why.job is None and request is not None and request.gang > 1 else ""
         lines.append(f"{first}{word} {formatting.grant_words(why.grant)} on {why.chosen}")
+    if why.lasting:
+        lines.append(why.lasting)
     if why.ahead:
         lines.append(f"{why.ahead} job{'s' if why.ahead > 1 else ''} before it in the queue")
     if why.precedence is not None:
@@ -150,6 +152,7 @@ def _json(why: Why) -> dict[str, Any]:
         ],
         "chosen": why.chosen or None,
         "grant": formatting.grant_json(why.grant),
+        "lasting": why.lasting,
         "ahead": why.ahead,
         "hint": why.hint,
         "holders": [

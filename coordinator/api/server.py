@@ -141,7 +141,7 @@ class Server:
         placing = self._placing = placing or RayReservations(state, None, driver.put)
         self._history = history or History(Path(), 0, clock)
         self._history.kept = lambda node, through: self._tell(node, [messages.BucketsKept(through)])
-        self.idle = IdleWatch(self._history, self._idle_limits)
+        self.idle = IdleWatch(self._history, self._idle_limits, driver.put)
         trends = TrendAnswers(state, self._history, self.idle, clock)
         balancer = balancer or Balancer(state, None, RayAuth.DISABLED, driver.put, new_ids)
         self._audit = audit
@@ -477,7 +477,12 @@ class Server:
         """Look after the boosts that the grid has lent by itself, and note what it did in the audit log."""
         self._boosts.stir(*(one.boost for one in moves if one.kind is MoveKind.LEND))
         for one in moves:
-            said = {"job": one.boost, "source": one.source, "target": one.target, "why": one.reason[:REASON_CHARS]}
+            said = {
+                "job": one.boost or one.job,
+                "source": one.source,
+                "target": one.target,
+                "why": one.reason[:REASON_CHARS],
+            }
             self._audit.request("(grid)", f"rebalance-{one.kind}", **said)
 
     def _in_time(self, node: str, launch: messages.Launch) -> bool:

@@ -8,14 +8,13 @@ import msgspec
 from distributed_grid.coordinator.api.lookup import LIST_BYTES
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.coordinator.core.trends import idle
 from distributed_grid.coordinator.history import trends
 from distributed_grid.coordinator.history.database import MINUTE, QUARTER
 from distributed_grid.coordinator.history.history import History
 from distributed_grid.coordinator.history.idle import IdleWatch
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.history.buckets import SECONDS
-from distributed_grid.protocol.history.trends import POINTS, WINDOWS, Lasting, Measured, NodeTrends
+from distributed_grid.protocol.history.trends import POINTS, WINDOWS, Measured, NodeTrends
 from distributed_grid.protocol.messages import GetForecast, GetTrends, NodeForecast, Trends
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.resources import MILLI, Resources
@@ -63,9 +62,9 @@ class TrendAnswers:
         """For how long a node will be idle. Raises BadValue for an unknown node."""
         if (node := self._state.nodes.get(asked.node)) is None:
             raise unknown_node(asked.node, list(self._state.nodes))
-        seconds, found = self._idle.forecast(asked.node)
-        if found:
-            return NodeForecast(asked.id, asked.node, seconds, tuple(map(_view, found)))
+        if (found := self._idle.forecast(asked.node)) is not None:
+            idle = max(0.0, self._clock() - found.made + found.idle)
+            return NodeForecast(asked.id, asked.node, idle, found.lasting)
         if node.state is not NodeState.UP:
             why = f"the node is {node.state}"
         else:
@@ -76,9 +75,9 @@ class TrendAnswers:
         """How likely each of these nodes stays idle for two hours more, where that is forecast and believed."""
         found = {}
         for name in nodes:
-            for one in self._idle.forecast(name)[1]:
-                if one.horizon == LASTS and one.believed and one.cases:
-                    found[name] = one.probability
+            forecast = self._state.index.forecasts.get(name)
+            if forecast is not None and (likely := forecast.at(LASTS)) is not None:
+                found[name] = likely
         return found
 
     async def _names(self, asked: GetTrends) -> Iterable[str]:
@@ -111,10 +110,6 @@ class TrendAnswers:
             owner=pressures[1] if pressures is not None else None,
             trends=found,
         )
-
-
-def _view(one: idle.Lasting) -> Lasting:
-    return Lasting(one.horizon, one.probability, one.cases, one.lasted, one.told, one.true, one.believed)
 
 
 def _total(node: Node | None) -> Resources:

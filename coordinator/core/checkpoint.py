@@ -361,6 +361,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     state.reservations = at.reservations
     for name, node in at.nodes.items():
         state.index.learn(node, labels(node))
+        state.index.expect(name, node.forecast)
         if node.usable:
             assert node.capacity is not None
             state.index.put(name, node.facts.priority, node.capacity)

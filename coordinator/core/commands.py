@@ -13,6 +13,7 @@ import msgspec
 from distributed_grid.coordinator.core.model import Allocation, Ended, Group, Job, OnRay
 from distributed_grid.coordinator.core.queue.quotas import Spent
 from distributed_grid.coordinator.core.rebalancing.view import RayLook
+from distributed_grid.coordinator.core.trends.stay import IdleForecast
 from distributed_grid.protocol.jobs import Cause, JobView
 from distributed_grid.protocol.messages import (
     AwaitsReader,
@@ -226,11 +227,17 @@ class RightsSet(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True
 
 class DemandReported(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A pass of rebalancing is due, and this is what Ray told for it; None: it could not be asked, because of this
-    `trouble`. `ids` are for boosts that the pass may lend."""
+    `trouble` (empty: there is no Ray). `ids` are for boosts that the pass may lend."""
 
     look: RayLook | None
     ids: tuple[str, ...] = ()
     trouble: str = ""
+
+
+class ForecastsReported(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """How long these nodes are expected to stay idle, as learned by now; None: nothing is forecast any more."""
+
+    nodes: dict[str, IdleForecast | None]
 
 
 class BalancingRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
@@ -275,6 +282,7 @@ Event = (
     | NodeDoubted
     | RightsSet
     | DemandReported
+    | ForecastsReported
     | BalancingRequested
     | BalancingConfigured
 )
@@ -531,7 +539,7 @@ MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare, RecordLoan, R
 #    ("loss", found)                       commits of the store are lost, so nothing is started any more
 #    ("reserve", allocation, node)         Ray is to reserve it on its node of this id
 #    ("unreserve", allocation)             Ray is to let go of it
-#    ("move", kind, boost, source, amount, applied)   rebalancing lends or gives back, or proposes to
+#    ("move", kind, boost, source, amount, applied)   rebalancing lends, gives back or moves, or proposes to
 #    ("balancing", order)                  what operators have set of mode and policy is now this
 
 Decision = tuple[Any, ...]
@@ -576,7 +584,8 @@ def decisions(commands: Iterable[Command]) -> list[Decision]:
             found.append(("unreserve", command.allocation))
         elif type(command) is Rebalanced:
             found += (
-                ("move", one.kind, one.boost, one.source, one.resources, command.applied) for one in command.moves
+                ("move", one.kind, one.boost or one.job, one.source, one.resources, command.applied)
+                for one in command.moves
             )
         elif type(command) is RecordBalancing:
             found.append(("balancing", command.order))

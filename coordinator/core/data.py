@@ -32,6 +32,8 @@ from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Resources
 
+HOUR = 3600.0
+"""Lost work counts for so many seconds."""
 Asked = tuple[Resources, Constraints | None, str | None]
 """The parts of a request that decide whether a node could ever meet it."""
 
@@ -109,6 +111,11 @@ class Preemptions:
     refusals: dict[Request, str] = field(default_factory=dict)
     """Why nobody is preempted for a request, as last found; for explanations only."""
     preemptible: PreemptibleCache = field(default_factory=PreemptibleCache, compare=False)
+
+    def lose(self, lost: float, now: float) -> None:
+        """So much work is lost now (core-seconds)."""
+        self.spent = [one for one in self.spent if one[0] > now - HOUR]
+        self.spent.append((now, lost))
 
     def remember(self, receipts: Iterable[Receipt]) -> None:
         """Restore the lost work from receipts."""

@@ -20,6 +20,7 @@ from distributed_grid.coordinator.core.commands import (
     DrainRequested,
     Event,
     ExtensionRequested,
+    ForecastsReported,
     HeartbeatReceived,
     Hold,
     JobsSubmitted,
@@ -97,6 +98,7 @@ ON: dict[type, Callable[[GridState, Any], None]] = {
     NodeDoubted: operator.doubted,
     RightsSet: rights.set_rights,
     DemandReported: passes.take,
+    ForecastsReported: agents.forecasts_reported,
     BalancingRequested: orders.request,
     BalancingConfigured: orders.configure,
 }

@@ -7,6 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from distributed_grid.coordinator.core.placement.capacity import Capacity
+from distributed_grid.coordinator.core.trends.stay import IdleForecast
 from distributed_grid.protocol.groups import Array, Gang, GroupKind
 from distributed_grid.protocol.jobs import (
     After,
@@ -478,6 +479,8 @@ class Node:
     """The Ray node there; None: none, or not known yet."""
     ray_refusal: str = ""
     """Why Ray refused a reservation there last."""
+    forecast: IdleForecast | None = None
+    """How long it is expected to stay idle; None: it is in use, or nothing is known."""
 
     @property
     def known(self) -> list[Allocation]:

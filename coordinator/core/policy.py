@@ -2,6 +2,7 @@
 that a replay can decide by another policy.
 """
 
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -10,6 +11,9 @@ from distributed_grid.protocol.jobs import Request, ServiceOrder
 from distributed_grid.protocol.messages.rights import Rules
 from distributed_grid.protocol.placement import Strategy
 from distributed_grid.protocol.sharing.policies import Balancing
+
+LASTING: Final = 0.1
+"""The weight of how likely a node stays idle, where that is known."""
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -25,6 +29,17 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     in_use: float = 0.0
     alone: float = 0.0
     local: float = 0.0
+    lasting: float = 0.0
+
+
+@cache
+def with_lasting(weights: Weights) -> Weights:
+    """These weights where forecasts of idleness count: the others keep their proportions. Where the policy has a weight
+    for them, as a replay may, they are as they are."""
+    if weights.lasting:
+        return weights
+    parts = {name: value * (1.0 - LASTING) for name, value in msgspec.structs.asdict(weights).items()}
+    return Weights(**(parts | {"lasting": LASTING}))
 
 
 WEIGHTS: Final = {

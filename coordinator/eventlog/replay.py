@@ -18,6 +18,7 @@ from distributed_grid.coordinator.core.commands import (
     DrainRequested,
     Event,
     ExtensionRequested,
+    ForecastsReported,
     HeartbeatReceived,
     Hold,
     JobsSubmitted,
@@ -110,7 +111,10 @@ def event_words(event: Event) -> str:
             return f"{node} said what it cannot prove: {found}"
         case DemandReported(look, _, trouble):
             waits = names([f"{one.count} × ({one.text})" for one in look.waiting]) if look is not None else ""
-            return f"in Ray waited: {waits or 'nothing'}" if look is not None else f"Ray could not be asked: {trouble}"
+            unasked = f"Ray could not be asked: {trouble}" if trouble else "a pass of rebalancing was due"
+            return f"in Ray waited: {waits or 'nothing'}" if look is not None else unasked
+        case ForecastsReported(nodes):
+            return f"how long {names(list(nodes))} stays idle was forecast"
         case BalancingRequested(_, mode, policy, unset, by):
             said = ["as configured"] * unset + [str(one) for one in (policy, mode) if one is not None]
             return f"{by} set rebalancing: {', '.join(said)}"

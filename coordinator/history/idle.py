@@ -4,12 +4,14 @@ learned is kept in the history's database."""
 import asyncio
 import math
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
 
-from distributed_grid.coordinator.core.trends.idle import HORIZONS, STEP, IdleForecaster, Lasting, Memory, Pool
+from distributed_grid.coordinator.core.commands import Event, ForecastsReported
+from distributed_grid.coordinator.core.trends.idle import HORIZONS, STEP, IdleForecaster, Memory, Pool
+from distributed_grid.coordinator.core.trends.stay import IdleForecast
 from distributed_grid.coordinator.core.trends.windows import present
 from distributed_grid.coordinator.history.database import MINUTE
 from distributed_grid.coordinator.history.history import LATE, TURNS, History
@@ -40,11 +42,15 @@ IDLE = IdleLimits(0.30, 0.50, 0.20)
 
 
 class IdleWatch:
-    """`limits` gives those of a node by its name."""
+    """`limits` gives those of a node by its name; `put` gets the forecasts that have changed, as an event of the
+    ledger."""
 
-    def __init__(self, history: History, limits: Callable[[str], IdleLimits]) -> None:
+    def __init__(self, history: History, limits: Callable[[str], IdleLimits], put: Callable[[Event], None]) -> None:
         self._history = history
         self._limits = limits
+        self._put = put
+        self._told: dict[str, IdleForecast] = {}
+        """What the ledger knows, by node."""
         self._nodes: dict[str, IdleForecaster] = {}
         self._pool = Pool()
         self._turn = 0
@@ -54,8 +60,26 @@ class IdleWatch:
         while True:
             await asyncio.sleep(60.0 / TURNS)
             self._turn = (self._turn + 1) % TURNS
-            for name in self._history.in_turn(self._turn):
+            names = self._history.in_turn(self._turn)
+            for name in names:
                 await self.follow(name)
+            gone = [name for name in self._told if self._history.ring(name) is None]
+            self.tell([*names, *gone])
+
+    def tell(self, names: Iterable[str]) -> None:
+        """Tell the ledger what is forecast of these nodes, where that has changed."""
+        changed = {}
+        for name in names:
+            forecast = self.forecast(name)
+            before = self._told.get(name)
+            if (forecast and forecast.made) != (before and before.made):
+                changed[name] = forecast
+                if forecast is None:
+                    del self._told[name]
+                else:
+                    self._told[name] = forecast
+        if changed:
+            self._put(ForecastsReported(changed))
 
     async def follow(self, name: str) -> None:
         """Observe the intervals of a node that have passed."""
@@ -105,13 +129,13 @@ class IdleWatch:
         self._nodes[name] = one
         return one
 
-    def forecast(self, name: str) -> tuple[float, tuple[Lasting, ...]]:
-        """For how many seconds a node is idle, and what is forecast; nothing while it is in use or not known."""
+    def forecast(self, name: str) -> IdleForecast | None:
+        """How long a node is expected to stay idle, as of the last interval; None: it is in use, or not known."""
         one = self._nodes.get(name)
-        now = self._history.now()
-        if one is None or one.since is None or now - one.next * STEP > STALE:
-            return 0.0, ()
-        return max(0.0, now - one.since * STEP), one.forecast(self._pool)
+        if one is None or one.since is None or self._history.now() - one.next * STEP > STALE:
+            return None
+        made = float(one.next * STEP)
+        return IdleForecast(made, made - one.since * STEP, one.forecast(self._pool))
 
     def keep(self) -> None:
         """Hand all that was learned to the history, which is about to close."""

@@ -1,5 +1,5 @@
 """Rebalancing around the ledger: at each interval Ray is asked what waits and which raylets are idle, and the answer
-becomes one event.
+becomes one event. Without Ray a pass is one where the policy moves jobs ahead of their nodes' owners.
 """
 
 import asyncio
@@ -55,8 +55,7 @@ class Balancer:
 
     def begin(self) -> None:
         """Pass from now on."""
-        if self._bridge is not None:
-            self._passing = asyncio.create_task(self._pass_on(), name="rebalancing")
+        self._passing = asyncio.create_task(self._pass_on(), name="rebalancing")
 
     async def close(self) -> None:
         """Pass no more."""
@@ -74,8 +73,11 @@ class Balancer:
                 await asyncio.sleep(min(CHECK, left))
                 continue
             last = clock()
-            if self._state.policy.balancing.mode is not OffloadingMode.OFFLOAD_ONLY:
+            balancing = self._state.policy.balancing
+            if self._bridge is not None and balancing.mode is not OffloadingMode.OFFLOAD_ONLY:
                 await self._report()
+            elif balancing.mode is OffloadingMode.DYNAMIC_BALANCING and balancing.values.horizon:
+                self._put(DemandReported(None))
 
     async def _report(self) -> None:
         try:

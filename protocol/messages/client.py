@@ -14,7 +14,7 @@ from distributed_grid.protocol.messages.operator import Preemption
 from distributed_grid.protocol.messages.trends import GetTrends
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
 from distributed_grid.protocol.placement import Walls
-from distributed_grid.protocol.resources import Code, Count, Finite, Grant, Number, ResourceType, Span, Word
+from distributed_grid.protocol.resources import Code, Count, Finite, Grant, Number, ResourceType, Span, Text, Word
 from distributed_grid.protocol.sharing.moves import LenderView
 
 
@@ -369,7 +369,7 @@ class Why(Message, frozen=True, tag="why"):
     the smallest single change that would start it now. `holders` hold what it lacks, who ends first foremost.
     `snapshot` numbers the state of the ledger that all of this was said of, since the start that `epoch` counts.
     `preempts`: who would give way to a request that finds no room. `precedence`: of a job in the queue, unless it is
-    served by share."""
+    served by share. `lasting`: how long the chosen node stays idle, by its own past."""
 
     id: Number
     reason: Reason
@@ -385,6 +385,7 @@ class Why(Message, frozen=True, tag="why"):
     epoch: Number = 0
     preempts: Preemption | None = None
     precedence: Precedence | None = None
+    lasting: Text = ""
 
 
 class WantBlobs(Message, frozen=True, tag="want-blobs"):

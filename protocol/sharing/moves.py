@@ -13,11 +13,13 @@ class MoveKind(StrEnum):
 
     LEND = "lend"
     GIVE_BACK = "give-back"
+    LEAVE = "leave"
 
 
 class Move(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A boost that is lent from `source` to the Ray cluster of `target`, or given back. `asks`: what one of the `tasks`
-    asks that it makes room for. `gain` and `cost` in core-seconds over the policy's min-hold; `boost`: its id (of a
+    """A boost that is lent from `source` to the Ray cluster of `target`, or given back; or a `job` that leaves
+    `source`, whose owner is expected, for `target`, where it may go. `asks`: what one of the `tasks` asks that a boost
+    makes room for. `gain` and `cost` in core-seconds, of a boost over the policy's min-hold; `boost`: its id (of a
     proposal to lend: empty). `at`: grid time."""
 
     kind: MoveKind
@@ -32,6 +34,7 @@ class Move(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     gain: Finite = 0.0
     cost: Finite = 0.0
     at: Finite = 0.0
+    job: Word = ""
 
 
 class Unserved(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

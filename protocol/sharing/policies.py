@@ -41,13 +41,20 @@ class PolicyName(StrEnum):
 
 class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of one policy; TRADES says what each of them trades. Times are seconds, `headroom` is a part of a
-    node, `moves` a count."""
+    node, `moves` a count, `confidence` a probability. `horizon` 0: nothing is done ahead of an owner's return."""
 
     headroom: Part
     sustained: Span
     min_hold: Span
     cooldown: Span
     moves: Count
+    confidence: Part
+    horizon: Span = 0.0
+
+    @property
+    def window(self) -> float:
+        """Seconds for which a lender is to stay idle."""
+        return max(self.min_hold, self.horizon)
 
 
 TRADES: dict[str, str] = {
@@ -57,17 +64,25 @@ TRADES: dict[str, str] = {
     "min_hold": "time from a move until its reverse is allowed: no lending to and fro, against idle boosts",
     "cooldown": "time between two moves of one lender and borrower: calm, against a slower reaction",
     "moves": "moves in one pass: one at a time shows its effect before the next one, against a slower reaction",
+    "confidence": "how likely a node has to stay idle for as long as a job or boost needs it: fewer interruptions,"
+    " against fewer places for what is long",
+    "horizon": "how far ahead of an owner's likely return jobs that may run again are moved: less work is lost with"
+    " it, against moves in vain (0: none)",
 }
 """What each number of a policy trades."""
 
-_BALANCED = SharingPolicy(headroom=0.2, sustained=60.0, min_hold=300.0, cooldown=120.0, moves=2)
+_BALANCED = SharingPolicy(headroom=0.2, sustained=60.0, min_hold=300.0, cooldown=120.0, moves=2, confidence=0.8)
 POLICIES: dict[PolicyName, SharingPolicy] = {
-    PolicyName.CONSERVATIVE: SharingPolicy(headroom=0.3, sustained=300.0, min_hold=900.0, cooldown=600.0, moves=1),
+    PolicyName.CONSERVATIVE: SharingPolicy(
+        headroom=0.3, sustained=300.0, min_hold=900.0, cooldown=600.0, moves=1, confidence=0.95
+    ),
     PolicyName.BALANCED: _BALANCED,
-    PolicyName.AGGRESSIVE: SharingPolicy(headroom=0.05, sustained=15.0, min_hold=60.0, cooldown=30.0, moves=8),
-    PolicyName.PREDICTIVE: _BALANCED,
+    PolicyName.AGGRESSIVE: SharingPolicy(
+        headroom=0.05, sustained=15.0, min_hold=60.0, cooldown=30.0, moves=8, confidence=0.5
+    ),
+    PolicyName.PREDICTIVE: msgspec.structs.replace(_BALANCED, horizon=1800.0),
 }
-"""The four values. `predictive` is to differ from `balanced` by using forecasts; no pass uses one yet."""
+"""The four values."""
 BY_EXCESS = (PolicyName.BALANCED, PolicyName.PREDICTIVE)
 """The policies whose headroom is the setting `excess_threshold`."""
 MOST_MOVES = max(one.moves for one in POLICIES.values())

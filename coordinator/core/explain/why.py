@@ -16,17 +16,20 @@ from distributed_grid.coordinator.core.model import Job, Node, Refusal
 from distributed_grid.coordinator.core.placement import constraints
 from distributed_grid.coordinator.core.placement.constraints import admitted, amount, conditions, marked, opened
 from distributed_grid.coordinator.core.placement.matching import (
+    Context,
+    Staying,
     able,
     blocker,
     candidates,
     confidence,
     could_ever,
     scores,
+    weights_for,
 )
 from distributed_grid.coordinator.core.preemption import execute
 from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.queue.ranking import precedence_of
-from distributed_grid.coordinator.core.queue.reservations import Ask, Places, asked, places_for
+from distributed_grid.coordinator.core.queue.reservations import Ask, Places, asked, expected, places_for
 from distributed_grid.coordinator.core.queue.scheduler import would
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Reason, Request, State
@@ -182,6 +185,8 @@ HOLDERS = 20
 """Maximum number of holders of what is lacking."""
 NAMED = 5
 """Maximum number of excluded nodes named for a condition."""
+LASTS = 7200.0
+"""Where nobody knows how long a job runs, for how long its node stays idle is told of so many seconds."""
 VERDICTS = 200
 """Maximum number of nodes with a verdict; the funnel counts all."""
 
@@ -226,6 +231,7 @@ def _answer(state: GridState, job: Job, reason: Reason, verdict: NodeVerdict) ->
         chosen=job.node,
         grant=job.grant,
         job=job.view(None),
+        lasting=_lasting(state, job.node, _expected(state, job.request, job, job.user)),
         snapshot=state.snapshot,
         epoch=state.epoch,
     )
@@ -265,7 +271,7 @@ def _wanted(
     """`reached`: the quota that does not allow it to start."""
     if job is not None and state.is_held(job):
         return _pending(state, job)
-    place = _placing(state, job, user, now)
+    place, lasts = _placing(state, job, user, now), _expected(state, request, job, user)
     found = place(request) if reached is None else Refusal(len(state.index))
     chosen = None if isinstance(found, Refusal) else found[0]
     ahead = _ahead(state, request, job)
@@ -289,7 +295,7 @@ def _wanted(
         id=0,
         reason=reason,
         funnel=_funnel(state, request),
-        verdicts=_verdicts(state, request),
+        verdicts=_verdicts(state, request, lasts),
         chosen=chosen.node if chosen is not None else "",
         grant=chosen.grant if chosen is not None else None,
         ahead=ahead,
@@ -300,7 +306,20 @@ def _wanted(
         job=job.view(reason) if job is not None else None,
         preempts=preempts,
         precedence=precedence_of(state, job, now) if job is not None and job.id in state.queue else None,
+        lasting=_lasting(state, chosen.node, lasts) if chosen is not None else "",
     )
+
+
+def _expected(state: GridState, request: Request, job: Job | None, user: str) -> float:
+    """For how long this is expected to run (s; 0: nobody knows)."""
+    limit = job.spec.time_limit + job.spec.grace if job is not None and job.spec.time_limit else 0.0
+    return expected(state, job.user if job is not None else user, request, limit)
+
+
+def _lasting(state: GridState, node: str, lasts: float) -> str:
+    """How long a node stays idle, of what is asked whether it does for `lasts` seconds."""
+    known = state.nodes.get(node)
+    return known.forecast.words(node, lasts or LASTS) if known is not None and known.forecast is not None else ""
 
 
 def _pending(state: GridState, job: Job) -> Why:
@@ -374,26 +393,30 @@ def _left_out(before: list[Node], after: list[Node]) -> Iterator[str]:
             yield node.facts.name
 
 
-def _verdicts(state: GridState, request: Request) -> tuple[NodeVerdict, ...]:
-    """A verdict for each node: those that fit first, by confidence, descending."""
+def _verdicts(state: GridState, request: Request, lasts: float) -> tuple[NodeVerdict, ...]:
+    """A verdict for each node: those that fit first, by confidence, descending; behind them those whose owner is
+    expected earlier. `lasts`: for how long it is expected to run (s)."""
     good: list[NodeVerdict] = []
     bad: list[NodeVerdict] = []
-    weights = state.policy.weights_of(request)
+    weights = weights_for(request, state.policy, state.index, lasts)
     bounds = state.index.affinity.bounds(request.constraints)
-    compared = candidates(state.nodes, state.index, request, state.policy)
+    compared = candidates(state.nodes, state.index, request, state.policy, lasts=lasts)
+    staying, context = Staying(state.index, state.policy, lasts), Context(state.index.mix, lasts)
     others = candidates(state.nodes, state.index, msgspec.structs.replace(request, nodes=()), state.policy, VERDICTS)
     for name in list(dict.fromkeys((*compared, *others)))[:VERDICTS]:
         node = state.nodes[name]
         assert node.capacity is not None
-        parts = scores(node, node.capacity, request, weights, state.index.mix)
-        good.append(NodeVerdict(name, True, "", confidence(parts, weights), parts))
+        parts = scores(node, node.capacity, request, weights, context)
+        leaves = "lasting" in parts and name not in compared and not staying.lasts(name)
+        text = f"its owner is expected before it ends: {parts['lasting']:.0%} that it stays idle" if leaves else ""
+        good.append(NodeVerdict(name, True, text, confidence(parts, weights), parts))
     for name, node in state.nodes.items():
         if len(good) + len(bad) >= VERDICTS:
             break
         code, text = blocker(node, request, bounds)
         if code:
             bad.append(NodeVerdict(name, False, text))
-    good.sort(key=lambda verdict: (-verdict.confidence, verdict.node))
+    good.sort(key=lambda verdict: (bool(verdict.why), -verdict.confidence, verdict.node))
     return tuple(good + bad)
 
 

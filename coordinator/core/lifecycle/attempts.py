@@ -129,6 +129,13 @@ def is_plain(job: Job, lease: float) -> bool:
     return request.priority is not Priority.URGENT and (asked is None or not (asked.near or asked.apart))
 
 
+def is_restartable(job: Job) -> bool:
+    """Whether a job that runs alone may be taken from its node and run again elsewhere, of nobody's need: its owner
+    allowed that, and nobody waits for its first output or feeds its input."""
+    spec, request = job.spec, job.request
+    return request.requeue and not (request.gang or request.immediate or spec.stdin or spec.boost is not None)
+
+
 def reserve(state: GridState, allocation: Allocation) -> None:
     """Ask Ray for a reservation, with a deadline."""
     place = allocation.ray

@@ -78,7 +78,8 @@ def _serve(state: GridState) -> None:
             return
         if any(pool.by_day for pool in state.quotas.pools(job)):  # the hours count from a start that is not known
             return
-        if not rights.admits(state, job):
+        back = state.balancing.left_by(job.id, state.now) == state.allocations[before].node
+        if back or not rights.admits(state, job):
             return
         _give(state, line, job, state.allocations[before])
 

@@ -12,6 +12,7 @@ from distributed_grid.coordinator.core.commands import (
     AckExits,
     Alarm,
     Audit,
+    ForecastsReported,
     HeartbeatReceived,
     LossFound,
     MessageReceived,
@@ -229,6 +230,14 @@ def heartbeat(state: GridState, event: HeartbeatReceived) -> None:
         state.out.append(Send(event.node, Renewed(event.at)))
     if node.state is not NodeState.UP:
         _alive(state, node)
+
+
+def forecasts_reported(state: GridState, event: ForecastsReported) -> None:
+    """How long nodes are expected to stay idle has changed. Decides only where jobs go from now on."""
+    for name, forecast in event.nodes.items():
+        if (node := state.nodes.get(name)) is not None:
+            node.forecast = forecast
+            state.index.expect(name, forecast)
 
 
 def _alive(state: GridState, node: Node) -> None:

@@ -13,6 +13,7 @@ from distributed_grid.coordinator.core.placement.constraints import Known, Trait
 from distributed_grid.coordinator.core.placement.fragmentation import RequestMix
 from distributed_grid.coordinator.core.placement.index import NO_GPUS, Accept, Index, IndexKey, Order
 from distributed_grid.coordinator.core.queue.queue import Key, key_of
+from distributed_grid.coordinator.core.trends.stay import IdleForecast
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import Constraints, Local, Sign, same_model
 from distributed_grid.protocol.resources import Resources
@@ -212,6 +213,8 @@ class Catalogue(Index):
         self._keys: dict[str, dict[str, None]] = {}
         self._models: dict[str, dict[str, None]] = {}
         self._bundles: dict[str, dict[str, None]] = {}
+        self.forecasts: dict[str, IdleForecast] = {}
+        """How long nodes are expected to stay idle, of those of which that is known."""
         self._open: dict[str, None] = {}
         """Nodes that run everyone's jobs."""
         self._owned: dict[str, dict[str, None]] = {}
@@ -262,9 +265,17 @@ class Catalogue(Index):
                     view.index.drop(name)
         self.touch(name)
 
+    def expect(self, name: str, forecast: IdleForecast | None) -> None:
+        """A node is expected to stay idle for so long; None: nothing is known."""
+        if forecast is not None and forecast.used:
+            self.forecasts[name] = forecast
+        else:
+            self.forecasts.pop(name, None)
+
     def forget(self, name: str) -> None:
         """Remove a node for good."""
         self.drop(name)
+        self.forecasts.pop(name, None)
         self._list(name, self._known.pop(name), there=False)
         del self.ordered[bisect_left(self.ordered, by_number(name))]
         for kind in self._kinds.values():
@@ -433,6 +444,7 @@ class Without:
     def __init__(self, index: Catalogue, hidden: frozenset[str]) -> None:
         self.affinity = index.affinity
         self.mix = index.mix
+        self.forecasts = index.forecasts
         self.labels_of = index.labels_of
         self.trait = index.trait
         self._index = index

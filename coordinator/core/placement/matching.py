@@ -19,14 +19,27 @@ from distributed_grid.coordinator.core.placement.catalogue import ANYWHERE, Boun
 from distributed_grid.coordinator.core.placement.constraints import admitted, amount, conditions, meets, unmet
 from distributed_grid.coordinator.core.placement.fragmentation import RequestMix
 from distributed_grid.coordinator.core.placement.index import Accept, Order
-from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Weights
+from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Weights, with_lasting
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import Drain, NodeFacts, NodeState
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Strategy, called
 from distributed_grid.protocol.resources import MILLI, Resources, format_bytes
 
-Score = Callable[[Node, Capacity, Request, RequestMix], float]
+SHORT = 60.0
+"""Where a job that is expected to end within so many seconds goes, is not decided by forecasts."""
+LOOKED_AT = 256
+"""Nodes whose forecast is looked at for one that stays idle long enough, the first in the search order."""
+
+Score = Callable[[Node, Capacity, Request, "Context"], float]
+
+
+class Context(NamedTuple):
+    """What scores go by beside the node and the request: what is asked for lately, and for how long the job is expected
+    to run (s; 0: nobody knows)."""
+
+    mix: RequestMix
+    lasts: float = 0.0
 
 
 class Scoring(NamedTuple):
@@ -37,7 +50,7 @@ class Scoring(NamedTuple):
     weights: tuple[float, ...]
 
 
-def _fit(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
+def _fit(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
     """Best fit: how little of what the node lends is left over, so that large nodes stay free."""
     lendable, wanted = node.facts.lendable, request.resources
     over, cpu, memory = 0.0, capacity.cpu_left - wanted.cpu, capacity.free_memory - wanted.memory
@@ -50,37 +63,37 @@ def _fit(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> f
     return 1.0 - min(1.0, over / 2)
 
 
-def _fragmentation(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
+def _fragmentation(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
     """How few GPUs it takes from the requests of the mix that could use them: 1 / (1 + GPUs)."""
-    return 1.0 / (1.0 + mix.loss(capacity, request))
+    return 1.0 / (1.0 + context.mix.loss(capacity, request))
 
 
-def _gpus_spared(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
+def _gpus_spared(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
     """Keeps jobs without GPUs away from nodes with idle GPUs, which need cores to be of use."""
     if request.resources.gpu or not node.facts.gpus:
         return 1.0
     return 1.0 - capacity.whole_gpus / len(node.facts.gpus)
 
 
-def _quiet(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
+def _quiet(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
     """How little foreign use there is."""
     if node.sample is None:
         return 0.5
     return 1.0 - min(1.0, node.sample.foreign_cpu / (len(node.facts.cores) or 1))
 
 
-def _preferred(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
+def _preferred(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
     """Whether it is a node the user named; 1 where none was named."""
     return 1.0 if not request.nodes or node.facts.name in request.nodes else 0.0
 
 
-def _priority(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
+def _priority(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
     """The node's own `priority`: 1 is ordinary and scores 0.5."""
     priority = max(0.0, node.facts.priority)
     return priority / (1.0 + priority)
 
 
-def _idle(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
+def _idle(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
     """How much of what the node lends would still be free, of the scarcest kind."""
     lendable, left, wanted = node.facts.lendable, capacity.left, request.resources
     least = 1.0
@@ -93,17 +106,17 @@ def _idle(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> 
     return max(0.0, least)
 
 
-def _in_use(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
+def _in_use(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
     """Whether the grid's jobs run there already, so that others stay whole and may sleep."""
     return 1.0 if node.allocations else 0.0
 
 
-def _alone(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
+def _alone(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
     """How few of the grid's jobs run there: 1 with none, 1/2 with one, 1/3 with two."""
     return 1.0 / (1.0 + len(node.allocations))
 
 
-def _local(node: Node, capacity: Capacity, request: Request, mix: RequestMix) -> float:
+def _local(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
     """Locality: 1 on the submitter's machine, 1/2 where the shipped files were sent before."""
     local = request.local
     if local is None:
@@ -111,6 +124,12 @@ def _local(node: Node, capacity: Capacity, request: Request, mix: RequestMix) ->
     if local.host and node.facts.hostname == local.host:
         return 1.0
     return 0.5 if local.bundle and local.bundle in node.bundles else 0.0
+
+
+def _lasting(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
+    """How likely its owner leaves it alone for as long as the job runs; a half where that is not known."""
+    likely = node.forecast.stays(context.lasts) if node.forecast is not None else None
+    return 0.5 if likely is None else likely
 
 
 SCORES: dict[str, Score] = {
@@ -124,6 +143,7 @@ SCORES: dict[str, Score] = {
     "in-use": _in_use,
     "alone": _alone,
     "local": _local,
+    "lasting": _lasting,
 }
 """By the names of `policy.Weights`, in their order."""
 
@@ -136,11 +156,19 @@ def scoring(weights: Weights) -> Scoring:
     return Scoring(*zip(*counting, strict=True))
 
 
-def scores(node: Node, capacity: Capacity, request: Request, weights: Weights, mix: RequestMix) -> dict[str, float]:
-    """The scores of a node with this room."""
+def weights_for(request: Request, policy: Policy, index: Shown, lasts: float) -> Weights:
+    """The weights for a request of a job that is expected to run for so long. Where nothing is forecast, or a job is
+    over before it could matter, idleness does not count."""
+    weights = policy.weights_of(request)
+    return with_lasting(weights) if lasts >= SHORT and index.forecasts else weights
+
+
+def scores(node: Node, capacity: Capacity, request: Request, weights: Weights, context: Context) -> dict[str, float]:
+    """The scores of a node with this capacity."""
     strategy = scoring(weights)
     return {
-        name: score(node, capacity, request, mix) for name, score in zip(strategy.names, strategy.scores, strict=True)
+        name: score(node, capacity, request, context)
+        for name, score in zip(strategy.names, strategy.scores, strict=True)
     }
 
 
@@ -282,23 +310,23 @@ def _lent(node: Node, kind: str) -> int:
 
 def place(
     nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy = DEFAULT,
-    capacities: Mapping[str, Capacity] = NO_OVERLAY,
+    capacities: Mapping[str, Capacity] = NO_OVERLAY, lasts: float = 0.0,
 ) -> Placement | Refusal:  # fmt: skip
-    """The best node of those that fit, by the request's strategy. `capacities` overlays that of some nodes,
-    for trials."""
+    """The best node of those that fit, by the request's strategy. `capacities` overlays that of some nodes, for trials;
+    `lasts`: for how long the job is expected to run (s; 0: nobody knows)."""
     chosen, best, sure = "", [0.0], -1.0
-    strategy, mix = scoring(policy.weights_of(request)), index.mix
+    strategy, context = scoring(weights_for(request, policy, index, lasts)), Context(index.mix, lasts)
     first, *others = strategy.scores
     weight = strategy.weights[0]
     rest = 1.0 - weight + ROUNDING
-    for name in candidates(nodes, index, request, policy, 0, capacities):
+    for name in candidates(nodes, index, request, policy, 0, capacities, lasts):
         node = nodes[name]
         capacity = capacities.get(name) or node.capacity
         assert capacity is not None
-        value = first(node, capacity, request, mix)
+        value = first(node, capacity, request, context)
         if weight * value + rest <= sure:
             continue  # the other scores, of 1 at the most, cannot make up for it
-        values = [value, *[score(node, capacity, request, mix) for score in others]]
+        values = [value, *[score(node, capacity, request, context) for score in others]]
         if (mean := weighted(strategy, values)) > sure:
             chosen, best, sure = name, values, mean
     if not chosen:
@@ -311,10 +339,11 @@ def place(
 
 def candidates(
     nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy, least: int = 0,
-    capacities: Mapping[str, Capacity] = NO_OVERLAY,
+    capacities: Mapping[str, Capacity] = NO_OVERLAY, lasts: float = 0.0,
 ) -> list[str]:  # fmt: skip
     """The nodes to compare: the preferred ones that fit, if any, else of each tier as many as the policy says, in the
-    strategy's search order; at least `least` in all, if there are so many."""
+    strategy's search order; at least `least` in all, if there are so many. Of nodes that nobody named, those whose
+    owner is expected before a job that runs for `lasts` seconds has ended are left out, if others have room."""
     wanted, asked, strategy = request.resources, request.constraints, request.strategy or policy.strategy
     most, order = max(least, policy.candidates), Order.TIGHTEST
 
@@ -338,20 +367,51 @@ def candidates(
         order = Order.WIDEST
     elif policy.weights_of(request).fragmentation and not least:
         most, order = policy.gpu_candidates, Order.ENDS
-    first: list[str] = []
-    if strategy is Strategy.PACK:
-        first = index.search(wanted, most, trait, Pool.IN_USE, accept)
-    elif strategy is Strategy.SPREAD:
-        first = index.search(wanted, most, trait, Pool.FREE, accept, Order.WIDEST)
-    elif request.local is not None:
-        first = fitting(index.near(request.local))
-    if len(first) >= max(1, least) and request.local is None:
-        return first
-    others = index.search(wanted, most, trait, Pool.ALL, accept, order)
-    if not (first or capacities):
-        return others
-    # A capacity that stands in for another may be larger than what the index knows of.
-    return list(dict.fromkeys((*first, *others, *fitting(capacities))))
+
+    def search(accept: Accept | None) -> list[str]:
+        first: list[str] = []
+        if strategy is Strategy.PACK:
+            first = index.search(wanted, most, trait, Pool.IN_USE, accept)
+        elif strategy is Strategy.SPREAD:
+            first = index.search(wanted, most, trait, Pool.FREE, accept, Order.WIDEST)
+        elif request.local is not None:
+            first = [name for name in fitting(index.near(request.local)) if accept is None or accept(name)]
+        if len(first) >= max(1, least) and request.local is None:
+            return first
+        others = index.search(wanted, most, trait, Pool.ALL, accept, order)
+        if not (first or capacities):
+            return others
+        # A capacity that stands in for another may be larger than what the index knows of.
+        more = (name for name in fitting(capacities) if accept is None or accept(name))
+        return list(dict.fromkeys((*first, *others, *more)))
+
+    if lasts >= SHORT and index.forecasts:
+        staying = search(Staying(index, policy, lasts, accept))
+        if len(staying) >= max(1, least):
+            return staying
+    return search(accept)
+
+
+class Staying:
+    """The test of nodes that `accept` takes and that stay idle for so long, as likely as the policy wants it. A node of
+    which nothing is known passes. After `LOOKED_AT` nodes none is taken any more."""
+
+    def __init__(self, index: Shown, policy: Policy, seconds: float, accept: Accept | None = None) -> None:
+        self._forecasts = index.forecasts
+        self._seconds = seconds
+        self._wanted = policy.balancing.values.confidence
+        self._accept = accept
+        self._left = LOOKED_AT
+
+    def lasts(self, name: str) -> bool:
+        """Whether it stays idle for so long."""
+        forecast = self._forecasts.get(name)
+        return forecast is None or (likely := forecast.stays(self._seconds)) is None or likely >= self._wanted
+
+    def __call__(self, name: str) -> bool:
+        """Whether it is a candidate."""
+        self._left -= 1
+        return self._left >= 0 and self.lasts(name) and (self._accept is None or self._accept(name))
 
 
 def _accept(
@@ -382,19 +442,19 @@ _LOOPBACK = ("127.", "::1")
 
 
 def gang_places(
-    nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy = DEFAULT
+    nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy = DEFAULT, lasts: float = 0.0
 ) -> tuple[Placement, ...] | Refusal:
     """The places of all members by their rank, the best node first; preferred nodes come before others. All members ask
     for the same amount and none shares a node, so there are places for all if so many nodes fit, whichever is taken."""
-    fitting = gang_candidates(nodes, index, request, policy)
+    fitting = gang_candidates(nodes, index, request, policy, lasts)
     if len(fitting) < request.gang:
         return Refusal(len(index))
     ranked: list[tuple[float, int, str, dict[str, float]]] = []
-    weights = policy.weights_of(request)
+    weights, context = weights_for(request, policy, index, lasts), Context(index.mix, lasts)
     for number, name in enumerate(fitting):
         node = nodes[name]
         assert node.capacity is not None
-        parts = scores(node, node.capacity, request, weights, index.mix)
+        parts = scores(node, node.capacity, request, weights, context)
         ranked.append((-confidence(parts, weights), number, name, parts))
     ranked.sort(key=lambda one: one[:2])
     found = []
@@ -405,9 +465,11 @@ def gang_places(
     return tuple(found)
 
 
-def gang_candidates(nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy = DEFAULT) -> list[str]:
+def gang_candidates(
+    nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy = DEFAULT, lasts: float = 0.0
+) -> list[str]:
     """Nodes with room for a member: as many as the gang needs and some more, if there are so many."""
-    fitting = dict.fromkeys(candidates(nodes, index, request, policy, request.gang))
+    fitting = dict.fromkeys(candidates(nodes, index, request, policy, request.gang, NO_OVERLAY, lasts))
     if len(fitting) < request.gang:
         others = replace(request, nodes=())
         fitting |= dict.fromkeys(candidates(nodes, index, others, policy, request.gang + len(fitting)))

@@ -10,7 +10,7 @@ import msgspec
 
 from distributed_grid.coordinator.core.commands import RecordReceipt
 from distributed_grid.coordinator.core.model import Allocation, Earmark, Earmarked, Job, Node, Placement, Queued
-from distributed_grid.coordinator.core.placement.matching import able, confidence, scores
+from distributed_grid.coordinator.core.placement.matching import Context, able, confidence, scores
 from distributed_grid.coordinator.core.preemption.plan import clock, ending_words
 from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.state import GridState
@@ -106,7 +106,7 @@ def placement(state: GridState, job: Job, place: Place) -> Placement:
     node = state.nodes[place.node]
     assert node.capacity is not None
     weights = state.policy.weights_of(job.request)
-    said = scores(node, node.capacity, job.request, weights, state.index.mix)
+    said = scores(node, node.capacity, job.request, weights, Context(state.index.mix))
     return Placement(place.node, place.grant, confidence(said, weights), said)
 
 

@@ -6,6 +6,7 @@ import math
 from itertools import islice
 
 from distributed_grid.coordinator.core.commands import RecordReceipt
+from distributed_grid.coordinator.core.data import HOUR
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
 from distributed_grid.coordinator.core.model import Earmark, Earmarked, Job, Node
@@ -25,7 +26,6 @@ JOBS = 16
 """Maximum number of urgent jobs considered in a pass."""
 PLANS = 2
 """Maximum number of failed plans in a pass; with many candidates on thousands of nodes each takes 20 to 30 ms."""
-HOUR = 3600.0
 
 
 # --- looking for victims -------------------------------------------------------------------------------------------
@@ -167,8 +167,7 @@ def _open(state: GridState, job: Job, found: Plan) -> None:
         alternatives=found.alternatives,
         more=found.more,
     )
-    book.spent = [one for one in book.spent if one[0] > state.now - HOUR]
-    book.spent.append((state.now, found.lost))
+    book.lose(found.lost, state.now)
     ends = _ends(state, found, state.now)
     for victim in found.victims:
         allocation, loser = state.allocations[victim.allocation], state.jobs[victim.job]

@@ -14,7 +14,7 @@ from distributed_grid.coordinator.core.model import Allocation, Job, Node, Place
 from distributed_grid.coordinator.core.placement.capacity import FutureCapacity
 from distributed_grid.coordinator.core.placement.catalogue import Shown, Without
 from distributed_grid.coordinator.core.placement.constraints import Trait
-from distributed_grid.coordinator.core.placement.matching import able, gang_places, open_to, place
+from distributed_grid.coordinator.core.placement.matching import NO_OVERLAY, able, gang_places, open_to, place
 from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue.precedence import OVERDUE
 from distributed_grid.coordinator.core.queue.queue import Kept, Line, Reservation, Reservations, Standing
@@ -41,17 +41,34 @@ _PARTS = ((3, 4), (1, 2), (1, 4), (0, 1))
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
     """A request that wants to start, its maximum duration (seconds; 0: unlimited), and its sort key in the order of
-    service: its class, negated, the rank of its user there, and its turn."""
+    service: its class, negated, the rank of its user there, and its turn. `expected`: for how long it is expected to
+    run (seconds; 0: nobody knows); `left`: the node that it has left before its owner came, and does not go back to
+    while there is another one."""
 
     request: Request
     lasts: float
     order: tuple[int, float, int]
+    expected: float = 0.0
+    left: str = ""
 
 
 def asked(state: GridState, job: str) -> Ask:
     """The `Ask` of a waiting job."""
     line = state.queue.line(job)
-    return Ask(line.request, line.lasts, _order(state, job))
+    length = expected(state, line.standing.user, line.request, line.lasts)
+    return Ask(line.request, line.lasts, _order(state, job), length, state.balancing.left_by(job, state.now))
+
+
+def expected(state: GridState, user: str, request: Request, lasts: float) -> float:
+    """For how long a job is expected to run: no longer than it may (`lasts`) and than the user's last equal requests
+    did; without either, as long as the user's last jobs in the middle (s; 0: nobody knows, or it does not matter, since
+    nothing is forecast of any node)."""
+    if not state.index.forecasts:
+        return 0.0
+    longest = state.chains.longest(user, request)
+    if lasts or longest is not None:
+        return min(lasts or math.inf, math.inf if longest is None else longest)
+    return state.queue.run_times.median(user) or 0.0
 
 
 Places = tuple[Placement, ...] | Refusal
@@ -60,33 +77,44 @@ Places = tuple[Placement, ...] | Refusal
 
 def places_of(state: GridState, job: Job) -> Places:
     """Placements of a waiting job: see `places_for`."""
-    if not state.reservations.by_job:
-        return _places(state, job.request, state.index)
+    if not state.reservations.by_job and not state.balancing.left:
+        line = state.queue.line(job.id)
+        return _places(state, job.request, state.index, expected(state, job.user, job.request, line.lasts))
     return places_for(state, state.reservations, asked(state, job.id), state.now)
 
 
 def places_for(state: GridState, kept: Reservations, ask: Ask, now: float) -> Places:
     """Placements for a request that delay no reservation of a job that comes before it."""
+    if ask.left:
+        found = _unreserved(state, kept, ask, now, frozenset((ask.left,)))
+        if not isinstance(found, Refusal):
+            return found
+    return _unreserved(state, kept, ask, now)
+
+
+def _unreserved(
+    state: GridState, kept: Reservations, ask: Ask, now: float, without: frozenset[str] = frozenset()
+) -> Places:
     hidden: list[Reservation] = []
-    index: Shown = state.index
+    index: Shown = Without(state.index, without) if without else state.index
     while True:
-        found = _places(state, ask.request, index)
+        found = _places(state, ask.request, index, ask.expected)
         if not kept.by_job or isinstance(found, Refusal):
             break
         ways = [one for place in found if (one := in_the_way(state, kept, ask, place, now)) is not None]
         if not ways:
             break
         hidden += ways
-        index = Without(state.index, frozenset(one.node for one in hidden))
+        index = Without(state.index, without.union(one.node for one in hidden))
     if hidden and isinstance(found, Refusal):
         return Refusal(found.offering, tuple((one.job, one.node) for one in hidden))
     return found
 
 
-def _places(state: GridState, request: Request, index: Shown) -> Places:
+def _places(state: GridState, request: Request, index: Shown, lasts: float) -> Places:
     if request.gang:
-        return gang_places(state.nodes, index, request, state.policy)
-    one = place(state.nodes, index, request, state.policy)
+        return gang_places(state.nodes, index, request, state.policy, lasts)
+    one = place(state.nodes, index, request, state.policy, NO_OVERLAY, lasts)
     return one if isinstance(one, Refusal) else (one,)
 
 

@@ -17,6 +17,7 @@ from distributed_grid.coordinator.core.queue.reservations import (
     Ask,
     Places,
     any_from,
+    expected,
     hold_back,
     keep_first,
     keep_for,
@@ -79,7 +80,9 @@ def would(state: GridState, request: Request, user: str, lasts: float, now: floa
         rank = queue.rank_at(there, state.next_turn)
     least = lesser(queue.least, request.resources) if queue.lines else request.resources
     kept = keep_first(seen, review(seen, least, now)[0], least, now)
-    return places_for(seen, kept, Ask(request, lasts, (-request.priority, rank, state.next_turn)), now)
+    length = expected(state, user, request, lasts)
+    ask = Ask(request, lasts, (-request.priority, rank, state.next_turn), length)
+    return places_for(seen, kept, ask, now)
 
 
 # --- a pass -----------------------------------------------------------------------------------------------------------

@@ -36,10 +36,17 @@ class Lent(msgspec.Struct, frozen=True):
     tasks: int = 0
 
 
+class Left(msgspec.Struct, frozen=True):
+    """The node that a job has left before its owner came, and until when it does not go back (grid time)."""
+
+    node: str
+    until: float
+
+
 class BalancingBook(msgspec.Struct, omit_defaults=True):
     """`configured` and the operators' `order`, which together are in the ledger's policy; and the memory of passes.
     `moved`: by lender; `vain`: by the text of what waits, the boost that was lent for it and not used; `lent`: by
-    boost; `last`: the last pass, and what it looked at."""
+    boost; `left`: by job; `last`: the last pass, and what it looked at."""
 
     configured: Balancing = Balancing()
     order: BalancingOrder = NO_ORDER
@@ -47,6 +54,7 @@ class BalancingBook(msgspec.Struct, omit_defaults=True):
     moved: dict[str, Moved] = {}
     vain: dict[str, str] = {}
     lent: dict[str, Lent] = {}
+    left: dict[str, Left] = {}
     recent: list[Move] = []
     last: Pass | None = None
     look: RayLook | None = None
@@ -59,6 +67,7 @@ class BalancingBook(msgspec.Struct, omit_defaults=True):
             moved=dict(self.moved),
             vain=dict(self.vain),
             lent=dict(self.lent),
+            left=dict(self.left),
             recent=list(self.recent),
         )
 
@@ -102,3 +111,9 @@ class BalancingBook(msgspec.Struct, omit_defaults=True):
                 self.moved[one.source] = Moved(now, MoveKind.GIVE_BACK, one.target)
         self.lent = live
         self.moved = {name: one for name, one in self.moved.items() if now < one.at + LONGEST_BAR}
+        self.left = {job: one for job, one in self.left.items() if now < one.until}
+
+    def left_by(self, job: str, now: float) -> str:
+        """The node that a job does not go back to; empty: none."""
+        left = self.left.get(job)
+        return left.node if left is not None and now < left.until else ""

@@ -10,18 +10,24 @@ from distributed_grid.coordinator.core.commands import (
     ExtensionRequested,
     JobsSubmitted,
     Rebalanced,
+    RecordReceipt,
 )
-from distributed_grid.coordinator.core.lifecycle import boosts
+from distributed_grid.coordinator.core.lifecycle import attempts, boosts
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.placement.constraints import meets, owners_words
 from distributed_grid.coordinator.core.placement.matching import labels
+from distributed_grid.coordinator.core.preemption.candidates import ran
+from distributed_grid.coordinator.core.preemption.execute import spent
+from distributed_grid.coordinator.core.preemption.plan import work
 from distributed_grid.coordinator.core.queue import admission
-from distributed_grid.coordinator.core.rebalancing.book import BalancingBook, Lent
+from distributed_grid.coordinator.core.rebalancing.book import BalancingBook, Left, Lent
 from distributed_grid.coordinator.core.rebalancing.rebalance import barred, rebalance, refusal
+from distributed_grid.coordinator.core.rebalancing.stays import stays
 from distributed_grid.coordinator.core.rebalancing.view import Loan, RayLook, Source, View
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.boosts import OVERHEAD, Boost
-from distributed_grid.protocol.jobs import Priority, Request, State
+from distributed_grid.protocol.jobs import Cause, Priority, Request, State
+from distributed_grid.protocol.messages.operator import Receipt, Victim
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.placement import Constraints, admits
 from distributed_grid.protocol.resources import MILLI, Resources, ResourceType
@@ -39,20 +45,27 @@ LINES = 64
 """Lines of the queue, the first in the order of service, for which boosts that nobody asked for give way."""
 
 
+NO_RAY = RayLook(target="", address="", user="")
+"""What is looked at where Ray could not be asked, or there is none: nobody lends, and jobs may still be moved."""
+
+
 def take(state: GridState, event: DemandReported) -> None:
     """A pass: decide by what Ray told and the state; under dynamic balancing, do it."""
     book, balancing, now = state.balancing, state.policy.balancing, state.now
     if event.look is None:
-        book.last, book.seen = Pass(at=now, trouble=event.trouble), []
-        return
-    book.see(event.look, now, balancing.interval)
+        book.seen = []
+    else:
+        book.see(event.look, now, balancing.interval)
     book.forget(_live(state, book), now)
-    found = rebalance(view_of(state, event.look, book), balancing, now)
+    look = event.look or NO_RAY
+    found = replace(rebalance(view_of(state, look, book), balancing, now), trouble=event.trouble)
     if balancing.mode is OffloadingMode.DYNAMIC_BALANCING and not state.halted:
-        found = _apply(state, found, event.look, list(event.ids))
-        _renew(state, found)
+        found = _apply(state, found, look, list(event.ids))
+        if event.look is not None:
+            _renew(state, found)
     book.last = found
-    state.out.append(Rebalanced(found.moves, found.applied))
+    if event.look is not None or found.moves:
+        state.out.append(Rebalanced(found.moves, found.applied))
 
 
 def proposed(state: GridState, look: RayLook, now: float) -> Pass:
@@ -76,6 +89,8 @@ def view_of(state: GridState, look: RayLook, book: BalancingBook, now: float | N
         steady=book.steady(values.sustained, at),
         moved=book.moved,
         vain=book.vain,
+        stays=tuple(stays(state, values, at)) if values.horizon else (),
+        badput_left=state.policy.preempting.badput_budget - spent(state, at),
     )
 
 
@@ -89,7 +104,8 @@ def source_of(state: GridState, node: Node, look: RayLook) -> Source:
         free = Resources(capacity.whole * MILLI, max(0, capacity.free_memory), capacity.whole_gpus * MILLI)
     total = Resources(len(facts.cores) * MILLI, facts.memory, len(facts.gpus) * MILLI)
     closed = _closed(state, node, look)
-    return Source(facts.name, free, total, owner, max(0.0, idle), facts.priority, closed)
+    staying = node.forecast.stays(state.policy.balancing.values.window) if node.forecast is not None else None
+    return Source(facts.name, free, total, owner, max(0.0, idle), facts.priority, closed, staying)
 
 
 def _closed(state: GridState, node: Node, look: RayLook) -> str:
@@ -200,6 +216,8 @@ def _apply(state: GridState, found: Pass, look: RayLook, ids: list[str]) -> Pass
                 if lent is not None and any(one.text == lent.asks for one in look.waiting):
                     book.vain[lent.asks] = move.boost
                 admission.cancel(state, CancelRequested(0, (move.boost,), f"given back: {move.reason}"))
+            case MoveKind.LEAVE:
+                _leave(state, move)
             case _:
                 continue
         book.note(move)
@@ -245,6 +263,38 @@ def _lend(state: GridState, move: Move, look: RayLook) -> bool:
     return True
 
 
+def _leave(state: GridState, move: Move) -> None:
+    """Tell a job to end, so that it waits again at its age; with a receipt, as of a preemption."""
+    job = state.jobs[move.job]
+    allocation = state.allocations[job.allocation]
+    node, policy = state.nodes[allocation.node], state.policy.preempting
+    job.plans += 1
+    seconds = ran(job, allocation, state.now)
+    lost = seconds * work(allocation.grant, node.facts.lendable)
+    victim = Victim(allocation.id, job.id, job.user, job.request.priority, allocation.grant, seconds, lost)
+    state.preempting.lose(lost, state.now)
+    state.balancing.left[job.id] = Left(move.source, state.now + state.policy.balancing.values.min_hold)
+    receipt = Receipt(
+        id=f"{job.id}.p{job.plans}",
+        job=job.id,
+        user=job.user,
+        priority=job.request.priority,
+        wanted=job.request.resources,
+        node=move.source,
+        grant=allocation.grant,
+        at=state.now,
+        victims=(victim,),
+        lost=lost,
+        why=move.reason,
+        result="moved",
+        closed=state.now,
+        text=f"{move.target} has room",
+    )
+    grace = min(policy.grace_most, policy.notice + job.spec.grace)
+    attempts.request_stop(state, allocation, Cause.DRAINED, f"moved in time: {move.reason}", grace)
+    state.out.append(RecordReceipt(receipt))
+
+
 def _renew(state: GridState, found: Pass) -> None:
     """Extend the boosts that are in use and about to end."""
     back = {one.boost for one in found.moves if one.kind is MoveKind.GIVE_BACK}
@@ -279,7 +329,7 @@ def lender_view(state: GridState, node: Node, now: float) -> LenderView:
     """A node as rebalancing sees it, by the last pass."""
     facts, sample = node.facts, node.sample
     book, balancing = state.balancing, state.policy.balancing
-    look = book.look or RayLook(target="", address="", user="")
+    look = book.look or NO_RAY
     source = source_of(state, node, look)
     why = refusal(source, book.moved.get(facts.name), balancing.values, balancing.marks, now)
     excess = Resources() if why else source.excess(balancing.values.headroom)

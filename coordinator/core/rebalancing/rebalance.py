@@ -10,12 +10,15 @@ same pair for its cooldown. What was lent for a task that Ray then did not use i
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from distributed_grid.coordinator.core.rebalancing.leaving import leave
 from distributed_grid.coordinator.core.rebalancing.view import (
+    MARGIN,
     Loan,
     Moved,
     Source,
     View,
     Waiting,
+    lends_from,
     room_for,
     tasks_in,
     weight,
@@ -30,8 +33,6 @@ MOVE = 0.25
 """What a boost that is lent counts in `burden`, in cores' worth, whatever its size."""
 EPSILON = 0.25
 """By how much each move lowers `burden` at least, in cores' worth."""
-MARGIN = 1.5
-"""A move has to gain this multiple of what it costs."""
 START = 3.5
 """Seconds for which a new raylet holds what is lent and cannot use it (docs/boosts.md)."""
 UNUSED = 600.0
@@ -56,7 +57,7 @@ def burden(view: View) -> float:
 
 def rebalance(view: View, balancing: Balancing, now: float) -> Pass:
     """The moves of this pass, in order: give back what somebody's job waits for, lend to what waits in Ray, give back
-    what is not used; with what is left undone, and why."""
+    what is not used, leave before owners come; with what is left undone, and why."""
     values = balancing.values
     in_way = [one for one in view.loans if one.automatic and one.in_way]
     moves = [_for_jobs(one, values, now) for one in in_way if not _held(one, values, now)][: values.moves]
@@ -68,6 +69,7 @@ def rebalance(view: View, balancing: Balancing, now: float) -> Pass:
         if ready and len(moves) < values.moves and not _barred_back(one, view.moved, values, now):
             moves.append(_unused(one, values, now))
             used.add(one.source)
+    leave(view, values, now, moves)
     hints = tuple(
         Hint(boost=one.boost, user=one.user, text=_hint(one))
         for one in view.loans
@@ -87,7 +89,11 @@ def refusal(source: Source, moved: Moved | None, values: SharingPolicy, marks: M
         return "it was not measured yet"
     if over := over_low(source.owner, marks):
         return over
-    if source.idle < values.sustained:
+    if source.stays is not None and source.stays < values.confidence:
+        wanted = f"{values.confidence:.0%} wanted (confidence)"
+        return f"it stays idle for {format_duration(values.window)} more with {source.stays:.0%}, {wanted}"
+    foreseen = values.horizon > 0 and source.stays is not None
+    if source.idle < values.sustained and not foreseen:
         return f"idle for {source.idle:.0f} s of {values.sustained:g} s (sustained)"
     if moved is not None and (until := lends_from(moved, values)) > now:
         return f"{_past(moved.kind)} {now - moved.at:.0f} s ago, lends again in {until - now:.0f} s"
@@ -103,13 +109,8 @@ def over_low(owner: Pressure, marks: Marks) -> str:
     return ""
 
 
-def lends_from(moved: Moved, values: SharingPolicy) -> float:
-    """When a lender may lend again after this move."""
-    return moved.at + (max(values.min_hold, values.cooldown) if moved.kind is MoveKind.GIVE_BACK else values.cooldown)
-
-
 def _past(kind: MoveKind) -> str:
-    return "lent" if kind is MoveKind.LEND else "had a boost back"
+    return {MoveKind.LEND: "lent", MoveKind.GIVE_BACK: "had a boost back", MoveKind.LEAVE: "was left by a job"}[kind]
 
 
 def barred(view: View, values: SharingPolicy, now: float) -> Iterator[Barred]:

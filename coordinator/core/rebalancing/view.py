@@ -7,6 +7,7 @@ import msgspec
 from distributed_grid.protocol.boosts import JOIN_WITHIN, OVERHEAD, RayAuth
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from distributed_grid.protocol.sharing.moves import MoveKind
+from distributed_grid.protocol.sharing.policies import SharingPolicy
 from distributed_grid.protocol.sharing.pressure import Pressure
 
 
@@ -48,7 +49,8 @@ class RayLook(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Source(msgspec.Struct, frozen=True, gc=False):
     """A node that may lend: its unused cores and GPUs (whole ones, thousandths) and memory, what it has of each in all,
     its owner's pressure (None: not measured), for how many seconds it is idle, its `priority`, and why it lends nothing
-    by itself, whatever it has (`closed`)."""
+    by itself, whatever it has (`closed`). `stays`: how likely it stays idle for as long as the policy wants of a
+    lender (None: not known)."""
 
     name: str
     free: Resources
@@ -57,6 +59,7 @@ class Source(msgspec.Struct, frozen=True, gc=False):
     idle: float
     priority: float = 1.0
     closed: str = ""
+    stays: float | None = None
 
     def excess(self, headroom: float) -> Resources:
         """What is free beyond this part of the node: whole cores, and GPUs of which a part is not kept."""
@@ -86,6 +89,25 @@ class Loan(msgspec.Struct, frozen=True, kw_only=True):
     in_way: str = ""
 
 
+class Stay(msgspec.Struct, frozen=True, kw_only=True):
+    """A running job on `source`, whose owner `returns` with this probability before it ends and within the horizon,
+    which is `within` so many seconds. It has run for `ran` seconds on `work` cores (as preemption counts them). It
+    could go to `target` (empty: nowhere), whose owner returns with `target_returns`; it is `protected` until then
+    (grid time)."""
+
+    job: str
+    user: str
+    source: str
+    resources: Resources
+    work: float
+    ran: float
+    within: float
+    returns: float
+    target: str = ""
+    target_returns: float = 1.0
+    protected: float = 0.0
+
+
 class Steady(msgspec.Struct, frozen=True):
     """What waited without interruption: so many at least, for so many seconds."""
 
@@ -94,7 +116,7 @@ class Steady(msgspec.Struct, frozen=True):
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """The last move of a lender: when (grid time), which, and for whom."""
+    """The last move of a node: when (grid time), which, and for whom."""
 
     at: float
     kind: MoveKind
@@ -102,8 +124,9 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a pass decides by. `steady`: by the text of what waits; `moved`: by lender; `vain`: by the text of what
-    waits, the boost that was lent for it and that Ray left unused."""
+    """All that a pass decides by. `steady`: by the text of what waits; `moved`: by node; `vain`: by the text of what
+    waits, the boost that was lent for it and that Ray left unused. `stays`: jobs whose nodes' owners are expected;
+    `badput_left`: core-seconds that may be lost by moving them (and by preemption) in this hour."""
 
     look: RayLook
     sources: tuple[Source, ...] = ()
@@ -111,6 +134,17 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     steady: dict[str, Steady] = {}
     moved: dict[str, Moved] = {}
     vain: dict[str, str] = {}
+    stays: tuple[Stay, ...] = ()
+    badput_left: float = 0.0
+
+
+MARGIN = 1.5
+"""A move has to gain this multiple of what it costs."""
+
+
+def lends_from(moved: Moved, values: SharingPolicy) -> float:
+    """From when on a node may lend again after this move, or be gone to after a job left it (grid time)."""
+    return moved.at + (values.cooldown if moved.kind is MoveKind.LEND else max(values.min_hold, values.cooldown))
 
 
 GPU_CORES = 8

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from distributed_grid.protocol.history.trends import Lasting
+
 STEP = 300
 """Interval of what is observed (s)."""
 EVERY = 6
@@ -98,20 +100,6 @@ class Pool:
 def _bin(bins: Sequence[Bin], probability: float) -> Bin:
     """The bin of forecasts like this one."""
     return bins[min(BINS - 1, int(probability * BINS))]
-
-
-class Lasting(NamedTuple):
-    """The probability that a node stays idle for `horizon` seconds more: `cases` times it was idle for about as long,
-    of which `lasted` so long. Forecasts like it were told so often in the grid (`told`), and came `true`; `believed`:
-    about as often as they said."""
-
-    horizon: int
-    probability: float
-    cases: int
-    lasted: int
-    believed: bool
-    told: int
-    true: int
 
 
 class _Made(NamedTuple):
@@ -275,7 +263,7 @@ class IdleForecaster:
             said = made.both if learner.uses_both else made.base
             cases, lasted = learner.learned.cases[made.counter], learner.learned.lasted[made.counter]
             one = _bin(pool.bins[number], said)
-            found.append(Lasting(HORIZONS[number], said, cases, lasted, one.believed, one.count, one.true))
+            found.append(Lasting(HORIZONS[number], said, cases, lasted, one.count, one.true, one.believed))
         return tuple(found)
 
 

@@ -117,16 +117,18 @@ def test_a_policy_is_shown_with_what_each_number_trades(grid: Any) -> None:
     done, _ = grid(STATUS, "policy", "show")
     assert "mode dynamic_balancing (as configured)" in done.output
     assert "policy aggressive (order of op; configured: balanced)" in done.output
-    assert "min_hold   1m00s  time from a move until its reverse is allowed" in done.output
+    assert "min_hold    1m00s  time from a move until its reverse is allowed" in done.output
     done, _ = grid(STATUS, "policy", "show", "conservative")
     assert done.output.startswith("policy conservative\n") and "15m00s" in done.output
 
 
 def test_two_policies_are_compared_by_the_numbers_that_differ(grid: Any) -> None:
     done, _ = grid(STATUS, "policy", "diff", "balanced")
-    assert "SETTING    AGGRESSIVE  BALANCED" in done.output and "moves      8           2" in done.output
+    assert "SETTING     AGGRESSIVE  BALANCED" in done.output and "moves       8           2" in done.output
     done, _ = grid(STATUS, "policy", "diff", "balanced", "predictive")
-    assert done.output == "balanced and predictive do not differ\n"
+    assert "horizon  -         30m00s      how far ahead" in done.output and done.output.count("\n") == 2
+    done, _ = grid(STATUS, "policy", "diff", "balanced", "balanced")
+    assert done.output == "balanced and balanced do not differ\n"
 
 
 def test_what_is_set_goes_to_the_coordinator(grid: Any) -> None:

@@ -100,6 +100,7 @@ async def test_a_node_is_forecast_where_it_is_followed_and_in_the_list_where_it_
         assert (await ann.ask(GetShared(next(numbers)))).lasting == {}  # it has no past yet
         (learner,) = (grid.server.idle._nodes["n1"]._learners[1],)
         learner.learned.cases, learner.learned.lasted = [9] * 10, [9] * 10
+        grid.server.idle.tell(["n1"])
         assert (await ann.ask(GetShared(next(numbers)))).lasting["n1"] > 0.9
         unknown = await ann.ask(GetForecast(next(numbers), "n9"))
         assert isinstance(unknown, Failed) and unknown.what == "unknown node 'n9'"

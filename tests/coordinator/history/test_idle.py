@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.coordinator.core.commands import Event, ForecastsReported
 from distributed_grid.coordinator.history.history import TURNS, History
 from distributed_grid.coordinator.history.idle import IDLE, IdleWatch
 from distributed_grid.protocol.history.buckets import SECONDS
@@ -16,11 +17,12 @@ class Scene:
 
     def __init__(self, path: Path) -> None:
         self.clock, self.path = Clock(), path
+        self.put: list[Event] = []
         self.begin()
 
     def begin(self) -> None:
         self.history = History(self.path, 1 << 30, self.clock)
-        self.watch = IdleWatch(self.history, lambda name: IDLE)
+        self.watch = IdleWatch(self.history, lambda name: IDLE, self.put.append)
 
     async def again(self) -> None:
         """The coordinator is stopped and started."""
@@ -54,35 +56,36 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 async def test_a_node_is_idle_since_its_owner_used_it_last(scene: Scene) -> None:
     await scene.measure(20, 0.8)
-    assert scene.watch.forecast("lab1") == (0.0, ())
+    assert scene.watch.forecast("lab1") is None
     await scene.measure(30, 0.1)
-    seconds, found = scene.watch.forecast("lab1")
-    assert 25 * 60 <= seconds <= 35 * 60 and [one.horizon for one in found] == [1800, 7200, 14400]
+    found = scene.watch.forecast("lab1")
+    assert found is not None and 25 * 60 <= found.idle <= 35 * 60
+    assert [one.seconds for one in found.lasting] == [1800, 7200, 14400]
 
 
 async def test_memory_of_the_owner_counts_as_use_and_the_grids_own_use_does_not(scene: Scene) -> None:
-    scene.watch = IdleWatch(scene.history, lambda name: IDLE._replace(memory=0.05))
+    scene.watch = IdleWatch(scene.history, lambda name: IDLE._replace(memory=0.05), scene.put.append)
     await scene.measure(20, 0.1)
-    assert scene.watch.forecast("lab1") == (0.0, ())
+    assert scene.watch.forecast("lab1") is None
 
 
 async def test_what_was_learned_and_since_when_it_is_idle_outlives_the_coordinator(scene: Scene) -> None:
     await scene.measure(20, 0.8)
     await scene.measure(200, 0.1)
     before = scene.watch.forecast("lab1")
-    assert before[1][0].told > 0
+    assert before is not None and before.lasting[0].told > 0
     await scene.again()
     await scene.measure(5, 0.1)
-    seconds, found = scene.watch.forecast("lab1")
-    assert seconds == before[0] + 300.0 and found[0].told == before[1][0].told
-    assert sum(scene.watch._pool.cases) >= sum(one.told for one in before[1][:1])
+    found = scene.watch.forecast("lab1")
+    assert found is not None and found.idle == before.idle + 300.0 and found.lasting[0].told == before.lasting[0].told
+    assert sum(scene.watch._pool.cases) >= before.lasting[0].told
 
 
 async def test_a_node_that_is_silent_is_not_forecast(scene: Scene) -> None:
     await scene.measure(30, 0.1)
-    assert scene.watch.forecast("lab1")[1]
+    assert scene.watch.forecast("lab1")
     scene.clock.now += 1500.0
-    assert scene.watch.forecast("lab1") == (0.0, ()) and scene.watch.forecast("nobody") == (0.0, ())
+    assert scene.watch.forecast("lab1") is None and scene.watch.forecast("nobody") is None
 
 
 async def test_a_cut_is_waited_out_and_then_observed(scene: Scene) -> None:
@@ -92,7 +95,8 @@ async def test_a_cut_is_waited_out_and_then_observed(scene: Scene) -> None:
     late = [bucket(number, 0.1, 0.0) for number in numbers(scene.clock, 120)]
     scene.history.take("lab1", "b", told(scene.clock, *late))
     await scene.watch.follow("lab1")
-    assert scene.watch.forecast("lab1")[0] >= 45 * 60
+    found = scene.watch.forecast("lab1")
+    assert found is not None and found.idle >= 45 * 60
 
 
 async def test_what_cannot_be_read_of_the_past_is_learned_anew(scene: Scene) -> None:
@@ -101,4 +105,15 @@ async def test_what_cannot_be_read_of_the_past_is_learned_anew(scene: Scene) -> 
     await scene.history.close()
     scene.begin()
     await scene.measure(10, 0.1)
-    assert scene.watch.forecast("lab1")[1]
+    assert scene.watch.forecast("lab1")
+
+
+async def test_the_ledger_is_told_of_each_forecast_once_and_of_its_end(scene: Scene) -> None:
+    await scene.measure(30, 0.1)
+    scene.watch.tell(["lab1", "nobody"])
+    scene.watch.tell(["lab1", "nobody"])
+    assert scene.put == [ForecastsReported({"lab1": scene.watch.forecast("lab1")})]
+    await scene.measure(10, 0.9)
+    scene.watch.tell(["lab1"])
+    scene.watch.tell(["lab1"])
+    assert scene.put[1:] == [ForecastsReported({"lab1": None})]

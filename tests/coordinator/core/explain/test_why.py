@@ -7,6 +7,7 @@ from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
     Accepted,
     DrainRequested,
+    ForecastsReported,
     JobsSubmitted,
     MessageReceived,
     NodeDown,
@@ -16,6 +17,8 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.explain import why
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Condition, Held
+from distributed_grid.coordinator.core.trends.stay import IdleForecast
+from distributed_grid.protocol.history.trends import Lasting
 from distributed_grid.protocol.jobs import After, Request, State
 from distributed_grid.protocol.messages import Started
 from distributed_grid.protocol.nodes import Withheld
@@ -137,3 +140,29 @@ def test_a_job_that_waits_for_another_is_not_said_to_wait_for_nodes() -> None:
     step(ledger, JobsSubmitted(2, (later,)), 1.0)
     said = why.why(ledger.state, "b", None, 2.0)
     assert said.reason.code == "Dependency" and not (said.funnel or said.verdicts or said.hint or said.chosen)
+
+
+def test_how_long_the_chosen_node_stays_idle_is_told_by_its_own_past() -> None:
+    ledger = grid([(4, 8, 0, True), (4, 8, 0, True)], [])
+    known: dict[str, IdleForecast | None] = {
+        f"n{number}": IdleForecast(0.0, 11_400.0, (Lasting(7200.0, likely, 31, 25),))
+        for number, likely in enumerate((0.1, 0.9))
+    }
+    step(ledger, ForecastsReported(known), 0.0)
+    step(ledger, JobsSubmitted(1, (job("a", Request(Resources(1000)), time_limit=7000.0),)), 0.0)
+    ledger.state.queue.run_times.learn("bob", 7000.0)
+    said = why.why(ledger.state, "a", None, 1.0)
+    assert said.chosen == "n1"
+    assert said.lasting == "n1 is idle for 3h10m; of 31 times that it was so, 25 lasted 2h00m more"
+    dry = why.why(ledger.state, None, Request(Resources(1000)), 1.0, "bob")
+    assert dry.chosen == "n1" and dry.lasting == said.lasting
+    assert [(one.node, round(one.scores["lasting"], 2), one.why) for one in dry.verdicts] == [
+        ("n1", 0.9, ""),
+        ("n0", 0.12, "its owner is expected before it ends: 12% that it stays idle"),
+    ]
+
+
+def test_of_a_node_that_is_not_forecast_nothing_is_told() -> None:
+    ledger = grid([(4, 8, 0, True)], [])
+    said = why.why(ledger.state, None, Request(Resources(1000)), 1.0, "bob")
+    assert said.chosen == "n0" and said.lasting == "" and "lasting" not in said.verdicts[0].scores

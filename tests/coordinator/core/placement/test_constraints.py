@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Node, Placement
 from distributed_grid.coordinator.core.placement import catalogue
 from distributed_grid.coordinator.core.placement.constraints import conditions, meets, unmet
-from distributed_grid.coordinator.core.placement.matching import confidence, labels, place, scores
+from distributed_grid.coordinator.core.placement.matching import Context, confidence, labels, place, scores
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.jobs import Cause, Outcome, Request
 from distributed_grid.protocol.messages import Exited, Started
@@ -348,7 +348,7 @@ def check_best(ledger: Ledger, request: Request, found: Placement, fitting: list
     def sure(name: str) -> float:
         node = ledger.state.nodes[name]
         assert node.capacity is not None
-        return confidence(scores(node, node.capacity, request, weights, ledger.state.index.mix), weights)
+        return confidence(scores(node, node.capacity, request, weights, Context(ledger.state.index.mix)), weights)
 
     rivals = [name for name in request.nodes if name in fitting] or fitting
     if request.strategy in (Strategy.PACK, Strategy.SPREAD) and rivals is fitting:

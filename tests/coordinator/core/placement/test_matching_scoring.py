@@ -7,7 +7,7 @@ import pytest
 from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageReceived
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Node, Placement
-from distributed_grid.coordinator.core.placement.matching import SCORES, confidence, place, scores, scoring
+from distributed_grid.coordinator.core.placement.matching import SCORES, Context, confidence, place, scores, scoring
 from distributed_grid.coordinator.core.policy import WEIGHTS, Policy, Weights
 from distributed_grid.protocol.jobs import Cause, Outcome, Request
 from distributed_grid.protocol.messages import Exited
@@ -181,4 +181,4 @@ def _same_pool(node: Node, found: Node, able: list[Node], strategy: Strategy) ->
 def _sure(ledger: Ledger, node: Node, request: Request) -> float:
     assert node.capacity is not None
     weights = ledger.state.policy.weights_of(request)
-    return confidence(scores(node, node.capacity, request, weights, ledger.state.index.mix), weights)
+    return confidence(scores(node, node.capacity, request, weights, Context(ledger.state.index.mix)), weights)

@@ -1,0 +1,84 @@
+"""Leaving before the owner comes, pure: whether a job loses less by going to another node than by staying.
+
+By staying, it loses with the probability of the owner's return what it has run and half of the time until then; by
+leaving it loses what it has run and its start, and with the probability of the other owner's return half of that time
+there. Who leaves is protected for the policy's min-hold, doubled with each time, and does not go back to where it left
+as long as there is another node. A node is left where the return is likelier than not, and gone to where the
+owner stays away with the policy's confidence, so no move is undone by the next one.
+"""
+
+from collections.abc import Mapping
+
+from distributed_grid.coordinator.core.rebalancing.view import MARGIN, Moved, Stay, View, lends_from
+from distributed_grid.protocol.sharing.moves import Move, MoveKind
+from distributed_grid.protocol.sharing.policies import SharingPolicy
+from distributed_grid.protocol.text import format_duration
+
+LIKELY = 0.5
+"""A return that is less likely is nothing to leave for."""
+RESTART = 10.0
+"""Seconds until a job that leaves runs again, if it ends at once."""
+
+
+def leave(view: View, values: SharingPolicy, now: float, moves: list[Move]) -> None:
+    """Add the moves of jobs off nodes whose owners are expected, those that gain most first."""
+    used = {one.source for one in moves} | {one.target for one in moves}
+    left = view.badput_left
+    for one in sorted(view.stays, key=lambda one: (loss_by_leaving(one) - loss_by_staying(one), one.job)):
+        if len(moves) >= values.moves:
+            break
+        lost = one.work * one.ran
+        if lost <= left and not {one.source, one.target} & used and not hindrance(one, view.moved, values, now):
+            moves.append(_move(one, values, now))
+            used |= {one.source, one.target}
+            left -= lost
+
+
+def loss_by_staying(one: Stay) -> float:
+    """Core-seconds that it loses where it is, as expected."""
+    return one.work * one.returns * (one.ran + one.within / 2)
+
+
+def loss_by_leaving(one: Stay) -> float:
+    """Core-seconds that it loses by a move, as expected."""
+    return one.work * (one.ran + RESTART + one.target_returns * one.within / 2)
+
+
+def hindrance(one: Stay, moved: Mapping[str, Moved], values: SharingPolicy, now: float) -> str:
+    """Why it stays; empty: nothing hinders it."""
+    if not one.target:
+        return "no other node has room and is known to stay idle"
+    if 1.0 - one.target_returns < values.confidence:
+        sure = 1.0 - one.target_returns
+        return f"{one.target}, where it would go, stays idle with {sure:.0%} only ({values.confidence:.0%} wanted)"
+    if now < one.protected:
+        return f"it is protected for {format_duration(round(one.protected - now))} more (min_hold)"
+    last = moved.get(one.source)
+    if last is not None and now < last.at + values.cooldown:
+        return f"{one.source} made a move {now - last.at:.0f} s ago (cooldown)"
+    last = moved.get(one.target)
+    if last is not None and last.kind is MoveKind.LEAVE and now < lends_from(last, values):
+        return f"a job left {one.target} {now - last.at:.0f} s ago (min_hold)"
+    if loss_by_staying(one) <= MARGIN * loss_by_leaving(one):
+        return (
+            f"it would lose {loss_by_leaving(one):.0f} core-seconds by that, and {loss_by_staying(one):.0f} by staying"
+        )
+    return ""
+
+
+def _move(one: Stay, values: SharingPolicy, now: float) -> Move:
+    within = format_duration(round(one.within))
+    return Move(
+        kind=MoveKind.LEAVE,
+        source=one.source,
+        target=one.target,
+        resources=one.resources,
+        job=one.job,
+        reason=f"the owner of {one.source} is expected within {within} ({one.returns:.0%}), that of {one.target} is "
+        f"not ({one.target_returns:.0%}); {one.job} has run for {format_duration(round(one.ran))} and may be run again",
+        undone_by=f"nothing before {values.min_hold:g} s from now; it goes back to {one.source} only if there is no "
+        "other node",
+        gain=round(loss_by_staying(one), 3),
+        cost=round(loss_by_leaving(one), 3),
+        at=now,
+    )

@@ -1,0 +1,91 @@
+"""Which jobs could leave before the owner of their node comes: those that run where his return is likely within the
+policy's horizon and that may be run again, with where they would go. Read-only.
+"""
+
+import math
+from collections.abc import Iterator
+from heapq import nsmallest
+
+from distributed_grid.coordinator.core.lifecycle.attempts import is_restartable
+from distributed_grid.coordinator.core.model import Allocation, Job, Node, Refusal
+from distributed_grid.coordinator.core.preemption.candidates import ran
+from distributed_grid.coordinator.core.preemption.plan import work
+from distributed_grid.coordinator.core.queue.reservations import Ask, expected, places_for
+from distributed_grid.coordinator.core.rebalancing.leaving import LIKELY
+from distributed_grid.coordinator.core.rebalancing.view import Stay
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.sharing.policies import SharingPolicy
+
+NODES = 64
+"""Nodes that are looked at in a pass: those whose owners are expected most."""
+JOBS = 64
+"""Jobs for which another node is sought in a pass."""
+HOLD_MOST = 3600.0
+"""The longest protection after a move (s)."""
+
+
+def stays(state: GridState, values: SharingPolicy, now: float) -> Iterator[Stay]:
+    """The jobs on nodes whose owners are likely to return within the horizon, which may be moved."""
+    left = JOBS
+    for node in _expecting(state, values):
+        for allocation in node.allocations.values():
+            job = state.jobs[allocation.job]
+            if left and may_leave(job, allocation) and (one := _stay(state, node, job, allocation, values, now)):
+                left -= 1
+                yield one
+
+
+def _expecting(state: GridState, values: SharingPolicy) -> list[Node]:
+    """Nodes with jobs whose owner is likely to return, the likeliest first."""
+    found = []
+    for name, forecast in state.index.forecasts.items():
+        node = state.nodes[name]
+        if node.allocations and (likely := forecast.stays(values.horizon)) is not None and likely < LIKELY:
+            found.append((likely, name))
+    return [state.nodes[name] for _, name in nsmallest(NODES, found)]
+
+
+def may_leave(job: Job, allocation: Allocation) -> bool:
+    """Whether this may be moved at all: it runs, and may be run again."""
+    running = allocation.state is State.RUNNING and not allocation.handed_over and not job.active.frozen
+    return running and is_restartable(job)
+
+
+def _stay(
+    state: GridState, node: Node, job: Job, allocation: Allocation, values: SharingPolicy, now: float
+) -> Stay | None:
+    """A job that may leave; None: it ends before its owner is likely to come."""
+    seconds, limit = ran(job, allocation, now), job.spec.time_limit
+    length = expected(state, job.user, job.request, limit)
+    if length <= seconds:  # longer than its like ever were
+        length = limit if limit > seconds else math.inf
+    within = min(values.horizon, length - seconds)
+    here = node.forecast.stays(within) if node.forecast is not None else None
+    if here is None or here >= LIKELY:
+        return None
+    target, there = _elsewhere(state, job, within, node.facts.name, now)
+    return Stay(
+        job=job.id,
+        user=job.user,
+        source=node.facts.name,
+        resources=allocation.grant.resources,
+        work=work(allocation.grant, node.facts.lendable),
+        ran=seconds,
+        within=within,
+        returns=1.0 - here,
+        target=target,
+        target_returns=1.0 - there,
+        protected=allocation.granted + min(HOLD_MOST, values.min_hold * 2.0 ** min(job.evicted, 20)),
+    )
+
+
+def _elsewhere(state: GridState, job: Job, within: float, source: str, now: float) -> tuple[str, float]:
+    """The node where it would go, and how likely that stays idle for so long; empty: none of which that is known."""
+    ask = Ask(job.request, job.spec.time_limit, (-job.request.priority, math.inf, 0), within, source)
+    found = places_for(state, state.reservations, ask, now)
+    if isinstance(found, Refusal) or found[0].node == source:
+        return "", 0.0
+    forecast = state.index.forecasts.get(found[0].node)
+    likely = forecast.stays(within) if forecast is not None else None
+    return (found[0].node, likely) if likely is not None else ("", 0.0)

@@ -1,0 +1,88 @@
+"""A forecast of how long a node stays idle, as placement and rebalancing use it: the probabilities that it was told,
+and what lies between and beyond them."""
+
+import math
+
+import msgspec
+
+from distributed_grid.protocol.history.trends import Lasting
+from distributed_grid.protocol.text import format_duration
+
+BEYOND = 42
+"""How often the longest horizon is gone beyond: a week by hours of four."""
+
+
+class IdleForecast(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """At the grid time `made` a node was idle for `idle` seconds; `lasting`: how likely it stays so, by horizon, the
+    shortest first."""
+
+    made: float
+    idle: float
+    lasting: tuple[Lasting, ...]
+
+    @property
+    def used(self) -> list[tuple[float, float]]:
+        """Horizons (s) and probabilities that decide: those of which there is a past, and that are believed. The
+        probability of a longer horizon is no higher than that of a shorter one."""
+        found: list[tuple[float, float]] = []
+        least = 1.0
+        for one in self.lasting:
+            if one.cases and one.believed and one.seconds > 0 and one.probability == one.probability:
+                least = min(least, max(0.0, one.probability))
+                found.append((one.seconds, least))
+        return found
+
+    def at(self, seconds: float) -> float | None:
+        """The probability for exactly this horizon, if it is believed."""
+        return next((likely for horizon, likely in self.used if horizon == seconds), None)
+
+    def stays(self, seconds: float) -> float | None:
+        """The probability that it stays idle for so many seconds more; None: nothing is known. Between horizons it
+        falls evenly; beyond the longest one as it did up to there, again and again."""
+        if not (known := self.used):
+            return None
+        longest, least = known[-1]
+        likely, left = 1.0, max(0.0, seconds)
+        for _ in range(BEYOND):
+            if left < longest or not likely:
+                break
+            likely, left = likely * least, left - longest
+        return likely * _between(known, min(left, longest))
+
+    def lasts(self, confidence: float) -> float:
+        """For how many seconds more it stays idle at least this likely; infinite: longer than is looked ahead, or
+        nothing is known."""
+        known, before, likely, passed = self.used, (0.0, 1.0), 1.0, 0.0
+        for _ in range(BEYOND if known else 0):
+            before = (0.0, 1.0)
+            for point in known:
+                if likely * point[1] < confidence:
+                    (t0, p0), (t1, p1) = before, point
+                    return passed + t0 + (t1 - t0) * (p0 - confidence / likely) / (p0 - p1)
+                before = point
+            likely, passed = likely * known[-1][1], passed + known[-1][0]
+        return math.inf
+
+    def words(self, node: str, seconds: float) -> str:
+        """What the node's own past says of so many seconds, for people: by the shortest horizon that is not below."""
+        one = next((one for one in self.lasting if one.seconds >= seconds), self.lasting[-1] if self.lasting else None)
+        if one is None:
+            return ""
+        longer = format_duration(one.seconds)
+        idle = f"{node} is idle for {format_duration(round(self.idle))}"
+        if not one.cases:
+            return f"{idle}; how long that lasts is not known: it never was idle for about so long before"
+        past = f"of {one.cases} times that it was so, {one.lasted} lasted {longer} more"
+        if one.believed:
+            return f"{idle}; {past}"
+        off = f"forecasts of about {one.probability:.0%} came true {one.true} of {one.told} times"
+        return f"{idle}; {past}, but that is not used: {off}"
+
+
+def _between(known: list[tuple[float, float]], seconds: float) -> float:
+    t0, p0 = 0.0, 1.0
+    for t1, p1 in known:
+        if seconds <= t1:
+            return p0 + (p1 - p0) * (seconds - t0) / (t1 - t0)
+        t0, p0 = t1, p1
+    return p0

@@ -1,0 +1,182 @@
+"""Jobs that leave before the owner comes, in the ledger."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core import checkpoint
+from distributed_grid.coordinator.core.commands import (
+    Command,
+    DemandReported,
+    ForecastsReported,
+    JobsSubmitted,
+    MessageReceived,
+    Rebalanced,
+    RecordReceipt,
+    Send,
+)
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Preempting
+from distributed_grid.coordinator.core.rebalancing import passes
+from distributed_grid.coordinator.core.rebalancing.stays import stays
+from distributed_grid.coordinator.core.trends.stay import IdleForecast
+from distributed_grid.protocol.history.trends import Lasting
+from distributed_grid.protocol.jobs import Cause, Outcome, Request, State, Suspension
+from distributed_grid.protocol.messages import Exited, Started, Stop
+from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.sharing.moves import MoveKind
+from distributed_grid.protocol.sharing.policies import Balancing, OffloadingMode, PolicyName
+from tests.coordinator.core.scene import facts, job, join, resumed, state_of, step
+
+TWO = Request(Resources(cpu=2000))
+LONG = 36_000.0
+BEGAN = 1000.0
+NEVER_SILENT: dict[str, Any] = {"suspect_after": 1e9, "disconnected_after": 2e9, "lost_after": 3e9}
+
+
+def forecast(likely: float) -> IdleForecast:
+    return IdleForecast(0.0, 600.0, tuple(Lasting(seconds, likely, 31, 25) for seconds in (1800.0, 7200.0, 14400.0)))
+
+
+class Grid:
+    """`lab1` with a job that has run for ten minutes, and `lab2`: both of four cores."""
+
+    def __init__(
+        self, policy: str = "predictive", mode: str = "dynamic_balancing", preempting: Preempting = DEFAULT.preempting,
+        request: Request = TWO, **spec: Any,
+    ) -> None:  # fmt: skip
+        balancing = Balancing(mode=OffloadingMode(mode), policy=PolicyName(policy))
+        self.ledger = Ledger(policy=Policy(balancing=balancing, preempting=preempting, **NEVER_SILENT))
+        self.state = self.ledger.state
+        join(self.ledger, facts("lab1"), BEGAN, expires_in=1e6)
+        one = job("j-1", request, BEGAN, **({"time_limit": LONG} | spec))
+        step(self.ledger, JobsSubmitted(1, (one,)), BEGAN)
+        step(self.ledger, MessageReceived("lab1", Started(allocation="j-1.1", pid=1)), BEGAN)
+        join(self.ledger, facts("lab2"), BEGAN, expires_in=1e6)
+        self.expect(lab1=0.05, lab2=0.95)
+
+    def expect(self, **likely: float) -> None:
+        known: dict[str, IdleForecast | None] = {name: forecast(one) for name, one in likely.items()}
+        step(self.ledger, ForecastsReported(known), BEGAN)
+
+    def look(self, now: float = BEGAN + 600.0) -> list[Command]:
+        return step(self.ledger, DemandReported(None), now)
+
+    def ends(self, now: float = BEGAN + 610.0) -> None:
+        outcome = Outcome(cause=Cause.DRAINED, signal=15, seconds=600.0)
+        allocation = self.state.jobs["j-1"].allocation
+        node = self.state.jobs["j-1"].node
+        step(self.ledger, MessageReceived(node, Exited(allocation=allocation, outcome=outcome, returned=True)), now)
+
+
+def stops(commands: list[Command]) -> list[Stop]:
+    return [one.message for one in commands if isinstance(one, Send) and isinstance(one.message, Stop)]
+
+
+def test_a_job_leaves_in_time_with_notice_and_a_receipt_and_goes_on_elsewhere() -> None:
+    grid = Grid()
+    commands = grid.look()
+    (stop,) = stops(commands)
+    assert (stop.allocation, stop.cause) == ("j-1.1", "drained")
+    assert stop.grace == grid.state.policy.preempting.notice + grid.state.jobs["j-1"].spec.grace
+    (receipt,) = (one.receipt for one in commands if isinstance(one, RecordReceipt))
+    assert (receipt.job, receipt.node, receipt.result, receipt.lost) == ("j-1", "lab1", "moved", 1200.0)
+    assert receipt.victims[0].seconds == 600.0 and "the owner of lab1 is expected within 30m00s" in receipt.why
+    (told,) = (one for one in commands if isinstance(one, Rebalanced))
+    assert [(one.kind, one.job, one.target) for one in told.moves] == [(MoveKind.LEAVE, "j-1", "lab2")]
+    grid.ends()
+    one = grid.state.jobs["j-1"]
+    assert (one.node, one.submitted, one.retried) == ("lab2", BEGAN, 0), "at its age, and no retry is used up"
+    grid.ledger.check()
+
+
+@pytest.mark.parametrize("policy", ["conservative", "balanced", "aggressive"])
+def test_no_other_policy_moves_jobs(policy: str) -> None:
+    assert not stops(Grid(policy).look())
+
+
+@pytest.mark.parametrize("mode", ["share_and_offload", "offload_only"])
+def test_in_other_modes_it_is_only_proposed(mode: str) -> None:
+    grid = Grid(mode=mode)
+    assert not stops(grid.look())
+    last = grid.state.balancing.last
+    assert last is not None and [(one.kind, one.job) for one in last.moves] == [(MoveKind.LEAVE, "j-1")]
+    assert not last.applied
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        lambda: Grid(request=replace(TWO, requeue=False)),
+        lambda: Grid(request=replace(TWO, immediate=True)),
+        lambda: Grid(stdin=True),
+        lambda: Grid(time_limit=660.0),
+        lambda: Grid(preempting=Preempting(badput_budget=0.0)),
+    ],
+    ids=["not restartable", "somebody waits for it", "fed by its submitter", "over soon", "no budget"],
+)
+def test_it_stays(grid: Any) -> None:
+    made = grid()
+    assert not stops(made.look())
+    assert state_of(made.ledger, "j-1") is State.RUNNING
+
+
+def test_a_frozen_job_and_one_whose_node_is_not_forecast_stay() -> None:
+    grid = Grid()
+    grid.state.jobs["j-1"].active.suspended = Suspension(BEGAN + 500.0, "ann is back")
+    assert not stops(grid.look())
+    grid = Grid()
+    step(grid.ledger, ForecastsReported({"lab1": None}), BEGAN)
+    assert not stops(grid.look())
+
+
+def test_without_a_node_that_is_known_to_stay_idle_it_stays() -> None:
+    for likely in (0.05, 0.7):
+        grid = Grid()
+        grid.expect(lab2=likely)
+        assert not stops(grid.look())
+    grid = Grid()
+    step(grid.ledger, ForecastsReported({"lab2": None}), BEGAN)
+    assert not stops(grid.look())
+
+
+def test_it_does_not_go_back_while_there_is_another_node_and_does_if_there_is_none() -> None:
+    grid = Grid(request=replace(TWO, nodes=("lab1",)))
+    grid.look()
+    grid.ends()
+    assert grid.state.jobs["j-1"].node == "lab2", "also where it was named"
+    grid = Grid()
+    grid.look()
+    step(grid.ledger, JobsSubmitted(2, (job("j-2", replace(TWO, resources=Resources(cpu=4000))),)), BEGAN + 605.0)
+    assert grid.state.jobs["j-2"].node == "lab2"
+    grid.ends()
+    assert grid.state.jobs["j-1"].node == "lab1"
+
+
+def test_it_is_protected_longer_with_each_time() -> None:
+    grid = Grid()
+    grid.state.jobs["j-1"].evicted = 2
+    (one,) = stays(grid.state, grid.state.policy.balancing.values, BEGAN + 600.0)
+    assert one.protected == BEGAN + 4 * 300.0
+    assert not stops(grid.look()) and stops(grid.look(BEGAN + 1201.0))
+
+
+def test_the_work_that_is_lost_counts_against_the_budget_of_preemption() -> None:
+    grid = Grid(preempting=Preempting(badput_budget=2000.0))
+    grid.state.preempting.lose(900.0, BEGAN)
+    assert not stops(grid.look()), "1,200 core-seconds are more than 1,100"
+    grid = Grid(preempting=Preempting(badput_budget=2000.0))
+    assert stops(grid.look())
+    assert grid.state.preempting.spent == [(BEGAN + 600.0, 1200.0)]
+
+
+def test_a_question_and_a_replay_say_the_same() -> None:
+    grid = Grid()
+    again = resumed(grid.ledger)
+    asked = passes.proposed(grid.state, passes.NO_RAY, BEGAN + 600.0)
+    grid.look()
+    step(again, DemandReported(None), BEGAN + 600.0)
+    last = grid.state.balancing.last
+    assert last is not None and last.moves == asked.moves
+    assert checkpoint.encode(checkpoint.take(again)) == checkpoint.encode(checkpoint.take(grid.ledger))
