@@ -88,8 +88,9 @@ STARTS: dict[str, set[str]] = {
 }
 
 # The readers of traces: bytes in, jobs out. Unpacking and dates are no I/O either.
+PREDICTOR = {f"coordinator.predictor.{name}" for name in ("shape", "order", "line", "estimate", "predictor")}
 READERS = {"simulator.lab.formats.unpack", "simulator.lab.formats.tables"}
-PURE = {"protocol", "coordinator.core", "agent.core", "simulator", "push.plan", *READERS, *SUPERVISORS_PURE}
+PURE = {"protocol", "coordinator.core", "agent.core", "simulator", "push.plan", *READERS, *PREDICTOR, *SUPERVISORS_PURE}
 PURE_STDLIB = set(
     "__future__ abc bisect collections collections.abc contextlib copy dataclasses decimal difflib enum fnmatch"
     " functools hashlib heapq itertools math operator re statistics string struct textwrap types typing zlib".split()
@@ -99,6 +100,7 @@ PURE_OTHERS = {
     "coordinator.core": {"msgspec"},
     "agent.core": {"msgspec"},
     "push.plan": {"msgspec", "urllib.parse"},
+    **{name: {"array", "shlex"} for name in PREDICTOR},
     "simulator": {"msgspec", "random"},  # every draw from one seeded Random
     "simulator.lab.formats.unpack": {"bz2", "gzip", "io", "lzma", "tarfile", "zipfile"},
     "simulator.lab.formats.tables": {"csv", "datetime"},

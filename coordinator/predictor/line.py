@@ -1,0 +1,54 @@
+"""A straight line through points, by running sums: O(1) for each point, whatever came before."""
+
+LAMBDA = 0.5
+"""Ridge: with few points the slope is near none."""
+STEEPEST = 1.5
+"""In logarithms: what a job needs grows at most with this power of its input, and never falls."""
+
+
+class Line:
+    """y = a + b x for each of some features x of which the one that explains most is used."""
+
+    __slots__ = ("count", "sums", "y")
+
+    def __init__(self, features: int) -> None:
+        self.count = 0
+        self.y = 0.0
+        self.sums = [[0.0, 0.0, 0.0] for _ in range(features)]
+
+    def add(self, xs: tuple[float, ...], y: float) -> None:
+        """One more point."""
+        self.count += 1
+        self.y += y
+        for sums, x in zip(self.sums, xs, strict=False):
+            sums[0] += x
+            sums[1] += x * x
+            sums[2] += x * y
+
+    def at(self, xs: tuple[float, ...]) -> tuple[float, int]:
+        """The height of the line at these features, and which of them it is the line of; -1: none explains anything."""
+        slope, which = self._best()
+        mean = self.y / self.count
+        return (mean + slope * (xs[which] - self.sums[which][0] / self.count) if which >= 0 else mean), which
+
+    def _best(self) -> tuple[float, int]:
+        """The slope by the feature that explains most, and which it is."""
+        best, found, which = 0.0, 0.0, -1
+        for at in range(len(self.sums)):
+            slope, explained = self._slope(at)
+            if explained > best:
+                best, found, which = explained, slope, at
+        return found, which
+
+    def _slope(self, at: int) -> tuple[float, float]:
+        sx, sxx, sxy = self.sums[at]
+        vxy = sxy - sx * self.y / self.count
+        if vxy <= 0.0:
+            return 0.0, 0.0
+        vxx = sxx - sx * sx / self.count + LAMBDA
+        slope = min(STEEPEST, vxy / vxx)
+        return slope, slope * (2 * vxy - slope * vxx)
+
+    def slope(self, at: int) -> float:
+        """By how much y grows with this feature alone; 0: it does not."""
+        return self._slope(at)[0]

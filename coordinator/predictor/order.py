@@ -1,0 +1,90 @@
+"""Order statistics of the last values of something, and of values of which some are only known to be larger."""
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence
+
+LENGTH = 200
+"""Values that a window holds."""
+
+
+class Window:
+    """The last values in the order of their coming, and sorted. All calls are O(log n) comparisons and one move of a
+    block of memory."""
+
+    __slots__ = ("_next", "recent", "sorted")
+
+    def __init__(self, values: Iterable[float] = ()) -> None:
+        self.recent = array("d", values)[-LENGTH:]
+        self.sorted = array("d", sorted(self.recent))
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self.sorted)
+
+    def add(self, value: float) -> None:
+        """The next value; with it the oldest of a full window goes."""
+        if len(self.recent) == LENGTH:
+            oldest, self.recent[self._next] = self.recent[self._next], value
+            self._next = (self._next + 1) % LENGTH
+            del self.sorted[bisect_left(self.sorted, oldest)]
+        else:
+            self.recent.append(value)
+        insort(self.sorted, value)
+
+    def last(self, count: int) -> list[float]:
+        """The newest values, oldest first."""
+        order = self.recent[self._next :] + self.recent[: self._next]
+        return list(order[-count:])
+
+
+def quantile(ordered: Sequence[float], level: float, beyond: float = 0.05) -> float:
+    """The conformal quantile: the smallest value that the next one does not exceed with this probability, where all
+    come in any order (Vovk et al.). With too few values: the largest, the last step once more, and `beyond`."""
+    count = len(ordered)
+    at = math.ceil(level * (count + 1)) - 1
+    if at < count:
+        return ordered[max(0, at)]
+    return ordered[-1] + (ordered[-1] - ordered[-2] if count > 1 else 0.0) + beyond
+
+
+def censored_quantile(ordered: Sequence[float], censored: Sequence[float], level: float) -> float:
+    """The quantile where of those in `censored` it is known only that they are larger, by the Kaplan-Meier estimate
+    (1958). Both sequences ascend. Where the estimate does not come down to `level`, at least the largest of all.
+    O(c log n) for c in `censored`."""
+    if not censored:
+        return quantile(ordered, level)
+    beyond = 1.0 - level + 1e-9
+    for first, behind, left, surviving in _segments(ordered, censored):
+        steps = max(1, math.ceil(left * (1.0 - beyond / surviving)))
+        if first + steps <= behind:
+            return ordered[first + steps - 1]
+    return max(quantile(ordered, level), censored[-1])
+
+
+def censored_share(ordered: Sequence[float], censored: Sequence[float], limit: float) -> float:
+    """The probability that the next value is at most `limit`, by the same estimate."""
+    share, within = 0.0, bisect_right(ordered, limit)
+    for first, behind, left, surviving in _segments(ordered, censored):
+        if first >= within:
+            break
+        share = 1.0 - surviving * (left - (min(behind, within) - first)) / left
+    return share
+
+
+def _segments(ordered: Sequence[float], censored: Sequence[float]) -> Iterator[tuple[int, int, int, float]]:
+    """The known values between two that are censored: from which index to before which, how many were left before
+    them (one more for the value to come, as in `quantile`), and the probability to come so far. Within such a
+    segment that probability falls by the same step with each value."""
+    left, surviving, first = len(ordered) + len(censored) + 1, 1.0, 0
+    for one in censored:
+        behind = bisect_left(ordered, one, first)
+        if behind > first:
+            yield first, behind, left, surviving
+            surviving *= (left - (behind - first)) / left
+            left -= behind - first
+            first = behind
+        left -= 1
+    if first < len(ordered):
+        yield first, len(ordered), left, surviving

@@ -1,0 +1,429 @@
+"""Predicts what a job needs from the shape of its command, and learns from what jobs used. In memory and bounded: at
+most 100,000 shapes; the few hundred in use have windows of 200 samples, the others their last few samples."""
+
+import math
+from array import array
+from enum import StrEnum
+from itertools import islice
+from typing import NamedTuple
+
+from distributed_grid.coordinator.predictor.estimate import (
+    CORES,
+    GPU_MEMORY,
+    MEMORY,
+    MIN_SAMPLES_FOR_ML,
+    MIN_SAMPLES_FOR_STATS,
+    REMEMBERED,
+    SECONDS,
+    Estimator,
+    Method,
+    Quantity,
+)
+from distributed_grid.coordinator.predictor.shape import FEATURES, Shape
+
+SHAPES = 100_000
+"""Shapes, programs and users that are remembered."""
+IN_USE = 500
+"""Those among them that have windows."""
+AT_ONCE = 1000
+"""Shapes that are forgotten at once, the oldest first."""
+RUNNING = 64
+"""Attempts of a shape that run at once and are looked at."""
+LEAST = 0.01
+"""Below so many seconds, cores or bytes all is the same."""
+MOST = 1e15
+"""No amount is larger; what a node tells is not believed beyond it."""
+RAISE = 1.05
+"""The next step after a job ran out of memory is at least so many times as much."""
+
+
+class How(StrEnum):
+    """How an attempt ended, as far as its needs are concerned."""
+
+    DONE = "done"
+    OUT_OF_MEMORY = "out of memory"
+    TIME_LIMIT = "time limit"
+    CUT = "cut"
+    """Failed, cancelled, preempted or lost: it would have used more, nobody knows how much."""
+
+
+class Usage(NamedTuple):
+    """What an attempt used: seconds, the most memory (bytes), the most cores at once, the most GPU memory (bytes); 0 is
+    not known. `held`: the memory that it was granted (bytes)."""
+
+    seconds: float
+    memory: float
+    cores: float
+    gpu_memory: float = 0.0
+    held: float = 0.0
+    how: How = How.DONE
+
+
+class Tier(StrEnum):
+    """By what an answer was found."""
+
+    ML = "ml"
+    STATISTICS = "statistics"
+    DEFAULT = "default"
+
+
+class Level(StrEnum):
+    """Whose samples an answer is from."""
+
+    SHAPE = "shape"
+    PROGRAM = "program"
+    USER = "user"
+    NONE = ""
+
+
+class Answer(NamedTuple):
+    """A need: `value` in bytes, cores or seconds; `confidence` is the share of the last 200 such answers that were
+    enough (None: too few were given to say)."""
+
+    value: float = 0.0
+    tier: Tier = Tier.DEFAULT
+    level: Level = Level.NONE
+    samples: int = 0
+    confidence: float | None = None
+    method: Method = Method.QUANTILE
+
+    def why(self) -> str:
+        """A sentence about how the value was found."""
+        if self.tier is Tier.DEFAULT:
+            return f"fewer than {MIN_SAMPLES_FOR_STATS} runs like it are known"
+        whose = {Level.SHAPE: "commands like it", Level.PROGRAM: "this program", Level.USER: "this user's jobs"}
+        runs = f"{self.samples} runs of {whose[self.level]}"
+        if self.tier is Tier.ML:
+            return f"a line through {runs} by the size of their input, and its last errors"
+        if self.method is Method.LARGEST:
+            return f"the largest of {runs}, and a margin"
+        return f"order statistics of {runs}"
+
+
+class Prediction(NamedTuple):
+    """What a job will need. `seconds` is the median run time, `planned` the one that nine of ten stay within."""
+
+    memory: Answer
+    cores: Answer
+    seconds: Answer
+    planned: Answer
+    gpu_memory: Answer
+
+
+NOTHING = Prediction(*[Answer()] * 5)
+_ROW = 4 + FEATURES
+_Known = tuple[float, float, float, float]
+_LATEST = 6
+
+
+class _Latest:
+    """The last few samples of a shape: seconds, memory, cores, GPU memory and features each."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self) -> None:
+        self.rows = array("f")
+
+    @property
+    def count(self) -> int:
+        return len(self.rows) // _ROW
+
+    def add(self, known: _Known, xs: tuple[float, ...]) -> None:
+        filled = (*known, *xs, *(0.0,) * (FEATURES - len(xs)))
+        if len(self.rows) == _ROW * _LATEST:
+            del self.rows[:_ROW]
+        self.rows.extend(filled)
+
+
+_QUANTITIES = (SECONDS, MEMORY, CORES, GPU_MEMORY)
+
+
+class _Running(NamedTuple):
+    since: float
+    xs: tuple[float, ...]
+    told: Answer | None
+
+
+class _Model:
+    """Windows and lines of a shape in use. Values that are not known are NaN and are not learned."""
+
+    __slots__ = ("cores", "gpu_memory", "latest", "memory", "running", "seconds")
+
+    def __init__(self, latest: _Latest, features: int) -> None:
+        self.latest = latest
+        self.seconds, self.memory = Estimator(SECONDS, features), Estimator(MEMORY, features)
+        self.cores = Estimator(CORES, 0)
+        self.gpu_memory: Estimator | None = None
+        self.running: dict[str, _Running] = {}
+        rows = latest.rows
+        for at in range(0, len(rows), _ROW):
+            known = rows[at : at + 4]
+            self._learn((known[0], known[1], known[2], known[3]), tuple(rows[at + 4 : at + 4 + features]), 1.0, None)
+
+    def learn(self, known: _Known, xs: tuple[float, ...], weight: float, above: float | None) -> float | None:
+        """Returns what was said of the memory before."""
+        self.latest.add(known, xs)
+        return self._learn(known, xs, weight, above)
+
+    def _learn(self, known: _Known, xs: tuple[float, ...], weight: float, above: float | None) -> float | None:
+        seconds, memory, cores, gpu_memory = known
+        said = None
+        if not xs:
+            self._add(known)
+            return None
+        if seconds == seconds:
+            self.seconds.learn(xs, seconds, 1.0)
+        if memory == memory:
+            said = self.memory.learn(xs, memory, weight, above)
+        if cores == cores:
+            self.cores.learn((), cores, weight)
+        if gpu_memory == gpu_memory:
+            if self.gpu_memory is None:
+                self.gpu_memory = Estimator(GPU_MEMORY, 0)
+            self.gpu_memory.learn((), gpu_memory, weight)
+        return said
+
+    def _add(self, known: _Known) -> None:
+        """Of a user: samples of different kinds, of which the last says nothing about the next one."""
+        for estimator, value in zip((self.seconds, self.memory, self.cores), known, strict=False):
+            if value == value:
+                estimator.add(value)
+
+    def still_running(self, now: float) -> list[tuple[float, tuple[float, ...]]]:
+        return [(math.log(max(LEAST, now - one.since)), one.xs) for one in self.running.values()]
+
+    def overdue(self, now: float) -> int:
+        """Attempts that already run for longer than they were planned with."""
+        return sum(one.told is not None and now - one.since > one.told.value > 0 for one in self.running.values())
+
+
+class Predictor:
+    """All calls are made by one thread. None of them takes longer with more history than O(log 100,000)."""
+
+    def __init__(self) -> None:
+        self._models: dict[int, _Model] = {}
+        self._resting: dict[int, _Latest] = {}
+        self._hits: dict[tuple[Quantity, Tier, int], tuple[int, int]] = {}
+        """The last answers, as bits, and how many: of a quantity, by a tier, from about as many samples."""
+        self.learned = 0
+
+    def __len__(self) -> int:
+        return len(self._models) + len(self._resting)
+
+    # --- what is remembered -------------------------------------------------------------------------------------------
+
+    def _model(self, key: int, features: int) -> _Model | None:
+        """The model of a shape of which enough is known; it is in use from now on."""
+        model = self._models.get(key)
+        if model is not None:
+            del self._models[key]
+            self._models[key] = model
+            return model
+        latest = self._resting.get(key)
+        if latest is None or latest.count < MIN_SAMPLES_FOR_STATS:
+            return None
+        del self._resting[key]
+        model = self._models[key] = _Model(latest, features)
+        if len(self._models) > IN_USE:
+            oldest = next(iter(self._models))
+            self._remember(oldest, self._models.pop(oldest).latest)
+        return model
+
+    def _remember(self, key: int, latest: _Latest) -> None:
+        self._resting.pop(key, None)
+        self._resting[key] = latest
+        if len(self._resting) > SHAPES - IN_USE:
+            # Many at once: to find the first key of a dictionary takes as long as it has holes there.
+            for oldest in list(islice(self._resting, AT_ONCE)):
+                del self._resting[oldest]
+
+    def _latest(self, key: int) -> _Latest:
+        found = self._resting.get(key) or _Latest()
+        self._remember(key, found)
+        return found
+
+    # --- learning -----------------------------------------------------------------------------------------------------
+
+    def started(self, of: Shape, attempt: str, now: float, told: Answer | None = None) -> None:
+        """An attempt runs: until it ends it is known to need at least as long as it has run. `told`: the run time that
+        it was planned with."""
+        for key, xs in _levels(of):
+            model = self._models.get(key)
+            if model is not None and len(model.running) < RUNNING:
+                model.running[attempt] = _Running(now, xs, told)
+
+    def ended(self, of: Shape, attempt: str) -> None:
+        """An attempt runs no more."""
+        for key, _ in _levels(of):
+            if (model := self._models.get(key)) is not None:
+                model.running.pop(attempt, None)
+
+    def learn(self, of: Shape, usage: Usage, attempt: str = "") -> None:
+        """What an attempt used; it runs no more. What is out of any bounds is left out."""
+        known = _known(usage)
+        told = self._told(of, attempt, known[0])
+        self.ended(of, attempt)
+        if all(math.isnan(value) for value in known):
+            return
+        self.learned += 1
+        weight = math.exp(known[0]) if known[0] == known[0] else 1.0
+        above: float | None = None
+        for key, xs in reversed(_levels(of)):
+            model = self._model(key, len(xs))
+            settled = _at_least(known, usage.how, model, xs)
+            if all(value != value for value in settled):
+                continue
+            if model is None:
+                self._latest(key).add(settled, xs)
+                continue
+            said = model.learn(settled, xs, weight, above)
+            above = said if key == of.program_key else None
+            if key == of.key:
+                self._count(model, settled, told)
+
+    def _told(self, of: Shape, attempt: str, seconds: float) -> tuple[Answer, bool] | None:
+        """The run time that an attempt was planned with, and whether it was enough."""
+        for key, _ in _levels(of):
+            if (model := self._models.get(key)) is not None and (found := model.running.get(attempt)) is not None:
+                told = found.told
+                return (told, math.exp(seconds) <= told.value) if told is not None and seconds == seconds else None
+        return None
+
+    def _count(self, model: _Model, settled: _Known, told: tuple[Answer, bool] | None) -> None:
+        """Whether the answers that this sample was compared with were enough, for all shapes together. Of a run time
+        that was told before many of its kind began, the one that was told counts."""
+        for estimator, value in ((model.memory, settled[1]), (model.seconds, settled[0]), (model.cores, settled[2])):
+            if not estimator.told or value != value:
+                continue
+            tier = Tier.ML if estimator.answered_by_line else Tier.STATISTICS
+            enough, samples = bool(estimator.enough & 1), estimator.before
+            if estimator is model.seconds and told is not None:
+                tier, enough, samples = told[0].tier, told[1], told[0].samples
+                estimator.enough = estimator.enough >> 1 << 1 | enough
+            which = estimator.quantity, tier, samples.bit_length()
+            before, count = self._hits.get(which, (0, 0))
+            self._hits[which] = (before << 1 | enough) & ((1 << REMEMBERED) - 1), min(REMEMBERED, count + 1)
+
+    # --- predicting ---------------------------------------------------------------------------------------------------
+
+    def predict(self, of: Shape, now: float) -> Prediction:
+        """What a job of this shape will need, as far as is known at this time."""
+        found: list[tuple[Level, tuple[float, ...], _Model]] = []
+        for level, (key, xs) in zip(Level, _levels(of), strict=False):
+            if level is Level.USER and found:
+                break
+            if (model := self._model(key, len(xs))) is not None:
+                found.append((level, xs, model))
+        if not found:
+            return NOTHING
+        seconds, planned = self._seconds(found, now)
+        cores = self._first([(level, model.cores) for level, _, model in found])
+        gpu_memory = self._first([(level, model.gpu_memory) for level, _, model in found if model.gpu_memory])
+        return Prediction(self._memory(found), cores, seconds, planned, gpu_memory)
+
+    def _answer(self, level: Level, estimator: Estimator, value: float, method: Method) -> Answer:
+        tier = Tier.ML if method in (Method.LINE, Method.HIGH_LINE) else Tier.STATISTICS
+        confidence = estimator.confidence()
+        if confidence is None:
+            enough, told = self._hits.get((estimator.quantity, tier, estimator.count.bit_length()), (0, 0))
+            confidence = enough.bit_count() / told if told >= MIN_SAMPLES_FOR_ML else None
+        return Answer(math.exp(value), tier, level, estimator.count, confidence, method)
+
+    def _memory(self, found: list[tuple[Level, tuple[float, ...], _Model]]) -> Answer:
+        above: float | None = None
+        answer, estimator, level = (0.0, Method.QUANTILE), None, Level.NONE
+        for whose, xs, model in reversed(found):
+            if not model.memory.ready:
+                continue
+            if whose is Level.USER:
+                answer, estimator, level = model.memory.largest_seen(), model.memory, whose
+                continue
+            said = model.memory.estimate(xs, above)
+            if said[1] is not Method.ABOVE:
+                answer, estimator, level = said, model.memory, whose
+            above = said[0]
+        return self._answer(level, estimator, *answer) if estimator is not None else Answer()
+
+    def _seconds(self, found: list[tuple[Level, tuple[float, ...], _Model]], now: float) -> tuple[Answer, Answer]:
+        """The median run time, and that of nine in ten."""
+        for level, xs, model in found:
+            estimator = model.seconds
+            if estimator.ready:
+                (middle, planned), method = estimator.quantiles(xs, (0.5, SECONDS.level), model.still_running(now))
+                answer = self._answer(level, estimator, planned, method)
+                if answer.confidence is not None and (overdue := model.overdue(now)):
+                    counted = min(REMEMBERED, estimator.told or REMEMBERED)
+                    answer = answer._replace(confidence=answer.confidence * counted / (counted + overdue))
+                return answer._replace(value=math.exp(middle), confidence=None), answer
+        return Answer(), Answer()
+
+    def _first(self, found: list[tuple[Level, Estimator]]) -> Answer:
+        for level, estimator in found:
+            if estimator.ready:
+                return self._answer(level, estimator, *estimator.estimate(()))
+        return Answer()
+
+    def next_memory(self, of: Shape, tried: float) -> float | None:
+        """The next amount of memory, in bytes, that would have been enough for runs like it, where `tried` was too
+        little; None: nothing of the kind is known, and `tried` is to be multiplied."""
+        steps = []
+        for key, xs in _levels(of)[:2]:
+            if (model := self._model(key, len(xs))) is not None and model.memory.ready:
+                steps += [math.exp(value) for value, _ in model.memory.answers(xs)]
+        return min((one for one in steps if one >= tried * RAISE), default=None)
+
+    def within(self, of: Shape, seconds: float, now: float) -> float | None:
+        """The probability that a job of this shape runs for at most so long; None: nothing is known."""
+        for key, xs in _levels(of):
+            model = self._model(key, len(xs))
+            if model is not None and model.seconds.ready:
+                return model.seconds.below(xs, math.log(max(LEAST, seconds)), model.still_running(now))
+        return None
+
+    def slope(self, of: Shape, feature: str) -> float | None:
+        """By which power of a feature the memory grows; None: no line was found."""
+        model = self._model(of.key, len(of.xs))
+        names = [name for name, _ in of.features]
+        if model is None or feature not in names or model.memory.line.count < MIN_SAMPLES_FOR_STATS:
+            return None
+        return model.memory.line.slope(names.index(feature))
+
+
+def _levels(of: Shape) -> list[tuple[int, tuple[float, ...]]]:
+    """From the whole shape to its user; all commands of a program have the size of what is shipped in common."""
+    return [(of.key, of.xs), (of.program_key, of.xs[:1]), (of.user_key, ())]
+
+
+def _bounded(value: float) -> float:
+    return value if math.isfinite(value) and 0.0 < value < MOST else math.nan
+
+
+def _known(usage: Usage) -> _Known:
+    """Logarithms of seconds, memory, cores and GPU memory; NaN: not known."""
+    memory = usage.memory
+    if usage.how is How.OUT_OF_MEMORY and _bounded(usage.held) == usage.held:
+        memory = usage.held if _bounded(memory) != memory else max(memory, usage.held)
+    return _log(usage.seconds), _log(memory), _log(usage.cores), _log(usage.gpu_memory)
+
+
+def _log(value: float) -> float:
+    return math.log(max(LEAST, value)) if _bounded(value) == value else math.nan
+
+
+def _at_least(known: _Known, how: How, model: _Model | None, xs: tuple[float, ...]) -> _Known:
+    """Without those amounts of a run that was cut short that say nothing: it is known that the run needs more than so
+    much, which is learned where less would have been said."""
+    if how is How.DONE:
+        return known
+    seconds, memory, cores, gpu_memory = known
+    if how is How.TIME_LIMIT:
+        too_short = model is None or not model.seconds.count or model.seconds.estimate(xs)[0] < seconds
+        seconds = seconds if too_short else math.nan
+    else:
+        seconds = math.nan
+    if how is How.OUT_OF_MEMORY or (model is not None and model.memory.count):
+        too_little = model is None or not model.memory.count or model.memory.estimate(xs)[0] <= memory
+        memory = memory + MEMORY.margin if too_little else math.nan
+    else:
+        memory = math.nan
+    return seconds, memory, math.nan, math.nan
