@@ -95,16 +95,9 @@ def _relaxed(
         return msgspec.structs.replace(request, constraints=left if left != NO_CONSTRAINTS else None)
 
     if asked.gpu_memory:
-        free = {
-            count // MIB
-            for node in state.nodes.values()
-            if node.capacity
-            for count in node.capacity.gpu_memory.values()
-        }
-        sizes = sorted(size for size in free if 0 < size * MIB < asked.gpu_memory)
-        at = _largest(len(sizes), lambda at: _starts(place, without(gpu_memory=sizes[at - 1] * MIB)))
-        if at:
-            most = sizes[at - 1]
+        # As for amounts, reservations may leave less than what is free, so that all sizes are tried.
+        most = _largest((asked.gpu_memory - 1) // MIB, lambda size: _starts(place, without(gpu_memory=size * MIB)))
+        if most:
             cost = 1 - most * MIB / asked.gpu_memory
             yield "gpu-memory", without(gpu_memory=most * MIB), f"with --gpu-memory {most}M", cost
         else:

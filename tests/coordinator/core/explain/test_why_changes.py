@@ -163,3 +163,21 @@ def test_nothing_is_changed_by_asking() -> None:
     ] == before
     out = step(ledger, JobsSubmitted(1, (job("a", Request(Resources(cpu=1))),)), 1.0)
     assert any(isinstance(one, Accepted) for one in out)
+
+
+def test_gpu_memory_is_named_as_small_as_a_reservation_leaves_it() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n0", cores=4, gpus=1))  # a GPU of 16 GiB
+
+    def ask(name: str, milli: int, gib: int) -> None:
+        more = Constraints(gpu_memory=gib * GIB)
+        one = Request(Resources(cpu=500, gpu=milli), priority=Priority.HIGH, constraints=more)
+        step(ledger, JobsSubmitted(1, (job(name, one, time_limit=60.0),)), 0.0)
+
+    ask("runs", 250, 8)
+    ask("waits", 500, 11)
+    wanted = Request(Resources(cpu=500, gpu=250), constraints=Constraints(gpu_memory=12 * GIB))
+    place = functools.partial(would, ledger.state, user="bob", lasts=0.0, now=1.0)
+    assert [change.text for change in changes(ledger.state, wanted, place)] == [
+        "with --gpu-memory 5120M it would start now on n0"
+    ]
