@@ -49,6 +49,13 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "node forecast": ("grid node forecast lab1", "grid -o json node forecast lab1"),
     "node set": ("grid node set lab1 --cores 4 --memory 16G", "grid node set lab1 lab2 --no-share"),
     # Ray
+    "hold": ("grid hold request -t cpu -a 4 --time 2h", "grid hold list"),
+    "hold request": (
+        "grid hold request --cpus 4 --mem 16G --time 2h --name evening",
+        "grid hold request -t gpu -a 1 -n lab1 --wait",
+    ),
+    "hold list": ("grid hold list", "grid -o json hold list"),
+    "hold release": ("grid hold release evening", "grid hold release last"),
     "boost": ("grid boost request gpu-master gpu 1", "grid boost status"),
     "boost request": (
         "grid boost request gpu-master gpu 1 --duration 2h",

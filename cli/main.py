@@ -47,6 +47,7 @@ COMMANDS: dict[str, Lazy] = {
         _AT + "boosts.boost:boost",
         "Lend idle capacity of other nodes to a Ray cluster: request, status, release, extend, history, suggest.",
     ),
+    "hold": Lazy(_AT + "jobs.hold:hold", "Keep capacity of a node for your jobs: request, list, release."),
     "cluster": Lazy(_AT + "grid.status:cluster", "Show the grid and what Ray shows of it: summary, status, check."),
     "init": Lazy(
         _AT + "grid.access:init", "Create a grid: its certificate authority, its keys, and you as its first operator."
@@ -80,7 +81,7 @@ COMMANDS: dict[str, Lazy] = {
 
 # Titles of `grid --help`, and the commands below each.
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Run jobs": ("run-shared", "submit", "cancel"),
+    "Run jobs": ("run-shared", "submit", "hold", "cancel"),
     "Watch jobs": ("jobs", "job", "logs", "attach", "why", "receipts"),
     "Watch the grid": (
         "status",

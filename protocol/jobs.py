@@ -42,6 +42,7 @@ WAITING: dict[str, str] = {
     "Resources": "what it needs is in use",
     "Ray": "Ray is to reserve it, and has no room, no node there, or cannot be asked (docs/placement-by-ray.md)",
     "Thresholds": "what it needs is there and not lent now: a node's owner uses it, or refused a moment ago",
+    "InHold": "the hold that it is to run in (--in) has no room for it now, or has not begun (docs/holds.md)",
     "Affinity": "where the jobs are that it is to be near to, or apart from, leaves no room for it",
     "SetAside": "the nodes that could run it are set aside, since launches failed there",
     "Drained": "the nodes that could run it are drained",
@@ -441,7 +442,8 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     (`time_limit` 0: none; `grace` is what a job gets between SIGTERM and SIGKILL). With a `boost` the command
     is made on the node: it starts a raylet for that. `stdin`: its standard input is a pipe that its submitter fills
     while it runs (PutInput); else it is empty. `attached`: its submitter reads its output from the beginning on;
-    `output_full` is for whoever reads it as it runs."""
+    `output_full` is for whoever reads it as it runs. `hold`: nothing is run; what is granted is kept for other
+    jobs of its submitter, until its time limit."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = {}
@@ -455,6 +457,7 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     stdin: bool = False
     attached: bool = False
     output_full: OutputFull = OutputFull.WAIT
+    hold: bool = False
 
 
 MOST_RETRIES = 100
@@ -509,6 +512,9 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     strategy: Strategy | None = None
     local: Local | None = None
     constraints: Constraints | None = None
+    within: Word = ""
+    """It takes what it needs of this hold of its submitter, and waits for room there; its name, until the coordinator
+    knows the id."""
     ray: bool = False
     """Ray is to reserve it: the coordinator says this, not the client."""
     user: Word = ""

@@ -1,5 +1,6 @@
-"""Asking for a boost and staying until Ray shows it. A lost connection is made again, and the same request is found
-there by its key; a signal takes the request back, also one whose answer is on its way."""
+"""Asking for a boost or a hold and staying until it is there: of a boost, until Ray shows it. A lost connection is made
+again, and the same request is found there by its key; a signal takes the request back, also one whose answer is on its
+way."""
 
 import math
 import select
@@ -11,16 +12,16 @@ from distributed_grid.cli.context import Invocation
 from distributed_grid.coordinator.client.session import Answer, Event, Lost, Opened
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobView, State
-from distributed_grid.protocol.messages import Cancel, Done, JobUpdate, RequestBoost, Submitted
+from distributed_grid.protocol.messages import Cancel, Done, JobUpdate, RequestBoost, Submit, Submitted
 
 AGAIN_SECONDS = 1.0
 """A signal that follows so soon is the same one, sent to us and to our process group."""
 
 
 class Borrowing:
-    """One request. `run` returns the boost once it runs or has ended."""
+    """One request. `run` returns the boost or hold once it runs or has ended."""
 
-    def __init__(self, invocation: Invocation, asked: RequestBoost) -> None:
+    def __init__(self, invocation: Invocation, asked: RequestBoost | Submit) -> None:
         self._invocation = invocation
         self._grid = invocation.connect()
         self._asked = asked
@@ -111,6 +112,9 @@ class Borrowing:
 
     def _leave(self, why: str) -> None:
         """Leave it as it is, and say so."""
-        name = self._boost or "a boost"
-        self._invocation.say(f"{name} may wait or be lent, as {why}: grid boost status, grid boost release")
+        if isinstance(self._asked, Submit):
+            name, look = self._boost or "a hold", "grid hold list, grid hold release"
+        else:
+            name, look = self._boost or "a boost", "grid boost status, grid boost release"
+        self._invocation.say(f"{name} may wait or be lent, as {why}: {look}")
         raise SystemExit(128 + self._left_by)

@@ -32,7 +32,7 @@ from distributed_grid.protocol.text import parse_duration
 AS_THEY_ARE = (
     "name workdir priority nodes time_limit warn_signal pids_limit cpu_limit immediate"
     " strategy only exclude labels gpu_model gpu_memory near apart walls"
-    " output_full retry_on retries retry_memory array max_fails after after_ok after_any begin"
+    " output_full retry_on retries retry_memory array max_fails after after_ok after_any begin within"
 ).split()
 """Options that mean what `describe_job` calls so."""
 GRID_FAILED = 125
@@ -44,7 +44,7 @@ class RunShared(Sectioned):
 
     sections = (
         ("What it needs", "kind amount cpus mem gpus".split()),
-        ("Where it runs", "nodes only exclude labels walls gpu_model gpu_memory near apart strategy".split()),
+        ("Where it runs", "within nodes only exclude labels walls gpu_model gpu_memory near apart strategy".split()),
         (
             "The job",
             "name detach env workdir no_ship links ship_secrets no_stdin globs force executable".split()
@@ -67,6 +67,7 @@ class RunShared(Sectioned):
 @click.option(
     "-n", "--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="Preferred; repeatable."
 )
+@click.option("--in", "within", default="", metavar="HOLD", help="On what this hold of yours holds: grid hold request.")
 @placing
 @click.option("-d", "--detach", is_flag=True, help="Print the job's id and leave it running.")
 @click.option("--name", default="", metavar="NAME", help="A name for the job.")
@@ -161,7 +162,7 @@ def submission_of(command: tuple[str, ...], options: dict[str, Any]) -> Submissi
         raise BadValue(f"--max-fails {options['max_fails']} of what?", hint="say it with --array")
     submission = describe_job(
         command,
-        resources=_resources(options),
+        resources=resources_of(options),
         env=dict(_variable(one) for one in options["env"]),
         grace=parse_duration(grace) if grace is not None else 5.0,
         requeue=not options["no_requeue"],
@@ -170,7 +171,8 @@ def submission_of(command: tuple[str, ...], options: dict[str, Any]) -> Submissi
     return replace(submission, request=replace(submission.request, gang=gang))
 
 
-def _resources(options: dict[str, Any]) -> Resources:
+def resources_of(options: dict[str, Any]) -> Resources:
+    """What --type with --amount, --cpus, --mem and --gpus ask for. Raises BadValue."""
     kind, amount = options["kind"], options["amount"]
     wanted = Resources()
     if kind is not None:

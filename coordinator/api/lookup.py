@@ -256,6 +256,8 @@ class Lookup:
                 for job in sorted(together, key=attrgetter("id"), reverse=True):
                     if (message.fold and job.group) or (message.boosts and job.spec.boost is None):
                         continue
+                    if message.holds and not job.spec.hold:
+                        continue
                     fits = (not message.states or job.state in message.states) and message.user in ("", job.user)
                     if fits and (at < submitted or job.id < last):
                         yield job

@@ -31,7 +31,14 @@ from distributed_grid.coordinator.api.lookup import (
 from distributed_grid.coordinator.api.operator_requests import AccessRequests, order, rights
 from distributed_grid.coordinator.api.relay import Client, Relay
 from distributed_grid.coordinator.api.settings import GridSettings
-from distributed_grid.coordinator.api.submissions import LONGEST, Submissions, check_request, neighbours, resolved
+from distributed_grid.coordinator.api.submissions import (
+    LONGEST,
+    Submissions,
+    check_request,
+    in_hold,
+    neighbours,
+    resolved,
+)
 from distributed_grid.coordinator.api.trends import TrendAnswers
 from distributed_grid.coordinator.audit.entries import NAMED, AuditedRequest
 from distributed_grid.coordinator.audit.log import RequestLog
@@ -407,6 +414,7 @@ class Requests:
             check_request(request)
             request = resolved(request, client.host, "", self._state.policy)
             request = neighbours(request, visibility, "", self._state.index.affinity, {})
+            request = in_hold(request, visibility, self._lookup)
             refused = refusal(self._state, 0, request)
             if refused is not None and refused.code == "bad-value":  # of what could never be done, more can be said
                 raise BadValue(refused.what, refused.why, refused.hint)

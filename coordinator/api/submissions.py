@@ -60,6 +60,10 @@ def check(submission: Submission, sound: Submission | None = None) -> None:
     if sound is None or request != sound.request:
         check_request(request)
     _check_many(submission)
+    if submission.spec.hold:
+        _check_hold(submission)
+    elif submission.request.within and submission.spec.boost is not None:
+        raise BadValue("a boost cannot be lent out of a hold")
 
 
 def check_request(request: Request) -> None:
@@ -69,6 +73,8 @@ def check_request(request: Request) -> None:
     _check_placing(request)
     if not 0 <= request.gang <= MOST_NODES:
         raise BadValue(f"a gang on {request.gang} nodes cannot be taken", why=f"{MOST_NODES} are the most")
+    if request.gang and request.within:
+        raise BadValue("a gang cannot run in a hold", why="a hold is on one node, each member of a gang on its own")
 
 
 def _check_command(spec: JobSpec) -> None:
@@ -102,6 +108,20 @@ def _check_surroundings(spec: JobSpec) -> None:
         if not math.isfinite(seconds) or not 0 <= seconds <= LONGEST:
             raise BadValue(f"the {what} of {seconds:g} s cannot be used", hint="give seconds, not below zero")
     check_limits(spec.limits, spec.time_limit)
+
+
+def _check_hold(submission: Submission) -> None:
+    """Raise BadValue for a hold that cannot be: it runs nothing, and ends by itself."""
+    spec, request = submission.spec, submission.request
+    if not spec.time_limit:
+        raise BadValue(
+            "a hold needs a time", why="what is held and never used would be lost to all", hint="say --time 1h"
+        )
+    runs = spec.boost is not None or spec.stdin or spec.bundle or request.retries or request.within
+    if runs or submission.array is not None or request.gang:
+        raise BadValue(
+            "a hold is capacity of one node, in which nothing runs by itself", hint="submit jobs into it: --in"
+        )
 
 
 def _check_amounts(wanted: Resources) -> None:
@@ -216,6 +236,14 @@ def neighbours(
     )
 
 
+def in_hold(request: Request, visibility: Visibility, lookup: Lookup) -> Request:
+    """The request with the id of the hold that it names. Raises GridError for one that does not exist or may not be
+    seen."""
+    if not request.within:
+        return request
+    return msgspec.structs.replace(request, within=lookup.single(visibility, request.within))
+
+
 class NewJobs:
     """What a submission makes: `known` are the ids of what was submitted before, by key; `jobs` and `groups` are new,
     where a job with a group's id stands for all of its members."""
@@ -290,6 +318,7 @@ class Submissions:
                 if asked != (one.request, one.spec.bundle) or one.request.constraints is not None:
                     asked = one.request, one.spec.bundle
                     request = resolved(one.request, host, one.spec.bundle, self._state.policy)
+                    request = in_hold(request, visibility, self._lookup)
                     request = neighbours(request, visibility, one.spec.name, self._state.index.affinity, before)
                     request = requests.setdefault(request, request)
                 job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now)

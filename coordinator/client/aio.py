@@ -97,6 +97,8 @@ class GridClient(Connection):
     why = _method(requests.why)
     request_boost = _method(requests.request_boost)
     boosts = _method(requests.boosts)
+    request_hold = _method(requests.request_hold)
+    holds = _method(requests.holds)
     status = _method(requests.status)
     nodes = _method(requests.nodes)
     shared = _method(requests.shared)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from distributed_grid.coordinator.client.submission import describe_job
+from distributed_grid.coordinator.client.submission import describe_hold, describe_job
 from distributed_grid.protocol.boosts import DURATION
 from distributed_grid.protocol.codec import BULK_BYTES, encode
 from distributed_grid.protocol.errors import BadValue
@@ -252,6 +252,23 @@ def boosts(target: str = "") -> Steps[Boosts]:
     """The boosts that have not ended, for all nodes or one, and what Ray shows."""
     answer: Boosts = yield from pages(ListBoosts(id=0, target=target))
     return answer
+
+
+# --- holds ------------------------------------------------------------------------------------------------------------
+
+
+def request_hold(**options: Any) -> Steps[str]:
+    """Ask for a hold (options as in `describe_hold`, such as `cpus=4, duration="2h"`) and return its id, once it is on
+    the coordinator's disk. It is a job: `follow` tells how it goes on, it is held once it runs, and `cancel` releases
+    it."""
+    (group,) = _groups([describe_hold(**options)])
+    job: str = (yield Submit(id=0, jobs=group)).jobs[0]
+    return job
+
+
+def holds() -> Steps[list[JobView]]:
+    """The holds that have not ended, the newest first."""
+    return list((yield from pages(ListJobs(id=0, holds=True))).jobs)
 
 
 # --- the grid ---------------------------------------------------------------------------------------------------------

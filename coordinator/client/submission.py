@@ -41,6 +41,8 @@ from distributed_grid.protocol.resources import (
 )
 from distributed_grid.protocol.text import parse_duration
 
+HOLD_DURATION = 3600.0
+"""Seconds that a hold lasts if nothing else is said."""
 _OF_DAY = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 
 
@@ -101,6 +103,7 @@ def describe_job(
     after_ok: Iterable[str] = (),
     after_any: Iterable[str] = (),
     begin: str | datetime | None = None,
+    within: str = "",
     stdin: bool = False,
     attached: bool = False,
     output_full: str = OutputFull.WAIT.value,
@@ -129,7 +132,8 @@ def describe_job(
     `array` (`"0-99%8"`) makes many jobs of it, each with its own GRID_ARRAY_INDEX; if more than `max_fails` of them
     fail, the rest is ended. Nothing is placed before all jobs (or arrays) in `after` have started, those in `after_ok`
     have exited with 0, those in `after_any` have ended, and the time `begin` (`"+30m"`, `"22:15"`, ISO 8601 or a
-    datetime) has come. `stdin`: its standard input is sent while it runs, as `run(…, stdin=…)` of the clients does.
+    datetime) has come. `within` a hold (its id or name): it takes what it needs of that. `stdin`: its standard input
+    is sent while it runs, as `run(…, stdin=…)` of the clients does.
 
     `attached`: its output is read from the beginning on, by `stream`. A job that is further ahead of whoever reads its
     output than its node keeps waits, or with `output_full="drop"` the middle of its output is dropped.
@@ -151,7 +155,7 @@ def describe_job(
     request = _kept(
         _request, cpus, memory, gpus, resources, priority, nodes if isinstance(nodes, int) else _fixed(nodes),
         immediate, strategy, _fixed(only), _fixed(exclude), _fixed(labels), gpu_model, gpu_memory, _fixed(near),
-        _fixed(apart), walls, _fixed(retry_on), retries, retry_memory, requeue,
+        _fixed(apart), walls, _fixed(retry_on), retries, retry_memory, requeue, within,
     )  # fmt: skip
     many = parse_array(array, max_fails) if isinstance(array, str) else array
     before = parse_after(after, after_ok, after_any) if after or after_ok or after_any else {}
@@ -160,6 +164,18 @@ def describe_job(
     elif begin is not None:
         before |= parse_begin(begin, datetime.now().astimezone())
     return Submission(key=key or _new_key(), spec=spec, request=request, array=many, **before)
+
+
+def describe_hold(
+    *, duration: float | str = HOLD_DURATION, immediate: bool = True, nodes: Iterable[str] = (), **options: Any
+) -> Submission:
+    """A hold to submit: capacity of one node, kept for `duration` (seconds, or text such as `"30m"`) for jobs of this
+    user that say `within`. Unless it is `immediate`, it waits where no node has it now. `options` are those of
+    `describe_job` that say what is needed and where. Raises BadValue."""
+    described = describe_job(
+        ("hold",), immediate=immediate, nodes=tuple(nodes), time_limit=duration, grace=0.0, requeue=False, **options
+    )
+    return msgspec.structs.replace(described, spec=msgspec.structs.replace(described.spec, hold=True))
 
 
 KEPT = 256
@@ -209,6 +225,7 @@ def _request(
     retries: int | None,
     retry_memory: float | str | None,
     requeue: bool,
+    within: str,
 ) -> Request:
     """The request of these options of `describe_job`."""
     wanted = resources or Resources(
@@ -221,7 +238,13 @@ def _request(
     level = priority if isinstance(priority, Priority) else parse_priority(priority)
     named, gang = ((), parse_gang(nodes)) if isinstance(nodes, int) else (nodes, 0)
     request = Request(
-        resources=wanted, priority=level, nodes=tuple(named), immediate=immediate, requeue=requeue, gang=gang
+        resources=wanted,
+        priority=level,
+        nodes=tuple(named),
+        immediate=immediate,
+        requeue=requeue,
+        gang=gang,
+        within=within,
     )
     where = parse_placing(
         gpu=wanted.gpu,

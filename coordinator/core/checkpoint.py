@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 from distributed_grid.coordinator.core.data import EVERYTHING, Idle, Preemptions
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lending.loans import Balance, Loan, Loans, Pair, Place
-from distributed_grid.coordinator.core.model import Allocation, End, Group, Job, Node
+from distributed_grid.coordinator.core.model import Allocation, End, Group, InHold, Job, Node
 from distributed_grid.coordinator.core.nodes.agents import arm
 from distributed_grid.coordinator.core.placement.fragmentation import MixState, RequestMix
 from distributed_grid.coordinator.core.placement.matching import labels
@@ -161,6 +161,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     balancing: BalancingBook = msgspec.field(default_factory=BalancingBook)
     ray_trouble: str = ""
     loss: tuple[str, ...] = ()
+    holds: list[str] = []
+    """The holds to be served; who waits for them is in the records of jobs."""
 
 
 def take(ledger: Ledger) -> Checkpoint:
@@ -225,6 +227,7 @@ def take(ledger: Ledger) -> Checkpoint:
         quotas=_quotas(state),
         balancing=state.balancing,
         chains=_chains(state.chains),
+        holds=list(state.holds.changed),
     )
 
 
@@ -287,6 +290,7 @@ def fork(ledger: Ledger, policy: Policy) -> Ledger:
     for node in nodes.values():
         node.allocations = {name: Allocation(**_own(asdict(one))) for name, one in node.allocations.items()}
         node.not_holding = {name: Allocation(**_own(asdict(one))) for name, one in node.not_holding.items()}
+        node.inside = {name: Allocation(**_own(asdict(one))) for name, one in node.inside.items()}
         node.capacity = node.capacity and node.capacity.copy()
     jobs = {name: Job(**_own(asdict(job))) for name, job in at.jobs.items()}
     for job in jobs.values():
@@ -328,7 +332,8 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     state.jobs.update(at.jobs)
     found = {one.id: one for node in at.nodes.values() for one in node.known}
     for name in at.allocations:
-        if name in at.nodes[found[name].node].not_holding:
+        on = at.nodes[found[name].node]
+        if name in on.not_holding or name in on.inside:
             state.allocations[name] = found[name]
         else:
             state.hold(found[name])
@@ -350,8 +355,11 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     _requeue(state.queue, at)
     for job in sorted(state.jobs.values(), key=lambda job: state.turns[job.id]):
         state.index_job(job)
+        if isinstance(job.phase, InHold):
+            state.holds.wait(job.request.within, job.id)
         if job.id in state.queue:
             state.index.affinity.want(job)
+    state.holds.changed = dict.fromkeys(at.holds)
     state.index.mix = RequestMix(at.mix)
     _share(state.shares, at)
     _restore_loans(state.loans, at.loans)

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
-from distributed_grid.coordinator.core.model import Earmarked, Held, Node, Queued
+from distributed_grid.coordinator.core.model import Earmarked, Held, InHold, Node, Queued
 from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.queue.queue import Members
 from distributed_grid.coordinator.core.queue.quotas import Quotas
@@ -40,10 +40,11 @@ def check(state: GridState) -> None:
     assert len(state.turns) == len(state.jobs), "a turn is left of a job that is gone"
     assert not state.facts, "an end was not followed"
     _check_held(state)
+    _check_holds(state)
     _check_quotas(state)
     _check_loans(state)
     assert all(name in state.jobs for name in state.queue.turns), "the queue holds a job that is gone"
-    by_node = {name: node.allocations | node.not_holding for name, node in state.nodes.items()}
+    by_node = {name: node.allocations | node.not_holding | node.inside for name, node in state.nodes.items()}
     for allocation in state.allocations.values():
         job_of = state.jobs.get(allocation.job)
         assert job_of is not None and job_of.allocation == allocation.id, f"{allocation.id} is nobody's"
@@ -81,6 +82,36 @@ def _check_chains(state: GridState, node: Node) -> None:
     assert chains.successors.keys() <= state.allocations.keys(), "what has ended has a successor"
     assert {*chains.predecessors} == {*chains.successors.values()}, "successors are not where they are to be"
     assert chains.requests.keys() <= state.allocations.keys(), "what has ended may get a successor"
+
+
+def _check_holds(state: GridState) -> None:
+    """Check who waits for holds, and that what is inside of each is within its grant."""
+    waiting = {job.id: job.request.within for job in state.jobs.values() if isinstance(job.phase, InHold)}
+    known = {name: hold for hold, names in state.holds.waiting.items() for name in names}
+    assert waiting == known, f"{waiting} wait for holds, and {known} are known"
+    assert all(state.holds.waiting.values()), "a hold is kept for whom nobody waits"
+    for node in state.nodes.values():
+        for name, allocation in node.inside.items():
+            hold = node.allocations.get(allocation.within)
+            assert hold is not None and hold.hold, f"{name} is inside of {allocation.within}, which is no hold there"
+            assert state.jobs[allocation.job].user == state.jobs[hold.job].user, f"{name} is in a hold of another user"
+        for hold in node.allocations.values():
+            inside = [one.grant for one in node.inside.values() if one.within == hold.id]
+            assert not inside or hold.hold, f"{hold.id} is no hold"
+            whole = [core for grant in inside for core in grant.cores]
+            shared: Counter[int] = Counter()
+            for grant in inside:
+                shared[grant.shared_core] += grant.shared_milli
+            assert len({*whole}) == len(whole) and not {*whole} & {*shared}, f"a core of {hold.id} is granted twice"
+            for core in {*whole, *(one for one, milli in shared.items() if milli)}:
+                most = MILLI if core in hold.grant.cores else hold.grant.shared_milli * (core == hold.grant.shared_core)
+                assert max(MILLI * (core in whole), shared[core]) <= most, f"core {core} is not of {hold.id}"
+            assert sum(grant.memory for grant in inside) <= hold.grant.memory, f"{hold.id} has too little memory"
+            gpus: Counter[str] = Counter()
+            for grant in inside:
+                gpus.update({gpu.uuid: gpu.milli for gpu in grant.gpus})
+            has = {gpu.uuid: gpu.milli for gpu in hold.grant.gpus}
+            assert all(milli <= has.get(uuid, 0) for uuid, milli in gpus.items()), f"{hold.id} has not these GPUs"
 
 
 def _check_quotas(state: GridState) -> None:
@@ -186,7 +217,7 @@ def _check_node(state: GridState, node: Node) -> None:
     capacity = node.capacity
     if capacity is None:
         return
-    known = node.allocations.keys() | node.orphans.keys()
+    known = node.allocations.keys() | node.orphans.keys() | node.inside.keys()
     assert node.counting.keys() <= known, f"{name} counts what it does not hold: {list(node.counting)}"
     for core, milli in capacity.cores.items():
         held = cores.get(core, 0)

@@ -122,6 +122,27 @@ class Preemptions:
         self.spent = sorted((receipt.at, receipt.lost) for receipt in receipts)
 
 
+@dataclass(slots=True)
+class Holds:
+    """Who waits for room in which hold, by the ids of jobs; and where that may have changed since it was served."""
+
+    waiting: dict[str, dict[str, None]] = field(default_factory=dict)
+    changed: dict[str, None] = field(default_factory=dict)
+
+    def wait(self, hold: str, job: str) -> None:
+        """This job waits for room."""
+        self.waiting.setdefault(hold, {})[job] = None
+        self.changed[hold] = None
+
+    def leave(self, hold: str, job: str) -> None:
+        """It does not wait any more."""
+        waiting = self.waiting[hold]
+        del waiting[job]
+        if not waiting:
+            del self.waiting[hold]
+            self.changed.pop(hold, None)
+
+
 # --- all data ---------------------------------------------------------------------------------------------------------
 
 
@@ -154,6 +175,7 @@ class GridData:
         self.rendezvous: dict[tuple[str, int], str] = {}
         """Rendezvous address and port of each running gang."""
         self.chains = Chains()
+        self.holds = Holds()
         self.deadlines = Deadlines()
         self.turns: dict[str, int] = {}
         """The number of each live job in the order of submission."""

@@ -46,7 +46,7 @@ from distributed_grid.coordinator.core.data import EVERYTHING, Facts
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.lending import accounts
 from distributed_grid.coordinator.core.lending.loans import Pair
-from distributed_grid.coordinator.core.lifecycle import boosts, outcomes, successors
+from distributed_grid.coordinator.core.lifecycle import boosts, holds, outcomes, successors
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.core.nodes import agents, operator, quarantine
 from distributed_grid.coordinator.core.placement import ray
@@ -106,6 +106,7 @@ DUE: dict[str, Callable[[GridState, str], None]] = {
     "silence": agents.silence,
     "begin": dependencies.begin_due,
     "join": boosts.due,
+    "hold": holds.due,
     "successor": successors.due,
     "reserve": ray.due,
     "offer": agents.offer_due,
@@ -180,6 +181,7 @@ def load(
         if job.state is not State.ENDED:
             admission.enter(state, job)
     successors.restore(state)
+    holds.restore(state)
     for allocation in state.allocations.values():
         if allocation.state is State.STARTING and allocation.started:
             boosts.arm(state, allocation)
@@ -281,6 +283,9 @@ class Ledger:
             handle_facts(state)
         if state.freed_nodes:
             execute.serve(state)
+        if state.holds.changed and not state.halted:
+            holds.serve(state)
+            handle_facts(state)
         fresh = {**state.fresh} if state.chains.predecessors else {}
         while True:  # again where a node is not kept any more, or a quota allows more
             if state.reservations.by_job:

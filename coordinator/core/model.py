@@ -183,6 +183,10 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     """The walls behind which it runs or ran, as its node reported."""
     predecessor: str = ""
     """It is the successor of this allocation on the same node, and holds nothing until nothing of that one is alive."""
+    hold: bool = False
+    """It is a hold: nothing runs in it, and its node is not told of it."""
+    within: str = ""
+    """It is inside of this allocation, a hold, and holds nothing by itself until that has ended."""
     handed_over: bool = False
     """Its successor has started, so that nothing of it is alive, and it holds nothing; its end was not told yet."""
 
@@ -238,6 +242,12 @@ class Earmarked(Waiting, tag="earmarked"):
     earmark: Earmark
 
 
+class InHold(Waiting, tag="in-hold"):
+    """It waits outside of the queue, for room in the hold that it names."""
+
+    attempt: ClassVar[None] = None
+
+
 class MemberEnded(Waiting, tag="member-ended"):
     """A member of a gang that has ended, while others have not."""
 
@@ -272,12 +282,13 @@ class Ended(msgspec.Struct, kw_only=True, gc=False, tag="ended", omit_defaults=T
     after: tuple[Condition, ...] = ()
 
 
-Phase = Queued | Held | Earmarked | MemberEnded | Active | Ended
+Phase = Queued | Held | Earmarked | InHold | MemberEnded | Active | Ended
 PHASES: dict[type, frozenset[type]] = {
-    Held: frozenset({Held, Queued, Active, Ended}),  # of a gang all others become active with the first
-    Queued: frozenset({Queued, Held, Earmarked, Active, Ended}),  # held again after a restart, in its array
+    Held: frozenset({Held, Queued, InHold, Active, Ended}),  # of a gang all others become active with the first
+    Queued: frozenset({Queued, Held, Earmarked, InHold, Active, Ended}),  # held again after a restart, in its array
     Earmarked: frozenset({Queued, Active, Ended}),
-    Active: frozenset({Queued, MemberEnded, Ended}),
+    InHold: frozenset({Held, Active, Ended}),
+    Active: frozenset({Queued, InHold, MemberEnded, Ended}),
     MemberEnded: frozenset({MemberEnded, Queued, Held, Ended}),
     Ended: frozenset(),
 }
@@ -455,6 +466,8 @@ class Node:
     allocations: dict[str, Allocation] = field(default_factory=dict)
     not_holding: dict[str, Allocation] = field(default_factory=dict)
     """Its allocations that hold nothing: successors, and those that a successor has taken over from."""
+    inside: dict[str, Allocation] = field(default_factory=dict)
+    """Its allocations inside of holds, which are in `allocations`."""
     declined: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Back-off of refused devices ("" is the whole node): device to (until, seconds)."""
     closed: frozenset[str] = frozenset()
@@ -485,7 +498,17 @@ class Node:
     @property
     def known(self) -> list[Allocation]:
         """All its allocations; those that hold something come first."""
-        return [*self.allocations.values(), *self.not_holding.values()]
+        return [*self.allocations.values(), *self.not_holding.values(), *self.inside.values()]
+
+    @property
+    def launched(self) -> list[Allocation]:
+        """All that its agent is told of."""
+        return [one for one in self.known if not one.hold] if self.allocations else self.known
+
+    def at_work(self, allocation: str) -> Allocation | None:
+        """The allocation of this id that runs there, or may; None: there is none."""
+        found = self.allocations.get(allocation) or self.inside.get(allocation)
+        return found if found is not None and not found.hold else None
 
     @property
     def usable(self) -> bool:

@@ -27,6 +27,7 @@ from distributed_grid.coordinator.core.model import (
     Ended,
     Group,
     Held,
+    InHold,
     Job,
     MemberEnded,
     Node,
@@ -160,6 +161,8 @@ class GridState(GridData):
         self.index.affinity.remove_waiting(job)
         self.index.affinity.leave(job)
         self.quotas.went(job)
+        if job.spec.hold:
+            self.holds.changed[job.id] = None
         self._unblock_affine(job)
         if job.group:
             self._leave_group(job, active)
@@ -213,7 +216,12 @@ class GridState(GridData):
         return isinstance(job.phase, (Held, MemberEnded))
 
     def enqueue(self, job: Job) -> None:
-        """Put a job in the queue, in the order of its turn."""
+        """Put a job in the queue, in the order of its turn; or among those that wait for room in its hold."""
+        if hold := job.request.within:
+            if type(job.phase) is not InHold:
+                self.become(job, InHold(reason=job.reason))
+            self.holds.wait(hold, job.id)
+            return
         if type(job.phase) is not Queued:
             self.become(job, Queued(reason=job.reason))
         self.queue.add(job.id, key_of(job), self.turns[job.id])
@@ -224,7 +232,10 @@ class GridState(GridData):
             self.preempting.urgent[job.id] = 0.0
 
     def dequeue(self, job: Job) -> None:
-        """Take a job out of the queue, with its reservation."""
+        """Take a job out of the queue, with its reservation; or out of those that wait for room in its hold."""
+        if type(job.phase) is InHold:
+            self.holds.leave(job.request.within, job.id)
+            return
         self.queue.remove(job.id)
         self.quotas.left(job)
         self.unreserve(job.id)
@@ -266,6 +277,16 @@ class GridState(GridData):
         self.index.put(placement.node, node.facts.priority, node.capacity)
         return allocation
 
+    def grant_inside(self, job: Job, placement: Placement, lease: float, hold: Allocation) -> Allocation:
+        """Allocate this placement inside of a hold; the caller records and launches it."""
+        node = self.nodes[hold.node]
+        allocation = self._allocate(job, node, placement.grant)
+        allocation.lease, allocation.within = lease, hold.id
+        self.allocations[allocation.id] = node.inside[allocation.id] = allocation
+        self.placements[allocation.id] = placement
+        self._placed(job, node)
+        return allocation
+
     def grant_next(self, job: Job, before: Allocation) -> Allocation:
         """Allocate what another allocation holds, for when that has ended; the caller records and launches it."""
         node = self.nodes[before.node]
@@ -277,7 +298,7 @@ class GridState(GridData):
         return allocation
 
     def _allocate(self, job: Job, node: Node, grant: Grant) -> Allocation:
-        if job.id in self.queue.turns:
+        if job.id in self.queue.turns or type(job.phase) is InHold:
             self.dequeue(job)
         job.tries += 1
         allocation = Allocation(
@@ -286,6 +307,7 @@ class GridState(GridData):
             node=node.facts.name,
             grant=grant,
             state=State.STARTING,
+            hold=job.spec.hold,
             granted=self.now,
             boot=node.facts.boot_id,
             instance=node.facts.instance,
@@ -343,8 +365,12 @@ class GridState(GridData):
         self._charge(job, allocation)
 
     def holders(self) -> list[Allocation]:
-        """The allocations that hold their grants: all but successors and what they have taken over from."""
-        return [one for one in self.allocations.values() if one.id not in self.nodes[one.node].not_holding]
+        """The allocations that hold their grants: all but successors, what they have taken over from, and what is
+        inside of holds."""
+        nodes = self.nodes
+        return [
+            one for one in self.allocations.values() if not one.within and one.id not in nodes[one.node].not_holding
+        ]
 
     def hold(self, allocation: Allocation) -> None:
         """Add an allocation, new or restored, with the rendezvous port of its gang."""
@@ -367,6 +393,14 @@ class GridState(GridData):
         self.index.affinity.displace(job, allocation.node)
         if allocation.id in node.not_holding:
             self._leave_chains(node, allocation)
+        elif allocation.id in node.inside:
+            del node.inside[allocation.id]
+            if allocation.id in node.counting:  # the next offer tells whether it is back
+                del node.counting[allocation.id]
+                assert node.capacity is not None
+                node.capacity.take(allocation.grant)
+                self.refresh(node, grown=False)
+            self.holds.changed[job.request.within] = None
         else:
             self._credit(job, allocation)
             del node.allocations[allocation.id]
@@ -374,9 +408,25 @@ class GridState(GridData):
                 self._promote(node, allocation, node.not_holding[name])
             else:
                 self.give_back(node, allocation.id, allocation.grant)
+            if allocation.hold:
+                self._let_out(node, allocation)
         if not node.allocations:
             self.index.touch(allocation.node)
         self._unblock_affine(job)
+
+    def _let_out(self, node: Node, hold: Allocation) -> None:
+        """A hold has ended: what runs inside holds its own grant from now on, as any other allocation."""
+        for allocation in [one for one in node.inside.values() if one.within == hold.id]:
+            del node.inside[allocation.id]
+            allocation.within, allocation.granted = "", self.now
+            job = self.jobs[allocation.job]
+            job.request, job.amended = msgspec.structs.replace(job.request, within=""), True
+            self.hold(allocation)
+            self._charge(job, allocation)
+            if node.capacity is not None:  # also where the offer counts it, which was made up for
+                node.capacity.take(allocation.grant)
+                self.refresh(node, grown=False)
+            self.out += (RecordAllocation(allocation), RecordJob(job))
 
     def _leave_chains(self, node: Node, allocation: Allocation) -> None:
         """One that holds nothing has ended: who was to follow it follows the one before it."""
@@ -411,10 +461,14 @@ class GridState(GridData):
             node.counting = {}
         else:
             held = {one.id: one.grant for one in node.allocations.values()} | node.orphans
-            node.counting = dict.fromkeys(name for name in offer.counting if name in held)
+            within = {one.id: one.grant for one in node.inside.values()}
+            node.counting = dict.fromkeys(name for name in offer.counting if name in held or name in within)
             capacity = Capacity.of(node.facts, offer, node.closed)
             if held:
-                capacity.cap(held[name] for name in node.counting)
+                capacity.cap(held[name] if name in held else within[name] for name in node.counting)
+                for name, grant in within.items():  # their holds are taken off in whole
+                    if name in node.counting:
+                        capacity.give(grant)
                 for name, grant in held.items():
                     if name not in node.counting:
                         capacity.take(grant)
@@ -436,5 +490,7 @@ class GridState(GridData):
             self.freed_nodes.pop(name, None)
             if node.not_holding:
                 self.chains.closed_nodes[name] = None
+        if self.holds.waiting:
+            self.holds.changed |= dict.fromkeys(one.job for one in node.allocations.values() if one.hold)
         if self.queue.lines:
             self.deadlines.arm("reasons", "", self.now + REASONS_EVERY)

@@ -436,7 +436,7 @@ def node_view(node: Node, now: float) -> NodeView:
         sample=node.sample,
         offered=node.capacity.left if node.capacity is not None else Resources(),
         lent=_lent(node),
-        jobs=len(node.allocations),
+        jobs=len(node.launched),
         withheld=_withheld(node),
         orders=node.orders,
         labels=labels(node),

@@ -207,8 +207,8 @@ class SignalJob(Message, frozen=True, tag="signal-job"):
 class ListJobs(Message, frozen=True, tag="list-jobs"):
     """Jobs, at most `limit`: those not ended, the newest first, and with `ended` then the others, the newest end first.
     `past`: the list goes on behind the job that had ended then (0: not yet), was submitted then, and has this id.
-    `fold`: groups as wholes, without their members. `boosts`: those alone. `failed`: of those that have ended, only
-    those that failed (see `has_failed`), and of groups those that have some."""
+    `fold`: groups as wholes, without their members. `boosts`, `holds`: those alone. `failed`: of those that have ended,
+    only those that failed (see `has_failed`), and of groups those that have some."""
 
     id: Number
     ended: bool = False
@@ -219,6 +219,7 @@ class ListJobs(Message, frozen=True, tag="list-jobs"):
     fold: bool = False
     boosts: bool = False
     failed: bool = False
+    holds: bool = False
 
 
 class Jobs(Message, frozen=True, tag="jobs"):

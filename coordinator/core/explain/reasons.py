@@ -6,8 +6,9 @@ import math
 from collections.abc import Collection, Sequence
 
 from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits
+from distributed_grid.coordinator.core.lifecycle import holds
 from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
-from distributed_grid.coordinator.core.model import Earmarked, Job, Node, Placement
+from distributed_grid.coordinator.core.model import Earmarked, InHold, Job, Node, Placement
 from distributed_grid.coordinator.core.placement.constraints import amount
 from distributed_grid.coordinator.core.placement.matching import blocker, gang_candidates, has_room
 from distributed_grid.coordinator.core.preemption import earmarks
@@ -177,6 +178,8 @@ def now_for(state: GridState, job: Job) -> Reason | None:
         return dependencies.reason(state, job)
     if isinstance(job.phase, Earmarked):
         return earmarks.reason(job)
+    if isinstance(job.phase, InHold):
+        return holds.reason(state, job.request)
     line = state.queue.line(job.id)
     if line.excluded or state.queue.head(line)[1] == job.id:
         return _taken(state, job, line.reason or find(state, job.request, job.id))

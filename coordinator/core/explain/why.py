@@ -12,7 +12,8 @@ import msgspec
 
 from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.explain import reasons
-from distributed_grid.coordinator.core.model import Job, Node, Refusal
+from distributed_grid.coordinator.core.lifecycle import holds
+from distributed_grid.coordinator.core.model import Job, Node, Placement, Refusal
 from distributed_grid.coordinator.core.placement import constraints
 from distributed_grid.coordinator.core.placement.constraints import admitted, amount, conditions, marked, opened
 from distributed_grid.coordinator.core.placement.matching import (
@@ -212,7 +213,12 @@ def _placed(state: GridState, job: Job) -> Why:
         text = f"it is next on {job.node}: it starts there as soon as {before.rpartition('.')[0]} has ended"
         verdict = NodeVerdict(job.node, True, "jobs like it are short, and it was its turn")
         return _answer(state, job, Reason("Next", text), verdict)
-    waits = ", once Ray has reserved it" if state.allocations[job.allocation].awaits_ray else ""
+    allocation = state.allocations[job.allocation]
+    if allocation.hold and allocation.state is State.RUNNING:
+        return _answer(state, job, Reason("Placed", holds.words(state, allocation)), verdict)
+    waits = ", once Ray has reserved it" if allocation.awaits_ray else ""
+    if allocation.within:
+        waits = f", in the hold {job.request.within}"
     return _answer(state, job, Reason("Placed", f"it is {job.state.value} on {job.node}{waits}"), verdict)
 
 
@@ -264,6 +270,8 @@ def _wanted(
     """`reached`: the quota that does not allow it to start."""
     if job is not None and state.is_held(job):
         return _pending(state, job)
+    if request.within:
+        return _in_hold(state, request, job)
     place, lasts = _placing(state, job, user, now), _expected(state, request, job, user)
     found = place(request) if reached is None else Refusal(len(state.index))
     chosen = None if isinstance(found, Refusal) else found[0]
@@ -320,6 +328,28 @@ def _pending(state: GridState, job: Job) -> Why:
     reason = reasons.now_for(state, job) or Reason("Resources")
     view = job.view(reason)
     return Why(id=0, reason=reason, snapshot=state.snapshot, epoch=state.epoch, job=view)
+
+
+def _in_hold(state: GridState, request: Request, job: Job | None) -> Why:
+    """The explanation for a job that is to run in a hold, or for a request of one."""
+    found = holds.find(state, request)
+    hold = state.jobs.get(request.within)
+    if isinstance(found, Placement):
+        reason = Reason("Fits", f"it would start now on {found.node}, in the hold {request.within}")
+        verdict = NodeVerdict(found.node, True, "the hold has room", found.confidence, found.scores)
+    else:
+        reason = holds.reason(state, request)
+        verdict = NodeVerdict(hold.node if hold is not None else "", False, reason.text)
+    return Why(
+        id=0,
+        reason=reason,
+        verdicts=(verdict,) if verdict.node else (),
+        chosen=found.node if isinstance(found, Placement) else "",
+        grant=found.grant if isinstance(found, Placement) else None,
+        job=job.view(reason) if job is not None else None,
+        snapshot=state.snapshot,
+        epoch=state.epoch,
+    )
 
 
 def _ahead(state: GridState, request: Request, job: Job | None) -> int:

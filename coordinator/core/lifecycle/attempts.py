@@ -103,12 +103,19 @@ def wants_retry(job: Job, allocation: Allocation, outcome: Outcome) -> bool:
 
 def start(state: GridState, job: Job, placement: Placement, gang: Gang | None = None) -> None:
     """Grant a placement to a waiting job and launch it."""
-    allocation = state.grant(job, placement, lease_of(job, state.policy), gang)
+    lease, hold = lease_of(job, state.policy), state.jobs.get(job.request.within)
+    if hold is not None:
+        allocation = state.grant_inside(job, placement, lease, state.allocations[hold.allocation])
+    else:
+        allocation = state.grant(job, placement, lease, gang)
     on = state.nodes[allocation.node].ray
     if job.request.ray and (wanted := ray_bundle(on, allocation.grant.resources)):
         allocation.ray = RayPlace(on.id if on is not None else "", wanted)
     if is_plain(job, allocation.lease):
         state.chains.allow(allocation.id, job.request)
+    if allocation.hold:
+        _begin_hold(state, job, allocation)
+        return
     by_ray = allocation.awaits_ray
     more = "; Ray is to reserve it" if by_ray else ""
     state.tell(job, f"granted on {placement.node}, confidence {placement.confidence:.2f}{more}")
@@ -119,12 +126,31 @@ def start(state: GridState, job: Job, placement: Placement, gang: Gang | None = 
         state.out.append(Send(placement.node, launch(state, job, allocation)))
 
 
+def _begin_hold(state: GridState, job: Job, allocation: Allocation) -> None:
+    """A hold begins with its grant: nothing is launched."""
+    allocation.started = job.active.attempt.started = state.now
+    state.move(allocation, State.RUNNING, f"{allocation.grant.resources} of {allocation.node} are held")
+    state.deadlines.arm("hold", allocation.id, state.now + job.spec.time_limit)
+    state.holds.changed[job.id] = None
+    state.changed(job, allocation)
+
+
 def is_plain(job: Job, lease: float) -> bool:
     """Whether a job with this lease may have or be a successor: it needs nothing but its command and what it is
     granted, and no word from here while it runs."""
     spec, request = job.spec, job.request
     asked = request.constraints
-    if spec.boost is not None or spec.stdin or spec.bundle or request.gang or request.ray or request.immediate or lease:
+    if (
+        spec.boost is not None
+        or spec.hold
+        or spec.stdin
+        or spec.bundle
+        or request.within
+        or request.gang
+        or request.ray
+        or request.immediate
+        or lease
+    ):
         return False
     return request.priority is not Priority.URGENT and (asked is None or not (asked.near or asked.apart))
 
@@ -217,7 +243,9 @@ def _request_stop(state: GridState, allocation: Allocation, cause: Cause, text: 
     else:
         state.move(allocation, State.STOPPING, text)
     state.changed(job, allocation)
-    if not allocation.awaits_ray:  # else its node has not heard of it: it ends with Ray's answer
+    if allocation.hold:
+        state.deadlines.arm("hold", allocation.id, state.now)
+    elif not allocation.awaits_ray:  # else its node has not heard of it: it ends with Ray's answer
         state.out.append(Send(allocation.node, allocation.stop))
     return True
 
@@ -233,7 +261,7 @@ def time_suspended(job: Job, now: float) -> float:
 
 def suspended(state: GridState, node: Node, message: Suspended) -> None:
     """An allocation was frozen or resumed. Reported again after a reconnect, possibly without news."""
-    allocation = node.allocations.get(message.allocation)
+    allocation = node.at_work(message.allocation)
     if allocation is None:
         state.out.append(Audit(node.facts.name, f"{message.allocation} is suspended there, and not known here"))
         return
@@ -259,7 +287,7 @@ def suspended(state: GridState, node: Node, message: Suspended) -> None:
 
 def awaits_reader(state: GridState, node: Node, message: AwaitsReader) -> None:
     """An allocation was frozen as its attached reader is far behind, or resumed. Its story says so once an attempt."""
-    allocation = node.allocations.get(message.allocation)
+    allocation = node.at_work(message.allocation)
     if allocation is None:
         return
     job = state.jobs[allocation.job]
@@ -278,7 +306,7 @@ def awaits_reader(state: GridState, node: Node, message: AwaitsReader) -> None:
 
 def recalled(state: GridState, node: Node, message: Recalled) -> None:
     """The node's owner recalls an allocation: it is stopped, and then requeued."""
-    allocation = node.allocations.get(message.allocation)
+    allocation = node.at_work(message.allocation)
     if allocation is None or allocation.state is State.STOPPING:
         return
     name, said = node.facts.name, message.why[:REASON_CHARS]

@@ -34,7 +34,7 @@ from distributed_grid.coordinator.core.lifecycle.attempts import (
     record_lost,
     suspended,
 )
-from distributed_grid.coordinator.core.model import Allocation, Attempt, Held, Job, Node, Queued
+from distributed_grid.coordinator.core.model import Allocation, Attempt, Held, InHold, Job, Node, Queued
 from distributed_grid.coordinator.core.nodes import idle, quarantine
 from distributed_grid.coordinator.core.placement import ray
 from distributed_grid.coordinator.core.placement.matching import labels
@@ -83,7 +83,7 @@ def take_unknown_result(state: GridState, node: Node, exited: Exited) -> bool:
     job = state.jobs.get(name)
     if exited.stamp is None or job is None or not number.isdecimal() or int(number) <= job.tries:
         return False
-    if not isinstance(job.phase, Queued | Held) or job.request.gang:
+    if not isinstance(job.phase, Queued | Held | InHold) or job.request.gang:
         return False
     said = f"{exited.allocation} is over there: that is the result of {job.id} from now on"
     state.out.append(Audit(node.facts.name, said))
@@ -177,7 +177,7 @@ def silence(state: GridState, name: str) -> None:
             state.move_node(node, NodeState.DISCONNECTED)
             state.refresh(node)
             silent = f"{name} has been silent for {policy.disconnected_after:g} s"
-            for allocation in node.known:
+            for allocation in node.launched:
                 if allocation.awaits_ray:
                     ray.never_began(state, allocation, silent)
                 elif allocation.state is not State.LOST:
@@ -202,9 +202,14 @@ def _give_up(state: GridState, node: Node) -> None:
     for allocation in [
         *node.not_holding.values(),
         *node.allocations.values(),
-    ]:  # so that no successor takes anything over
+        *node.inside.values(),
+    ]:  # so that no successor takes anything over, and what is inside of a hold has a grant of its own when it ends
         if allocation.state is not State.LOST:
             state.move(allocation, State.LOST, "")
+        if allocation.hold:
+            text = f"{node.facts.name} was not heard for {silence:g} s"
+            _end_lost(state, allocation, Cause.NODE_LOST, text, again=True)
+            continue
         if allocation.id in node.allocations:
             node.orphans[allocation.id] = allocation.grant
         # Its lease ends nothing there where the node does not know of it.
@@ -248,7 +253,7 @@ def _alive(state: GridState, node: Node) -> None:
     arm(state, node)
     state.refresh(node)
     if node.synced:
-        for allocation in node.known:
+        for allocation in node.launched:
             # A launch still on its way arrives. Sent a second time, it could follow the agent's stale and start then.
             known = allocation.started or allocation.stop is not None
             if allocation.state is State.LOST and known and not may_be_alive_unknown(node.facts, allocation):
@@ -291,14 +296,14 @@ def offer_due(state: GridState, name: str) -> None:
 def _of(state: GridState, node: Node, allocation: str) -> Allocation | None:
     """The live allocation of this id, if it is on this node."""
     found = state.allocations.get(allocation)
-    return found if found is not None and found.node == node.facts.name else None
+    return found if found is not None and found.node == node.facts.name and not found.hold else None
 
 
 def _inventory(state: GridState, node: Node, inventory: Inventory) -> None:
     """Reconcile all allocations of a node with those its agent knows, after each connect."""
     node.synced = True
     known = {item.allocation: item for item in inventory.known}
-    for allocation in node.known:
+    for allocation in node.launched:
         _reconcile(state, node, allocation, known.pop(allocation.id, None))
     for item in known.values():
         _unknown_allocation(state, node, item)
@@ -436,7 +441,7 @@ def _stale(state: GridState, node: Node, message: Stale) -> None:
         state.out.append(Audit(node.facts.name, f"{message.allocation} answered stale, which was not awaited"))
         _orphan_ended(state, node, message.allocation, returned=False)
         return
-    if allocation.id not in node.not_holding:
+    if allocation.id not in node.not_holding:  # also inside of a hold
         quarantine.decline(state, node, message.device)
     elif (before := state.chains.predecessors.get(allocation.id)) is not None:
         state.chains.close(before)
@@ -500,7 +505,7 @@ def _words(outcome: Outcome) -> str:
 
 def _noted(state: GridState, node: Node, message: Noted) -> None:
     """Add the node's note to the job's story, once."""
-    allocation = node.allocations.get(message.allocation)
+    allocation = node.at_work(message.allocation)
     if allocation is None:
         return
     job = state.jobs[allocation.job]

@@ -31,7 +31,9 @@ def usage_reported(state: GridState, node: Node, message: InUse) -> None:
     """Handle a usage report of a node."""
     for use in message.uses:
         allocation = state.allocations.get(use.allocation)
-        if allocation is not None and allocation.node == node.facts.name and allocation.state is State.RUNNING:
+        if allocation is None or allocation.node != node.facts.name or allocation.hold:
+            continue
+        if allocation.state is State.RUNNING:
             job = state.jobs[allocation.job]
             if job.active.frozen:
                 continue

@@ -65,7 +65,7 @@ def drain(state: GridState, event: DrainRequested) -> None:
         )
         _set(state, node, replace(node.orders, drain=order))
         _arm(state, node)
-        jobs += len(node.allocations)
+        jobs += len(node.launched)
     if nodes:
         still = f"; {counted(jobs, 'job')}{_are(jobs)} still there" if jobs else ", and no job is there"
         when = f"in {event.deadline:g} s" if event.deadline else "now"
@@ -89,7 +89,7 @@ def drain_due(state: GridState, name: str) -> None:
         _arm(state, node)
         return
     text = f"{name} {drained_words(drain)}"
-    for allocation in list(node.allocations.values()):
+    for allocation in (*node.allocations.values(), *node.inside.values()):
         attempts.request_stop(state, allocation, Cause.DRAINED, text, state.jobs[allocation.job].spec.grace)
 
 
@@ -197,7 +197,7 @@ def _refusal(token: int, node: Node) -> Rejected | None:
     if node.session:
         hint = f"stop its agent first, or have it out at once: grid access revoke agent {name}"
         return Rejected(token, "connected", f"{name} cannot be forgotten", "its agent is connected", hint)
-    held = len(node.allocations) or len(node.earmarks)
+    held = len(node.allocations) + len(node.inside) or len(node.earmarks)
     if held:
         why = f"{counted(held, 'job')} may still run there, or hold a place there"
         hint = f"drain it, or wait until they count as lost: grid node drain {name} --deadline 0"

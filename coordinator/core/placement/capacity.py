@@ -128,7 +128,7 @@ class Free(msgspec.Struct, kw_only=True, gc=False):
         for gpu in shares:
             self._change_gpu(gpu.uuid, sign * gpu.milli)
             memory = self.gpu_memory.get(gpu.uuid, 0)
-            self.gpu_memory[gpu.uuid] = memory + sign * gpu.reserved(self._memory_of(gpu.uuid))
+            self.gpu_memory[gpu.uuid] = memory + sign * gpu.reserved(self.memory_of(gpu.uuid))
 
     def _change_gpu(self, uuid: str, by: int) -> None:
         old = self.gpus.get(uuid, 0)
@@ -144,7 +144,8 @@ class Free(msgspec.Struct, kw_only=True, gc=False):
         elif 0 < new < MILLI:
             self.gpu_parts[uuid] = new
 
-    def _memory_of(self, uuid: str) -> int:
+    def memory_of(self, uuid: str) -> int:
+        """The memory of a GPU in bytes; 0 if it is unknown."""
         known = self.offers.get(uuid)
         return known.memory if known is not None else 0
 
@@ -212,14 +213,14 @@ class Capacity(Free, kw_only=True, gc=False):
                 cores[grant.shared_core] = cores.get(grant.shared_core, 0) + grant.shared_milli
             for gpu in grant.gpus:
                 gpus[gpu.uuid] = gpus.get(gpu.uuid, 0) + gpu.milli
-                reserved[gpu.uuid] = reserved.get(gpu.uuid, 0) + gpu.reserved(self._memory_of(gpu.uuid))
+                reserved[gpu.uuid] = reserved.get(gpu.uuid, 0) + gpu.reserved(self.memory_of(gpu.uuid))
         for core, milli in cores.items():
             if self.cores.get(core, 0) > MILLI - milli:
                 self.cores[core] = MILLI - milli
         for uuid, milli in gpus.items():
             if self.gpus.get(uuid, 0) > MILLI - milli:
                 self.gpus[uuid] = MILLI - milli
-            left = self._memory_of(uuid) - reserved[uuid]
+            left = self.memory_of(uuid) - reserved[uuid]
             if self.gpu_memory.get(uuid, 0) > left:
                 self.gpu_memory[uuid] = left
         self.count()

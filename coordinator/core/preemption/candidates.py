@@ -128,6 +128,8 @@ def _view(state: GridState, node: Node, request: Request, now: float) -> View:
 
 def _whole(state: GridState, job: Job, allocation: Allocation) -> bool:
     """Whether this can be preempted now; of a gang, all of its members that hold something."""
+    if allocation.hold and any(one.within == allocation.id for one in state.nodes[allocation.node].inside.values()):
+        return False  # what runs inside would go on, and keep some of it
     if not job.request.gang:
         return _is_running(allocation)
     return all(

@@ -18,6 +18,7 @@ from distributed_grid.coordinator.core.commands import (
     SignalRequested,
 )
 from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits, unknown_name
+from distributed_grid.coordinator.core.lifecycle import holds
 from distributed_grid.coordinator.core.model import Group, Held, Job
 from distributed_grid.coordinator.core.placement.constraints import amount, marked
 from distributed_grid.coordinator.core.placement.constraints import marked_for_ray as marked_by_ray
@@ -126,7 +127,7 @@ def submit(state: GridState, event: JobsSubmitted) -> None:
             if job.request not in sound:
                 refused = refusal(state, event.token, job.request)
                 sound.add(job.request)
-            refused = refused or rights.refusal(state, event.token, job)
+            refused = refused or rights.refusal(state, event.token, job) or holds.refusal(state, event.token, job)
         if refused is not None:
             what = which(number, len(event.jobs), job.spec.name) + refused.what
             state.out.append(replace(refused, what=what))

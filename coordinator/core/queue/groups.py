@@ -4,7 +4,7 @@ failures end the rest. Members that are not released yet are not in the queue an
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import request_stop
-from distributed_grid.coordinator.core.model import Earmarked, Group, Held, Job, Queued, dependencies
+from distributed_grid.coordinator.core.model import Earmarked, Group, Held, InHold, Job, Queued, dependencies
 from distributed_grid.coordinator.core.preemption import earmarks
 from distributed_grid.coordinator.core.queue.queue import Members
 from distributed_grid.coordinator.core.state import GridState
@@ -21,7 +21,7 @@ def enter(state: GridState, job: Job) -> None:
         if outcomes.leads_gang(job) and isinstance(job.phase, Queued | Held | Earmarked):
             _hold(state, members, job)
         return
-    if isinstance(job.phase, Queued | Held) and not job.tries:
+    if isinstance(job.phase, Queued | Held | InHold) and not job.tries:
         _hold(state, members, job)
         return
     members.active += 1
@@ -31,7 +31,7 @@ def enter(state: GridState, job: Job) -> None:
 
 def _hold(state: GridState, members: Members, job: Job) -> None:
     members.pending.append(job.id)
-    if isinstance(job.phase, Queued):  # it was released before the restart
+    if isinstance(job.phase, Queued | InHold):  # it was released before the restart
         state.become(job, Held(reason=job.reason))
 
 

@@ -317,7 +317,7 @@ def priority_refusal(state: GridState, token: int, user: str, operator: bool, re
 def judged_by(job: Job) -> tuple[Any, ...]:
     """What `refusal` looks at: of two jobs where it is equal, both may be submitted, or neither."""
     spec = job.spec
-    return job.request, job.user, job.by_operator, spec.boost, spec.time_limit, spec.grace
+    return job.request, job.user, job.by_operator, spec.boost, spec.hold, spec.time_limit, spec.grace
 
 
 def refusal(state: GridState, token: int, job: Job) -> Rejected | None:

@@ -61,6 +61,8 @@ async def test_jobs_of_one_call_start_in_its_order_also_after_a_restart(tmp_path
         (job("a", cpu=0), "nothing is asked for"),
         (job("a", bundle="0" * 64), "not here"),
         (job("x" * (2 << 20)), "bytes"),
+        (job("hold", hold=True), "a hold needs a time"),
+        (job("hold", hold=True, time_limit=60.0, stdin=True), "in which nothing runs by itself"),
     ],
 )
 async def test_a_submission_that_cannot_be_is_refused_in_words(tmp_path: Path, bad: Any, says: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.client.submission import describe_job, parse_begin
+from distributed_grid.coordinator.client.submission import describe_hold, describe_job, parse_begin
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.resources import GIB, Resources
 
@@ -138,3 +138,11 @@ def test_a_command_for_a_shell_is_refused_with_what_to_write(command: str, word:
 )
 def test_a_command_that_a_shell_would_pass_on_is_taken(command: str, argv: tuple[str, ...]) -> None:
     assert describe_job(command).spec.argv == argv
+
+
+def test_a_hold_is_a_job_that_ends_by_itself_and_does_not_wait_unless_it_is_to() -> None:
+    hold = describe_hold(cpus=2, memory="4G", duration="30m", name="evening", only=("lab1",))
+    assert (hold.spec.hold, hold.spec.time_limit, hold.spec.grace, hold.spec.name) == (True, 1800.0, 0.0, "evening")
+    assert hold.request.immediate and not hold.request.requeue and hold.request.resources == Resources(2000, 4 << 30)
+    assert not describe_hold(cpus=2, immediate=False).request.immediate
+    assert describe_job("true", within="evening").request.within == "evening"

@@ -1,0 +1,137 @@
+"""`grid hold request|list|release`: capacity of one node, kept for jobs of one's own until it expires."""
+
+from functools import partial
+from typing import Any
+
+import click
+
+from distributed_grid.cli import formatting
+from distributed_grid.cli.completion import complete_nodes
+from distributed_grid.cli.context import current, printable
+from distributed_grid.cli.jobs.run_shared import resources_of
+from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.cli.options import placing
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.jobs import Cause, JobView, State
+from distributed_grid.protocol.messages import AskWhy, Cancel, Done, Jobs, ListJobs, ShowJobs, Submit, Why
+
+HEADER = ("HOLD", "NAME", "USER", "HOLDS", "STATE", "NODE", "EXPIRES", "NOW")
+MOST = 1000
+"""Maximum number of holds listed."""
+ASKED = 50
+"""Maximum number of holds of which it is asked what is free."""
+
+
+@click.group(cls=LazyGroup)
+def hold() -> None:
+    """Keep capacity of a node for your jobs: request, list, release."""
+
+
+@hold.command()
+@click.option("-t", "-r", "--type", "--resource-type", "kind", metavar="TYPE", help="cpu, memory (GB) or gpu.")
+@click.option("-a", "--amount", metavar="N", help="How much of it (1): cores, GB or GPUs.")
+@click.option("--cpus", metavar="N", help="Cores (1, if nothing else says).")
+@click.option("--mem", metavar="SIZE", help="Memory, such as 4G or 512M.")
+@click.option("--gpus", metavar="N", help="GPUs; below 1 a part of one.")
+@click.option("--time", "duration", default="1h", metavar="TIME", help="For how long: seconds, or 30m, 2h (1h).")
+@click.option("--name", default="", metavar="NAME", help="A name for it, to use with --in.")
+@click.option("--priority", default="medium", metavar="WORD", help="low, medium (normal), high or urgent (critical).")
+@click.option(
+    "-n", "--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="Preferred; repeatable."
+)
+@placing
+@click.option("--wait", "patient", is_flag=True, help="If no node has it now, wait until one has.")
+def request(patient: bool, duration: str, name: str, priority: str, nodes: tuple[str, ...], **options: Any) -> None:
+    """Keep cores, memory and GPUs of one node for your jobs.
+
+    Prints its id once it is held. Jobs take what they need of it with `grid run-shared --in HOLD`; nobody else gets
+    it until it expires or is released. It counts against your share and quotas, used or not.
+    """
+    from distributed_grid.cli.boosts.borrowing import Borrowing
+    from distributed_grid.coordinator.client.submission import describe_hold
+
+    invocation = current()
+    invocation.require_sharing()
+    where = {one: options[one] for one in "only exclude labels gpu_model gpu_memory near apart walls strategy".split()}
+    submission = describe_hold(
+        resources=resources_of(options), duration=duration, priority=priority, name=name,
+        immediate=not patient, nodes=nodes, **where,
+    )  # fmt: skip
+    view = Borrowing(invocation, Submit(id=0, jobs=(submission,), watch=True)).run()
+    if view.state is not State.RUNNING:
+        raise _not_held(view)
+    if invocation.output in ("json", "jsonl"):
+        formatting.emit_json(invocation, {"hold": _json(view)}, rows="hold")
+        return
+    formatting.emit(f"{view.id}\n")
+    held = view.grant.resources if view.grant is not None else view.request.resources
+    invocation.say(f"{held} of {view.node} are held until {formatting.clock(_expires(view))}: --in {name or view.id}")
+
+
+def _not_held(view: JobView) -> GridError:
+    outcome = view.outcome
+    why = outcome.text if outcome is not None else ""
+    if outcome is not None and outcome.cause is Cause.NOT_PLACED:
+        hint = "ask for less, or add --wait. See: grid shared-status"
+        return GridError("No nodes have sufficient available resources", why=why, hint=hint)
+    return GridError(f"the hold {view.id} was not made", why=why, hint=f"grid job events {view.id}")
+
+
+@hold.command("list")
+def list_() -> None:
+    """List the holds, what is free of each, and when it expires."""
+    invocation = current()
+    answer: Jobs = invocation.ask(lambda n: ListJobs(n, holds=True, limit=MOST))
+    match invocation.output:
+        case "json" | "jsonl":
+            formatting.emit_json(invocation, {"holds": [_json(view) for view in answer.jobs]}, rows="holds")
+        case "quiet":
+            formatting.emit("".join(f"{view.id}\n" for view in answer.jobs if view.id))
+        case _:
+            now: dict[str, str] = {}
+            for view in [view for view in answer.jobs if view.id][:ASKED]:
+                why: Why = invocation.ask(partial(_why, view.id))
+                now[view.id] = why.reason.text.partition("; ")[2] or why.reason.text
+            rows = [_row(view, now.get(view.id, "")) for view in answer.jobs]
+            formatting.emit(formatting.table(invocation, HEADER, rows) if rows else "no holds\n")
+
+
+def _why(job: str, number: int) -> AskWhy:
+    return AskWhy(number, job=job)
+
+
+def _row(view: JobView, now: str) -> tuple[str, ...]:
+    held = view.grant.resources if view.grant is not None else view.request.resources
+    expires = formatting.clock(_expires(view)) if view.started else "-"
+    name = printable(view.spec.name) or "-"
+    return (view.id or "-", name, view.user, str(held), str(view.state), view.node or "-", expires, printable(now))
+
+
+def _expires(view: JobView) -> float:
+    return view.started + view.spec.time_limit
+
+
+def _json(view: JobView) -> dict[str, Any]:
+    expires = formatting.iso(_expires(view)) if view.started else None
+    return {**formatting.job_json(view), "expires": expires}
+
+
+@hold.command()
+@click.argument("hold_id", metavar="HOLD")
+def release(hold_id: str) -> None:
+    """Give a hold back before it expires. HOLD is an id, the beginning of one, its name or `last`.
+
+    Jobs that run in it go on, as any others; those that wait for room in it end.
+    """
+    invocation = current()
+    found: Jobs = invocation.ask(lambda n: ShowJobs(n, (hold_id,)))
+    view = found.jobs[0] if found.jobs else None
+    if hold_id == "last" and (view is None or not view.spec.hold):  # the newest job is none: the newest hold is meant
+        listed: Jobs = invocation.ask(lambda n: ListJobs(n, holds=True, limit=MOST))
+        mine = [one for one in listed.jobs if view is None or one.user == view.user]
+        view = mine[0] if mine else view
+    if view is None or not view.spec.hold:
+        named = view.id if view is not None else found.groups[0].id
+        raise BadValue(f"{named} is no hold", why="it runs a command", hint="grid hold list shows the holds there are")
+    answer: Done = invocation.ask(lambda n: Cancel(n, (view.id,), "released"))
+    invocation.say(answer.text or "released")

@@ -1,0 +1,224 @@
+"""Holds: capacity of one node that is kept for jobs of one user, until it expires or is released. Nothing runs in a
+hold, and its node is not told of it: a hold is an allocation of the ledger alone. Jobs inside (`Request.within`) take
+their cores, memory and GPUs out of its grant and hold nothing themselves, so neither share nor quota counts them again.
+When the hold ends, each of them holds its own grant and goes on, and those that wait for room in it end.
+"""
+
+from distributed_grid.coordinator.core.commands import Rejected
+from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
+from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement, Refusal
+from distributed_grid.coordinator.core.placement.capacity import Capacity
+from distributed_grid.coordinator.core.placement.constraints import amount
+from distributed_grid.coordinator.core.placement.matching import confidence, drained_words, has_room, scores
+from distributed_grid.coordinator.core.preemption.plan import clock
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Reason, Request, State
+from distributed_grid.protocol.nodes import NodeState
+from distributed_grid.protocol.resources import MILLI, Resources
+from distributed_grid.protocol.text import counted, format_duration
+
+TOLD = 64
+"""Maximum number of waiting jobs that are told why after a change of their hold."""
+
+
+def restore(state: GridState) -> None:
+    """Find what is inside of holds among the restored allocations, and arm the ends of holds."""
+    for allocation in [*state.allocations.values()]:
+        if allocation.within in state.allocations:
+            node = state.nodes[allocation.node]
+            node.inside[allocation.id] = node.allocations.pop(allocation.id)
+        if allocation.hold:
+            state.deadlines.arm("hold", allocation.id, expires(state.jobs[allocation.job]))
+            state.holds.changed[allocation.job] = None
+
+
+def expires(hold: Job) -> float:
+    """When a hold that has begun expires."""
+    return hold.started + hold.spec.time_limit
+
+
+def spec(lasts: float, name: str = "") -> JobSpec:
+    """The spec of a hold of so many seconds."""
+    return JobSpec(("hold",), name=name, time_limit=lasts, grace=0.0, hold=True)
+
+
+# --- submission -------------------------------------------------------------------------------------------------------
+
+
+def refusal(state: GridState, token: int, job: Job) -> Rejected | None:
+    """The rejection of a hold where there can be none, or of a job that could never run in the hold that it names;
+    None: it may be submitted."""
+    if job.spec.hold and state.policy.by_ray:
+        what, why = "nothing can be held in this grid", "its jobs are placed by Ray (placement: ray)"
+        return Rejected(token, "not-allowed", what, why, "submit the job itself: it waits for its place")
+    name = job.request.within
+    if not name:
+        return None
+    hold = state.jobs.get(name)
+    if hold is None:
+        return Rejected(token, "not-allowed", f"{name} has ended", "what it held was given back", "grid hold list")
+    if not hold.spec.hold:
+        what, why = f"{name} is no hold", "it runs a command"
+        return Rejected(token, "bad-value", what, why, "grid hold request makes a hold; grid hold list shows yours")
+    if hold.user != job.user:
+        what, why = f"{name} is a hold of {hold.user}", "only jobs of its own user run in it"
+        return Rejected(token, "not-allowed", what, why, "grid hold request makes one of yours")
+    wanted, whole = job.request.resources, hold.request.resources
+    if not wanted.fits(whole):
+        what, why = f"asks {wanted} of the hold {name}, which has {whole}", "it could never start there"
+        return Rejected(token, "never-fits", what, why, "ask for less, or for a larger hold")
+    return None
+
+
+# --- jobs inside ------------------------------------------------------------------------------------------------------
+
+
+def free(state: GridState, hold: Allocation) -> Capacity | None:
+    """What is free inside of a hold now, device by device: what neither its jobs nor the node's owner use. None: its
+    node offers nothing."""
+    node = state.nodes[hold.node]
+    if node.capacity is None:
+        return None
+    room, grant = node.capacity.copy(), hold.grant
+    room.give(grant)
+    inside = [one.grant for one in node.inside.values() if one.within == hold.id]
+    for one in inside:
+        room.take(one)
+    shared = grant.shared_milli - sum(one.shared_milli for one in inside if one.shared_core == grant.shared_core)
+    most = dict.fromkeys(grant.cores, MILLI) | ({grant.shared_core: shared} if grant.shared_core >= 0 else {})
+    room.cores = {core: min(milli, most[core]) for core, milli in room.cores.items() if core in most}
+    gpus = {gpu.uuid: gpu.milli for gpu in grant.gpus}
+    memory = {gpu.uuid: gpu.reserved(room.memory_of(gpu.uuid)) for gpu in grant.gpus}
+    for one in inside:
+        for gpu in one.gpus:
+            gpus[gpu.uuid] -= gpu.milli
+            memory[gpu.uuid] -= gpu.reserved(room.memory_of(gpu.uuid))
+    room.gpus = {uuid: min(milli, gpus[uuid]) for uuid, milli in room.gpus.items() if uuid in gpus}
+    room.gpu_memory = {uuid: min(free, memory[uuid]) for uuid, free in room.gpu_memory.items() if uuid in gpus}
+    room.memory = min(room.memory, grant.memory - sum(one.memory for one in inside))
+    room.count()
+    return room
+
+
+def find(state: GridState, request: Request) -> Placement | Refusal:
+    """The place of this request in the hold that it names, if that has room now."""
+    hold = _running(state, request.within)
+    if hold is None or not (node := state.nodes[hold.node]).usable:
+        return Refusal(0)
+    room = free(state, hold)
+    if room is None or not has_room(node, request, state.index, room):
+        return Refusal(1)
+    weights = state.policy.weights_of(request)
+    said = scores(node, room, request, weights, state.index.mix)
+    grant = room.choose(request.resources, request.constraints)
+    return Placement(node.facts.name, grant, confidence(said, weights), said)
+
+
+def _running(state: GridState, name: str) -> Allocation | None:
+    hold = state.jobs.get(name)
+    found = state.allocations.get(hold.allocation) if hold is not None else None
+    return found if found is not None and found.hold and found.state is State.RUNNING else None
+
+
+def serve(state: GridState) -> None:
+    """Start the jobs that have room in their holds now, the most urgent first, then the oldest; those behind one that
+    does not fit may start before it, since all are of one user. End those whose hold has ended."""
+    changed, state.holds.changed = state.holds.changed, {}
+    for name in changed:
+        waiting = [state.jobs[one] for one in state.holds.waiting.get(name, ())]
+        if waiting and name not in state.jobs:
+            for job in waiting:
+                text = f"its hold {name} has ended before it could start there"
+                outcomes.finish(state, job, Outcome(cause=Cause.NOT_PLACED, text=text, started=job.has_begun))
+        elif waiting:
+            _serve(state, waiting)
+
+
+def _serve(state: GridState, waiting: list[Job]) -> None:
+    waiting.sort(key=lambda job: (-job.request.priority, state.turns[job.id]))
+    refused: dict[Request, Reason] = {}
+    told = 0
+    for job in waiting:
+        why = refused.get(job.request)
+        if why is None:
+            found = find(state, job.request)
+            if isinstance(found, Placement):
+                attempts.start(state, job, found)
+                continue
+            why = refused[job.request] = reason(state, job.request)
+        if job.request.immediate and not (job.retried or job.evicted):
+            outcomes.finish(state, job, Outcome(cause=Cause.NOT_PLACED, text=why.text, started=False))
+        elif job.reason != why and told < TOLD:
+            state.waits_for(job, why)
+            state.publish(job)
+            told += 1
+
+
+# --- ends -------------------------------------------------------------------------------------------------------------
+
+
+def due(state: GridState, name: str) -> None:
+    """End a hold that has expired, or was told to end."""
+    allocation = state.allocations.get(name)
+    if allocation is None:
+        return
+    job, stop = state.jobs[allocation.job], allocation.stop
+    if stop is None and state.now < expires(job):
+        state.deadlines.arm("hold", name, expires(job))
+        return
+    if stop is not None:
+        cause, text = Cause(stop.cause), stop.text
+    else:
+        cause, text = Cause.TIME_LIMIT, f"it was held for {format_duration(job.spec.time_limit)}"
+    outcome = Outcome(cause=cause, text=text, seconds=max(0.0, state.now - allocation.started))
+    outcomes.over(state, job, outcome, allocation, text or cause.value)
+
+
+# --- explanations -----------------------------------------------------------------------------------------------------
+
+
+def reason(state: GridState, request: Request) -> Reason:
+    """Why a request waits for its hold."""
+    name = request.within
+    job, hold = state.jobs.get(name), _running(state, name)
+    if job is None:
+        return Reason("InHold", f"its hold {name} has ended")
+    if hold is None:
+        waits = job.reason
+        more = f": {waits.text}" if waits is not None else ""
+        return Reason("InHold", f"its hold {name} {'has not begun' if job.state is State.WAITING else 'ends'}{more}")
+    node = state.nodes[hold.node]
+    if (away := _away(node)) or (room := free(state, hold)) is None:
+        return Reason("InHold", f"its hold {name} is on {hold.node}, which {away or 'offers nothing now'}")
+    kind = room.lacks(request.resources, request.constraints)
+    if not kind:
+        return Reason("InHold", f"{hold.node}, where its hold {name} is, does not meet its constraints now")
+    used = sum(getattr(one.grant.resources, kind) for one in node.inside.values() if one.within == hold.id)
+    left = getattr(room.left, kind)
+    owner = getattr(hold.grant.resources, kind) - used - left
+    text = f"{amount(kind, request.resources)} needed, {amount(kind, room.left)} free in its hold {name}"
+    more = f"; the owner of {hold.node} uses some of it" if owner > 0 and not _in_backoff(node) else ""
+    return Reason("InHold", text + more)
+
+
+def _away(node: Node) -> str:
+    if node.state is not NodeState.UP:
+        return f"is {node.state.value}"
+    if node.orders.drain is not None:
+        return drained_words(node.orders.drain)
+    return "" if node.usable else "takes no new jobs now"
+
+
+def _in_backoff(node: Node) -> bool:
+    return bool(node.closed)
+
+
+def words(state: GridState, hold: Allocation) -> str:
+    """What a running hold holds, until when, and what is free of it."""
+    job, node = state.jobs[hold.job], state.nodes[hold.node]
+    inside = sum(one.within == hold.id for one in node.inside.values())
+    room = free(state, hold)
+    left = room.left if room is not None else Resources()
+    jobs = f", {counted(inside, 'job')} inside" if inside else ""
+    ends = clock(expires(job))
+    return f"it holds {hold.grant.resources} of {hold.node} until {ends}; {left or 'nothing'} of that is free{jobs}"
