@@ -9,7 +9,7 @@ from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
 from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement, Refusal
 from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.placement.constraints import amount
-from distributed_grid.coordinator.core.placement.matching import confidence, drained_words, has_room, scores
+from distributed_grid.coordinator.core.placement.matching import Context, confidence, drained_words, has_room, scores
 from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Reason, Request, State
@@ -109,7 +109,7 @@ def find(state: GridState, request: Request) -> Placement | Refusal:
     if room is None or not has_room(node, request, state.index, room):
         return Refusal(1)
     weights = state.policy.weights_of(request)
-    said = scores(node, room, request, weights, state.index.mix)
+    said = scores(node, room, request, weights, Context(state.index.mix))
     grant = room.choose(request.resources, request.constraints)
     return Placement(node.facts.name, grant, confidence(said, weights), said)
 

@@ -49,7 +49,7 @@ def _expecting(state: GridState, values: SharingPolicy) -> list[Node]:
 def may_leave(job: Job, allocation: Allocation) -> bool:
     """Whether this may be moved at all: it runs, and may be run again."""
     running = allocation.state is State.RUNNING and not allocation.handed_over and not job.active.frozen
-    return running and is_restartable(job)
+    return running and not allocation.hold and is_restartable(job)
 
 
 def _stay(
