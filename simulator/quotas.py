@@ -87,13 +87,14 @@ def _used_today(state: GridState, who: str, users: frozenset[str], kind: str) ->
     for one in state.holders():
         job = state.jobs[one.job]
         if job.user in users and one.granted < state.now:
-            used += _today(state, job, getattr(one.grant.resources, kind), max(one.granted, day * DAY))
+            ending = max(state.now, one.stopped + one.stop.grace) if one.stop is not None else math.inf
+            used += _today(state, job, getattr(one.grant.resources, kind), max(one.granted, day * DAY), ending)
     return used
 
 
-def _today(state: GridState, job: Job, amount: int, begin: float) -> float:
+def _today(state: GridState, job: Job, amount: int, begin: float, ending: float = math.inf) -> float:
     limit, ends = job.spec.time_limit, (state.now // DAY + 1) * DAY
-    return amount * max(0.0, min(begin + limit if limit else math.inf, ends) - begin)
+    return amount * max(0.0, min(begin + limit if limit else math.inf, ending, ends) - begin)
 
 
 def nobody_waits_for_nothing(state: GridState, line: Line) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import JobsSubmitted, RightsSet
+from distributed_grid.coordinator.core.commands import CancelRequested, JobsSubmitted, RightsSet
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.jobs import Request
@@ -53,6 +53,17 @@ def test_hours_beyond_those_of_the_day_are_seen() -> None:
     nobody_passes_a_quota(state, state.jobs["ann-2"], CPU.resources)
     with pytest.raises(Violation, match="more core_hours than ann may use today"):
         nobody_passes_a_quota(state, state.jobs["ann-2"], Resources(cpu=2000))
+
+
+def test_one_that_is_being_stopped_uses_hours_for_its_grace_only() -> None:
+    ledger = grid(Rules(), "ann-1", "ann-2", grace=5.0)
+    step(ledger, CancelRequested(1, ("ann-1",)), 2.0)
+    step(ledger, RightsSet(2, Whose.USER, "ann", Rights(core_hours=1000)), 2.0)
+    short = job("ann-3", CPU, 2.0, "ann", time_limit=3600.0)
+    with pytest.raises(Violation, match="more core_hours than ann may use today"):
+        nobody_passes_a_quota(ledger.state, short, CPU.resources)
+    step(ledger, CancelRequested(1, ("ann-2",)), 2.0)
+    nobody_passes_a_quota(ledger.state, short, CPU.resources)
 
 
 def test_what_operators_grant_counts() -> None:

@@ -167,8 +167,8 @@ class Queue:
         self.needs: dict[Resources | None, int] = {}
         """How many lines need this (`need_of`)."""
         self.held_back: dict[Kept, dict[Standing, int]] = {}
-        """By reservation: the standings of its class in which a line was refused because of it, and the least turn of
-        such a line. They wait until they come before its job, or it is gone."""
+        """By reservation: the standings in which a line was refused because of it, and the least turn of such a line.
+        They wait until they come before its job, or it is gone."""
 
     def __len__(self) -> int:
         return len(self.turns)

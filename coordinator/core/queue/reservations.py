@@ -318,9 +318,8 @@ def hold_back(state: GridState, line: Line, turn: int, reserved: tuple[Kept, ...
     """The first job of a line, with this turn, was refused because of these reservations."""
     standing = line.standing
     for kept in reserved:
-        if state.queue.line(kept[0]).standing.priority is standing.priority:  # others stay behind it
-            held_back = state.queue.held_back.setdefault(kept, {})
-            held_back[standing] = min(turn, held_back.get(standing, turn))
+        held_back = state.queue.held_back.setdefault(kept, {})
+        held_back[standing] = min(turn, held_back.get(standing, turn))
 
 
 def released(state: GridState, user: str = "") -> list[str]:
@@ -335,7 +334,7 @@ def released(state: GridState, user: str = "") -> list[str]:
         if kept not in there:
             over = [standing for standing in held_back if standing.count]
         else:
-            order, whose = _order(state, job)[1:], state.queue.line(job).standing.user
+            order, whose = _order(state, job), state.queue.line(job).standing.user
             over = [
                 standing
                 for standing, turn in held_back.items()
@@ -350,10 +349,10 @@ def released(state: GridState, user: str = "") -> list[str]:
     return [*found]
 
 
-def _at_best(standing: Standing, turn: int) -> tuple[float, int]:
-    """The sort key, within its class, of the jobs of a standing from this turn on: one may be overdue by now."""
-    overdue = standing.overdue
-    return (standing.due - OVERDUE, overdue) if overdue >= turn else (standing.rank, turn)
+def _at_best(standing: Standing, turn: int) -> tuple[int, float, int]:
+    """The sort key of the jobs of a standing from this turn on: one may be overdue by now."""
+    overdue, priority = standing.overdue, -standing.priority
+    return (priority, standing.due - OVERDUE, overdue) if overdue >= turn else (priority, standing.rank, turn)
 
 
 def _same_user(one: Standing, other: Standing) -> bool:

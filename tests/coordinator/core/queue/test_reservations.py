@@ -14,6 +14,7 @@ from distributed_grid.coordinator.core.commands import (
     JobsSubmitted,
     MessageReceived,
     NodeDown,
+    NodeUp,
     Send,
     Tick,
 )
@@ -25,10 +26,10 @@ from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue.reservations import STUCK
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, ServiceOrder, State
-from distributed_grid.protocol.messages import Exited, Launch, Started, Suspended
+from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started, Suspended
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.resources import Resources
-from tests.coordinator.core.scene import facts, job, join, step
+from tests.coordinator.core.scene import facts, job, join, offer, step
 from tests.depth import tries
 
 PATIENT = Policy(suspect_after=1e9, disconnected_after=1e9, lost_after=1e9)
@@ -215,6 +216,21 @@ def test_who_delays_the_next_to_have_a_node_kept_no_more_starts_there() -> None:
     ask(ledger, "most", 3, 3.0, priority=Priority.HIGH)
     assert [*ledger.state.reservations.by_job] == ["most"]
     assert states(ledger, "most", "all", "small") == ["waiting", "waiting", "n1"]
+
+
+def test_when_a_job_starts_elsewhere_who_waited_for_its_node_comes_before_a_lower_class() -> None:
+    ledger = grid(4)
+    ask(ledger, "held", 2, 1.0, limit=99.0, user="eve")
+    run(ledger, "held", now=1.0)
+    ask(ledger, "big", 4, 2.0, priority=Priority.HIGH)
+    ask(ledger, "two", 2, 3.0, user="ben")
+    assert states(ledger, "big", "two") == ["waiting", "waiting"]
+    other = facts("n2", 4)
+    ledger.handle(NodeUp(other, "s2"), 4.0)
+    for message in (Inventory(()), offer(other, expires_in=1e9)):
+        ledger.handle(MessageReceived("n2", message), 4.0)
+    ask(ledger, "late", 2, 4.0, user="joe", priority=Priority.LOW)
+    assert states(ledger, "big", "two", "late") == ["n2", "n1", "waiting"]
 
 
 def test_nothing_is_kept_where_all_ask_for_the_same() -> None:
