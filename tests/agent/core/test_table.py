@@ -407,7 +407,7 @@ class AnyOrder(RuleBasedStateMachine):
     def launch_after(self, key: str, after: str, grant: Grant | None) -> None:
         before = self.table.entries.get(after)
         grant = grant or (before.kept.grant if before is not None else Grant())
-        self.feed(msgspec.structs.replace(launch(key, grant), after=after))
+        self.feed(msgspec.structs.replace(launch(key, grant), predecessor=after))
 
     @rule(key=KEYS)
     def withdraw(self, key: str) -> None:
