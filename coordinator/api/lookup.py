@@ -19,7 +19,7 @@ from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import Over, RecordJob
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.model import Group, Job
-from distributed_grid.coordinator.core.queue import dependencies, groups
+from distributed_grid.coordinator.core.queue import groups
 from distributed_grid.coordinator.core.rebalancing import passes
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.trends.histogram import Histogram
@@ -29,7 +29,7 @@ from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.groups import GroupView, indexes, member_id, parse_array
-from distributed_grid.protocol.jobs import Cause, JobView, Reason, State
+from distributed_grid.protocol.jobs import Cause, JobView, State
 from distributed_grid.protocol.messages import (
     BalancingStatus,
     Boosts,
@@ -177,13 +177,13 @@ class Lookup:
         members = self.state.groups.get(name)
         return members.group if members is not None else self.store.group(name)
 
-    def group_view(self, name: str) -> GroupView | None:
-        """A group as it stands; None: it is none."""
+    def group_view(self, name: str, why: reasons.Wording | None = None) -> GroupView | None:
+        """A group as it stands; None: it is none. `why` words why its members wait."""
         members = self.state.groups.get(name)
         if members is None:
             group = self.store.group(name)
             return groups.view(group, {}) if group is not None else None
-        return groups.view(members.group, members.states, reasons.of_group(self.state, members))
+        return groups.view(members.group, members.states, (why or reasons.Wording(self.state)).of_group(members))
 
     def show(self, visibility: Visibility, message: ShowJobs) -> Jobs:
         """These jobs whole; groups as wholes, with their members where they are asked for."""
@@ -220,23 +220,20 @@ class Lookup:
             which = message.fold, message.boosts, message.failed
             found += self.store.list_ended(most + 1 - len(found), message.user, past, *which)
         views: list[JobView] = []
-        size = 0
+        size, why = 0, reasons.Wording(self.state)
         for job in found[:most]:
-            view = visibility.job(_short(job.view(job.reason or self._held(job))))
+            view = visibility.job(_short(job.view(why.of(job))))
             size += len(msgspec.msgpack.encode(view))
             if size > LIST_BYTES and (views or size > ANSWER_BYTES):
                 break
             views.append(view)
         return Jobs(message.id, tuple(views), more=len(views) < len(found), groups=tuple(map(visibility.group, whole)))
 
-    def _held(self, job: Job) -> Reason | None:
-        live = job.id in self.state.jobs and self.state.is_held(job)
-        return dependencies.reason(self.state, job) if live else None
-
     def _groups(self, message: ListJobs, most: int) -> list[GroupView]:
         """Groups, live and then ended, each newest first."""
         living = [name for name, one in self.state.groups.items() if message.user in ("", one.group.user)]
-        found = [self.group_view(name) for name in reversed(living[-most:])]
+        why = reasons.Wording(self.state)
+        found = [self.group_view(name, why) for name in reversed(living[-most:])]
         if message.ended:
             past = self.store.groups_ended(most - len(found), message.user)
             found += [groups.view(group, {}) for group in past if group.id not in self.state.groups]

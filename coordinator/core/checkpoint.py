@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 from distributed_grid.coordinator.core.data import EVERYTHING, Idle, Preemptions
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lending.loans import Balance, Loan, Loans, Pair, Place
-from distributed_grid.coordinator.core.model import Allocation, End, Group, InHold, Job, Node
+from distributed_grid.coordinator.core.model import Allocation, End, Group, InHold, Job, Node, Waiting
 from distributed_grid.coordinator.core.nodes.agents import arm
 from distributed_grid.coordinator.core.placement.fragmentation import MixState, RequestMix
 from distributed_grid.coordinator.core.placement.matching import labels
@@ -441,9 +441,10 @@ def _share(shares: Shares, at: Checkpoint) -> None:
 
 
 def differs(one: Checkpoint, other: Checkpoint) -> str:
-    """The first field in which two differ; empty: they are equal."""
+    """The first field in which two differ, but for why jobs wait, which is worded for who watches them; empty: they are
+    equal."""
     for name in Checkpoint.__struct_fields__:
-        if name != "nodes" and getattr(one, name) != getattr(other, name):
+        if name != "nodes" and _but_reasons(getattr(one, name)) != _but_reasons(getattr(other, name)):
             return name
     for node in one.nodes | other.nodes:
         if (mine := one.nodes.get(node)) is None or (its := other.nodes.get(node)) is None:
@@ -452,6 +453,17 @@ def differs(one: Checkpoint, other: Checkpoint) -> str:
             if getattr(mine, field.name) != getattr(its, field.name):
                 return f"{field.name} of {node}"
     return ""
+
+
+def _but_reasons(value: Any) -> Any:
+    match value:
+        case QueueAt():
+            return replace(value, lines=[replace(line, reason=None) for line in value.lines])
+        case dict():
+            return {name: _but_reasons(one) for name, one in value.items()}
+        case Job(phase=Waiting()):
+            return replace(value, phase=replace(value.phase, reason=None))
+    return value
 
 
 # --- as bytes -------------------------------------------------------------------------------------------------------

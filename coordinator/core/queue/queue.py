@@ -77,7 +77,7 @@ class Line:
         self.entered = -1
         """The turn of its valid entry in its standing; below zero: it has none."""
         self.reason: Reason | None = None
-        """Why the first of the line waits, as last published."""
+        """Why the first of the line waits, as last published; None: nobody watches it, or it is to be worded anew."""
 
     @property
     def blocked(self) -> bool:
