@@ -26,6 +26,7 @@ from distributed_grid.coordinator.core.queue.fairness import Account, Shares
 from distributed_grid.coordinator.core.queue.queue import Kept, Members, Queue, Rank, Reservations, key_of
 from distributed_grid.coordinator.core.queue.quotas import Quotas, Spent
 from distributed_grid.coordinator.core.rebalancing.book import BalancingBook
+from distributed_grid.coordinator.core.scaling.state import ScalingState
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Priority, Reason, Request
 from distributed_grid.protocol.messages.rights import Rights
@@ -159,6 +160,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     chains: ChainsAt = ChainsAt()
     mix: MixState = MixState()
     balancing: BalancingBook = msgspec.field(default_factory=BalancingBook)
+    scaling: ScalingState = msgspec.field(default_factory=ScalingState)
     ray_trouble: str = ""
     loss: tuple[str, ...] = ()
     holds: list[str] = []
@@ -226,6 +228,7 @@ def take(ledger: Ledger) -> Checkpoint:
         ),
         quotas=_quotas(state),
         balancing=state.balancing,
+        scaling=state.scaling,
         chains=_chains(state.chains),
         holds=list(state.holds.changed),
     )
@@ -310,6 +313,7 @@ def fork(ledger: Ledger, policy: Policy) -> Ledger:
         [(place, list(sums)) for place, sums in at.loans.days],
         at.loans.unsaved,
     )
+    parts["scaling"] = at.scaling.copy()
     parts["shares"] = msgspec.structs.replace(at.shares, accounts=accounts)
     return resume(Checkpoint(**(parts | {"nodes": nodes, "jobs": jobs, "groups": many, "held": held})), policy)
 
@@ -346,6 +350,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     state.freed_nodes, state.fresh, state.holding, state.loss = at.freed_nodes, at.fresh, at.holding, at.loss
     state.snapshot, state.ray_trouble = at.snapshot, at.ray_trouble
     state.balancing = at.balancing
+    state.scaling = at.scaling
     state.unknown_before = at.unknown_before
     state.failing_commands, state.idle = at.failing_commands, at.idle
     book = at.preempting

@@ -5,14 +5,25 @@ Events come in with the time (grid time: seconds since the epoch that never jump
 driver makes every Record of a batch durable before it performs anything else of that batch.
 """
 
-from collections.abc import Iterable
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
 
-from distributed_grid.coordinator.core.model import Allocation, Ended, Group, Job, OnRay
+from distributed_grid.coordinator.core.model import Allocation, Group, Job, OnRay
 from distributed_grid.coordinator.core.queue.quotas import Spent
 from distributed_grid.coordinator.core.rebalancing.view import RayLook
+from distributed_grid.coordinator.core.scaling.events import (
+    CreateMachine,
+    EndMachine,
+    ListMachines,
+    MachineAnswered,
+    MachineOver,
+    MachinesListed,
+    RecordMachine,
+    RecordPauses,
+    ScalingConfigured,
+    ScalingRequested,
+)
 from distributed_grid.coordinator.core.trends.stay import IdleForecast
 from distributed_grid.protocol.jobs import Cause, JobView
 from distributed_grid.protocol.messages import (
@@ -285,6 +296,10 @@ Event = (
     | ForecastsReported
     | BalancingRequested
     | BalancingConfigured
+    | ScalingConfigured
+    | ScalingRequested
+    | MachineAnswered
+    | MachinesListed
 )
 
 
@@ -500,6 +515,8 @@ Record = (
     | RecordLoan
     | RecordRights
     | RecordBalancing
+    | RecordMachine
+    | RecordPauses
     | RecordSpent
     | RecordLoss
     | Audit
@@ -518,75 +535,12 @@ Command = (
     | Configure
     | Rebalanced
     | Lent
+    | CreateMachine
+    | EndMachine
+    | ListMachines
+    | MachineOver
     | Alarm
 )
 RECORDS = get_args(Record)
 MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare, RecordLoan, RecordSpent)
 """Records that may wait if they are marked `soon`."""
-
-
-# --- decisions: the commands, in short --------------------------------------------------------------------------------
-# A decision is a tuple of plain things. It begins with what kind it is and whom it concerns:
-#
-#    ("start", allocation, node, grant)    launch it there (also when the launch is said again)
-#    ("job", job, state, node, cause)      the job is in this state now; the cause once it has ended
-#    ("send", node, what, allocation)      anything else that an agent is told
-#    ("refuse", token, code, what)         a request is refused
-#    ("accept", token, jobs)               jobs are taken, or were already
-#    ("orders", node, what)                what the operator ordered for a node is now this
-#    ("rights", key, rights)               what operators have granted to a user or group is now this
-#    ("audit", node, what)                 an agent's word that changed nothing
-#    ("loss", found)                       commits of the store are lost, so nothing is started any more
-#    ("reserve", allocation, node)         Ray is to reserve it on its node of this id
-#    ("unreserve", allocation)             Ray is to let go of it
-#    ("move", kind, boost, source, amount, applied)   rebalancing lends, gives back or moves, or proposes to
-#    ("balancing", order)                  what operators have set of mode and policy is now this
-
-Decision = tuple[Any, ...]
-
-
-def decisions(commands: Iterable[Command]) -> list[Decision]:
-    """The decisions among these commands, in order. A hot path, so frequent commands are tested first."""
-    found: list[Decision] = []
-    for command in commands:
-        if type(command) is RecordJob:
-            if command.new:
-                continue  # it was accepted
-            job, phase = command.job, command.job.phase
-            node = phase.attempt.node if phase.attempt is not None else ""
-            found.append(("job", job.id, phase.state, node, phase.outcome.cause if isinstance(phase, Ended) else ""))
-        elif type(command) is RecordAllocation or type(command) is AckExits:
-            continue  # the job says it, or the agent
-        elif type(command) is Send:
-            message = command.message
-            if type(message) is Launch:
-                found.append(("start", message.allocation, command.node, message.grant))
-            elif not isinstance(message, Renewed):  # said with every heartbeat
-                what = type(message).__name__.lower()
-                found.append(("send", command.node, what, getattr(message, "allocation", "")))
-        elif type(command) is Accepted:
-            found.append(("accept", command.token, command.jobs))
-        elif type(command) is Rejected:
-            found.append(("refuse", command.token, command.code, command.what))
-        elif type(command) is RecordOrders:
-            found.append(("orders", command.node, command.orders))
-        elif type(command) is RecordRights:
-            found.append(("rights", command.key, command.rights))
-        elif type(command) is RecordForgotten:
-            found.append(("forget", command.node))
-        elif type(command) is Audit:
-            found.append(("audit", command.node, command.what))
-        elif type(command) is RecordLoss:
-            found.append(("loss", command.found))
-        elif type(command) is Reserve:
-            found.append(("reserve", command.allocation, command.node))
-        elif type(command) is Unreserve:
-            found.append(("unreserve", command.allocation))
-        elif type(command) is Rebalanced:
-            found += (
-                ("move", one.kind, one.boost or one.job, one.source, one.resources, command.applied)
-                for one in command.moves
-            )
-        elif type(command) is RecordBalancing:
-            found.append(("balancing", command.order))
-    return found

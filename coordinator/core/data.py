@@ -27,6 +27,7 @@ from distributed_grid.coordinator.core.queue.fairness import Shares
 from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservations, Waiters
 from distributed_grid.coordinator.core.queue.quotas import Quotas
 from distributed_grid.coordinator.core.rebalancing.book import BalancingBook
+from distributed_grid.coordinator.core.scaling.state import ScalingState
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.placement import Constraints
@@ -194,6 +195,7 @@ class GridData:
         """Number of times that this state was settled, by which an explanation names it."""
         self.preempting = Preemptions()
         self.balancing = BalancingBook(policy.balancing)
+        self.scaling = ScalingState()
         self.holding = False
         """Nothing new is started while the disk fails."""
         self.loss: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ restoring of a store after a restart.
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -56,11 +56,20 @@ from distributed_grid.coordinator.core.queue import admission, dependencies, gro
 from distributed_grid.coordinator.core.queue.queue import Waiters
 from distributed_grid.coordinator.core.queue.quotas import Spent
 from distributed_grid.coordinator.core.rebalancing import orders, passes
+from distributed_grid.coordinator.core.scaling.events import (
+    MachineAnswered,
+    MachinesListed,
+    ScalingConfigured,
+    ScalingRequested,
+)
+from distributed_grid.coordinator.core.scaling.state import Paused
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Exited, Started
 from distributed_grid.protocol.messages.rights import Rights
 from distributed_grid.protocol.nodes import NodeFacts, NodeOrders
+from distributed_grid.protocol.scaling.machines import Machine
+from distributed_grid.protocol.scaling.pools import ScalingMode
 from distributed_grid.protocol.sharing.policies import NO_ORDER, BalancingOrder
 
 
@@ -69,12 +78,32 @@ def _hold(state: GridState, event: Hold) -> None:
     state.holding = event.on
 
 
+def _node_up(state: GridState, event: NodeUp) -> None:
+    agents.node_up(state, event)
+    if event.facts.name in state.scaling.machines:
+        from distributed_grid.coordinator.core.scaling import machines  # only where there are pools
+
+        machines.joined(state, event.facts)
+
+
+def _scaling(state: GridState, event: ScalingConfigured | ScalingRequested | MachineAnswered | MachinesListed) -> None:
+    from distributed_grid.coordinator.core.scaling import passes as scaling_passes  # only where there are pools
+
+    scaling_passes.take(state, event)
+
+
+def _scaling_due(state: GridState, kind: str, name: str) -> None:
+    from distributed_grid.coordinator.core.scaling import passes as scaling_passes  # only where there are pools
+
+    scaling_passes.on_time(state, kind, name)
+
+
 def _tick(state: GridState, event: Tick) -> None:
     """Deadlines are handled by `settle`."""
 
 
 ON: dict[type, Callable[[GridState, Any], None]] = {
-    NodeUp: agents.node_up,
+    NodeUp: _node_up,
     NodeDown: agents.node_down,
     HeartbeatReceived: agents.heartbeat,
     MessageReceived: agents.message_received,
@@ -101,6 +130,10 @@ ON: dict[type, Callable[[GridState, Any], None]] = {
     ForecastsReported: agents.forecasts_reported,
     BalancingRequested: orders.request,
     BalancingConfigured: orders.configure,
+    ScalingConfigured: _scaling,
+    ScalingRequested: _scaling,
+    MachineAnswered: _scaling,
+    MachinesListed: _scaling,
 }
 DUE: dict[str, Callable[[GridState, str], None]] = {
     "silence": agents.silence,
@@ -118,6 +151,9 @@ DUE: dict[str, Callable[[GridState, str], None]] = {
     "shares": views.shares_due,
     "loans": accounts.due,
     "quota": rights.turn_due,
+    "machine": lambda state, name: _scaling_due(state, "machine", name),
+    "look": lambda state, name: _scaling_due(state, "look", name),
+    "scaling": lambda state, name: _scaling_due(state, "scaling", name),
 }
 
 
@@ -237,6 +273,8 @@ class Ledger:
         spent: Mapping[str, Spent] = {},
         balancing: BalancingOrder = NO_ORDER,
         lent: Mapping[Pair, tuple[float, float]] = {},
+        created: Sequence[Machine] = (),
+        paused: Mapping[str, Paused] = {},
     ) -> list[Command]:
         """Load what was on disk."""
         state = self.state
@@ -244,6 +282,10 @@ class Ledger:
         state.now, state.unknown_before, state.loss = now, unknown_before, loss
         load(state, jobs, allocations, nodes, ordered, many, past, lent)
         orders.restore(state, balancing)
+        if state.policy.scaling.pools or created or paused:
+            from distributed_grid.coordinator.core.scaling import machines  # only where there are pools
+
+            machines.restore(state, created, paused)
         return state.take_out()
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -302,6 +344,12 @@ class Ledger:
             successors.update(state, fresh)
         if state.quotas.excluded and rights.has_changed(state):
             state.deadlines.arm("quota", "", now)
+        if state.scaling.draining:
+            from distributed_grid.coordinator.core.scaling import machines  # only where there are pools
+
+            machines.end_drained(state)
+        if state.queue.lines and state.policy.scaling.pools and state.policy.scaling.mode is not ScalingMode.OFF:
+            state.deadlines.arm("scaling", "", max(now, state.scaling.next_pass(len(state.queue.lines))))
         if stirred:
             reasons.refresh(state)
         state.index.mix.count()

@@ -10,6 +10,7 @@ import msgspec
 from distributed_grid.protocol.jobs import Request, ServiceOrder
 from distributed_grid.protocol.messages.rights import Rules
 from distributed_grid.protocol.placement import Strategy
+from distributed_grid.protocol.scaling.pools import NO_SCALING, Scaling
 from distributed_grid.protocol.sharing.policies import Balancing
 
 LASTING: Final = 0.1
@@ -139,6 +140,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The configured rights of users and groups (docs/rights.md)."""
     balancing: Balancing = Balancing()
     """What the grid does by itself with idle capacity (docs/sharing.md)."""
+    scaling: Scaling = NO_SCALING
+    """The machines that it creates and ends by itself (docs/scaling.md)."""
 
     def weights_of(self, request: Request) -> Weights:
         """The weights for a request."""

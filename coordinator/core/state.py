@@ -377,6 +377,8 @@ class GridState(GridData):
         if allocation.gang is not None and allocation.gang.rank == 0:
             self.rendezvous[(allocation.gang.addresses[0], allocation.gang.port)] = allocation.id
         self.allocations[allocation.id] = self.nodes[allocation.node].allocations[allocation.id] = allocation
+        if allocation.node in self.scaling.machines:
+            self.scaling.used_by(allocation.node)
 
     def _release(self, allocation: Allocation) -> None:
         """Release the resources of an ended allocation. The capacity grows unless the offer has taken it off already:

@@ -39,9 +39,15 @@ from distributed_grid.coordinator.core.commands import (
     SignalRequested,
     Tick,
     UndrainRequested,
-    decisions,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.scaling.events import (
+    MachineAnswered,
+    MachinesListed,
+    ScalingConfigured,
+    ScalingRequested,
+)
+from distributed_grid.coordinator.eventlog.decisions import decisions
 from distributed_grid.coordinator.eventlog.format import NAME, BadLog, Cut, Header, Turn, files, read
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages.rights import Whose
@@ -118,6 +124,17 @@ def event_words(event: Event) -> str:
         case BalancingRequested(_, mode, policy, unset, by):
             said = ["as configured"] * unset + [str(one) for one in (policy, mode) if one is not None]
             return f"{by} set rebalancing: {', '.join(said)}"
+        case ScalingConfigured(scaling):
+            return (
+                f"scaling was configured: {scaling.mode}, pools {names([one.name for one in scaling.pools]) or 'none'}"
+            )
+        case ScalingRequested(_, order, pool, by):
+            return f"{by} ordered: scale {order} {pool}".rstrip()
+        case MachineAnswered(machine, call, number, answer, _, text):
+            return f"call {number} to {call} {machine} was answered: {answer}{f', {text}' if text else ''}"
+        case MachinesListed(provider, _, listed, trouble):
+            there = f"has {names([one.name for one in listed]) or 'no machine'}" if listed is not None else trouble
+            return f"provider {provider} {there}"
         case BalancingConfigured(balancing):
             return f"rebalancing was configured: {balancing.policy}, {balancing.mode}"
         case RightsSet(_, whose, name, rights, by):
@@ -170,6 +187,10 @@ def decision_words(decision: Sequence[Any]) -> str:
             return what if applied else f"propose: {what}"
         case ["balancing", order]:
             return f"rebalance by these orders: {order or 'none'}"
+        case ["machine", name, machine]:
+            return f"machine {name} is {machine or 'forgotten'}"
+        case ["call", what, whom]:
+            return f"ask a provider to {what} {whom}"
         case ["audit", node, what]:
             return f"note of {node}: {what}"
         case ["loss", found]:

@@ -77,7 +77,7 @@ class Compared(msgspec.Struct):
 
 WEIGHTS_OF = {"weight.": "weights", "gpu_weight.": "gpu_weights"}
 """Prefixes of the names of weights: of requests without GPUs, and of those with."""
-NOT_PLAIN = (*WEIGHTS_OF.values(), "preempting", "gang_ports", "rights", "sharing", "unused", "balancing")
+NOT_PLAIN = (*WEIGHTS_OF.values(), "preempting", "gang_ports", "rights", "sharing", "unused", "balancing", "scaling")
 """Fields that cannot be set by name: weights are set one by one, and the ports decide nothing."""
 
 

@@ -17,8 +17,9 @@ import msgspec
 
 from distributed_grid import __version__
 from distributed_grid.coordinator.core import checkpoint
-from distributed_grid.coordinator.core.commands import Command, Decision, Event, JobsSubmitted, decisions
+from distributed_grid.coordinator.core.commands import Command, Event, JobsSubmitted
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.eventlog.decisions import Decision, decisions
 from distributed_grid.coordinator.eventlog.format import FORMAT, Header, files
 from distributed_grid.runtime.logs import get_logger
 

@@ -41,6 +41,8 @@ class Snapshot:
     rights: list[Sequence[Any]] = field(default_factory=list)
     spent: list[Sequence[Any]] = field(default_factory=list)
     balancing: list[Sequence[Any]] = field(default_factory=list)
+    gone_machines: list[Sequence[Any]] = field(default_factory=list)
+    machines: list[Sequence[Any]] = field(default_factory=list)
     audit: list[Sequence[Any]] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
     """Evidence that earlier commits are lost."""
@@ -95,6 +97,8 @@ _WRITES = {
     "rights": ("INSERT OR REPLACE INTO rights (name, body, sum) VALUES {}", 3),
     "spent": ("INSERT OR REPLACE INTO spent (pool, day, cpu, gpu) VALUES {}", 4),
     "balancing": ("INSERT OR REPLACE INTO meta (name, value) VALUES {}", 2),
+    "gone_machines": ("DELETE FROM meta WHERE name IN ({})", 1),
+    "machines": ("INSERT OR REPLACE INTO meta (name, value) VALUES {}", 2),
     "audit": ("INSERT INTO audit (at, node, what) VALUES {}", 3),
 }
 STATEMENTS = {

@@ -8,7 +8,7 @@ import itertools
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +36,8 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.core.queue.quotas import Spent
 from distributed_grid.coordinator.core.rollback import Point, Traces, joined
+from distributed_grid.coordinator.core.scaling.events import RecordMachine, RecordPauses
+from distributed_grid.coordinator.core.scaling.state import Paused
 from distributed_grid.coordinator.store import open
 from distributed_grid.coordinator.store import rows as store_receipts
 from distributed_grid.coordinator.store import rows as store_sums
@@ -55,6 +57,7 @@ from distributed_grid.protocol.jobs import State, has_failed
 from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.messages.rights import Rights
 from distributed_grid.protocol.nodes import NO_ORDERS, NodeFacts, NodeOrders
+from distributed_grid.protocol.scaling.machines import Machine
 from distributed_grid.protocol.sharing.policies import NO_ORDER, BalancingOrder
 from distributed_grid.runtime.faults import fault
 
@@ -83,6 +86,10 @@ class Living:
     """What operators have set of mode and policy."""
     lent: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     """What users have lent on average (amount, time), by lender and borrower."""
+    machines: list[Machine] = field(default_factory=list)
+    """Those that are there, and those that are remembered, in the order in which they were wanted."""
+    paused: dict[str, Paused] = field(default_factory=dict)
+    """Pools in which nothing is created."""
 
 
 ENDED_JOBS = "SELECT jobs.body, ended.body FROM ended CROSS JOIN jobs ON jobs.n = ended.n"
@@ -93,6 +100,10 @@ _orders = msgspec.msgpack.Decoder(NodeOrders).decode
 _group = msgspec.msgpack.Decoder(Group).decode
 _rights = msgspec.msgpack.Decoder(Rights).decode
 _balancing = msgspec.msgpack.Decoder(BalancingOrder).decode
+_machine = msgspec.msgpack.Decoder(Machine).decode
+_paused = msgspec.msgpack.Decoder(dict[str, Paused]).decode
+MACHINE, PAUSED = "machine/", "paused-pools"
+"""The rows of `meta` with a machine each, by its name behind this, and with the pools that are paused."""
 BALANCING = "balancing"
 """The row of `meta` with what operators have set of mode and policy."""
 
@@ -170,6 +181,7 @@ class Store:
         loans: dict[tuple[str, str], tuple[str, str, float, float]] = {}
         rights: dict[str, Rights | None] = {}
         spent: dict[str, Spent] = {}
+        machines: dict[str, Machine | None] = {}
         for record in records:
             if type(record) is RecordJob:  # by far the most frequent
                 jobs[record.job.id] = record.job
@@ -196,7 +208,11 @@ class Store:
                 case RecordLoan(lender, borrower, past, at):
                     loans[lender, borrower] = (lender, borrower, past, at)
                 case RecordBalancing(order):
-                    out.balancing = [(BALANCING, _encode(order))]
+                    out.balancing.append((BALANCING, _encode(order)))
+                case RecordMachine(name, machine):
+                    machines[name] = machine
+                case RecordPauses(paused):
+                    out.balancing.append((PAUSED, _encode(paused)))
                 case RecordRights(name, granted):
                     rights[name] = granted
                 case RecordSpent(pool, some):
@@ -241,6 +257,11 @@ class Store:
         for name, ordered in orders.items():
             body = _encode(ordered)
             out.node_orders.append((name, body, store_sums.checksum(body, name)))
+        for name, machine in machines.items():
+            if machine is None:
+                out.gone_machines.append((MACHINE + name,))
+            else:
+                out.machines.append((MACHINE + name, _encode(machine)))
         out.spent = [(pool, some.day, some.cpu, some.gpu) for pool, some in spent.items()]
         for name, granted in rights.items():
             if granted is None:
@@ -369,7 +390,13 @@ class Store:
             {pool: Spent(*spent) for pool, *spent in read("SELECT pool, day, cpu, gpu FROM spent")},
             _balancing(ordered) if ordered is not None else NO_ORDER,
             {(one, other): told for one, other, *told in read("SELECT * FROM loans WHERE past > 0")},
+            sorted(self._machines(), key=lambda one: (one.wanted, len(one.name), one.name)),
+            _paused(paused) if (paused := self._meta(PAUSED)) is not None else {},
         )
+
+    def _machines(self) -> Iterator[Machine]:
+        rows = self._reader.execute("SELECT value FROM meta WHERE name >= ? AND name < ?", (MACHINE, MACHINE + "~"))
+        return (_machine(row[0]) for row in rows)
 
     def receipts(self, limit: int, job: str = "", node: str = "", only: str = "") -> list[Receipt]:
         """Preemptions, newest first; of a job, on a node, or in which this user had a part."""

@@ -8,6 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from distributed_grid.protocol.resources import Count, Finite, Resources, Text, Word
+from distributed_grid.protocol.scaling.plans import DrainCause
 
 
 class MachineState(StrEnum):
@@ -50,10 +51,11 @@ STARTING = frozenset({S.WANTED, S.CREATING, S.BOOTING})
 class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A machine; its `name` is also the name of its node and the token of its creation. `since`: when it came into this
     state. `born`: when its provider was asked first, from which it may cost something. `ends_by`: when it ends itself
-    at the latest. `handle`: what its provider calls it. `calls`: how often its provider was asked, and `sure` whether
-    each of these calls was answered. `resources` and `price` as in its pool when it was decided, `why` the reason of
-    that, `jobs` those that it was created for, and `ran` whether any job has run on it. `text`: what happened to it
-    last. Times are grid time."""
+    at the latest. `handle`: what its provider calls it. `calls`: how often its provider was asked to create it,
+    `answered` the bits of those calls that were answered for sure, `asked` when the last one was made; `ends`: how
+    often it was asked to end it, and `retry` when it is asked again. `resources` and `price` as in its pool when it was
+    decided, `why` the reason of that, `jobs` those that it was created for, and `ran` whether any job has run on it.
+    `text`: what happened to it last. Times are grid time."""
 
     name: Word
     pool: Word
@@ -76,8 +78,11 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The boot id of its node when that joined: another one is another machine."""
     calls: Count = 0
     answered: Count = 0
+    asked: Finite = 0.0
+    ends: Count = 0
     retry: Finite = 0.0
-    """When its provider is asked again."""
+    cause: DrainCause | None = None
+    """Why it is drained."""
     missed: Count = 0
     """In how many lists of its provider in a row it was missing."""
     resources: Resources = Resources()
@@ -95,4 +100,4 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     @property
     def sure(self) -> bool:
         """Whether no call for it is unanswered."""
-        return self.answered >= self.calls
+        return self.answered == (1 << self.calls) - 1

@@ -25,6 +25,14 @@ class DrainCause(StrEnum):
     ORDERED = "ordered"
 
 
+class ScaleOrder(StrEnum):
+    """What an operator orders of scaling."""
+
+    APPLY = "apply"
+    PAUSE = "pause"
+    RESUME = "resume"
+
+
 RETURNING = frozenset({DrainCause.IDLE, DrainCause.UNUSED})
 """A machine that is drained because of these takes jobs again where some wait for it."""
 

@@ -45,6 +45,11 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
     if not state.nodes:
         return Reason("NoOffers", "no node is known yet; start an agent with `grid agent run`")
     if not can_fit(state, request):
+        if state.policy.scaling.pools:
+            from distributed_grid.coordinator.core.scaling.fits import pool_for  # only where there are pools
+
+            if name := pool_for(state, request):
+                return Reason("Machine", f"no node is large enough or as asked for; a machine of pool {name} would be")
         what, why, hint = never_fits(state, request)
         if state.index.whose(request.user) is not None:
             return Reason("NeverFits", "; ".join(filter(None, (what, why, hint))))

@@ -284,6 +284,11 @@ def _wanted(
         reason = Reason("Fits", f"it would start now on {', '.join(one.node for one in found)}")
     else:
         reason = reasons.find(state, request)
+    if job is not None and state.policy.scaling.pools:
+        from distributed_grid.coordinator.core.scaling.passes import words_for  # only where there are pools
+
+        if words := words_for(state, job.id, now):
+            reason = Reason(reason.code, f"{reason.text}; {words}")
     preempts = None
     if job is None and chosen is None and reached is None:
         reason, preempts = execute.foresee(state, request, reason, now)

@@ -220,6 +220,20 @@ def _give_up(state: GridState, node: Node) -> None:
         state.out.append(Send(node.facts.name, Stop(allocation=allocation.id, cause=Cause.NODE_LOST.value, text=text)))
 
 
+def machine_gone(state: GridState, node: Node, text: str) -> None:
+    """The machine of this node is gone for sure: what ran there is over, and may be run again elsewhere."""
+    node.session, node.synced, node.offer = "", False, None
+    if node.state is not NodeState.LOST:
+        state.move_node(node, NodeState.LOST)
+    state.rebuild(node)
+    execute.abandon(state, node)
+    for allocation in [*node.not_holding.values(), *node.allocations.values()]:
+        if allocation.state is not State.LOST:
+            state.move(allocation, State.LOST, "")
+        _end_lost(state, allocation, Cause.NODE_LOST, text, again=True)
+    node.orphans.clear()
+
+
 def _end_lost(state: GridState, allocation: Allocation, cause: Cause, text: str, again: bool) -> None:
     # It counts as started also where that was not heard of: it may have been, and "it never ran" is only said for sure.
     outcome = Outcome(cause=cause, text=text)

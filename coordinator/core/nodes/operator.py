@@ -187,7 +187,7 @@ def forget(state: GridState, event: RemovalRequested) -> None:
             return
         nodes.append(node)
     for node in nodes:
-        _drop(state, node)
+        drop(state, node)
     names = ", ".join(node.facts.name for node in nodes)
     state.out.append(Granted(event.token, f"{names}{_are(len(nodes))} forgotten"))
 
@@ -205,7 +205,8 @@ def _refusal(token: int, node: Node) -> Rejected | None:
     return None
 
 
-def _drop(state: GridState, node: Node) -> None:
+def drop(state: GridState, node: Node) -> None:
+    """Remove a node on which nothing is held."""
     name = node.facts.name
     for job in [one.job for one in state.reservations.by_job.values() if one.node == name]:
         state.unreserve(job)

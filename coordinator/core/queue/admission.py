@@ -169,6 +169,11 @@ def refusal(state: GridState, token: int, request: Request) -> Rejected | None:
     if name := unknown_name(state, request):
         return unknown_node(state, token, name)
     able = can_fit(state, request)
+    if (not able or request.gang > able) and state.policy.scaling.pools:
+        from distributed_grid.coordinator.core.scaling.fits import pool_for  # only where there are pools
+
+        if pool_for(state, request):
+            return None
     if not able:
         what, why, hint = never_fits(state, request)
         return Rejected(token, "never-fits", what, why, hint)

@@ -47,13 +47,15 @@ def cost_on(machine: Machine, day: int, now: float, billing: Billing = Billing.S
 class Budget:
     """What may still be created at `now`. `machines` are all that are there, that may be, or that ended lately."""
 
-    def __init__(self, scaling: Scaling, machines: Iterable[Machine], strangers: Mapping[str, int], now: float) -> None:
+    def __init__(
+        self, scaling: Scaling, machines: Iterable[Machine], unrecorded: Mapping[str, int], now: float
+    ) -> None:
         self._pools, self._limits, self._now = {one.name: one for one in scaling.pools}, scaling.limits, now
-        self._count: dict[str, int] = dict(strangers)
-        self._total = sum(strangers.values())
+        self._count: dict[str, int] = dict(unrecorded)
+        self._total = sum(unrecorded.values())
         self._rate: dict[str, float] = {}
         self._days: dict[tuple[str, int], float] = {}
-        for name, count in strangers.items():
+        for name, count in unrecorded.items():
             if (pool := self._pools.get(name)) is not None:
                 self._rate[name] = count * max((one.price or 0.0 for one in pool.shapes), default=0.0)
         for one in machines:

@@ -1,7 +1,7 @@
 """The plan: what is to be created, drained and taken back now, and what is not done, each with its reason. Pure: the
 same view, machines and time give the same plan.
 
-Demand comes first. What waits is put on paper into what is starting already, then into new machines, those that cost
+Demand comes first. What waits is put as planned into what is starting already, then into new machines, those that cost
 least for what they serve first. Utilisation only moves what demand and idleness leave open. A machine that was created
 is not ended before it was without jobs for its pool's `idle`, which is never less than it takes to boot; so up is never
 followed by down within boot time plus idle.
@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.scaling.budget import HOUR, Budget, Refused
-from distributed_grid.coordinator.core.scaling.paper import Ask, Bin, Stock, able, never, node_of, spread
+from distributed_grid.coordinator.core.scaling.packing import Ask, Bin, Stock, able, never, node_of, spread
+from distributed_grid.coordinator.core.scaling.state import Key
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.scaling.machines import OVER, STARTING, Machine, MachineState
 from distributed_grid.protocol.scaling.plans import (
@@ -35,9 +36,6 @@ LEAVE = 300.0
 """Seconds before the end of a paid hour, or of its life, in which a machine is drained."""
 SAID = 200
 """Maximum number of entries that a plan has of what is not done."""
-
-Key = tuple[str, str, str]
-"""Pool, zone and type: what a provider refuses together."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,17 +57,17 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 class View(msgspec.Struct, kw_only=True):
     """What a plan is made from, beside demand and machines. `soon`: existing nodes with what is free of them before a
     machine could be up. `seen`: machines' nodes, by machine. `boots`: how long machines take to boot (median and 90th
-    percentile), by pool and type. `shut`: what providers have refused, and until when; `paused`: pools and why.
-    `strangers`: machines that are the grid's and that no record knows, by pool. `utilisation` over the last window
+    percentile), by pool and type. `backoffs`: what providers have refused, and until when; `paused`: pools and why.
+    `unrecorded`: machines that are the grid's and that no record knows, by pool. `utilisation` over the last window
     (None: not known for that long), `capacity` what that is a part of, and when machines were added or removed because
     of it."""
 
     soon: list[Bin] = []
     seen: Mapping[str, Seen] = {}
     boots: Mapping[tuple[str, str], tuple[float, float]] = {}
-    shut: Mapping[Key, tuple[float, str]] = {}
+    backoffs: Mapping[Key, tuple[float, str]] = {}
     paused: Mapping[str, str] = {}
-    strangers: Mapping[str, int] = {}
+    unrecorded: Mapping[str, int] = {}
     utilisation: float | None = None
     capacity: Resources = Resources()
     raised: float = 0.0
@@ -94,7 +92,7 @@ def idle_time(pool: Pool, type: str, view: View) -> float:
 
 
 class _Option(NamedTuple):
-    """A type of a pool, its machine on paper, and when it would be up."""
+    """A type of a pool, its machine as planned, and when it would be up."""
 
     pool: Pool
     shape: Shape
@@ -118,7 +116,7 @@ class _Plan:
     def __init__(self, view: View, machines: list[Machine], scaling: Scaling, now: float) -> None:
         self._view, self._scaling, self._now = view, scaling, now
         self._machines = [one for one in machines if one.live]
-        self._budget = Budget(scaling, machines, view.strangers, now)
+        self._budget = Budget(scaling, machines, view.unrecorded, now)
         self._spent = self._budget.spent(machines)
         self._workers, self._rate = self._budget.workers, self._budget.rate
         self._options = [
@@ -186,7 +184,7 @@ class _Plan:
     # --- up -----------------------------------------------------------------------------------------------------------
 
     def _serve(self, ask: Ask) -> None:
-        """Put these jobs on paper, on new machines where necessary."""
+        """Put these jobs as planned, on new machines where necessary."""
         served = self._take(ask, ask.count)
         rest = ask.count - sum(served.values())
         why: list[str] = []
@@ -208,7 +206,7 @@ class _Plan:
                 rest -= sum(done.values())
 
     def _take(self, ask: Ask, count: int) -> dict[str, int]:
-        """Put jobs where there is room on paper, and note for whom a machine is needed."""
+        """Put jobs where there is room as planned, and note for whom a machine is needed."""
         served = self._stock.serve(ask, count)
         for key, jobs in spread(served, ask.jobs, NAMED).items():
             if key.startswith("+"):
@@ -272,7 +270,7 @@ class _Plan:
             _note(why, f"it may take {format_duration(lasts)}, and the day's limit leaves {format_duration(allowed)}")
             return None
         for zone in pool.zones:
-            until, said = self._view.shut.get((pool.name, zone, shape.type), (0.0, ""))
+            until, said = self._view.backoffs.get((pool.name, zone, shape.type), (0.0, ""))
             if until <= self._now:
                 return zone, allowed
             where = f" in {zone}" if zone else ""

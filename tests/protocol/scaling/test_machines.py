@@ -22,5 +22,6 @@ def test_a_machine_whose_creation_is_unanswered_is_not_forgotten() -> None:
 
 
 def test_a_machine_is_sure_only_when_every_call_was_answered() -> None:
-    one = Machine(name="a-1-1", pool="a", provider="process", calls=2, answered=1)
+    one = Machine(name="a-1-1", pool="a", provider="process", calls=2, answered=0b10)
     assert one.live and not one.sure
+    assert Machine(name="a-1-1", pool="a", provider="process", calls=2, answered=0b11).sure

@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributed_grid.coordinator.core import checkpoint
-from distributed_grid.coordinator.core.commands import (
-    CancelRequested,
-    Command,
-    JobsSubmitted,
-    MessageReceived,
-    Tick,
-    decisions,
-)
+from distributed_grid.coordinator.core.commands import CancelRequested, Command, JobsSubmitted, MessageReceived, Tick
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.policy import Policy, Sharing
@@ -25,6 +18,7 @@ from distributed_grid.coordinator.core.queue import order, queue, scheduler
 from distributed_grid.coordinator.core.queue.queue import Line, Standing, need_of
 from distributed_grid.coordinator.core.queue.reservations import keep_for, released
 from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.eventlog.decisions import decisions
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, ServiceOrder
 from distributed_grid.protocol.messages import Exited, Started
 from distributed_grid.protocol.messages.rights import Rights, Rules

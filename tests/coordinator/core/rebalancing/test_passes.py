@@ -20,13 +20,13 @@ from distributed_grid.coordinator.core.commands import (
     Rebalanced,
     Send,
     SettingsRequested,
-    decisions,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.rebalancing import passes
 from distributed_grid.coordinator.core.rebalancing.view import RayLook, Waiting
+from distributed_grid.coordinator.eventlog.decisions import decisions
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.jobs import Priority, Request, State
 from distributed_grid.protocol.messages import Extend, Started, Stop

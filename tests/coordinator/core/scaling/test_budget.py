@@ -26,9 +26,9 @@ def machine(name: str = "a-1", **more: object) -> Machine:
     return Machine(**(given | {"ends_by": NOON + 4 * HOUR} | more))  # type: ignore[arg-type]
 
 
-def allowed(scaling: Scaling, *machines: Machine, lasts: float = 0.0, strangers: int = 0) -> float | Refused:
+def allowed(scaling: Scaling, *machines: Machine, lasts: float = 0.0, unrecorded: int = 0) -> float | Refused:
     one = scaling.pools[0]
-    return Budget(scaling, machines, {"a": strangers} if strangers else {}, NOON).allows(one, one.shapes[0], lasts)
+    return Budget(scaling, machines, {"a": unrecorded} if unrecorded else {}, NOON).allows(one, one.shapes[0], lasts)
 
 
 def test_what_is_being_created_counts() -> None:
@@ -38,8 +38,8 @@ def test_what_is_being_created_counts() -> None:
     assert allowed(scaling, machine(), machine("a-2", state=MachineState.GONE)) == 4 * HOUR
 
 
-def test_strangers_count() -> None:
-    assert isinstance(allowed(Scaling(pools=(pool(max=2),)), machine(), strangers=1), Refused)
+def test_unrecorded_count() -> None:
+    assert isinstance(allowed(Scaling(pools=(pool(max=2),)), machine(), unrecorded=1), Refused)
 
 
 @pytest.mark.parametrize("limits", [Limits(max_workers=1), Limits(max_cost_per_hour=1.5), Limits(max_cost_per_day=4.4)])

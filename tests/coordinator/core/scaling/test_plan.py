@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.core.scaling.paper import Ask
+from distributed_grid.coordinator.core.scaling.packing import Ask
 from distributed_grid.coordinator.core.scaling.plan import Demand, Seen, View, plan
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import Constraints, LabelRule, Sign
@@ -148,13 +148,13 @@ def test_jobs_that_are_to_be_apart_get_a_machine_each() -> None:
 def test_a_refused_type_is_left_alone_and_the_next_one_is_taken_at_once() -> None:
     both = pool(shape("x", price=0.1), shape("y", price=0.2), zones=("n", "s"))
     refused = {("a", "n", "x"): (NOW + 60, "no capacity")}
-    first = planned(ask(), pools=(both,), shut=refused).creates[0]
+    first = planned(ask(), pools=(both,), backoffs=refused).creates[0]
     assert (first.type, first.zone) == ("x", "s")
     refused[("a", "s", "x")] = (NOW + 60, "no capacity")
-    second = planned(ask(), pools=(both,), shut=refused).creates[0]
+    second = planned(ask(), pools=(both,), backoffs=refused).creates[0]
     assert (second.type, second.zone) == ("y", "n")
     refused |= {("a", zone, "y"): (NOW + 60, "no capacity") for zone in "ns"}
-    assert "no capacity; asked again in 1m" in planned(ask(), pools=(both,), shut=refused).not_done[0].why
+    assert "no capacity; asked again in 1m" in planned(ask(), pools=(both,), backoffs=refused).not_done[0].why
 
 
 def test_a_paused_pool_does_not_block_another() -> None:

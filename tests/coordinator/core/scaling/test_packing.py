@@ -1,10 +1,10 @@
-"""Machines on paper are filled as nodes are: equal ones together, and never more than they have."""
+"""Machines as planned are filled as nodes are: equal ones together, and never more than they have."""
 
 import random
 
 import pytest
 
-from distributed_grid.coordinator.core.scaling.paper import Ask, Bin, Stock, able, never, node_of, spread
+from distributed_grid.coordinator.core.scaling.packing import Ask, Bin, Stock, able, never, node_of, spread
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.resources import GIB, Resources
 from distributed_grid.protocol.scaling.pools import Pool, Shape
@@ -24,7 +24,7 @@ def bins(many: int) -> Bin:
     return Bin(node, node.capacity.copy(), [f"m{number}" for number in range(many)], 3600.0)
 
 
-def test_a_machine_on_paper_is_a_node_with_all_that_its_shape_says() -> None:
+def test_a_planned_machine_is_a_node_with_all_that_its_shape_says() -> None:
     node = node_of(POOL, SHAPE)
     assert node.capacity is not None and node.capacity.left == SHAPE.resources
     assert node.usable and node.facts.labels == {"cloud": "x", "pool": "a"}

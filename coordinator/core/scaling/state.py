@@ -7,14 +7,20 @@ from enum import StrEnum
 
 import msgspec
 
-from distributed_grid.coordinator.core.scaling.plan import Key
 from distributed_grid.protocol.resources import Count, Finite, Text, Word
 from distributed_grid.protocol.scaling.machines import Machine
-from distributed_grid.protocol.scaling.plans import DrainCause, ScalePlan
+from distributed_grid.protocol.scaling.plans import ScalePlan
 
+Key = tuple[str, str, str]
+"""Pool, zone and type: what a provider refuses together."""
+
+INTERVAL = 1.0
+"""Least time between two plans (s)."""
+PER_LINE = 0.005
+"""Added to it for each different request that waits, so that planning stays a small part of the time (s)."""
 BOOTS_KEPT = 32
 """Number of boots of a type that are remembered, the newest."""
-SHUT_FIRST, SHUT_MOST = 60.0, 3600.0
+BACKOFF_FIRST, BACKOFF_MOST = 60.0, 3600.0
 """For how long a type of a zone is left alone that its provider has refused: at first, and at most, doubled (s)."""
 NEVER_JOINED_MOST, REFUSED_MOST = 3, 10
 """A pool is paused when so many of its machines in a row have never joined, or were refused."""
@@ -56,7 +62,7 @@ class Listed(msgspec.Struct, frozen=True, omit_defaults=True):
     ending: bool = False
 
 
-class Shut(msgspec.Struct, frozen=True):
+class Backoff(msgspec.Struct, frozen=True):
     """What a provider has refused: until when it is not asked for it again, the seconds of that, and why."""
 
     until: float
@@ -75,7 +81,7 @@ class Paused(msgspec.Struct, frozen=True, omit_defaults=True):
 class Provider(msgspec.Struct, omit_defaults=True):
     """A provider as the ledger knows it. `listing`: number of the list that was asked for last, `listed` of the one
     that was answered last. `trouble`: why it does not answer; `halted`: it is asked for nothing more until the
-    configuration changes. `strangers`: in how many lists in a row each machine was that no record knows."""
+    configuration changes. `unrecorded`: in how many lists in a row each machine was that no record knows."""
 
     listing: Count = 0
     listing_since: float = 0.0
@@ -84,11 +90,11 @@ class Provider(msgspec.Struct, omit_defaults=True):
     trouble: str = ""
     halted: bool = False
     slow_until: float = 0.0
-    strangers: dict[str, int] = {}
+    unrecorded: dict[str, int] = {}
     unknown: list[Listed] = []
 
 
-class ScalingBook(msgspec.Struct, omit_defaults=True):
+class ScalingState(msgspec.Struct, omit_defaults=True):
     """All that is remembered. `machines` by name, with those that are gone, for the time that they are remembered;
     `idle`: since when a joined one has no allocation; `draining`: those that end when they have none; `number`: how
     many were named in this epoch. `used`: utilisation at the last passes."""
@@ -96,8 +102,8 @@ class ScalingBook(msgspec.Struct, omit_defaults=True):
     machines: dict[str, Machine] = {}
     number: Count = 0
     idle: dict[str, float] = {}
-    draining: dict[str, DrainCause] = {}
-    shut: dict[str, Shut] = {}
+    draining: dict[str, None] = {}
+    backoffs: dict[str, Backoff] = {}
     paused: dict[str, Paused] = {}
     refused: dict[str, int] = {}
     never_joined: dict[str, int] = {}
@@ -109,20 +115,20 @@ class ScalingBook(msgspec.Struct, omit_defaults=True):
     passed: float = 0.0
     last: ScalePlan | None = None
 
-    def copy(self) -> "ScalingBook":
+    def copy(self) -> "ScalingState":
         """A copy that shares nothing mutable."""
         return msgspec.structs.replace(
             self,
             machines=dict(self.machines),
             idle=dict(self.idle),
             draining=dict(self.draining),
-            shut=dict(self.shut),
+            backoffs=dict(self.backoffs),
             paused=dict(self.paused),
             refused=dict(self.refused),
             never_joined=dict(self.never_joined),
             boots={key: list(times) for key, times in self.boots.items()},
             providers={
-                name: msgspec.structs.replace(one, strangers=dict(one.strangers), unknown=list(one.unknown))
+                name: msgspec.structs.replace(one, unrecorded=dict(one.unrecorded), unknown=list(one.unknown))
                 for name, one in self.providers.items()
             },
             used=list(self.used),
@@ -133,6 +139,17 @@ class ScalingBook(msgspec.Struct, omit_defaults=True):
         if (found := self.providers.get(name)) is None:
             found = self.providers[name] = Provider()
         return found
+
+    def next_pass(self, lines: int) -> float:
+        """When the next plan may be made, while so many different requests wait."""
+        return self.passed + INTERVAL + PER_LINE * lines
+
+    def used_by(self, node: str) -> None:
+        """Something is granted on this machine."""
+        self.idle.pop(node, None)
+        machine = self.machines[node]
+        if not machine.ran:
+            self.machines[node] = msgspec.structs.replace(machine, ran=True)
 
     # --- boots --------------------------------------------------------------------------------------------------------
 
@@ -155,19 +172,19 @@ class ScalingBook(msgspec.Struct, omit_defaults=True):
 
     # --- what was refused ---------------------------------------------------------------------------------------------
 
-    def shut_out(self, machine: Machine, why: str, now: float) -> Shut:
+    def back_off(self, machine: Machine, why: str, now: float) -> Backoff:
         """Leave a type in a zone alone for a while: twice as long as the last time, unless that is long ago."""
         key = "/".join((machine.pool, machine.zone, machine.type))
-        before = self.shut.get(key)
+        before = self.backoffs.get(key)
         again = before is not None and now < before.until + before.seconds
-        seconds = min(SHUT_MOST, before.seconds * 2) if before is not None and again else SHUT_FIRST
-        one = self.shut[key] = Shut(now + seconds, seconds, why[:500])
+        seconds = min(BACKOFF_MOST, before.seconds * 2) if before is not None and again else BACKOFF_FIRST
+        one = self.backoffs[key] = Backoff(now + seconds, seconds, why[:500])
         return one
 
-    def shut_now(self) -> dict[Key, tuple[float, str]]:
+    def backoffs_now(self) -> dict[Key, tuple[float, str]]:
         """What is left alone, by pool, zone and type."""
         found: dict[Key, tuple[float, str]] = {}
-        for key, one in self.shut.items():
+        for key, one in self.backoffs.items():
             pool, _, rest = key.partition("/")
             zone, _, type = rest.partition("/")
             found[pool, zone, type] = (one.until, one.why)

@@ -1,4 +1,4 @@
-"""Machines on paper: nodes as they will be, filled by the functions that match jobs with nodes. Machines that are
+"""Machines as planned: nodes as they will be, filled by the functions that match jobs with nodes. Machines that are
 equally full are one `Bin`, so that a thousand equal jobs cost what one costs.
 """
 
@@ -145,7 +145,7 @@ class Bin:
 
 
 class Stock:
-    """All machines on paper that may have room, in the order in which they are filled."""
+    """All machines as planned that may have room, in the order in which they are filled."""
 
     def __init__(self, bins: Iterable[Bin], least: Resources) -> None:
         self._least = least

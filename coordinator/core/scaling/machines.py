@@ -1,0 +1,535 @@
+"""The lives of machines: what their providers answer and list, what their nodes do, and what time does to them.
+
+A machine is on disk before its provider is asked for it, and its name is the token of that call: asked again, a
+provider gives the same machine. Nothing is believed to be gone before a list says so that was asked for after the last
+call. What a provider lists that nobody knows is taken up where its agent is connected, and else ended.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core.commands import Audit, DrainRequested, UndrainRequested
+from distributed_grid.coordinator.core.nodes import agents, operator
+from distributed_grid.coordinator.core.scaling.events import (
+    CreateMachine,
+    EndMachine,
+    ListMachines,
+    MachineAnswered,
+    MachineOver,
+    MachinesListed,
+    RecordMachine,
+    RecordPauses,
+)
+from distributed_grid.coordinator.core.scaling.state import (
+    NEVER_JOINED_MOST,
+    REFUSED_MOST,
+    Answer,
+    CallKind,
+    Listed,
+    Paused,
+    Provider,
+)
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.scaling.machines import MACHINE_MOVES, OVER, STARTING, Machine, MachineState
+from distributed_grid.protocol.scaling.plans import Create, DrainMachine
+from distributed_grid.protocol.scaling.pools import Orphans, Scaling
+from distributed_grid.protocol.text import format_duration
+
+THE_GRID = "the grid"
+"""Who drains the nodes of machines."""
+CALL_SECONDS = 120.0
+"""Time after which a call without an answer is made again (s); the shell gives up earlier."""
+AGAIN_FIRST, AGAIN_MOST = 2.0, 60.0
+"""Pause before a call is made again, doubled each time (s)."""
+CALLS_MOST = 40
+"""A machine that was asked for so often is given up."""
+MISSED_MOST = 2
+"""A machine is gone if it is missing in so many lists in a row."""
+SLOW = 30.0
+"""For how long a provider that throttles is asked for nothing more (s)."""
+OVERDUE = 60.0
+"""Time after the end of its life at which a machine that is still there is ended (s)."""
+SOON = 1.0
+S = MachineState
+
+
+# --- the one mutator --------------------------------------------------------------------------------------------------
+
+
+def move(state: GridState, machine: Machine, to: MachineState, text: str = "", **changes: object) -> Machine:
+    """Change the state of a machine, or with the same state something else about it, and record it."""
+    name = machine.name
+    assert to is machine.state or to in MACHINE_MOVES[machine.state], f"{name} cannot go from {machine.state} to {to}"
+    since = state.now if to is not machine.state else machine.since
+    given = {"state": to, "since": since, "text": (text or machine.text)[:1000], **changes}
+    if to in OVER and machine.live:
+        given["over"] = state.now
+    now = state.scaling.machines[name] = replace(machine, **given)
+    state.out.append(RecordMachine(name, now))
+    return now
+
+
+def restore(state: GridState, machines: Iterable[Machine], paused: Mapping[str, Paused]) -> None:
+    """Load what was on disk. Providers are asked for all their machines before anything is created or ended."""
+    known = state.scaling
+    known.paused = dict(paused)
+    for one in machines:
+        known.machines[one.name] = one
+        if one.joined:
+            known.booted(one)
+        if one.state is S.DRAINING:
+            known.draining[one.name] = None
+        if one.live:
+            state.deadlines.arm("machine", one.name, state.now + SOON)
+    look_soon(state)
+
+
+def look_soon(state: GridState) -> None:
+    """Ask all providers that are needed for their machines, and plan."""
+    scaling = state.policy.scaling
+    for name in sorted(_needed(state)):
+        state.deadlines.arm("look", name, state.now)
+    if scaling.pools or state.scaling.machines:
+        state.deadlines.arm("scaling", "", state.now + SOON)
+
+
+def _needed(state: GridState) -> set[str]:
+    """Providers of configured pools and of machines that are there."""
+    live = {one.provider for one in state.scaling.machines.values() if one.live}
+    return live | {pool.provider for pool in state.policy.scaling.pools}
+
+
+def configure(state: GridState, scaling: Scaling) -> None:
+    """The configuration was read again: what was refused before may be accepted now."""
+    state.policy = replace(state.policy, scaling=scaling)
+    state.feasible_nodes.clear()
+    state.scaling.backoffs.clear()
+    for provider in state.scaling.providers.values():
+        provider.halted, provider.trouble = False, ""
+    for name, one in list(state.scaling.paused.items()):
+        if not one.by:
+            _resume(state, name)
+    look_soon(state)
+
+
+# --- creating ---------------------------------------------------------------------------------------------------------
+
+
+def want(state: GridState, one: Create) -> Machine:
+    """Record a machine that a plan creates, and have its provider asked for it."""
+    known, pool = state.scaling, state.policy.scaling.pool(one.pool)
+    assert pool is not None, f"there is no pool {one.pool}"
+    name = ""
+    while not name or name in known.machines or name in state.nodes:
+        known.number += 1
+        name = f"{one.pool}-{state.epoch:x}-{known.number:x}"
+    machine = Machine(
+        name=name,
+        pool=one.pool,
+        provider=one.provider,
+        type=one.type,
+        zone=one.zone,
+        spot=pool.spot,
+        wanted=state.now,
+        since=state.now,
+        ends_by=state.now + one.life,
+        join_within=pool.join_within,
+        abandoned_after=pool.abandoned_after,
+        resources=one.resources,
+        price=one.price,
+        why=one.why[:1000],
+        jobs=one.jobs,
+    )
+    known.machines[name] = machine
+    return _ask(state, machine)
+
+
+def _ask(state: GridState, machine: Machine) -> Machine:
+    """Ask the provider of a machine to create it, for the first time or again."""
+    calls = machine.calls + 1
+    made = move(
+        state, machine, S.CREATING,
+        calls=calls, asked=state.now, born=machine.born or state.now, retry=state.now + CALL_SECONDS,
+    )  # fmt: skip
+    state.out.append(CreateMachine(made))
+    state.deadlines.arm("machine", made.name, made.retry)
+    return made
+
+
+def answered(state: GridState, event: MachineAnswered) -> None:
+    """A provider has answered a call for a machine."""
+    machine = state.scaling.machines.get(event.machine)
+    if machine is None:
+        return
+    if event.call is CallKind.CREATE:
+        _answered_create(state, machine, event)
+    elif machine.state is S.ENDING and event.number == machine.ends:
+        _answered_end(state, machine, event)
+
+
+def _answered_create(state: GridState, machine: Machine, event: MachineAnswered) -> None:
+    sure = machine.answered | (1 << event.number - 1) if event.answer is not Answer.LOST else machine.answered
+    if not 0 < event.number <= machine.calls:
+        return
+    if event.answer is Answer.DONE:
+        handle = event.handle or machine.handle
+        if machine.state is S.CREATING:
+            state.scaling.refused.pop(machine.pool, None)
+            state.scaling.backoffs.pop("/".join((machine.pool, machine.zone, machine.type)), None)
+            _is_there(state, machine, handle, sure)
+        elif machine.live:
+            move(state, machine, machine.state, handle=handle, answered=sure)
+        return
+    if not machine.live:
+        return
+    machine = move(state, machine, machine.state, event.text, answered=sure)
+    if machine.state is not S.CREATING or event.number != machine.calls:
+        return
+    if event.answer is Answer.LOST or event.answer is Answer.THROTTLED:
+        pause = min(AGAIN_MOST, AGAIN_FIRST * 2 ** min(machine.calls, 10))
+        if event.answer is Answer.THROTTLED:
+            state.scaling.provider(machine.provider).slow_until = state.now + SLOW
+            pause = max(pause, SLOW)
+        else:
+            state.deadlines.arm("look", machine.provider, state.now + SOON)
+        move(state, machine, S.CREATING, retry=state.now + pause)
+        state.deadlines.arm("machine", machine.name, state.now + pause)
+        return
+    _refused(state, machine, event)
+
+
+def _refused(state: GridState, machine: Machine, event: MachineAnswered) -> None:
+    """A provider does not create a machine: another type or zone is tried at once, this one after a while."""
+    known = state.scaling
+    text = event.text or f"{machine.provider} refuses it ({event.answer})"
+    if event.answer is Answer.CREDENTIALS:
+        _halt(state, known.provider(machine.provider), machine.provider, text)
+    else:
+        known.back_off(machine, text, state.now)
+    if machine.sure:
+        move(state, machine, S.FAILED, text)
+    else:
+        end(state, machine, f"{text}; an earlier call was not answered")
+    count = known.refused[machine.pool] = known.refused.get(machine.pool, 0) + 1
+    if count >= REFUSED_MOST:
+        pause(state, machine.pool, "", f"{count} creations in a row were refused; the last one: {text}")
+    state.deadlines.arm("scaling", "", state.now)
+
+
+def _halt(state: GridState, provider: Provider, name: str, text: str) -> None:
+    if not provider.halted:
+        provider.halted, provider.trouble = True, text[:500]
+        state.out.append(Audit("", f"provider {name} is paused until the configuration changes: {text}"))
+
+
+def _is_there(state: GridState, machine: Machine, handle: str, sure: int = 0) -> None:
+    """A machine that was asked for is there."""
+    known = {"handle": handle, "answered": sure or machine.answered}
+    node = state.nodes.get(machine.name)
+    made = move(state, machine, S.BOOTING, "it is there", **known)
+    if node is not None and node.session:
+        joined(state, node.facts)
+    else:
+        state.deadlines.arm("machine", made.name, made.born + made.join_within)
+
+
+def pause(state: GridState, pool: str, by: str, why: str) -> None:
+    """Create nothing in a pool until it is resumed."""
+    if pool not in state.scaling.paused or by:
+        state.scaling.paused[pool] = Paused(state.now, why[:1000], by)
+        state.out.append(RecordPauses(dict(state.scaling.paused)))
+        if not by:
+            state.out.append(Audit("", f"pool {pool} is paused: {why}"))
+
+
+def _resume(state: GridState, pool: str) -> None:
+    for counts in (state.scaling.refused, state.scaling.never_joined):
+        counts.pop(pool, None)
+    if state.scaling.paused.pop(pool, None) is not None:
+        state.out.append(RecordPauses(dict(state.scaling.paused)))
+
+
+def resume(state: GridState, pool: str) -> None:
+    """Create machines in a pool again, and forget what was refused there."""
+    _resume(state, pool)
+    state.scaling.backoffs = {key: one for key, one in state.scaling.backoffs.items() if key.partition("/")[0] != pool}
+    state.deadlines.arm("scaling", "", state.now)
+
+
+# --- its node ---------------------------------------------------------------------------------------------------------
+
+
+def joined(state: GridState, facts: NodeFacts) -> None:
+    """The agent of a machine has connected."""
+    known = state.scaling
+    machine = known.machines[facts.name]
+    if machine.state not in (S.CREATING, S.BOOTING):
+        return
+    made = move(state, machine, S.JOINED, "its agent has joined", joined=state.now, boot=facts.boot_id)
+    known.booted(made)
+    known.never_joined.pop(made.pool, None)
+    known.idle[made.name] = state.now
+    state.deadlines.arm("machine", made.name, made.ends_by + OVERDUE)
+    state.deadlines.arm("scaling", "", state.now + SOON)
+
+
+def refusal(state: GridState, name: str) -> str:
+    """Why the agent of this name may not connect: its machine is to end, or has ended. Empty: it may."""
+    machine = state.scaling.machines.get(name)
+    if machine is not None and (machine.state is S.ENDING or not machine.live):
+        return f"machine {name} of pool {machine.pool} is {machine.state}: {machine.text}"
+    return ""
+
+
+def drain(state: GridState, one: DrainMachine) -> None:
+    """Let a machine get no more jobs, and end it when it has none. At the end of its life its jobs are taken back."""
+    machine = state.scaling.machines[one.machine]
+    if machine.state is not S.JOINED:
+        return
+    move(state, machine, S.DRAINING, one.why, cause=one.cause)
+    state.scaling.draining[one.machine] = None
+    if one.machine in state.nodes:
+        left = max(0.0, machine.ends_by - OVERDUE - state.now)
+        operator.drain(state, DrainRequested(0, (one.machine,), THE_GRID, one.why, left))
+
+
+def take_back(state: GridState, name: str, why: str) -> None:
+    """Let a machine that is drained take jobs again."""
+    machine = state.scaling.machines[name]
+    if machine.state is S.DRAINING:
+        move(state, machine, S.JOINED, why, cause=None)
+        state.scaling.draining.pop(name, None)
+        if name in state.nodes:
+            operator.undrain(state, UndrainRequested(0, (name,), THE_GRID))
+
+
+def end_drained(state: GridState) -> None:
+    """End the drained machines that have nothing left to do."""
+    for name in list(state.scaling.draining):
+        node, machine = state.nodes.get(name), state.scaling.machines[name]
+        if machine.state is not S.DRAINING:
+            del state.scaling.draining[name]
+        elif node is None or not (node.known or node.earmarks or node.orphans):
+            end(state, machine, machine.text)
+
+
+# --- ending -----------------------------------------------------------------------------------------------------------
+
+
+def end(state: GridState, machine: Machine, text: str) -> None:
+    """Have the provider of a machine end it; its node is no member of the grid any more."""
+    state.scaling.draining.pop(machine.name, None)
+    state.scaling.idle.pop(machine.name, None)
+    made = move(state, machine, S.ENDING, text)
+    state.out.append(MachineOver(made.name))
+    _ask_end(state, made)
+
+
+def _ask_end(state: GridState, machine: Machine) -> None:
+    pause = min(AGAIN_MOST, AGAIN_FIRST * 2 ** min(machine.ends, 10))
+    made = move(state, machine, S.ENDING, ends=machine.ends + 1, retry=state.now + CALL_SECONDS + pause)
+    state.out.append(EndMachine(made.provider, made.name, made.handle, made.ends))
+    state.deadlines.arm("machine", made.name, made.retry)
+
+
+def _answered_end(state: GridState, machine: Machine, event: MachineAnswered) -> None:
+    if event.answer in (Answer.DONE, Answer.GONE):
+        if event.answer is Answer.GONE and machine.sure:
+            gone(state, machine, "it is gone")
+        else:
+            state.deadlines.arm("look", machine.provider, state.now + SOON)
+        return
+    if event.answer is Answer.CREDENTIALS:
+        provider = state.scaling.provider(machine.provider)
+        _halt(state, provider, machine.provider, event.text)
+    pause = min(AGAIN_MOST, AGAIN_FIRST * 2 ** min(machine.ends, 10))
+    move(state, machine, S.ENDING, event.text, retry=state.now + pause)
+    state.deadlines.arm("machine", machine.name, state.now + pause)
+
+
+def gone(state: GridState, machine: Machine, text: str) -> None:
+    """A machine is not there any more: its node is forgotten, what ran there is lost."""
+    state.scaling.draining.pop(machine.name, None)
+    state.scaling.idle.pop(machine.name, None)
+    ended = move(state, machine, S.GONE, text, missed=0)
+    state.out.append(MachineOver(ended.name))
+    if (node := state.nodes.get(machine.name)) is not None:
+        agents.machine_gone(state, node, f"machine {machine.name} {text}")
+        operator.drop(state, node)
+    state.deadlines.arm("scaling", "", state.now + SOON)
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def due(state: GridState, name: str) -> None:
+    """Time has come to do something about a machine."""
+    machine, now = state.scaling.machines.get(name), state.now
+    if machine is None or not machine.live:
+        return
+    halted = state.scaling.provider(machine.provider).halted
+    match machine.state:
+        case S.WANTED | S.CREATING:
+            if machine.born and now >= machine.born + machine.join_within or machine.calls >= CALLS_MOST:
+                _never_joined(state, machine, "was not created")
+            elif now >= machine.retry and not halted:
+                _ask(state, machine)
+            else:
+                state.deadlines.arm("machine", name, max(machine.retry, now + AGAIN_FIRST))
+        case S.BOOTING:
+            if now >= machine.born + machine.join_within:
+                _never_joined(state, machine, "has not joined")
+            else:
+                state.deadlines.arm("machine", name, machine.born + machine.join_within)
+        case S.JOINED | S.DRAINING:
+            if now >= machine.ends_by + OVERDUE:
+                end(state, machine, "its life is over, and it has not ended itself")
+            else:
+                state.deadlines.arm("machine", name, machine.ends_by + OVERDUE)
+        case S.ENDING:
+            if now >= machine.retry:
+                _ask_end(state, machine)
+            else:
+                state.deadlines.arm("machine", name, machine.retry)
+
+
+def _never_joined(state: GridState, machine: Machine, what: str) -> None:
+    known = state.scaling
+    text = f"it {what} within {format_duration(machine.join_within)}{f': {machine.text}' if machine.text else ''}"
+    end(state, machine, text)
+    count = known.never_joined[machine.pool] = known.never_joined.get(machine.pool, 0) + 1
+    known.back_off(machine, text, state.now)
+    if count >= NEVER_JOINED_MOST:
+        pause(state, machine.pool, "", f"{count} machines in a row have never joined; of the last one: {text}")
+
+
+def look_due(state: GridState, name: str) -> None:
+    """Ask a provider for all machines of this grid."""
+    if name not in _needed(state):
+        return
+    provider = state.scaling.provider(name)
+    state.deadlines.arm("look", name, state.now + state.policy.scaling.look)
+    if not provider.halted:
+        provider.listing += 1
+        provider.listing_since = state.now
+        state.out.append(ListMachines(name, provider.listing))
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+def listed(state: GridState, event: MachinesListed) -> None:
+    """A provider has told its machines: compare with what is recorded. A list that failed changes nothing."""
+    provider = state.scaling.provider(event.provider)
+    if event.number != provider.listing:
+        return  # an older list, or one of an earlier start
+    if event.listed is None:
+        provider.trouble = event.trouble[:500]
+        if event.credentials:
+            _halt(state, provider, event.provider, event.trouble)
+        return
+    provider.trouble, provider.answered, provider.seen = "", event.number, state.now
+    found: dict[str, list[Listed]] = {}
+    for one in event.listed:
+        if not one.ending:
+            found.setdefault(one.name, []).append(one)
+    for machine in [one for one in state.scaling.machines.values() if one.live and one.provider == event.provider]:
+        if (mine := found.pop(machine.name, None)) is not None:
+            _is_listed(state, machine, mine)
+        else:
+            _is_missing(state, machine, provider)
+    _unrecorded(state, event.provider, provider, [one for many in found.values() for one in many])
+    state.deadlines.arm("scaling", "", state.now)
+
+
+def _is_listed(state: GridState, machine: Machine, mine: list[Listed]) -> None:
+    """A machine is there; where there are two of its name, one that nobody uses is ended."""
+    kept = next(
+        (one for one in mine if one.handle == machine.handle), min(mine, key=lambda one: (one.born, one.handle))
+    )
+    for other in mine:
+        if other.handle != kept.handle:
+            state.out.append(EndMachine(machine.provider, other.name, other.handle))
+    if machine.state in (S.WANTED, S.CREATING):
+        if machine.state is S.WANTED:
+            machine = move(state, machine, S.CREATING, born=machine.born or state.now)
+        _is_there(state, machine, kept.handle)
+    elif machine.handle != kept.handle or machine.missed:
+        move(state, machine, machine.state, handle=kept.handle, missed=0)
+
+
+def _is_missing(state: GridState, machine: Machine, provider: Provider) -> None:
+    """A machine is not in a list that was asked for at `listing_since`."""
+    since = provider.listing_since
+    if machine.state in STARTING and machine.state is not S.BOOTING:
+        return  # it is asked for again
+    if machine.state is S.ENDING:
+        late = machine.asked + state.policy.scaling.orphan_after
+        if since > machine.since and (machine.sure or since >= late):
+            gone(state, machine, machine.text)
+        return
+    if since <= machine.since:
+        return
+    missed = machine.missed + 1
+    if missed >= MISSED_MOST:
+        gone(state, machine, "is not there any more")
+    else:
+        move(state, machine, machine.state, missed=missed)
+        state.deadlines.arm("look", machine.provider, state.now + SOON)
+
+
+def _unrecorded(state: GridState, name: str, provider: Provider, found: list[Listed]) -> None:
+    """Machines of this grid that no record knows to be there."""
+    scaling, seen = state.policy.scaling, dict[str, int]()
+    left: list[Listed] = []
+    for one in found:
+        node, known = state.nodes.get(one.name), state.scaling.machines.get(one.name)
+        if known is None and node is not None and node.session:
+            _adopt(state, name, one, node.facts)
+            continue
+        left.append(one)
+        seen[one.handle] = provider.unrecorded.get(one.handle, 0) + 1
+        old = known is not None or state.now >= one.born + scaling.orphan_after
+        if seen[one.handle] >= 2 and old and scaling.orphans is Orphans.END:
+            if seen[one.handle] == 2:
+                state.out.append(
+                    Audit("", f"machine {one.name} ({one.handle}) of {name} is in no record, and is ended")
+                )
+            state.out.append(EndMachine(name, one.name, one.handle))
+    if left and any(one.handle not in provider.unrecorded for one in left):
+        state.deadlines.arm("look", name, state.now + min(scaling.look, 5.0))
+    provider.unrecorded, provider.unknown = seen, left
+
+
+def _adopt(state: GridState, provider: str, one: Listed, facts: NodeFacts) -> None:
+    """Take up a machine that runs and that no record knows, as after the restore of a backup."""
+    pool = state.policy.scaling.pool(one.pool)
+    life = pool.life if pool is not None else 0.0
+    shape = pool.shape(one.type) if pool is not None else None
+    machine = Machine(
+        name=one.name,
+        pool=one.pool,
+        provider=provider,
+        type=one.type,
+        zone=one.zone,
+        state=S.BOOTING,
+        wanted=one.born or state.now,
+        since=state.now,
+        born=one.born or state.now,
+        ends_by=one.ends_by or (one.born or state.now) + life,
+        handle=one.handle,
+        resources=facts.lendable,
+        price=shape.price if shape is not None else None,
+        why="it was found running",
+    )
+    state.scaling.machines[one.name] = machine
+    state.out.append(Audit(one.name, f"machine {one.handle} of {provider} was in no record, and is taken up"))
+    joined(state, facts)
+
+
+def forget(state: GridState, name: str) -> None:
+    """Forget a machine that is gone."""
+    del state.scaling.machines[name]
+    state.out.append(RecordMachine(name, None))

@@ -1,0 +1,188 @@
+"""A pass of scaling: the plan of now, remembered to be shown, and carried out where the mode is `act` or an operator
+has ordered it.
+"""
+
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core.commands import Granted, Rejected
+from distributed_grid.coordinator.core.scaling import machines
+from distributed_grid.coordinator.core.scaling.demand import demand_of, note_usage, view_of
+from distributed_grid.coordinator.core.scaling.events import (
+    MachineAnswered,
+    MachinesListed,
+    ScalingConfigured,
+    ScalingRequested,
+)
+from distributed_grid.coordinator.core.scaling.plan import plan
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.scaling.machines import Machine
+from distributed_grid.protocol.scaling.plans import DrainCause, ScaleOrder, ScalePlan
+from distributed_grid.protocol.scaling.pools import ScalingMode
+from distributed_grid.protocol.text import counted, suggestion
+
+INTERVAL_MOST = 30.0
+"""Longest time between two passes while something is there (s)."""
+
+
+def take(state: GridState, event: ScalingConfigured | ScalingRequested | MachineAnswered | MachinesListed) -> None:
+    """Something has happened to machines or their configuration."""
+    match event:
+        case ScalingConfigured(scaling):
+            machines.configure(state, scaling)
+        case ScalingRequested():
+            request(state, event)
+        case MachineAnswered():
+            machines.answered(state, event)
+        case MachinesListed():
+            machines.listed(state, event)
+
+
+def on_time(state: GridState, kind: str, name: str) -> None:
+    """A deadline of this kind has come."""
+    match kind:
+        case "machine":
+            machines.due(state, name)
+        case "look":
+            machines.look_due(state, name)
+        case _:
+            due(state)
+
+
+def due(state: GridState) -> None:
+    """Plan, if it is time, and do it where the mode says so."""
+    scaling, known, now = state.policy.scaling, state.scaling, state.now
+    if not scaling.pools and not any(one.live for one in known.machines.values()):
+        return
+    if now < (at := known.next_pass(len(state.queue.lines))):
+        state.deadlines.arm("scaling", "", at)
+        return
+    _forget(state)
+    if scaling.mode is not ScalingMode.OFF:
+        note_usage(state, scaling, now)
+        known.last = proposed(state, now)
+        if scaling.mode is ScalingMode.ACT and not state.halted:
+            apply(state, known.last)
+    known.passed = now
+    state.deadlines.arm("scaling", "", now + _next(state))
+
+
+def _next(state: GridState) -> float:
+    """When to plan again, if nothing happens before."""
+    scaling = state.policy.scaling
+    if not state.queue.lines and not any(one.live for one in state.scaling.machines.values()):
+        return max(1.0, scaling.reassessment)
+    shortest = min((min(pool.idle, pool.boot) for pool in scaling.pools), default=INTERVAL_MOST)
+    return min(INTERVAL_MOST, scaling.reassessment, max(1.0, shortest / 4))
+
+
+def proposed(state: GridState, now: float) -> ScalePlan:
+    """The plan of now. Changes nothing."""
+    scaling = state.policy.scaling
+    view, demand = view_of(state, scaling, now), demand_of(state, scaling, now)
+    return plan(view, demand, state.scaling.machines.values(), scaling, now)
+
+
+def apply(state: GridState, found: ScalePlan) -> None:
+    """Carry out a plan."""
+    known = state.scaling
+    for back in found.returns:
+        machines.take_back(state, back.machine, back.why)
+    for one in found.creates:
+        machines.want(state, one)
+        if not one.serves and one.why and "(up:" in one.why:
+            known.raised = state.now
+    for gone in found.drains:
+        machines.drain(state, gone)
+        if gone.cause is DrainCause.UNUSED:
+            known.lowered = state.now
+    machines.end_drained(state)
+
+
+def _forget(state: GridState) -> None:
+    """Forget the machines that are gone for longer than they are remembered."""
+    before = state.now - state.policy.scaling.retention
+    for name, one in list(state.scaling.machines.items()):
+        if not one.live and one.over < before:
+            machines.forget(state, name)
+
+
+def request(state: GridState, event: ScalingRequested) -> None:
+    """An operator orders something: carry out the plan of now, or pause or resume pools."""
+    scaling = state.policy.scaling
+    if not scaling.pools:
+        why = "the configuration of the coordinator names none"
+        state.out.append(Rejected(event.token, "bad-value", "there is no pool", why, "see docs/scaling.md"))
+        return
+    names = [pool.name for pool in scaling.pools]
+    if event.pool and event.pool not in names:
+        hint = suggestion(event.pool, names) or f"there are {', '.join(names)}"
+        state.out.append(Rejected(event.token, "bad-value", f"there is no pool {event.pool[:80]!r}", "", hint))
+        return
+    match event.order:
+        case ScaleOrder.APPLY:
+            _apply_now(state, event)
+        case ScaleOrder.PAUSE:
+            for name in [event.pool] if event.pool else names:
+                machines.pause(state, name, event.by, event.why)
+            state.out.append(Granted(event.token, f"{event.pool or 'all pools'} paused: nothing is created there"))
+        case ScaleOrder.RESUME:
+            for name in [event.pool] if event.pool else names:
+                machines.resume(state, name)
+            state.out.append(Granted(event.token, f"{event.pool or 'all pools'} resumed"))
+
+
+def _apply_now(state: GridState, event: ScalingRequested) -> None:
+    if state.halted:
+        why = "the coordinator cannot store what it would create"
+        state.out.append(Rejected(event.token, "unavailable", "nothing is created now", why, "see `grid status`"))
+        return
+    note_usage(state, state.policy.scaling, state.now)
+    found = proposed(state, state.now)
+    if event.pool:
+        found = replace(
+            found,
+            creates=tuple(one for one in found.creates if one.pool == event.pool),
+            drains=tuple(one for one in found.drains if one.pool == event.pool),
+            returns=tuple(one for one in found.returns if one.pool == event.pool),
+        )
+    state.scaling.passed, state.scaling.last = state.now, found
+    apply(state, found)
+    said = [f"{counted(len(found.creates), 'machine')} to be created"] if found.creates else []
+    said += [f"{counted(len(found.drains), 'machine')} to end"] if found.drains else []
+    said += [f"{counted(len(found.returns), 'machine')} taken back"] if found.returns else []
+    reasons = [one.why for one in found.not_done][:1] if not said else []
+    state.out.append(Granted(event.token, ", ".join(said) or "; ".join(["nothing is to be done", *reasons])))
+    state.deadlines.arm("scaling", "", state.now + _next(state))
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def words_for(state: GridState, job: str, now: float) -> str:
+    """Which machine is on its way for a waiting job, or why none is; empty: nothing is known about that."""
+    known = state.scaling
+    for one in reversed(known.machines.values()):
+        if job in one.jobs and one.live and not one.joined:
+            return _on_its_way(state, one, now)
+    last = known.last
+    if last is None:
+        return ""
+    for new in last.creates:
+        if job in new.jobs and state.policy.scaling.mode is ScalingMode.PLAN:
+            return f"a machine of pool {new.pool} would be created for it (scaling.mode is plan: grid scale apply)"
+    for left in last.not_done:
+        if job in left.jobs and left.code in ("no-pool", "limit", "starts-anyway"):
+            return f"no machine is created for it: {left.why}"
+    line = state.queue.line(job) if job in state.queue else None
+    for one in known.machines.values():
+        if line is not None and one.live and not one.joined and any(name in state.queue for name in one.jobs):
+            return _on_its_way(state, one, now)
+    return ""
+
+
+def _on_its_way(state: GridState, one: Machine, now: float) -> str:
+    pool = state.policy.scaling.pool(one.pool)
+    usual = state.scaling.boot_times().get((one.pool, one.type))
+    seconds = usual[0] if usual is not None else pool.boot if pool is not None else 0.0
+    about = f"{one.name} of pool {one.pool} is {one.state} since {max(0.0, now - one.wanted):.0f} s"
+    return f"{about}, which usually takes {seconds:.0f} s"

@@ -1,0 +1,90 @@
+"""Demand: what could start on one more machine, and what not."""
+
+from typing import Any
+
+from distributed_grid.coordinator.core.commands import Accepted, JobsSubmitted, Rejected
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.scaling.demand import demand_of, view_of
+from distributed_grid.coordinator.core.scaling.plan import Demand
+from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.messages.rights import Rights, Rules
+from distributed_grid.protocol.placement import Constraints
+from distributed_grid.protocol.resources import GIB, Resources
+from distributed_grid.protocol.scaling.pools import Pool, Scaling, Shape
+from tests.coordinator.core.scene import facts, job, join
+
+POOL = Pool(name="a", provider="p", shapes=(Shape(resources=Resources(16_000, 32 * GIB)),), boot=60)
+NOW = 100.0
+
+
+def ledger(**policy: Any) -> Ledger:
+    found = Ledger(epoch=7, policy=Policy(scaling=Scaling(pools=(POOL,)), **policy))
+    join(found, facts("lab1"), 0.0)
+    return found
+
+
+def submit(to: Ledger, name: str, cpus: int = 4, at: float = 0.0, **more: Any) -> list[Any]:
+    spec = {key: more.pop(key) for key in ("time_limit",) if key in more}
+    wanted = Request(Resources(cpus * 1000, GIB), **more)
+    return to.handle(JobsSubmitted(1, (job(name, wanted, at, **spec),)), at) + to.settle(at)
+
+
+def demand(of: Ledger) -> Demand:
+    return demand_of(of.state, of.state.policy.scaling, NOW)
+
+
+def test_what_runs_is_no_demand_and_what_waits_is() -> None:
+    grid = ledger()
+    submit(grid, "j-1")
+    submit(grid, "j-2", 3)
+    submit(grid, "j-3", 3)
+    assert [(one.count, one.jobs) for one in demand(grid).asks] == [(2, ("j-2", "j-3"))]
+
+
+def test_a_request_that_only_a_pool_could_meet_is_taken_and_says_so() -> None:
+    grid = ledger()
+    out = submit(grid, "j-1", 8)
+    assert [type(one) for one in out if isinstance(one, Accepted | Rejected)] == [Accepted]
+    reason = grid.state.jobs["j-1"].reason
+    assert reason is not None and reason.code == "Machine" and "pool a" in reason.text
+    assert [one.jobs for one in demand(grid).asks] == [("j-1",)]
+
+
+def test_a_request_that_no_pool_could_meet_either_is_refused() -> None:
+    out = submit(ledger(), "j-1", 17)
+    assert [one.code for one in out if isinstance(one, Rejected)] == ["never-fits"]
+
+
+def test_what_a_quota_does_not_allow_is_no_demand() -> None:
+    grid = ledger(rights=Rules(default=Rights(cores=6000)))
+    submit(grid, "j-1", 4)
+    for number in range(2, 6):
+        submit(grid, f"j-{number}", 2)
+    assert sum(one.count for one in demand(grid).asks) == 1
+    assert {one.code for one in demand(grid).left_out} == {"quota"}
+
+
+def test_what_names_its_node_is_no_demand() -> None:
+    grid = ledger()
+    submit(grid, "j-1")
+    submit(grid, "j-2", 4, constraints=Constraints(only=("lab1",)))
+    assert not demand(grid).asks and [one.code for one in demand(grid).left_out] == ["no-pool"]
+
+
+def test_what_a_running_job_frees_before_a_machine_is_up_is_counted_on() -> None:
+    grid = ledger()
+    submit(grid, "j-1", time_limit=20.0, at=1.0)
+    submit(grid, "j-2", at=2.0)
+    soon = view_of(grid.state, grid.state.policy.scaling, NOW).soon
+    assert [one.keys for one in soon] == [["lab1"]] and soon[0].capacity.left.cpu == 4000
+
+
+def test_a_question_changes_nothing() -> None:
+    grid = ledger()
+    submit(grid, "j-1")
+    submit(grid, "j-2")
+    before = (grid.next_deadline(), dict(grid.state.queue.turns), grid.state.scaling.copy())
+    demand(grid)
+    view_of(grid.state, grid.state.policy.scaling, NOW)
+    assert (grid.next_deadline(), dict(grid.state.queue.turns), grid.state.scaling) == before

@@ -1,0 +1,241 @@
+"""What a provider's list changes, one case at a time: nothing where it fails, and the truth where it does not."""
+
+from typing import Any
+
+import pytest
+
+from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, NodeUp
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.scaling.events import (
+    CreateMachine,
+    EndMachine,
+    ListMachines,
+    MachineAnswered,
+    MachineOver,
+    MachinesListed,
+    ScalingConfigured,
+)
+from distributed_grid.coordinator.core.scaling.machines import refusal
+from distributed_grid.coordinator.core.scaling.state import Answer, CallKind, Listed
+from distributed_grid.protocol.jobs import Request, State
+from distributed_grid.protocol.resources import GIB, Resources
+from distributed_grid.protocol.scaling.machines import Machine, MachineState
+from distributed_grid.protocol.scaling.pools import Orphans, Pool, Scaling, ScalingMode, Shape
+from tests.coordinator.core.scene import facts, job, join
+
+S = MachineState
+SHAPE = Shape(resources=Resources(4000, 8 * GIB))
+
+
+class Stage:
+    """A ledger with one pool and a list that was answered."""
+
+    def __init__(self, *machines: Machine, **more: Any) -> None:
+        pool = Pool(name="a", provider="p", shapes=(SHAPE,), idle=100, boot=10, join_within=100)
+        self.scaling = Scaling(**({"mode": ScalingMode.ACT, "pools": (pool,)} | more))
+        self.now = 1000.0
+        self.ledger = Ledger(epoch=7, policy=Policy(scaling=self.scaling))
+        self.ledger.restore([], [], [], self.now, created=machines)
+        self.settle()
+
+    @property
+    def machines(self) -> dict[str, Machine]:
+        return self.ledger.state.scaling.machines
+
+    def state(self, name: str) -> MachineState:
+        """Asked by a call: mypy takes an attribute for unchanged after it was compared."""
+        return self.machines[name].state
+
+    def settle(self, seconds: float = 0.0) -> list[Command]:
+        out, until = self.ledger.settle(self.now), self.now + seconds
+        for _ in range(10_000):
+            due = self.ledger.next_deadline()
+            if due is None or due > until:
+                break
+            self.now = max(self.now, due)
+            out += self.ledger.settle(self.now)
+            self.ledger.check()
+        else:
+            raise AssertionError("its deadlines never come to an end")
+        self.now = until
+        return out
+
+    def tell(self, event: Any, seconds: float = 0.0) -> list[Command]:
+        out = self.ledger.handle(event, self.now)
+        return out + self.settle(seconds)
+
+    def told(self, *found: Listed, seconds: float = 0.0, **more: Any) -> list[Command]:
+        """The provider answers the list that it is asked for next."""
+        state = self.ledger.state
+        state.deadlines.arm("look", "p", self.now)
+        self.settle(0.01)
+        number = state.scaling.provider("p").listing
+        given: dict[str, Any] = {"provider": "p", "number": number, "listed": found} | more
+        return self.tell(MachinesListed(**given), seconds)
+
+    def ask(self, name: str = "j-1") -> list[Command]:
+        return self.tell(JobsSubmitted(1, (job(name, Request(Resources(1000, GIB)), self.now),)), 2.0)
+
+
+def calls(out: list[Command], kind: type) -> list[Any]:
+    return [one for one in out if isinstance(one, kind)]
+
+
+def machine(state: MachineState = S.BOOTING, **more: Any) -> Machine:
+    given: dict[str, Any] = {"name": "a-1-1", "pool": "a", "provider": "p", "state": state, "born": 900.0}
+    given |= {"since": 900.0, "ends_by": 9000.0, "join_within": 200.0, "handle": "i-1", "calls": 1, "answered": 1}
+    return Machine(**(given | more))
+
+
+def test_nothing_is_created_before_the_provider_has_told_its_machines() -> None:
+    stage = Stage()
+    assert not calls(stage.ask(), CreateMachine)
+    made = calls(stage.told(seconds=2.0), CreateMachine)
+    assert [one.machine.name for one in made] == ["a-7-1"] and stage.state("a-7-1") is S.CREATING
+
+
+def test_a_call_that_was_not_answered_is_made_again_with_the_same_name() -> None:
+    stage = Stage()
+    stage.told()
+    stage.ask()
+    stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.LOST))
+    again = calls(stage.settle(30), CreateMachine)
+    assert [(one.machine.name, one.machine.calls) for one in again] == [("a-7-1", 2)]
+
+
+def test_a_lost_answer_that_comes_true_is_found_in_the_list() -> None:
+    stage = Stage(machine(S.CREATING, answered=0, handle="", retry=5000.0))
+    stage.told(Listed("i-9", "a-1-1", "a"))
+    assert stage.state("a-1-1") is S.BOOTING and stage.machines["a-1-1"].handle == "i-9"
+
+
+def test_a_refusal_after_an_unanswered_call_is_not_believed_until_a_list_says_so() -> None:
+    stage = Stage(machine(S.CREATING, calls=2, answered=0, handle="", asked=990.0, retry=5000.0))
+    stage.told()
+    stage.tell(MachineAnswered("a-1-1", CallKind.CREATE, 2, Answer.CAPACITY))
+    assert stage.state("a-1-1") is S.ENDING
+    stage.told()
+    assert stage.state("a-1-1") is S.ENDING, "the first call may still be carried out"
+    stage.settle(400)
+    stage.told()
+    assert stage.state("a-1-1") is S.GONE
+
+
+@pytest.mark.parametrize("answer", [Answer.CAPACITY, Answer.QUOTA, Answer.BAD_TYPE, Answer.REFUSED])
+def test_a_refused_machine_has_failed_and_the_type_is_left_alone(answer: Answer) -> None:
+    stage = Stage()
+    stage.told()
+    stage.ask()
+    out = stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, answer, text="no"), 30)
+    assert stage.state("a-7-1") is S.FAILED and not calls(out, CreateMachine)
+    assert calls(stage.settle(60), CreateMachine), "it is tried again after a minute"
+
+
+def test_wrong_credentials_pause_the_provider_until_the_configuration_changes() -> None:
+    stage = Stage()
+    stage.told()
+    stage.ask()
+    stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.CREDENTIALS, text="expired"))
+    out = stage.settle(4000)
+    assert not calls(out, CreateMachine) and not calls(out, ListMachines)
+    assert calls(stage.tell(ScalingConfigured(stage.scaling), 2), CreateMachine)
+
+
+def test_a_machine_that_is_missing_twice_is_gone_and_its_jobs_wait_again() -> None:
+    stage = Stage()
+    stage.told()
+    stage.ask()
+    stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.DONE, "i-1"))
+    join(stage.ledger, facts("a-7-1", trusts="everyone"), stage.now)
+    stage.settle(1)
+    assert stage.ledger.state.jobs["j-1"].node == "a-7-1"
+    stage.told()
+    assert stage.state("a-7-1") is S.JOINED
+    out = stage.told()
+    assert stage.state("a-7-1") is S.GONE and "a-7-1" not in stage.ledger.state.nodes
+    assert (
+        MachineOver("a-7-1") in out
+        and "j-1" not in stage.ledger.state.jobs
+        or (stage.ledger.state.jobs["j-1"].state is State.WAITING)
+    )
+
+
+def test_a_list_that_fails_changes_nothing_and_is_told() -> None:
+    stage = Stage(machine(S.JOINED, joined=950.0))
+    for _ in range(3):
+        stage.told(listed=None, trouble="timed out")
+    assert stage.state("a-1-1") is S.JOINED
+    assert stage.ledger.state.scaling.provider("p").trouble == "timed out"
+
+
+def test_an_old_answer_to_a_list_is_ignored() -> None:
+    stage = Stage(machine(S.JOINED, joined=950.0))
+    stage.told(Listed("i-1", "a-1-1", "a"))
+    for _ in range(3):
+        stage.tell(MachinesListed("p", 1, ()))
+    assert stage.machines["a-1-1"].missed == 0 or stage.state("a-1-1") is S.JOINED
+
+
+def test_of_two_machines_of_one_name_one_is_ended() -> None:
+    stage = Stage(machine())
+    out = stage.told(Listed("i-1", "a-1-1", "a"), Listed("i-2", "a-1-1", "a"))
+    assert [(one.handle, one.number) for one in calls(out, EndMachine)] == [("i-2", 0)]
+
+
+def test_an_orphan_is_ended_when_it_was_seen_twice_and_is_old_enough() -> None:
+    stage, stray = Stage(), Listed("i-7", "a-3-9", "a", born=500.0)
+    assert not calls(stage.told(stray), EndMachine)
+    assert [one.handle for one in calls(stage.told(stray), EndMachine)] == ["i-7"]
+    young = Listed("i-8", "a-3-8", "a", born=stage.now)
+    for _ in range(3):
+        assert not calls(stage.told(young), EndMachine)
+
+
+def test_an_orphan_is_only_told_where_the_configuration_says_so() -> None:
+    stage, stray = Stage(orphans=Orphans.REPORT), Listed("i-7", "a-3-9", "a", born=500.0)
+    for _ in range(4):
+        assert not calls(stage.told(stray), EndMachine)
+    assert [one.handle for one in stage.ledger.state.scaling.provider("p").unknown] == ["i-7"]
+
+
+def test_an_orphan_whose_agent_is_connected_is_taken_up() -> None:
+    stage = Stage()
+    join(stage.ledger, facts("a-3-9"), stage.now)
+    for _ in range(3):
+        assert not calls(stage.told(Listed("i-7", "a-3-9", "a", born=500.0)), EndMachine)
+    assert stage.state("a-3-9") is S.JOINED and stage.machines["a-3-9"].handle == "i-7"
+
+
+def test_a_machine_that_never_joins_is_ended_and_three_pause_the_pool() -> None:
+    stage = Stage()
+    for number in range(1, 4):
+        stage.told()
+        stage.ask(f"j-{number}")
+        while not (found := [name for name, one in stage.machines.items() if one.state is S.CREATING]):
+            stage.settle(5)
+            assert stage.now < 10_000
+        name = found[0]
+        stage.tell(MachineAnswered(name, CallKind.CREATE, 1, Answer.DONE, f"i-{number}"))
+        stage.settle(150)
+        assert stage.state(name) is S.ENDING
+        stage.tell(MachineAnswered(name, CallKind.END, stage.machines[name].ends, Answer.GONE))
+        assert stage.state(name) is S.GONE
+    assert "never joined" in stage.ledger.state.scaling.paused["a"].why
+
+
+def test_an_agent_of_a_machine_that_is_to_end_is_refused() -> None:
+    stage = Stage(machine(S.ENDING))
+    assert "is ending" in refusal(stage.ledger.state, "a-1-1")
+    stage.ledger.handle(NodeUp(facts("a-1-1"), "s"), stage.now)
+    assert stage.state("a-1-1") is S.ENDING
+    assert refusal(stage.ledger.state, "another") == ""
+
+
+def test_an_idle_machine_is_drained_and_ended() -> None:
+    stage = Stage(machine(S.BOOTING))
+    stage.told(Listed("i-1", "a-1-1", "a"))
+    join(stage.ledger, facts("a-1-1"), stage.now)
+    out = stage.settle(150)
+    assert stage.state("a-1-1") is S.ENDING and calls(out, EndMachine)
+    assert stage.ledger.state.nodes["a-1-1"].orders.drain is not None

@@ -1,0 +1,55 @@
+"""What is remembered: boots, refusals and utilisation."""
+
+import pytest
+
+from distributed_grid.coordinator.core.scaling.state import BACKOFF_FIRST, BACKOFF_MOST, BOOTS_KEPT, ScalingState
+from distributed_grid.protocol.scaling.machines import Machine
+
+
+def machine(joined: float = 0.0) -> Machine:
+    return Machine(name="a-1", pool="a", provider="p", type="x", zone="n", born=100.0, joined=joined)
+
+
+def test_boot_times_are_learned_by_pool_and_type() -> None:
+    known = ScalingState()
+    for seconds in (*range(1, 11), 1000):
+        known.booted(machine(100.0 + seconds))
+    assert known.boot_times() == {("a", "x"): (6, 10)}
+    for _ in range(BOOTS_KEPT):
+        known.booted(machine(107.0))
+    assert known.boot_times() == {("a", "x"): (7, 7)}
+
+
+def test_what_is_refused_again_and_again_is_left_alone_for_longer() -> None:
+    known, now = ScalingState(), 0.0
+    seconds = []
+    for _ in range(8):
+        one = known.back_off(machine(), "no capacity", now)
+        seconds.append(one.seconds)
+        now = one.until
+    assert (
+        seconds == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+        and seconds[0] == BACKOFF_FIRST
+        and max(seconds) == BACKOFF_MOST
+    )
+    assert known.backoffs_now() == {("a", "n", "x"): (now, "no capacity")}
+    assert known.back_off(machine(), "no capacity", now + 3 * BACKOFF_MOST).seconds == BACKOFF_FIRST
+
+
+def test_utilisation_is_the_mean_over_a_whole_window() -> None:
+    known = ScalingState()
+    known.note_used(1.0, 0.0, 100.0)
+    assert known.utilisation(99.0, 100.0) is None
+    known.note_used(0.0, 50.0, 100.0)
+    assert known.utilisation(100.0, 100.0) == pytest.approx(0.5)
+    assert known.utilisation(125.0, 100.0) == pytest.approx(0.25)
+
+
+def test_a_copy_shares_nothing_that_changes() -> None:
+    known = ScalingState()
+    known.provider("p").unrecorded["x"] = 1
+    other = known.copy()
+    other.provider("p").unrecorded["y"] = 1
+    other.paused["a"] = None  # type: ignore[assignment]
+    other.boots["a/x"] = [1.0]
+    assert known.provider("p").unrecorded == {"x": 1} and not known.paused and not known.boots
