@@ -5,36 +5,49 @@ import asyncio
 import itertools
 import json
 import os
+import secrets
+import shutil
 import sys
+import tempfile
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from distributed_grid.agent.cgroups import hierarchies
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.journal import parse
-from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.jobs import Cause, JobLimits
 from distributed_grid.protocol.messages import Exited
 from distributed_grid.protocol.resources import GpuShare, Grant
-from tests.agent.conftest import Bench, runs
+from tests.agent.conftest import Bench, removed, runs
 from tests.agent.supervisor.test_journal_faults import CASES
 from tests.processes import allocation_of
 
 MakeBench = Callable[..., Awaitable[Bench]]
 CORES = sorted(os.sched_getaffinity(0))
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+"""One that other users reach."""
 READS = """
 import json, os, resource
 files = {name: open("/proc/self/" + name).read().strip() for name in ("oom_score_adj", "cgroup")}
+own = [line.split(":", 2)[1:] for line in files["cgroup"].splitlines() if "/grid-test-" in line]
+names = ("pids.max", "memory.max", "memory.limit_in_bytes", "cpuset.cpus", "cpu.cfs_quota_us", "cpu.max")
+paths = [f"/sys/fs/cgroup/{kind}{path}/{name}" for kind, path in own for name in names]
 said = {
     "cores": sorted(os.sched_getaffinity(0)),
     "nice": os.getpriority(os.PRIO_PROCESS, 0),
     "gpus": os.environ["CUDA_VISIBLE_DEVICES"],
     "processes": resource.getrlimit(resource.RLIMIT_NPROC),
+    "groups": {path.rpartition("/")[2]: open(path).read().strip() for path in paths if os.path.exists(path)},
+    "uid": os.getuid(),
     "threads": os.environ["OMP_NUM_THREADS"],
 }
 print(json.dumps(files | said), flush=True)
 """
+GUEST = '"pids.max": "78"', '"pids.max": "77"'
+"""Until the supervisor has taken the spawner out of the job's group, that may have one process more."""
 ALONE = 'mkdir "$0" 2>/dev/null || echo overlap >> "$0.two"; echo "$1" >> "$0.ran"; sleep 0.02; rmdir "$0"'
 """It says so if another one that does this runs meanwhile, and notes that it ran."""
 
@@ -110,18 +123,51 @@ async def test_what_is_left_of_its_predecessor_is_ended_before_it_starts(bench: 
     assert (await bench.ended(first)).code == 0
 
 
-async def test_it_is_pinned_niced_and_limited_from_its_first_instruction(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "node", pids=500, nice=11)
-    bench.dir.mkdir(mode=0o700)
-    await bench.start()
-    grant = Grant(cores=(CORES[-1],), gpus=(GpuShare("GPU-7", 1000),), memory=1 << 30)
-    first = bench.launch(sys.executable, "-S", "-c", READS, grant=grant)
-    ids = [first, *(chained(bench, first, sys.executable, "-S", "-c", READS, grant=grant) for _ in range(2))]
-    said = [json.loads((await bench.ended(id)).stdout_tail) for id in ids]
-    await bench.close()
-    assert said[0] == said[1] == said[2]
-    assert (said[1]["cores"], said[1]["nice"], said[1]["gpus"]) == ([CORES[-1]], 11, "GPU-7")
-    assert said[1]["oom_score_adj"] != Path("/proc/self/oom_score_adj").read_text().strip()
+@pytest.fixture
+async def confining(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    """A bench behind the walls of the parameter, with a niceness, a limit of processes and, where there are control
+    groups, one for each slot. Users of slots can enter its directory. For a moment after its second and third spawn
+    the supervisor does nothing, so that what a job reads then was so from its first instruction."""
+    monkeypatch.setenv("GRID_FAULTS", "supervisor.spawn.after:2-3:delay=0.5")
+    root, walls = os.geteuid() == 0, request.param
+    if walls != "none" and not root:
+        pytest.skip("needs root")
+    place = Path(tempfile.mkdtemp(prefix="confining-"))
+    place.chmod(0o711)
+    setting = f"/grid-test-{secrets.token_hex(4)}" if root and hierarchies.mounted() else "none"
+    made = Bench(place / "node", pids=500, cgroup=setting, nice=11, walls=walls)
+    made.dir.mkdir(mode=0o711)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close()
+        bases = [Path(mount + setting) for mount in {*hierarchies.mounted().values()} if setting != "none"]
+        await made.until(lambda: all(removed(base) for base in bases))
+        shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("confining", ["none", "user", "namespace"], indirect=True)
+async def test_it_is_pinned_niced_and_limited_from_its_first_instruction(confining: Bench) -> None:
+    how = {
+        "grant": Grant(cores=(CORES[-1],), gpus=(GpuShare("GPU-7", 1000),), memory=1 << 30),
+        "limits": JobLimits(pids=77, cpu=True),
+    }
+    first = confining.launch(PYTHON, "-S", "-c", READS, **how)
+    ids = [first, *(confining.launch(PYTHON, "-S", "-c", READS, chain=first, **how) for _ in range(2))]
+    texts = [(await confining.ended(id)).stdout_tail.decode().replace(id, "ID") for id in ids]
+    texts = [text.replace(*GUEST) for text in texts]
+    assert len({confining.launcher.slots.slot(id) for id in ids}) == 1, "they followed each other in one slot"
+    assert texts[0] == texts[1] == texts[2]
+    said = json.loads(texts[1])
+    assert (said["cores"], said["nice"], said["gpus"], said["threads"]) == ([CORES[-1]], 11, "GPU-7", "1")
+    assert int(said["oom_score_adj"]) > int(Path("/proc/self/oom_score_adj").read_text())
+    assert (said["uid"] == os.geteuid()) == (confining.launcher.walls != "user")
+    if confining.launcher.grouped:
+        assert "/ID" in said["cgroup"]
+        limits = {"pids.max": "77", "memory.max": str(1 << 30), "cpuset.cpus": str(CORES[-1])}
+        limits |= {"memory.limit_in_bytes": str(1 << 30), "cpu.cfs_quota_us": "100000", "cpu.max": "100000 100000"}
+        assert said["groups"] and said["groups"].items() <= limits.items()
 
 
 # --- taken back -------------------------------------------------------------------------------------------------------
