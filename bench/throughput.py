@@ -47,13 +47,15 @@ def settings(agents: list[int], walls: list[str]) -> list[Setting]:
     return [Setting(number, level) for level in walls for number in agents]
 
 
-async def batch(running: Grid, jobs: int) -> dict[str, Any]:
-    """Describe and submit them all at once and wait until the client knows that the last one is over."""
+async def batch(running: Grid, jobs: int, shipped: Path | None = None) -> dict[str, Any]:
+    """Describe and submit them all at once and wait until the client knows that the last one is over; with the files of
+    a directory that is shipped, if one is."""
     async with GridClient(running.url) as client:
+        bundle = await client.ship(shipped) if shipped is not None else ""
         before = await client.status()
         cpu = _processes.cpu(running)
         began = time.perf_counter()
-        ids = await client.submit_many([describe_job(["/bin/true"]) for _ in range(jobs)])
+        ids = await client.submit_many([describe_job(["/bin/true"], bundle=bundle) for _ in range(jobs)])
         submitted = time.perf_counter() - began
         await client.wait(ids[-1])
         while True:  # others may end after it
@@ -104,21 +106,30 @@ def swept(running: Grid) -> bool:
     return max(left) <= KEPT
 
 
-def measure(places: Path, setting: Setting, jobs: int, before: int) -> dict[str, Any]:
+def files(places: Path) -> Path:
+    """A directory with three small files."""
+    made = places / "shipped"
+    made.mkdir(exist_ok=True)
+    for name in ("main.py", "data.csv", "notes.md"):
+        (made / name).write_text(name * 500)
+    return made
+
+
+def measure(places: Path, setting: Setting, jobs: int, before: int, shipped: Path | None) -> dict[str, Any]:
     """One grid: the figures in a fresh directory and, where so many are to run `before`, after they were swept."""
     where, cost = fresh(places)
     cores = ["0-1"] if setting.agents == 1 else ["0", "1"]
     with grid(agents=setting.agents, cores=cores, walls=setting.walls, inside=where) as running:
-        asyncio.run(batch(running, WARM))
-        row = {"inode_us": cost, **beside_floor(lambda: asyncio.run(batch(running, jobs)))}
+        asyncio.run(batch(running, WARM, shipped))
+        row = {"inode_us": cost, **beside_floor(lambda: asyncio.run(batch(running, jobs, shipped)))}
         if before:
             for number in range(0, before, JOBS):
                 some = min(JOBS, before - number)
-                one = asyncio.run(batch(running, some))
+                one = asyncio.run(batch(running, some, shipped))
                 say(f"throughput: {number + some} of {before} to be swept, {one['jobs_per_s']:.0f} a second")
             wait_for(lambda: swept(running), "the removal of what old jobs left", SWEEP_LIMIT)
             again = {"inode_us": inode_us(running.folder / "n0"), "swept": before}
-            again |= beside_floor(lambda: asyncio.run(batch(running, jobs)))
+            again |= beside_floor(lambda: asyncio.run(batch(running, jobs, shipped)))
             row["after_sweep"] = again
             row["after_sweep_of_fresh"] = again["fraction_of_floor"] / row["fraction_of_floor"]
     return row
@@ -131,6 +142,7 @@ def main() -> None:
     parser.add_argument("--agents", type=int, nargs="+", default=[1, 2], choices=[1, 2])
     parser.add_argument("--walls", nargs="+", default=levels())
     parser.add_argument("--rounds", type=int, default=1, help="rounds over all settings; medians are printed")
+    parser.add_argument("--shipped", action="store_true", help="every job gets the same three small files")
     parser.add_argument("--swept", type=int, default=0, help="run so many jobs before the second figure (minutes)")
     parser.add_argument(
         "--seconds", type=float, default=0.0, help="begin no further setting after so long; 0: no limit"
@@ -141,14 +153,15 @@ def main() -> None:
     began = time.monotonic()
     rows: dict[Setting, list[dict[str, Any]]] = {one: [] for one in settings(given.agents, given.walls)}
     with fresh_places() as places:
+        shipped = files(places) if given.shipped else None
         for _ in range(given.rounds):
             for one in rows:
                 if time.monotonic() - began < limit:
-                    rows[one].append(measure(places, one, given.jobs, given.swept))
+                    rows[one].append(measure(places, one, given.jobs, given.swept, shipped))
                     say(f"throughput: {one.agents} agents, walls {one.walls}: {rows[one][-1]['fraction_of_floor']:.3f}")
     found = [{**one._asdict(), "rounds": len(those), **medians(those)} for one, those in rows.items() if those]
     left_out = [one._asdict() for one, those in rows.items() if not those]
-    report("throughput", {"jobs": given.jobs, "rows": found, "left_out": left_out})
+    report("throughput", {"jobs": given.jobs, "shipped": given.shipped, "rows": found, "left_out": left_out})
 
 
 if __name__ == "__main__":

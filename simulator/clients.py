@@ -60,7 +60,10 @@ class Client:
             return
         self._tries += 1
         if coordinator is not None:
-            spec = JobSpec(argv=("run", str(plan.number)), grace=plan.grace, time_limit=plan.time_limit, name=plan.name)
+            spec = JobSpec(
+                argv=("run", str(plan.number)), grace=plan.grace, time_limit=plan.time_limit, name=plan.name,
+                bundle=plan.bundle,
+            )  # fmt: skip
             request = self._request(coordinator)
             job = Job(
                 id=f"j{plan.number}x{self._tries}", key=f"k{plan.number}", user=plan.user, spec=spec, request=request,

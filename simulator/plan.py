@@ -99,6 +99,8 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     near: bool = False
     user: str = "u"
+    bundle: str = ""
+    """The hash of what is shipped with it."""
 
 
 class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -443,7 +445,8 @@ def _pushing(chance: random.Random, shape: Shape, busy: int, moments: list[float
 
 
 def _short(chance: random.Random, shape: Shape, moments: list[float]) -> list[JobPlan]:
-    """In some worlds arrays of many short jobs want the same few nodes: running ones get successors."""
+    """In some worlds arrays of many short jobs want the same few nodes: running ones get successors. In some of these
+    files are shipped with them."""
     if not shape.jobs or chance.random() >= 0.25:
         return []
     arrays = []
@@ -462,7 +465,8 @@ def _short(chance: random.Random, shape: Shape, moments: list[float]) -> list[Jo
                 user=chance.choice(("u", "ann", "ben")),
             )
         )
-    return arrays
+    bundle = "f" * 64 if chance.random() < 0.4 else ""
+    return [replace(one, bundle=bundle) for one in arrays]
 
 
 def _stream(chance: random.Random, shape: Shape, moments: list[float]) -> list[JobPlan]:

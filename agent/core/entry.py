@@ -11,10 +11,12 @@ from distributed_grid.protocol.resources import Grant
 
 
 class Preparing(msgspec.Struct, frozen=True):
-    """It was accepted, and is being prepared; or it is `ready`, and one that is before it in its chain is not."""
+    """It was accepted, and is being prepared (`begun`), or its preparation waits for its turn in its chain; or it is
+    `ready`, and one that is before it in its chain is not."""
 
     launch: Launch
     ready: bool = False
+    begun: bool = True
 
 
 class Starting(msgspec.Struct, frozen=True):

@@ -3,7 +3,8 @@ reports of the launcher), commands out for the shell to perform.
 
 Two promises are kept here and nowhere else: an allocation runs at most once, and no resource is held twice. An end is
 kept until the coordinator has acknowledged it, whatever happens to connections. A successor (`Launch.predecessor`)
-holds nothing until its predecessor is over, and then, in the same step, what that one held (chains.py)."""
+holds nothing until its predecessor is over, and then, in the same step, what that one held (chains.py). With shipped
+files it is prepared from then on: they are unpacked where its predecessor ran."""
 
 from collections.abc import Collection, Iterable
 
@@ -242,11 +243,12 @@ class Table:
             return [Report(stale) if launch.epoch < self._epoch else self._decline(stale)]
         heard = launch.heard if launch.heard <= now else 0.0
         chain = self.chains.of(launch.predecessor) if before is not None else ""
-        self._move(key, Preparing(launch), keep(launch, chain), max(self.renewed, heard))
+        begun = before is None or not launch.spec.bundle
+        self._move(key, Preparing(launch, begun=begun), keep(launch, chain), max(self.renewed, heard))
         self.chains.join(key, chain or key)
         if before is None:
             self.held.add(Holding(key, launch.grant))
-        return [Prepare(launch)]
+        return [Prepare(launch)] if begun else []
 
     def _as_it_stands(self, key: str, entry: Entry) -> list[Command]:
         """The answer to a launch of a known allocation; none while it is starting or stopping, as a report will
@@ -305,7 +307,8 @@ class Table:
         return []  # it was stopped meanwhile
 
     def _hand_over(self, key: str) -> list[Command]:
-        """Those of its chain that are ready, in their order: the launcher keeps it."""
+        """Those of its chain that are ready, in their order: the launcher keeps it. One whose turn it is to be prepared
+        is."""
         return self._hand_over_chain(self.chains.of(key)) if key in self.chains else []
 
     def _hand_over_chain(self, chain: str) -> list[Command]:
@@ -315,6 +318,10 @@ class Table:
                 case Entry(stage=Preparing(launch, ready=True), leased_from=leased_from):
                     self._move(key, Starting())
                     commands.append(Run(launch, leased_from, "" if chain == key else chain))
+                case Entry(stage=Preparing(launch, begun=False)) if not self.chains.waits(key):
+                    self._move(key, Preparing(launch))
+                    commands.append(Prepare(launch))
+                    break
                 case Entry(stage=Preparing()):
                     break
         return commands

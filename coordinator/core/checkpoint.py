@@ -21,7 +21,7 @@ from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.preemption.earmarks import preemptors_of
 from distributed_grid.coordinator.core.queue import dependencies
-from distributed_grid.coordinator.core.queue.chains import Chains
+from distributed_grid.coordinator.core.queue.chains import Chains, Kind
 from distributed_grid.coordinator.core.queue.fairness import Account, Shares
 from distributed_grid.coordinator.core.queue.queue import Kept, Members, Queue, Rank, Reservations, key_of
 from distributed_grid.coordinator.core.queue.quotas import Quotas, Spent
@@ -116,11 +116,11 @@ class PreemptionsAt(msgspec.Struct, frozen=True):
 
 
 class ChainsAt(msgspec.Struct, frozen=True):
-    """The chains of successors, the requests of those that may get one, and the learned run times. Who waits for whom
-    is in the records; the tails follow from the chains."""
+    """The chains of successors, the kinds of those that may get one, and the learned run times. Who waits for whom is
+    in the records; the tails follow from the chains."""
 
     successors: list[tuple[str, str]] = []
-    requests: list[tuple[str, Request]] = []
+    kinds: list[tuple[str, Kind]] = []
     tails: list[str] = []
     run_times: list[tuple[str, Request, list[float]]] = []
     closed_nodes: list[str] = []
@@ -248,7 +248,7 @@ def _restore_loans(known: Loans, at: LoansAt) -> None:
 def _chains(known: Chains) -> ChainsAt:
     return ChainsAt(
         [*known.successors.items()],
-        [*known.requests.items()],
+        [*known.kinds.items()],
         [name for parts in known.tails.values() for part in parts for name in part],
         [(user, request, [*runs]) for (user, request), runs in known.run_times.items()],
         [*known.closed_nodes],
@@ -258,7 +258,7 @@ def _chains(known: Chains) -> ChainsAt:
 def _restore_chains(known: Chains, at: ChainsAt) -> None:
     for before, name in at.successors:
         known.successors[before], known.predecessors[name] = name, before
-    known.requests = dict(at.requests)
+    known.kinds = dict(at.kinds)
     for name in at.tails:
         known.mark(name)
     for user, request, runs in at.run_times:

@@ -340,7 +340,7 @@ class Ledger:
             handle_facts(state)
         if state.preempting.urgent or state.preempting.refusals:
             execute.plan_preemptions(state)
-        if state.chains.requests and not state.halted:
+        if state.chains.kinds and not state.halted:
             successors.update(state, fresh)
         if state.quotas.excluded and rights.has_changed(state):
             state.deadlines.arm("quota", "", now)

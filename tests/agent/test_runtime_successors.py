@@ -60,6 +60,25 @@ async def test_a_successor_follows_and_the_offer_stays_as_it_is(
     assert (Started, "j2.1") in order or ends[1].walls, "of a short one its end says that it started"
 
 
+async def test_one_with_shipped_files_gets_them_where_its_predecessor_ran_when_that_is_over(
+    coordinator: Coordinator, node: scene.Node, tmp_path: Path
+) -> None:
+    bundle = scene.shipped(coordinator, {"a": b"hello"})
+    script = "cat a; echo changed > a; rm -rf ../*/a"
+    waits = f"until [ -e {tmp_path}/go ]; do sleep 0.01; done; {script}"
+    await coordinator.say(launch("j1.1", "sh", "-c", waits, grant=CORE, bundle=bundle))
+    await coordinator.hears(Started, "j1.1")
+    for before, key in (("j1.1", "j2.1"), ("j2.1", "j3.1")):
+        await coordinator.say(after(before, key, "sh", "-c", script, bundle=bundle))
+    await coordinator.until(lambda: [*node.runtime.table.waiting()] == ["j2.1", "j3.1"])
+    (tmp_path / "go").touch()
+    ends = [await coordinator.hears(Exited, key) for key in ("j1.1", "j2.1", "j3.1")]
+    assert [one.outcome.stdout_tail for one in ends] == [b"hello"] * 3, "nobody changes what the next one gets"
+    assert [one.returned for one in ends] == [False, False, True]
+    assert len({node.launcher.slots.slot(one.allocation) for one in ends}) == 1
+    assert len(coordinator.asked) == 2, "manifest and content are fetched once"
+
+
 async def test_a_successor_that_is_withdrawn_is_over_and_who_waited_behind_it_follows(
     coordinator: Coordinator, node: scene.Node, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from distributed_grid.coordinator.core.commands import Audit, Reserve, Send
 from distributed_grid.coordinator.core.model import Active, Allocation, Job, Node, Placement, RayPlace, time_limit
 from distributed_grid.coordinator.core.placement.constraints import ray_bundle
 from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.queue.chains import Kind
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import Gang, GroupKind
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Priority, RetryOn, State, Suspension
@@ -112,7 +113,7 @@ def start(state: GridState, job: Job, placement: Placement, gang: Gang | None = 
     if job.request.ray and (wanted := ray_bundle(on, allocation.grant.resources)):
         allocation.ray = RayPlace(on.id if on is not None else "", wanted)
     if is_plain(job, allocation.lease):
-        state.chains.allow(allocation.id, job.request)
+        state.chains.allow(allocation.id, kind_of(job))
     if allocation.hold:
         _begin_hold(state, job, allocation)
         return
@@ -135,16 +136,20 @@ def _begin_hold(state: GridState, job: Job, allocation: Allocation) -> None:
     state.changed(job, allocation)
 
 
+def kind_of(job: Job) -> Kind:
+    """What a job has in common with those that may follow it."""
+    return job.request, job.spec.bundle
+
+
 def is_plain(job: Job, lease: float) -> bool:
-    """Whether a job with this lease may have or be a successor: it needs nothing but its command and what it is
-    granted, and no word from here while it runs."""
+    """Whether a job with this lease may have or be a successor: it needs nothing but its command, what is shipped
+    with it and what it is granted, and no word from here while it runs."""
     spec, request = job.spec, job.request
     asked = request.constraints
     if (
         spec.boost is not None
         or spec.hold
         or spec.stdin
-        or spec.bundle
         or request.within
         or request.gang
         or request.ray

@@ -8,7 +8,7 @@ import math
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Send
-from distributed_grid.coordinator.core.lifecycle.attempts import is_plain, launch, lease_of
+from distributed_grid.coordinator.core.lifecycle.attempts import is_plain, kind_of, launch, lease_of
 from distributed_grid.coordinator.core.model import Active, Allocation, Job, Node
 from distributed_grid.coordinator.core.queue import ranking, rights, scheduler
 from distributed_grid.coordinator.core.queue.chains import MOST
@@ -62,13 +62,13 @@ def _serve(state: GridState) -> None:
     what these hold."""
     queue, chains = state.queue, state.chains
     while chains.tails and (line := _first(state)) is not None:
-        tails = chains.tails.get(line.request)
+        job = state.jobs[queue.head(line)[1]]
+        tails = chains.tails.get(kind_of(job))
         longest = chains.longest(line.standing.user, line.request)
         if tails is None or longest is None or longest > SHORT:
             return
         if line.count <= sum(map(len, tails)):
             return  # the last ones go where room is first
-        job = state.jobs[queue.head(line)[1]]
         others = len(queue.standings) > 1 or line.standing.included > 1
         typical = chains.typical(line.standing.user, line.request)
         most = 1 if others else min(MOST, math.ceil(REACH / max(typical, REACH / MOST)))
@@ -121,7 +121,7 @@ def _give(state: GridState, line: Line, job: Job, before: Allocation) -> None:
         name = state.queue.head(line)[1]
         by_job = {**state.reservations.by_job, name: replace(kept, job=name)}
         state.reservations = replace(state.reservations, by_job=by_job)
-    state.chains.allow(allocation.id, job.request)
+    state.chains.allow(allocation.id, kind_of(job))
     state.tell(job, f"next on {allocation.node}, after {before.job}")
     state.changed(job, allocation)
     state.out.append(Send(allocation.node, launch(state, job, allocation)))

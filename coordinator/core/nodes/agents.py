@@ -477,7 +477,7 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
         if message.outcome.started:
             _takes_over(state, node, allocation)
             if message.outcome.cause is Cause.EXITED and message.outcome.seconds:
-                state.chains.learn(job.user, job.request, message.outcome.seconds)
+                state.chains.learn(job.user, job.request, _held_for(state, job, allocation, message.outcome))
                 state.queue.run_times.learn(job.user, message.outcome.seconds)
         if message.outcome.started and not allocation.started:
             allocation.started = job.active.attempt.started = _began(state, allocation, message.outcome.seconds)
@@ -496,6 +496,11 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
 def _began(state: GridState, allocation: Allocation, seconds: float) -> float:
     """The start time of an allocation that has run for so long according to its node."""
     return min(state.now, max(allocation.granted, state.now - seconds))
+
+
+def _held_for(state: GridState, job: Job, allocation: Allocation, outcome: Outcome) -> float:
+    """How long whoever follows a job has to wait for it (s): its run time, and what unpacking its files took before."""
+    return max(outcome.seconds, state.now - allocation.granted) if job.spec.bundle else outcome.seconds
 
 
 def _orphan_ended(state: GridState, node: Node, name: str, returned: bool) -> None:

@@ -18,6 +18,9 @@ SAMPLES = 16
 LINES = 1024
 """Number of lines whose run times are remembered."""
 
+Kind = tuple[Request, str]
+"""What jobs that may follow each other have in common: what they ask for, and the hash of the files that are shipped
+with them (empty: none)."""
 Tails = list[dict[str, None]]
 
 
@@ -29,10 +32,10 @@ class Chains:
     """The successor of an allocation."""
     predecessors: dict[str, str] = field(default_factory=dict)
     """The allocation that a successor waits for."""
-    tails: dict[Request, Tails] = field(default_factory=dict)
-    """The allocations that may get a successor, by request and by how many of their chain are before them."""
-    requests: dict[str, Request] = field(default_factory=dict)
-    """The request of each allocation that may get a successor, or has one."""
+    tails: dict[Kind, Tails] = field(default_factory=dict)
+    """The allocations that may get a successor, by kind and by how many of their chain are before them."""
+    kinds: dict[str, Kind] = field(default_factory=dict)
+    """The kind of each allocation that may get a successor, or has one."""
     run_times: dict[tuple[str, Request], deque[float]] = field(default_factory=dict)
     """The last run times of the jobs of a user and request (s); the line that ended a job last comes last."""
 
@@ -41,9 +44,9 @@ class Chains:
 
     # --- chains -------------------------------------------------------------------------------------------------------
 
-    def allow(self, allocation: str, request: Request) -> None:
-        """An allocation may get successors with an equal request."""
-        self.requests[allocation] = request
+    def allow(self, allocation: str, kind: Kind) -> None:
+        """An allocation may get successors of its kind."""
+        self.kinds[allocation] = kind
         self.mark(allocation)
 
     def join(self, before: str, allocation: str) -> None:
@@ -69,7 +72,7 @@ class Chains:
         for each other from now on."""
         tail = self.tail(allocation)
         self._unmark(tail)
-        self.requests.pop(allocation, None)
+        self.kinds.pop(allocation, None)
         before, behind = self.predecessors.pop(allocation, ""), self.successors.pop(allocation, "")
         if before:
             self.successors.pop(before, None)
@@ -83,7 +86,7 @@ class Chains:
     def close(self, allocation: str) -> None:
         """It gets no successor any more."""
         self._unmark(allocation)
-        self.requests.pop(allocation, None)
+        self.kinds.pop(allocation, None)
 
     def depth(self, allocation: str) -> int:
         """How many of its chain are before it."""
@@ -105,20 +108,20 @@ class Chains:
             yield name
 
     def mark(self, tail: str) -> None:
-        """It may get a successor, if it is known what it asked for."""
-        request, depth = self.requests.get(tail), self.depth(tail)
-        if request is not None and depth < MOST:
-            self.tails.setdefault(request, [{} for _ in range(MOST)])[depth][tail] = None
+        """It may get a successor, if its kind is known."""
+        kind, depth = self.kinds.get(tail), self.depth(tail)
+        if kind is not None and depth < MOST:
+            self.tails.setdefault(kind, [{} for _ in range(MOST)])[depth][tail] = None
 
     def _unmark(self, tail: str) -> None:
-        request = self.requests.get(tail)
-        tails = self.tails.get(request) if request is not None else None
-        if tails is None or request is None:
+        kind = self.kinds.get(tail)
+        tails = self.tails.get(kind) if kind is not None else None
+        if tails is None or kind is None:
             return
         for part in tails:
             part.pop(tail, None)
         if not any(tails):
-            del self.tails[request]
+            del self.tails[kind]
 
     # --- run times ----------------------------------------------------------------------------------------------------
 

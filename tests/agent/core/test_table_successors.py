@@ -90,6 +90,41 @@ def test_one_whose_start_is_told_before_its_predecessors_end_has_taken_over() ->
     assert table.handle(over("k.1"), 13.0) == [Report(over("k.1"), freed=CORE_0)]
 
 
+def shipping(before: str, key: str) -> Launch:
+    order = after(before, key)
+    return msgspec.structs.replace(order, spec=msgspec.structs.replace(order.spec, bundle="b" * 64))
+
+
+def test_one_with_shipped_files_is_prepared_when_its_turn_has_come() -> None:
+    table = running(Table())
+    first, second = shipping("j.1", "k.1"), shipping("k.1", "l.1")
+    assert table.handle(first, 11.0) == table.handle(second, 11.0) == []
+    assert (holders(table), table.waiting()) == (["j.1"], {"k.1": "j.1", "l.1": "j.1"})
+    assert table.handle(over("j.1"), 12.0) == [Report(over("j.1")), Prepare(first)]
+    assert holders(table) == ["k.1"]
+    assert table.handle(Ready("k.1"), 12.0) == [Run(first, chain="j.1")]
+    assert table.handle(over("k.1"), 13.0) == [Report(over("k.1")), Prepare(second)]
+
+
+@pytest.mark.parametrize("event", [Stale(allocation="k.1", reason="busy"), over("k.1", NEVER)])
+def test_where_it_cannot_be_prepared_the_turn_is_the_next_ones(event: Stale | Exited) -> None:
+    table = running(Table())
+    table.handle(shipping("j.1", "k.1"), 11.0)
+    table.handle(second := shipping("k.1", "l.1"), 11.0)
+    table.handle(over("j.1"), 12.0)
+    said = table.handle(event, 12.0)
+    assert said == [Report(event), Prepare(second)] and holders(table) == ["l.1"]
+
+
+def test_one_that_is_taken_back_before_its_turn_is_never_prepared() -> None:
+    table = running(Table())
+    table.handle(shipping("j.1", "k.1"), 11.0)
+    table.handle(second := shipping("k.1", "l.1"), 11.0)
+    assert table.handle(withdraw("k.1"), 11.0) == [Kill(withdraw("k.1"))]
+    assert table.handle(over("j.1"), 12.0) == [Report(over("j.1"))], "it is not known yet that it never starts"
+    assert table.handle(over("k.1", NEVER), 12.0) == [Report(over("k.1", NEVER)), Prepare(second)]
+
+
 # --- who may follow whom ----------------------------------------------------------------------------------------------
 
 

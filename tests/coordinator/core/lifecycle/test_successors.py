@@ -146,17 +146,36 @@ def test_nobody_follows_where_jobs_are_long_or_their_run_time_is_unknown(seconds
     [
         (Request(Resources(1000, GIB), Priority.URGENT), {}),
         (CPU, {"stdin": True}),
-        (CPU, {"bundle": "0" * 64}),
         (Request(Resources(1000, GIB), retry_on=(RetryOn.LOST,), retries=1), {}),
         (Request(Resources(1000, GIB), constraints=Constraints(apart=("j-x",))), {}),
     ],
-    ids=["urgent", "stdin", "shipped-files", "leased", "apart"],
+    ids=["urgent", "stdin", "leased", "apart"],
 )
 def test_jobs_that_are_not_plain_have_no_successors(request_: Request, spec: dict[str, Any]) -> None:
     grid = Grid()
     grid.submit(12, request_, **spec)
     grid.learn()
     assert grid.state("j4") is State.STARTING and grid.waiting() == {}
+
+
+def test_jobs_with_shipped_files_follow_those_with_the_same_files() -> None:
+    grid = Grid()
+    grid.submit(6, bundle="0" * 64)
+    grid.learn()
+    grid.submit(20, bundle="1" * 64)
+    assert grid.waiting() == {"j5.1": "j4.1"}, "j6 has other files"
+    for name in ("j4.1", "j5.1"):
+        grid.end(name, returned=True)
+    assert grid.waiting() == {"j7.1": "j6.1", "j8.1": "j7.1"}, "and they have followed each other"
+
+
+def test_how_long_a_shipped_job_takes_is_counted_from_its_turn_as_its_files_are_unpacked_then() -> None:
+    grid = Grid()
+    grid.submit(20, bundle="0" * 64)
+    for number in range(4):
+        grid.now += 0.6
+        grid.end(f"j{number}.1", 0.01, returned=True)
+    assert grid.waiting() == {}, "each had its node for half a second and more"
 
 
 def test_the_last_jobs_of_a_line_wait_for_whatever_is_free_first() -> None:

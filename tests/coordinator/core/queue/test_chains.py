@@ -5,20 +5,21 @@ from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.resources import Resources
 
 REQUEST = Request(Resources(1000))
+KIND = (REQUEST, "")
 
 
 def chain(*names: str) -> Chains:
     """The first one holds something, the others wait one behind another."""
     known = Chains()
-    known.allow(names[0], REQUEST)
+    known.allow(names[0], KIND)
     for before, name in zip(names, names[1:], strict=False):
         known.join(before, name)
-        known.allow(name, REQUEST)
+        known.allow(name, KIND)
     return known
 
 
 def tails(known: Chains) -> list[list[str]]:
-    return [[*part] for part in known.tails.get(REQUEST, [])]
+    return [[*part] for part in known.tails.get(KIND, [])]
 
 
 def tail_at(depth: int, name: str) -> list[list[str]]:
@@ -56,7 +57,7 @@ def test_one_that_is_dropped_gets_none_any_more() -> None:
     known = chain("a", "b")
     known.close("a")
     known.leave("b")
-    assert (tails(known), known.requests) == ([], {})
+    assert (tails(known), known.kinds) == ([], {})
 
 
 def test_nothing_is_left_of_a_chain_that_is_over() -> None:
