@@ -15,6 +15,7 @@ from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.grid.nodes import names, node_json, orders_words, show_nodes
 from distributed_grid.cli.lazy import Command, Lazy, LazyGroup
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.history.performance import performance
 from distributed_grid.protocol.messages import (
     Boosts,
     Demand,
@@ -210,8 +211,22 @@ def _screen(invocation: Invocation, answer: Status, url: str) -> str:
     how = ", ".join(f"{count} {cause}" for cause, count in sorted(answer.ended.items()))
     ended = f" · {done} ended since it started" + (f" ({how})" if done != answer.ended.get("exited", 0) else "")
     parts.append(f"jobs  {live}{ended if done else ''}\n")
+    if words := performance_words(answer):
+        parts.append(f"performance  {words}\n")
     parts += [printable(f"! {line}") + "\n" for line in _attention(answer)]
     return "".join(parts)
+
+
+def performance_words(answer: Status) -> str:
+    """How well the grid serves its users; empty: nothing has ended yet."""
+    found = performance(answer)
+    time = found.execution_time
+    said = [f"jobs ran {format_duration(time[0])} (median), {format_duration(time[1])} (95 %)"] if time else []
+    if found.efficiency is not None:
+        said.append(f"{found.efficiency:.0%} of the core-seconds held were used")
+    if found.success is not None:
+        said.append(f"{found.success:.0%} of requests were placed")
+    return " · ".join([*said, f"{found.moves_an_hour:g} moves an hour"]) if said else ""
 
 
 def _attention(answer: Status) -> list[str]:
@@ -246,6 +261,7 @@ def _status_json(answer: Status, url: str) -> dict[str, Any]:
         **{name: formatting.resources_json(amount) for name, amount in _sums(answer.nodes).items()},
         "jobs": answer.counts,
         "ended": answer.ended,
+        "performance": performance(answer).plain(),
         "trouble": answer.trouble,
         "attention": _attention(answer),
     }

@@ -9,6 +9,7 @@ from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import current, printable
 from distributed_grid.cli.lazy import Command
+from distributed_grid.protocol.history.performance import performance
 from distributed_grid.protocol.history.summary import Summary, summary, trend_of
 from distributed_grid.protocol.history.trends import RATES, WINDOWS, Lasting, Measured, NodeTrends, Trend, parse_window
 from distributed_grid.protocol.messages import (
@@ -92,7 +93,7 @@ def cluster_summary() -> None:
     formatting.show(
         invocation,
         lambda: _summary_json(found, status),
-        lambda: _summary_screen(found) + _durations(status),
+        lambda: _summary_screen(found) + _durations(status) + _performance(status),
         f"{found.pressure[0]:.2f}\n" if found.pressure else "-\n",
     )
 
@@ -254,6 +255,14 @@ def _durations(status: Status) -> str:
     return f"jobs      waited {of(status.waits)}; ran {of(status.runs)}; {ended}\n"
 
 
+def _performance(status: Status) -> str:
+    """How well the grid serves its users."""
+    found = performance(status)
+    said = [f"{found.efficiency:.0%} of the core-seconds held were used"] if found.efficiency is not None else []
+    said += [f"{found.success:.0%} of requests were placed"] if found.success is not None else []
+    return f"served    {'; '.join([*said, f'{found.moves_an_hour:g} moves an hour'])}\n" if said else ""
+
+
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
@@ -313,6 +322,7 @@ def _summary_json(found: Summary, status: Status) -> dict[str, Any]:
         "busiest": found.busiest or None,
         "waits": _durations_json(status.waits),
         "runs": _durations_json(status.runs),
+        "performance": performance(status).plain(),
     }
 
 

@@ -29,6 +29,7 @@ from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.groups import GroupView, indexes, member_id, parse_array
+from distributed_grid.protocol.history.performance import core_seconds
 from distributed_grid.protocol.jobs import Cause, JobView, State
 from distributed_grid.protocol.messages import (
     BalancingStatus,
@@ -45,6 +46,7 @@ from distributed_grid.protocol.messages import (
     ShowJobs,
 )
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
+from distributed_grid.protocol.resources import MOST_FINITE
 
 ANSWER_BYTES = BULK_BYTES - (64 << 10)
 """Maximum size of one answer."""
@@ -381,13 +383,20 @@ class JobWatches:
         """How many have ended since the start, by cause."""
         self.waits, self.runs = Histogram(), Histogram()
         """For how long those that ran waited and ran (s)."""
+        self.placed = 0
+        """How many of those that ended had begun."""
+        self.used = self.held = 0.0
+        """Core-seconds of those that ended."""
+        self.moves = 0
+        """Moves of rebalancing since the start."""
 
     def publish(self, view: JobView) -> None:
         """A job changed: tell those who watch it."""
         if view.state is State.ENDED and view.outcome is not None:
             self.ended[view.outcome.cause] += 1
             if view.started:
-                self._count(view.started - view.submitted, view.ended - view.started)
+                amounts = core_seconds(view.request, view.grant, view.outcome)
+                self._count(view.started - view.submitted, view.ended - view.started, *amounts, view.spec.hold)
         if watchers := self.watched.get(view.id):
             self._tell(watchers, view)
 
@@ -395,13 +404,17 @@ class JobWatches:
         """A job ended that nobody watched then; clients that began to while the end was being stored hear it from the
         store."""
         self.ended[end.cause] += 1
-        self._count(end.waited, end.ran)
+        self._count(end.waited, end.ran, end.used, end.held, end.hold)
         if watchers := self.watched.get(end.job):
             (view,) = self._views([end.job])
             self._tell(watchers, view)
 
-    def _count(self, waited: float, ran: float) -> None:
-        if ran >= 0:
+    def _count(self, waited: float, ran: float, used: float, held: float, hold: bool) -> None:
+        if ran < 0:
+            return
+        self.placed += 1
+        self.used, self.held = min(MOST_FINITE, self.used + used), min(MOST_FINITE, self.held + held)
+        if not hold:  # nothing runs in it by itself
             self.waits.add(waited)
             self.runs.add(ran)
 

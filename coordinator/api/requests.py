@@ -393,6 +393,10 @@ class Requests:
             at=time.time(),
             waits=_spread(self.watches.waits),
             runs=_spread(self.watches.runs),
+            placed=self.watches.placed,
+            core_seconds_used=self.watches.used,
+            core_seconds_held=self.watches.held,
+            moves=self.watches.moves,
         )
 
     def _quotas(self, client: Client, visibility: Visibility, message: messages.GetQuota) -> messages.Quotas:

@@ -477,6 +477,7 @@ class Server:
     def _rebalanced(self, moves: Sequence[Move]) -> None:
         """Look after the boosts that the grid has lent by itself, and note what it did in the audit log."""
         self._boosts.stir(*(one.boost for one in moves if one.kind is MoveKind.LEND))
+        self._requests.watches.moves += len(moves)
         for one in moves:
             said = {
                 "job": one.boost or one.job,

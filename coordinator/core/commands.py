@@ -428,12 +428,16 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Over(msgspec.Struct, frozen=True, gc=False):
-    """This job has ended without watchers. It waited for so many seconds and ran for `ran`; below 0: it never did."""
+    """This job has ended without watchers. It waited for so many seconds and ran for `ran`; below 0: it never did.
+    It `used` and `held` so many core-seconds. `hold`: it is a hold."""
 
     job: str
     cause: Cause
     waited: float = -1.0
     ran: float = -1.0
+    used: float = 0.0
+    held: float = 0.0
+    hold: bool = False
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):

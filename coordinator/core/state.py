@@ -39,6 +39,7 @@ from distributed_grid.coordinator.core.model import (
 from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.queue.queue import Members, key_of
 from distributed_grid.protocol.groups import Gang
+from distributed_grid.protocol.history.performance import core_seconds
 from distributed_grid.protocol.jobs import After, Cause, Priority, Reason, State, Step, has_failed
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.resources import Grant
@@ -135,7 +136,8 @@ class GridState(GridData):
         elif type(phase) is Ended:
             begun = phase.attempt.started if phase.attempt is not None else 0.0
             times = (begun - job.submitted, phase.at - begun) if begun else (-1.0, -1.0)
-            self.out.append(Over(job.id, phase.outcome.cause, *times))
+            amounts = core_seconds(job.request, job.grant, phase.outcome)
+            self.out.append(Over(job.id, phase.outcome.cause, *times, *amounts, job.spec.hold))
 
     # --- jobs come and go -------------------------------------------------------------------------------------------
 

@@ -260,7 +260,8 @@ class Status(Message, frozen=True, tag="status"):
     """One screen of the grid. `counts` are live jobs by state; `ended` those since the start by cause; `trouble` says,
     where there is any, why no new jobs are taken. The nodes are in the order of their names; `past` is the last one's
     where there are more than one answer holds. `at` is the coordinator's clock. `waits` and `runs`: for how long the
-    jobs that ended since the start waited and ran, of those that ran."""
+    jobs that ended since the start waited and ran, of those that ran; so many of all that ended were `placed`, and held
+    and used core-seconds. `moves` of rebalancing were made since the start."""
 
     id: Number
     grid: str
@@ -275,6 +276,10 @@ class Status(Message, frozen=True, tag="status"):
     past: str = ""
     waits: Durations | None = None
     runs: Durations | None = None
+    placed: Count = 0
+    core_seconds_used: Finite = 0.0
+    core_seconds_held: Finite = 0.0
+    moves: Count = 0
 
 
 class GetShared(Message, frozen=True, tag="get-shared"):
