@@ -16,11 +16,11 @@ for room in protocol coordinator agent cli simulator systemd; do
     ln -sfn "$root/$room" "$tree/$room"
 done
 
-for room in tests bench; do
+for room in tests bench examples; do
     ln -sfn "$root/$room" "build/types/$room"
 done
 
 mypy=("$root/$venv/bin/python" -m mypy --config-file "$root/pyproject.toml" --cache-dir "$root/.mypy_cache")
-(cd build/types && MYPYPATH="$PWD" "${mypy[@]}" -p distributed_grid -p tests -p bench)
+(cd build/types && MYPYPATH="$PWD" "${mypy[@]}" -p distributed_grid -p tests -p bench -p examples)
 # Programs that run alone, and find each other in the folder where they lie.
 (cd tests/abuse/jobs && MYPYPATH="$PWD" "${mypy[@]}" -- *.py)

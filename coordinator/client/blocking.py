@@ -152,6 +152,8 @@ class GridClient:
     status = _method(requests.status)
     nodes = _method(requests.nodes)
     shared = _method(requests.shared)
+    trends = _method(requests.trends)
+    balancing = _method(requests.balancing)
     shares = _method(requests.shares)
     ledger = _method(requests.ledger)
     quota = _method(requests.quota)

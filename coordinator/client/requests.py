@@ -16,6 +16,7 @@ from distributed_grid.protocol.boosts import DURATION
 from distributed_grid.protocol.codec import BULK_BYTES, encode
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import GroupView
+from distributed_grid.protocol.history.trends import parse_window
 from distributed_grid.protocol.jobs import (
     JobView,
     Priority,
@@ -24,15 +25,18 @@ from distributed_grid.protocol.jobs import (
 )
 from distributed_grid.protocol.messages import (
     AskWhy,
+    BalancingStatus,
     Boosts,
     Cancel,
     DrainNodes,
+    GetBalancing,
     GetLoans,
     GetQuota,
     GetReceipts,
     GetShared,
     GetShares,
     GetStatus,
+    GetTrends,
     Jobs,
     LabelNodes,
     ListBoosts,
@@ -49,6 +53,7 @@ from distributed_grid.protocol.messages import (
     Status,
     Submission,
     Submit,
+    Trends,
     UndrainNodes,
     WantCertificate,
     Why,
@@ -288,6 +293,18 @@ def nodes() -> Steps[list[NodeView]]:
 def shared(node: str = "") -> Steps[Shared]:
     """What is offered and what is lent, on all nodes or one."""
     answer: Shared = yield from pages(GetShared(id=0, node=node))
+    return answer
+
+
+def trends(node: str = "", window: str = "15m") -> Steps[Trends]:
+    """How the use of a node goes, with forecasts; or that of all nodes. `window`: 5m, 15m, 1h, 1d or 1w."""
+    answer: Trends = yield from pages(GetTrends(id=0, node=node, window=parse_window(window)))
+    return answer
+
+
+def balancing() -> Steps[BalancingStatus]:
+    """How the grid rebalances: mode, policy, its last moves."""
+    answer: BalancingStatus = yield from pages(GetBalancing(id=0))
     return answer
 
 

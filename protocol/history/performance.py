@@ -11,7 +11,8 @@ HOUR = 3600.0
 
 class Performance(msgspec.Struct, frozen=True):
     """`execution_time`: for how long jobs ran, median and 95th percentile (s); None: none has run. `efficiency`: the
-    part of the core-seconds held by what has ended that was used; None: nothing was held. `success`: the part of
+    part of the core-seconds held by what has ended that was used (a hold counts when it has ended, what ran inside as
+    that ends); None: nothing was held. `success`: the part of
     requests that were placed, of those and the ones that ended as not placed; None: none was decided. `moves_an_hour`
     of rebalancing."""
 
@@ -34,9 +35,10 @@ class Performance(msgspec.Struct, frozen=True):
 def performance(status: Status) -> Performance:
     """The figures of a status."""
     runs, refused = status.runs, status.ended.get(Cause.NOT_PLACED.value, 0)
+    used, held = status.core_seconds_used, status.core_seconds_held
     return Performance(
         execution_time=(runs.median, runs.p95) if runs is not None else None,
-        efficiency=round(status.core_seconds_used / status.core_seconds_held, 4) if status.core_seconds_held else None,
+        efficiency=round(min(1.0, used / held), 4) if held else None,
         success=round(status.placed / (status.placed + refused), 4) if status.placed + refused else None,
         moves_an_hour=round(status.moves * HOUR / max(1.0, status.up_for), 4),
     )

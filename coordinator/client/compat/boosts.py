@@ -21,7 +21,8 @@ from distributed_grid.protocol.messages import BoostView
 from distributed_grid.protocol.resources import GIB, MILLI, ResourceType, parse_kind
 
 _CANCEL_SECONDS = 5.0  # seconds to release the boost of a caller who was cancelled
-_NO_NODE = "No nodes have sufficient available resources"
+NO_NODE = "No nodes have sufficient available resources"
+"""What the guides say where nobody has it."""
 
 log = logging.getLogger("distributed_grid.boosts")
 
@@ -115,7 +116,7 @@ class ResourceBoostManager:
                 raise BadValue(refused.what, refused.why, refused.hint) from None
             if refused.code != "never-fits":
                 raise
-            log.warning("%s: %s", _NO_NODE, refused.what)
+            log.warning("%s: %s", NO_NODE, refused.what)
             return None
         except asyncio.CancelledError:
             with contextlib.suppress(GridError, TimeoutError):
@@ -127,7 +128,7 @@ class ResourceBoostManager:
         outcome = view.outcome
         why = outcome.text if outcome is not None else ""
         if outcome is not None and outcome.cause is Cause.NOT_PLACED:
-            log.warning("%s: %s", _NO_NODE, why)
+            log.warning("%s: %s", NO_NODE, why)
             return None
         raise GridError(f"the boost {view.id} was not lent", why=why, hint=f"grid job events {view.id}")
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from distributed_grid.config.settings import ClusterConfig, OffloadingMode, load
 from distributed_grid.coordinator.client.aio import GridClient
+from distributed_grid.coordinator.client.compat.metrics import ResourceMetricsCollector
+from distributed_grid.coordinator.client.compat.sharing import plain_move
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Priority
 from distributed_grid.protocol.placement import Strategy
@@ -38,7 +40,8 @@ class EnhancedOffloadingExecutor:
     on any, preferring the one that lends most.
 
     `ssh_manager` is accepted since the guide passes one, and not used: nodes are reached by their agents. It connects
-    on first use; `async with` disconnects at its end, and jobs continue. `client` is the full API."""
+    on first use; `async with` disconnects at its end, and jobs continue. `metrics` has the trends of nodes, `client` is
+    the full API."""
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class EnhancedOffloadingExecutor:
         except ValueError:
             raise BadValue(f"unknown mode {mode!r}", hint=f"use one of {', '.join(OffloadingMode)}") from None
         self.client = GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
+        self.metrics = ResourceMetricsCollector(self.config, self.client)
 
     async def __aenter__(self) -> "EnhancedOffloadingExecutor":
         await self.client.connect()
@@ -86,6 +90,11 @@ class EnhancedOffloadingExecutor:
             bundle=bundle,
             **where,
         )
+
+    async def get_moves(self) -> list[dict[str, Any]]:
+        """What the grid has moved by itself lately, the oldest first, with its reasons, in plain values."""
+        await self.client.connect()
+        return [plain_move(one) for one in (await self.client.balancing()).recent]
 
     async def _where(self, recommendation: OffloadingRecommendation) -> dict[str, Any]:
         source, target = recommendation.source_node, recommendation.target_node

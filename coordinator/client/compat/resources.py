@@ -1,0 +1,139 @@
+"""`DynamicResourceManager`: resources of a node for a task, reserved by holds and compared by the grid's own placement,
+over one client connection."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from distributed_grid.config.settings import ClusterConfig, load
+from distributed_grid.coordinator.client.aio import GridClient
+from distributed_grid.coordinator.client.compat.sharing import ResourceSharingManager
+from distributed_grid.coordinator.client.submission import HOLD_DURATION
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.messages import NodeVerdict
+from distributed_grid.protocol.placement import Constraints
+from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
+from distributed_grid.protocol.text import suggestion, unknown_node
+
+CORES = {"cpu_cores": MILLI, "cores": MILLI, "available_cores": MILLI, "cpu": MILLI, "cpus": MILLI}
+MEMORY = {"memory_mb": MIB, "total_mb": MIB, "available_mb": MIB, "memory_gb": GIB, "memory": GIB}
+GPUS = {"gpus": MILLI, "gpu": MILLI, "gpu_count": MILLI, "devices": MILLI, "available_devices": MILLI}
+GPU_MEMORY = {"gpu_memory_mb": MIB, "gpu_memory_gb": GIB, "total_memory_mb": MIB, "available_memory_mb": MIB}
+
+
+class DynamicResourceManager:
+    """Reserves resources of workers for tasks. A worker is a node of the grid, a reservation is a hold: it expires, and
+    the task's job takes it by `within=` (`grid run-shared --in`).
+
+    Requirements are amounts by name: `cpu_cores`, `memory_mb` or `memory_gb`, `gpus`, `gpu_memory_mb`; or as workers
+    report resources, `{"cpu": {"cores": 2}, "memory": {"available_mb": 1024}, "gpu": {"devices": 1}}`.
+
+    It connects on first use; `async with` and `shutdown()` disconnect, and reservations stay. A given `client` is used
+    as it is: its owner connects and closes it."""
+
+    def __init__(self, cluster_config: ClusterConfig | None = None, client: GridClient | None = None) -> None:
+        self.config = cluster_config or load()
+        self.client = client or GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
+        self._sharing = ResourceSharingManager(self.config, self.client)
+        self._own = client is None
+
+    async def initialize(self) -> None:
+        """Connect now. Raises GridUnavailable if no coordinator answers."""
+        if self._own:
+            await self.client.connect()
+
+    async def shutdown(self) -> None:
+        """Disconnect."""
+        if self._own:
+            await self.client.close()
+
+    async def __aenter__(self) -> "DynamicResourceManager":
+        await self.initialize()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shutdown()
+
+    async def reserve_resources(
+        self,
+        worker_id: str,
+        task_id: str,
+        resource_requirements: Mapping[str, Any],
+        *,
+        duration: float | str = HOLD_DURATION,
+    ) -> str | None:
+        """Hold this much of a worker for a task, for `duration` (seconds, or text such as `"30m"`). The reservation's
+        id; None if the worker has it not now, or never: the log says why. Raises BadValue for an unknown worker or
+        requirements that make no sense."""
+        request = await self._request(worker_id, resource_requirements)
+        asked = request.constraints
+        memory = {"gpu_memory": str(asked.gpu_memory // MIB) + "M"} if asked is not None and asked.gpu_memory else {}
+        return await self._sharing.hold(request.resources, only=(worker_id,), name=task_id, duration=duration, **memory)
+
+    async def release_resources(self, reservation_id: str) -> bool:
+        """Give a reservation back. True once that is on the coordinator's disk; False if it has ended or is unknown."""
+        await self.initialize()
+        return await self._sharing.release_resource(reservation_id)
+
+    async def check_resource_availability(self, worker_id: str, resource_requirements: Mapping[str, Any]) -> bool:
+        """Whether a task that needs this could start on the worker now."""
+        verdict = await self._verdict(worker_id, resource_requirements)
+        return verdict is not None and verdict.ok
+
+    async def calculate_task_worker_fitness(self, worker_id: str, resource_requirements: Mapping[str, Any]) -> float:
+        """How well the worker suits such a task, by the grid's strategy: from 0 (it could not start there now) to 1."""
+        verdict = await self._verdict(worker_id, resource_requirements)
+        return verdict.confidence if verdict is not None and verdict.ok else 0.0
+
+    async def _verdict(self, worker: str, needs: Mapping[str, Any]) -> NodeVerdict | None:
+        why = await self.client.why(request=await self._request(worker, needs))
+        return next((one for one in why.verdicts if one.node == worker), None)
+
+    async def _request(self, worker: str, needs: Mapping[str, Any]) -> Request:
+        """Raises BadValue."""
+        wanted, gpu_memory = requirements(needs)
+        await self.initialize()
+        names = [node.facts.name for node in await self.client.nodes()]
+        if worker not in names:
+            raise unknown_node(worker, names)
+        return Request(wanted, constraints=Constraints(only=(worker,), gpu_memory=gpu_memory))
+
+
+def requirements(needs: Mapping[str, Any]) -> tuple[Resources, int]:
+    """What is required, and the free memory of each GPU in bytes. What needs no cores gets one. Raises BadValue."""
+    found = {"cpu": 0, "memory": 0, "gpu": 0, "gpu_memory": 0}
+    given: dict[str, str] = {}
+    for name, value in _flat(needs):
+        for kind, units in (("cpu", CORES), ("memory", MEMORY), ("gpu", GPUS), ("gpu_memory", GPU_MEMORY)):
+            if name in units:
+                if kind in given:
+                    raise BadValue(f"{given[kind]} and {name} are the same requirement", hint="give one of them")
+                found[kind], given[kind] = _whole(name, value, units[name]), name
+                break
+        else:
+            known = ["cpu_cores", "memory_mb", "memory_gb", "gpus", "gpu_memory_mb"]
+            hint = f"{suggestion(name, known)}there are {', '.join(known)}"
+            raise BadValue(f"{name!r} cannot be required", hint=hint)
+    if not any(found.values()):
+        raise BadValue("nothing is required", hint='give amounts, such as {"cpu_cores": 2, "memory_mb": 1024}')
+    if found["gpu_memory"] and not found["gpu"]:
+        found["gpu"] = MILLI
+    return Resources(found["cpu"] or MILLI, found["memory"], found["gpu"]), found["gpu_memory"]
+
+
+def _flat(needs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    if not isinstance(needs, Mapping):
+        raise BadValue(f"{needs!r:.80} are no requirements", hint='give amounts, such as {"cpu_cores": 2}')
+    flat: list[tuple[str, Any]] = []
+    for name, value in needs.items():
+        if isinstance(value, Mapping):
+            flat += value.items()
+        else:
+            flat.append((str(name), value))
+    return flat
+
+
+def _whole(name: str, value: Any, unit: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+        raise BadValue(f"{name} cannot be {value!r}", hint="give a number from 0 up")
+    return round(value * unit)

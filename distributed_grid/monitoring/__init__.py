@@ -1,0 +1,1 @@
+"""The import paths of the monitoring documents, as re-exports without logic of their own."""

@@ -1,0 +1,8 @@
+"""The import path of the guide leads to the class of the client."""
+
+from distributed_grid.orchestration import resource_sharing_manager
+
+
+def test_the_path_of_the_guide_names_the_class_of_the_client() -> None:
+    assert resource_sharing_manager.ResourceSharingManager.__module__.startswith("distributed_grid.coordinator.client.")
+    assert all(hasattr(resource_sharing_manager, one) for one in resource_sharing_manager.__all__)
