@@ -17,6 +17,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "job events": ("grid job events last", "grid -o jsonl job events sweep"),
     "logs": ("grid logs last", "grid logs -f --stderr sweep"),
     "attach": ("grid attach last", "grid attach --get 'out/*' sweep"),
+    "predict": ("grid predict python train.py --lr 0.1", "grid predict --within 30m ./render.sh scene.blend"),
     "why": ("grid why last", "grid -o json why sweep"),
     "receipts": ("grid receipts --node lab1", "grid receipts last"),
     # watch the grid

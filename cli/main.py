@@ -40,6 +40,7 @@ COMMANDS: dict[str, Lazy] = {
     "logs": Lazy(_AT + "attach.follow:logs", "Print the output of a job."),
     "attach": Lazy(_AT + "attach.follow:attach", "Follow a job to its end and exit with its exit code."),
     "cancel": Lazy(_AT + "jobs.jobs:cancel", "Cancel jobs, running or waiting."),
+    "predict": Lazy(_AT + "jobs.predict:predict", "Show what a command will need, by what runs like it used."),
     "why": Lazy(_AT + "jobs.jobs:why", "Explain why a job waits, or why it is where it is."),
     "receipts": Lazy(_AT + "grid.history:receipts", "Show who was preempted for whom, and what it cost."),
     "job": Lazy(_AT + "jobs.jobs:job", "Show single jobs, wait for them, list their events: show, wait, events."),
@@ -82,7 +83,7 @@ COMMANDS: dict[str, Lazy] = {
 # Titles of `grid --help`, and the commands below each.
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Run jobs": ("run-shared", "submit", "hold", "cancel"),
-    "Watch jobs": ("jobs", "job", "logs", "attach", "why", "receipts"),
+    "Watch jobs": ("jobs", "job", "logs", "attach", "why", "predict", "receipts"),
     "Watch the grid": (
         "status",
         "nodes",

@@ -31,6 +31,7 @@ from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken, Tro
 from distributed_grid.coordinator.eventlog.write import EventLog
 from distributed_grid.coordinator.history.history import History
 from distributed_grid.coordinator.net.listener import OPEN_TO_PASS, closed_to_others
+from distributed_grid.coordinator.predictor.service import NeedsService
 from distributed_grid.coordinator.ray.balancing import Balancer
 from distributed_grid.coordinator.ray.boosts import BoostService
 from distributed_grid.coordinator.ray.bridge_client import Bridge, environment
@@ -333,7 +334,18 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     placing = RayReservations(ledger.state, bridge, driver.put)
     history = History(state_dir / "history.db", own.history_size, clock)
     balancer = Balancer(ledger.state, bridge, config.ray.auth, driver.put, new_ids, config.ray.join_within)
-    more = own.memory_limit, boosts, placing, own.heartbeat, configured(config), _reader(settings), history, balancer
+    needs = NeedsService(state_dir / "usage.db", config.predictor.history_retention, clock, blobs.shipped_size)
+    more = (
+        own.memory_limit,
+        boosts,
+        placing,
+        own.heartbeat,
+        configured(config),
+        _reader(settings),
+        history,
+        balancer,
+        needs,
+    )
     server = Server(ledger.state, store, driver, blobs, audit, clock, pki, *more)
     if lost:
         driver.trouble.alarm(*lost)
@@ -353,6 +365,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         balancer.begin()
         stopping = asyncio.create_task(stop.wait())
         background = [asyncio.create_task(feed_watchdog()), asyncio.create_task(history.run())]
+        background.append(asyncio.create_task(needs.run()))
         background.append(asyncio.create_task(server.idle.run()))
         if bridge is not None:
             background.append(asyncio.create_task(sweep_until_done(ledger.state, bridge)))
@@ -375,6 +388,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         await driver.close()
         server.idle.keep()
         await history.close()
+        await needs.close()
         retention.close()
         if events is not None:
             events.close()

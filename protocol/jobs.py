@@ -5,7 +5,7 @@
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -443,7 +443,7 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     is made on the node: it starts a raylet for that. `stdin`: its standard input is a pipe that its submitter fills
     while it runs (PutInput); else it is empty. `attached`: its submitter reads its output from the beginning on;
     `output_full` is for whoever reads it as it runs. `hold`: nothing is run; what is granted is kept for other
-    jobs of its submitter, until its time limit."""
+    jobs of its submitter, until its time limit. `features`: numbers by which its needs may grow, by name."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = {}
@@ -458,6 +458,7 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     attached: bool = False
     output_full: OutputFull = OutputFull.WAIT
     hold: bool = False
+    features: Annotated[dict[Word, Finite], msgspec.Meta(max_length=16)] = {}
 
 
 MOST_RETRIES = 100

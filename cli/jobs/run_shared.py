@@ -12,6 +12,7 @@ from distributed_grid.cli.attach.results import get_options, ship, shipping_opti
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.jobs.groups import many_options
+from distributed_grid.cli.jobs.predict import filled, parse_features
 from distributed_grid.cli.options import Sectioned, limit_options, placing
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.coordinator.client.submission import describe_job
@@ -43,7 +44,7 @@ class RunShared(Sectioned):
     """Its options, in the order in which they are looked for."""
 
     sections = (
-        ("What it needs", "kind amount cpus mem gpus".split()),
+        ("What it needs", "kind amount cpus mem gpus auto features".split()),
         ("Where it runs", "within nodes only exclude labels walls gpu_model gpu_memory near apart strategy".split()),
         (
             "The job",
@@ -63,6 +64,10 @@ class RunShared(Sectioned):
 @click.option("--cpus", metavar="N", help="Cores (1, if nothing else says).")
 @click.option("--mem", metavar="SIZE", help="Memory, such as 4G or 512M.")
 @click.option("--gpus", metavar="N", help="GPUs; below 1 a part of one.")
+@click.option("--auto", is_flag=True, help="Ask for what runs like it needed, where nothing is said.")
+@click.option(
+    "--feature", "features", multiple=True, metavar="NAME=N", help="A number that its needs may grow with; repeatable."
+)
 @click.option("--priority", default="medium", metavar="WORD", help="low, medium (normal), high or urgent (critical).")
 @click.option(
     "-n", "--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="Preferred; repeatable."
@@ -110,6 +115,8 @@ def run_shared(command: tuple[str, ...], **options: Any) -> None:
     invocation.failure = GRID_FAILED
     submission = submission_of(command, options)
     _check_globs(options)
+    if options["auto"] and (options["dry_run"] or options["no_ship"] or options["workdir"]):
+        submission = filled(invocation, submission, bool(resources_of(options).cpu))
     if options["dry_run"]:
         _dry_run(invocation, submission.request, bool(options["array"]))
     invocation.require_sharing()
@@ -118,6 +125,8 @@ def run_shared(command: tuple[str, ...], **options: Any) -> None:
     if not (options["no_ship"] or options["workdir"]):
         bundle = ship(invocation, grid, options["links"], options["ship_secrets"])
         submission = replace(submission, spec=replace(submission.spec, bundle=bundle))
+        if options["auto"]:
+            submission = filled(invocation, submission, bool(resources_of(options).cpu))
     if options["detach"]:
         _detach(invocation, grid, submission)
         return
@@ -166,6 +175,7 @@ def submission_of(command: tuple[str, ...], options: dict[str, Any]) -> Submissi
         env=dict(_variable(one) for one in options["env"]),
         grace=parse_duration(grace) if grace is not None else 5.0,
         requeue=not options["no_requeue"],
+        features=parse_features(options["features"]),
         **{name: options[name] for name in AS_THEY_ARE},
     )
     return replace(submission, request=replace(submission.request, gang=gang))

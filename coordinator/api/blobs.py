@@ -316,6 +316,17 @@ class Blobs:
         with open(self._path(bundle), "rb") as file:
             return decode_manifest(file.read(MANIFEST_BYTES + 1)).blobs
 
+    def shipped_size(self, bundle: str) -> int:
+        """Bytes of what a bundle ships; 0 where its manifest cannot be read. May be called by any thread."""
+        if not is_blob_hash(bundle):
+            return 0
+        try:
+            with open(self._path(bundle), "rb") as file:
+                entries = decode_manifest(file.read(MANIFEST_BYTES + 1)).entries
+        except (OSError, BadValue):
+            return 0
+        return sum(entry.size for entry in entries)
+
     def _named(self, bundle: str) -> frozenset[str]:
         """The blobs that a manifest names, from memory if possible; none where it cannot be read."""
         if (named := self._manifests.get(bundle)) is None:

@@ -61,6 +61,7 @@ from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.coordinator.driver import Clock
 from distributed_grid.coordinator.net.limits import LogThrottle
 from distributed_grid.coordinator.net.memory import Memory
+from distributed_grid.coordinator.predictor.service import NeedsService
 from distributed_grid.coordinator.ray.balancing import Balancer
 from distributed_grid.coordinator.ray.boosts import BoostService, no_boosts, no_other_boost
 from distributed_grid.coordinator.ray.reservations import RayReservations
@@ -97,7 +98,9 @@ class Requests:
         trends: TrendAnswers,
         loans: LoanAnswers,
         balancer: Balancer,
+        needs: NeedsService,
     ) -> None:
+        self._needs = needs
         self._trends = trends
         self._loans = loans
         self._balancer = balancer
@@ -218,6 +221,11 @@ class Requests:
                 self._reply(client, self._settings.answer(message))
             case messages.GetForecast():
                 client.connection.send(self._trends.forecast(message))
+            case messages.Predict():
+                client.connection.send(await self._needs.answer(client.user, message))
+            case messages.RecordUse():
+                self._needs.record(client.user, message)
+                client.connection.send(messages.Done(message.id))
             case messages.GetTrends():
                 self._reply(client, await self._trends.answer(message))
             case messages.ReloadSettings():

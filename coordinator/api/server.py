@@ -61,6 +61,7 @@ from distributed_grid.coordinator.net.connection import Connection, Wire
 from distributed_grid.coordinator.net.limits import Bucket, LogThrottle
 from distributed_grid.coordinator.net.listener import Listener, bind_unix
 from distributed_grid.coordinator.net.memory import Memory
+from distributed_grid.coordinator.predictor.service import NeedsService
 from distributed_grid.coordinator.ray.balancing import Balancer
 from distributed_grid.coordinator.ray.boosts import BoostService
 from distributed_grid.coordinator.ray.reservations import RayReservations
@@ -114,6 +115,7 @@ class Server:
         read: Callable[[], Awaitable[Configured]] | None = None,
         history: History | None = None,
         balancer: Balancer | None = None,
+        needs: NeedsService | None = None,
     ) -> None:
         self._state = state
         self._heartbeat = heartbeat
@@ -146,7 +148,8 @@ class Server:
         balancer = balancer or Balancer(state, None, RayAuth.DISABLED, driver.put, new_ids)
         self._audit = audit
         loans = LoanAnswers(state, self._history, clock)
-        own = self._memory, boosts, placing, self._settings, trends, loans, balancer
+        self._needs = needs or NeedsService(None, 0.0, clock)
+        own = self._memory, boosts, placing, self._settings, trends, loans, balancer, self._needs
         self._requests = Requests(self._lookup, blobs, self._relay, audit, clock, access, *own)
         state.watched = self._requests.watches.watched
         self._clients = ClientSessions(self._requests, driver, self._throttle, self._memory)
@@ -337,6 +340,8 @@ class Server:
                     else:
                         if type(message) is messages.InEffect:
                             self._settings.reported(agent, message)
+                        for advice in self._needs.heard(self._state, name, message):
+                            self._driver.put(advice)
                         self._driver.put(MessageReceived(name, self._contradictions.check(name, message)))
                 if self._driver.crowded:
                     await self._driver.room()

@@ -95,6 +95,8 @@ class GridClient(Connection):
     cancel = _method(requests.cancel)
     signal = _method(requests.signal)
     why = _method(requests.why)
+    predict = _method(requests.predict)
+    record_use = _method(requests.record_use)
     request_boost = _method(requests.request_boost)
     boosts = _method(requests.boosts)
     request_hold = _method(requests.request_hold)

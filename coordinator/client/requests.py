@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from distributed_grid.coordinator.client.submission import describe_hold, describe_job
+from distributed_grid.coordinator.client.submission import as_argv, describe_hold, describe_job
 from distributed_grid.protocol.boosts import DURATION
 from distributed_grid.protocol.codec import BULK_BYTES, encode
 from distributed_grid.protocol.errors import BadValue
@@ -42,8 +42,11 @@ from distributed_grid.protocol.messages import (
     ListBoosts,
     ListJobs,
     Loans,
+    Needs,
     NewCertificate,
+    Predict,
     Quotas,
+    RecordUse,
     RequestBoost,
     SetRights,
     Shared,
@@ -199,6 +202,38 @@ def why(job: str = "", request: Request | None = None) -> Steps[Why]:
     """Why a job is where it is, or where a request would go."""
     answer: Why = yield AskWhy(id=0, job=job, request=request)
     return answer
+
+
+def predict(
+    command: str | Sequence[str],
+    features: Mapping[str, float] | None = None,
+    *,
+    within: float = 0.0,
+    bundle: str = "",
+    array: bool = False,
+) -> Steps[Needs]:
+    """What a command of yours will need, by what runs like it used (docs/needs.md). `features`: numbers by name, such
+    as a batch size; `within`: how likely it runs for at most so many seconds; `bundle`: of `ship`, what is shipped with
+    it; `array`: it is a member of an array."""
+    found: Needs = yield Predict(0, as_argv(command), bundle, array, dict(features or {}), within)
+    return found
+
+
+def record_use(
+    command: str | Sequence[str],
+    features: Mapping[str, float] | None = None,
+    *,
+    seconds: float = 0.0,
+    memory: int = 0,
+    cores: float = 0.0,
+    gpu_memory: int = 0,
+    held: int = 0,
+    ended: str = "done",
+) -> Steps[None]:
+    """Tell the grid of a run that it did not see: seconds, the most memory (bytes), the most cores at once, the most
+    GPU memory (bytes); 0 is not known. `ended`: done, "out of memory" (of the `held` bytes), "time limit" or cut. It
+    counts for your jobs alone."""
+    yield RecordUse(0, as_argv(command), dict(features or {}), seconds, memory, cores, gpu_memory, held, ended)
 
 
 def _groups(jobs: Sequence[Submission]) -> Iterator[tuple[Submission, ...]]:

@@ -108,6 +108,7 @@ def describe_job(
     attached: bool = False,
     output_full: str = OutputFull.WAIT.value,
     key: str = "",
+    features: Mapping[str, float] | None = None,
 ) -> Submission:
     """A job to submit. Raises BadValue for what cannot be asked.
 
@@ -137,10 +138,12 @@ def describe_job(
 
     `attached`: its output is read from the beginning on, by `stream`. A job that is further ahead of whoever reads its
     output than its node keeps waits, or with `output_full="drop"` the middle of its output is dropped.
+
+    `features` are numbers by name by which its needs may grow, such as a batch size (docs/needs.md).
     """
     limit, limits = _kept(_limits, time_limit, warn_signal, pids_limit, cpu_limit)
     spec = JobSpec(
-        argv=_argv(command),
+        argv=as_argv(command),
         env=dict(env or {}),
         name=name,
         workdir=workdir,
@@ -151,6 +154,7 @@ def describe_job(
         stdin=stdin,
         attached=attached,
         output_full=_OUTPUT_FULL.get(output_full) or parse_output_full(output_full),
+        features=dict(features or {}),
     )
     request = _kept(
         _request, cpus, memory, gpus, resources, priority, nodes if isinstance(nodes, int) else _fixed(nodes),
@@ -286,7 +290,8 @@ _FOR_SHELLS = re.compile(r"\|\|?|&&?|;;?|\d*[<>].*|&>.*|.*[^\\];", re.DOTALL)
 """A word, with its quotes, and those words that mean something to a shell only: operators and redirections."""
 
 
-def _argv(command: str | Sequence[str]) -> tuple[str, ...]:
+def as_argv(command: str | Sequence[str]) -> tuple[str, ...]:
+    """A command as the words that are run, from those or from text as a shell would split it. Raises BadValue."""
     if isinstance(command, str):
         try:
             argv = tuple(shlex.split(command))

@@ -268,6 +268,13 @@ class BalancingConfigured(msgspec.Struct, frozen=True, gc=False, tag=True, array
     balancing: Balancing
 
 
+class MemoryAdvised(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """If this allocation is retried with more memory: so many bytes were enough for runs like it (docs/needs.md)."""
+
+    allocation: str
+    memory: int
+
+
 Event = (
     NodeUp
     | NodeDown
@@ -294,6 +301,7 @@ Event = (
     | RightsSet
     | DemandReported
     | ForecastsReported
+    | MemoryAdvised
     | BalancingRequested
     | BalancingConfigured
     | ScalingConfigured

@@ -26,6 +26,7 @@ from distributed_grid.coordinator.core.commands import (
     JobsSubmitted,
     LabelsRequested,
     LossFound,
+    MemoryAdvised,
     MessageReceived,
     NodeDoubted,
     NodeDown,
@@ -46,7 +47,7 @@ from distributed_grid.coordinator.core.data import EVERYTHING, Facts
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.lending import accounts
 from distributed_grid.coordinator.core.lending.loans import Pair
-from distributed_grid.coordinator.core.lifecycle import boosts, holds, outcomes, successors
+from distributed_grid.coordinator.core.lifecycle import attempts, boosts, holds, outcomes, successors
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.core.nodes import agents, operator, quarantine
 from distributed_grid.coordinator.core.placement import ray
@@ -128,6 +129,7 @@ ON: dict[type, Callable[[GridState, Any], None]] = {
     RightsSet: rights.set_rights,
     DemandReported: passes.take,
     ForecastsReported: agents.forecasts_reported,
+    MemoryAdvised: attempts.advise_memory,
     BalancingRequested: orders.request,
     BalancingConfigured: orders.configure,
     ScalingConfigured: _scaling,

@@ -265,6 +265,8 @@ class Active(msgspec.Struct, kw_only=True, gc=False, tag="active", omit_defaults
     awaits_reader: Suspension | None = None
     predecessor: str = ""
     """It waits on its node for the end of this allocation, whose room it takes over; empty: it has its own."""
+    advised: Count = 0
+    """Memory (bytes) that would have been enough for runs like it, where it runs out of what it has; 0: not known."""
 
     @property
     def frozen(self) -> bool:

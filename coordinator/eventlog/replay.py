@@ -24,6 +24,7 @@ from distributed_grid.coordinator.core.commands import (
     JobsSubmitted,
     LabelsRequested,
     LossFound,
+    MemoryAdvised,
     MessageReceived,
     NodeDoubted,
     NodeDown,
@@ -135,6 +136,8 @@ def event_words(event: Event) -> str:
         case MachinesListed(provider, _, listed, trouble):
             there = f"has {names([one.name for one in listed]) or 'no machine'}" if listed is not None else trouble
             return f"provider {provider} {there}"
+        case MemoryAdvised(allocation, memory):
+            return f"{allocation} would have needed {format_bytes(memory)}, by runs like it"
         case BalancingConfigured(balancing):
             return f"rebalancing was configured: {balancing.policy}, {balancing.mode}"
         case RightsSet(_, whose, name, rights, by):
@@ -153,7 +156,13 @@ def event_concerns(event: Event, job: str) -> bool:
             return job in jobs
         case SignalRequested(_, name) | ExtensionRequested(_, name):
             return name == job
-        case RayletJoined(allocation) | RayletLeft(allocation) | Reserved(allocation) | ReserveRefused(allocation):
+        case (
+            RayletJoined(allocation)
+            | RayletLeft(allocation)
+            | Reserved(allocation)
+            | ReserveRefused(allocation)
+            | MemoryAdvised(allocation)
+        ):
             return allocation.rpartition(".")[0] == job
         case _:
             return False

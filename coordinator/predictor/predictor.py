@@ -94,7 +94,7 @@ class Answer(NamedTuple):
         whose = {Level.SHAPE: "commands like it", Level.PROGRAM: "this program", Level.USER: "this user's jobs"}
         runs = f"{self.samples} runs of {whose[self.level]}"
         if self.tier is Tier.ML:
-            return f"a line through {runs} by the size of their input, and its last errors"
+            return f"a line through {runs} by one of their numbers, and its last errors"
         if self.method is Method.LARGEST:
             return f"the largest of {runs}, and a margin"
         return f"order statistics of {runs}"

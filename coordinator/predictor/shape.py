@@ -12,6 +12,8 @@ MOST_WORDS = 48
 """Arguments that are looked at."""
 LONGEST = 128
 """Characters of an argument that are looked at."""
+CODE = 20_000
+"""Characters of a program in an argument that are looked at."""
 TEXT = 200
 """Characters of the text of a shape."""
 FEATURES = 4
@@ -66,6 +68,14 @@ def shape(
     return Shape(key, _key("program", user, program), _key("user", user), text[:TEXT], program, kept, xs)
 
 
+def from_features(
+    key: int, program_key: int, user_key: int, text: str, program: str, features: Sequence[tuple[str, float]]
+) -> Shape:
+    """A shape as it was kept: by its keys and features."""
+    kept = tuple(one for one in features if math.isfinite(one[1]))[:FEATURES]
+    return Shape(key, program_key, user_key, text, program, kept, tuple(math.log1p(abs(value)) for _, value in kept))
+
+
 def _key(*parts: str) -> int:
     """A number of 63 bits, as SQLite holds it."""
     data = "\0".join(parts).encode("utf-8", "surrogatepass")
@@ -74,7 +84,7 @@ def _key(*parts: str) -> int:
 
 def _program(argv: list[str]) -> tuple[str, list[str]]:
     """The name of the program, with that of its script, and the other arguments."""
-    rest = [word[:LONGEST] for word in argv]
+    rest = argv
     while rest and (_ASSIGNMENT.match(rest[0]) or (_name(rest[0]) in _WRAPPERS and len(rest) > 1)):
         rest = rest[1:]
         while rest and rest[0].startswith("-") and len(rest) > 1:  # of the wrapper
@@ -90,19 +100,24 @@ def _program(argv: list[str]) -> tuple[str, list[str]]:
         return name, rest
     for at, word in enumerate(rest):
         if word in ("-m", "-c") and name == "python" and at + 1 < len(rest):
-            script = rest[at + 1] if word == "-m" else "-c"
-            return f"{name} {script if word == '-c' else _text(script)}", rest[at + 2 :]
+            return f"{name} {_text(rest[at + 1]) if word == '-m' else _code(rest[at + 1])}", rest[at + 2 :]
         if not word.startswith("-"):
             return f"{name} {_text(word.rsplit('/', 1)[-1])}", rest[:at] + rest[at + 1 :]
     return name, rest
 
 
+def _code(text: str) -> str:
+    """What stands for a program that is an argument: its digest, without numbers."""
+    plain = _DIGITS.sub("#", text[:CODE]).encode("utf-8", "surrogatepass")
+    return f"-c:{hashlib.blake2b(plain, digest_size=4).hexdigest()}"
+
+
 def _script(shell: str, text: str) -> tuple[str, list[str]]:
     """Of `sh -c TEXT`: the program of its first command."""
     try:
-        words = shlex.split(text, comments=True)[:MOST_WORDS]
+        words = shlex.split(text[:CODE], comments=True)[:MOST_WORDS]
     except ValueError:
-        words = text.split()[:MOST_WORDS]
+        words = text[:CODE].split()[:MOST_WORDS]
     if not words or _name(words[0]) in _SHELLS:
         return shell, words
     return _program(words)
@@ -110,11 +125,11 @@ def _script(shell: str, text: str) -> tuple[str, list[str]]:
 
 def _name(word: str) -> str:
     """A program by its name, without where it lies and its version."""
-    return _text(_VERSION.sub("", word.rstrip("/").rsplit("/", 1)[-1]) or word)
+    return _text(_VERSION.sub("", word[-LONGEST:].rstrip("/").rsplit("/", 1)[-1]) or word)
 
 
 def _text(word: str) -> str:
-    return _DIGITS.sub("#", _HASH.sub("~", word))[:LONGEST] or "?"
+    return _DIGITS.sub("#", _HASH.sub("~", word[:LONGEST])) or "?"
 
 
 def _words(rest: Iterable[str]) -> tuple[list[str], list[tuple[str, float]]]:
@@ -122,7 +137,8 @@ def _words(rest: Iterable[str]) -> tuple[list[str], list[tuple[str, float]]]:
     words: list[str] = []
     numbers: list[tuple[str, float]] = []
     option, place = "", 0
-    for word in rest:
+    for whole in rest:
+        word = whole[:LONGEST]
         name, equals, value = word.partition("=")
         if _OPTION.fullmatch(name):
             option = name.lstrip("-")

@@ -172,6 +172,13 @@ class UnusedPolicy(StrEnum):
 
 
 @section(frozen=True)
+class PredictorSection:
+    """What commands need, learned from what their runs used (docs/needs.md)."""
+
+    history_retention: float = setting(90 * 86400.0, SECONDS, "for how long what runs used is kept, in usage.db")
+
+
+@section(frozen=True)
 class Unused:
     """Cores and GPUs that jobs hold and do not use."""
 
@@ -309,6 +316,7 @@ class Root:
     nodes: tuple[Node, ...] = ()
     ray: Ray = field(default_factory=Ray)
     unused: Unused = field(default_factory=Unused)
+    predictor: PredictorSection = field(default_factory=PredictorSection)
     preemption: Preemption = field(default_factory=Preemption)
     fair_share: FairShare = field(default_factory=FairShare)
     shipping: Shipping = field(default_factory=Shipping)

@@ -9,6 +9,7 @@ from distributed_grid.protocol.messages.balancing import *
 from distributed_grid.protocol.messages.client import *
 from distributed_grid.protocol.messages.handshake import *
 from distributed_grid.protocol.messages.loans import *
+from distributed_grid.protocol.messages.needs import *
 from distributed_grid.protocol.messages.operator import *
 from distributed_grid.protocol.messages.rights import *
 from distributed_grid.protocol.messages.trends import *
@@ -83,6 +84,8 @@ FromClient = (
     | SetRights
     | GetTrends
     | GetForecast
+    | Predict
+    | RecordUse
     | GetBalancing
     | SuggestBoosts
     | SetBalancing
@@ -105,6 +108,7 @@ ToClient = (
     | Receipts
     | Trends
     | NodeForecast
+    | Needs
     | NodeSettings
     | Boosts
     | Output

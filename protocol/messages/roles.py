@@ -70,6 +70,8 @@ TABLE: dict[type, Row] = {
     messages.GetSettings: EVERYBODY,
     messages.GetTrends: EVERYBODY,
     messages.GetForecast: EVERYBODY,
+    messages.Predict: USERS,
+    messages.RecordUse: USERS,
     messages.ListJobs: SEE,
     messages.ShowJobs: SEE,
     messages.Watch: SEE,

@@ -5,7 +5,7 @@ the leases that make retries safe.
 import msgspec
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.commands import Audit, Reserve, Send
+from distributed_grid.coordinator.core.commands import Audit, MemoryAdvised, Reserve, Send
 from distributed_grid.coordinator.core.model import Active, Allocation, Job, Node, Placement, RayPlace, time_limit
 from distributed_grid.coordinator.core.placement.constraints import ray_bundle
 from distributed_grid.coordinator.core.policy import Policy
@@ -70,6 +70,13 @@ def lease_of(job: Job, policy: Policy) -> float:
 def lease_expired(allocation: Allocation, policy: Policy) -> bool:
     """Whether an allocation has ended for sure when its node is taken for lost."""
     return 0.0 < allocation.lease <= longest_lease(policy)
+
+
+def advise_memory(state: GridState, event: MemoryAdvised) -> None:
+    """Note how much memory the next attempt asks for, if this one ran out of it."""
+    allocation = state.allocations.get(event.allocation)
+    if allocation is not None:
+        state.jobs[allocation.job].active.advised = event.memory
 
 
 def was_evicted(job: Job, allocation: Allocation, outcome: Outcome) -> bool:

@@ -9,6 +9,7 @@ from distributed_grid.coordinator.core.commands import RecordAllocation
 from distributed_grid.coordinator.core.explain.feasible import can_fit
 from distributed_grid.coordinator.core.lifecycle import attempts
 from distributed_grid.coordinator.core.model import (
+    Active,
     Allocation,
     Attempt,
     Earmarked,
@@ -31,13 +32,16 @@ from distributed_grid.protocol.resources import MILLI, format_bytes
 
 
 def request_after(state: GridState, job: Job, outcome: Outcome) -> Request | None:
-    """The request of the next attempt: with more memory if it exceeded its own and its retry policy says so, up to what
-    any node could ever lend; None if that is not more than it had."""
+    """The request of the next attempt: with more memory if it exceeded its own and its retry policy says so (what would
+    have been enough for runs like it, where that is known), up to what any node could ever lend; None if that is not
+    more than it had."""
     request = job.request
     if outcome.cause is not Cause.OUT_OF_MEMORY or not request.retry_memory:
         return request
     had = request.resources
-    wanted = msgspec.structs.replace(had, memory=had.memory * request.retry_memory // MILLI)
+    advised = job.phase.advised if type(job.phase) is Active else 0
+    memory = advised if advised > had.memory else had.memory * request.retry_memory // MILLI
+    wanted = msgspec.structs.replace(had, memory=memory)
     allowed = state.quotas.most_memory(job, request)
     if allowed is not None and allowed < wanted.memory:
         if allowed <= had.memory:

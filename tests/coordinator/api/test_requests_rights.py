@@ -72,6 +72,8 @@ OTHERS: dict[type, Callable[[int], Any]] = {
     m.LabelNodes: lambda n: m.LabelNodes(n, ("none",), {"a": "b"}),
     m.SetNodes: lambda n: m.SetNodes(n, ("none",), Lending(can_share=False)),
     m.GetSettings: lambda n: m.GetSettings(n, "n1"),
+    m.Predict: lambda n: m.Predict(n, ("train",)),
+    m.RecordUse: lambda n: m.RecordUse(n, ("train",)),
     m.GetForecast: lambda n: m.GetForecast(n, "n1"),
     m.GetTrends: lambda n: m.GetTrends(n, "n1"),
     m.ReloadSettings: m.ReloadSettings,

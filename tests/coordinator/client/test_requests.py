@@ -8,7 +8,7 @@ from distributed_grid.coordinator.client import requests
 from distributed_grid.coordinator.client.requests import Steps, Together, advance
 from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.messages import Cancel, Submit, Submitted
+from distributed_grid.protocol.messages import Cancel, Predict, RecordUse, Submit, Submitted
 
 
 def first(steps: Steps[Any]) -> Any:
@@ -49,3 +49,12 @@ def test_a_cancel_without_a_grace_leaves_each_job_its_own() -> None:
     message = first(requests.cancel("j-a", "j-b", reason="done"))
     assert isinstance(message, Cancel) and (message.jobs, message.reason) == (("j-a", "j-b"), "done")
     assert message.grace < 0
+
+
+def test_needs_are_asked_for_and_told_by_the_words_of_a_command() -> None:
+    asked = first(requests.predict("train --batch 4", {"rate": 0.5}, within=60.0))
+    assert asked == Predict(0, ("train", "--batch", "4"), features={"rate": 0.5}, within=60.0)
+    told = first(requests.record_use(["train", "a b"], seconds=5.0, memory=4096, ended="cut"))
+    assert told == RecordUse(0, ("train", "a b"), seconds=5.0, memory=4096, ended="cut")
+    with pytest.raises(BadValue, match="the command is empty"):
+        first(requests.predict(""))

@@ -23,6 +23,7 @@ def text(*argv: str) -> str:
         (("fetch", "--commit", "9fceb02d0ae598e95dc970b74767f19372d61af8"), "fetch --commit ~"),
         (("run", "--api-token", "hunter", "--password=x"), "run --api-token * --password=*"),
         (("map", "sample12", "ERR260271"), "map sample# ERR#"),
+        (("python", "-c", "print(1)", "7"), "python -c:5b8f9127 #"),
         ((), "?"),
     ],
 )

@@ -10,6 +10,7 @@ from distributed_grid.coordinator.core.commands import (
     Command,
     HeartbeatReceived,
     JobsSubmitted,
+    MemoryAdvised,
     MessageReceived,
     NodeDown,
     NodeUp,
@@ -298,6 +299,32 @@ def test_a_job_that_ran_out_of_its_memory_asks_for_more() -> None:
     exits(ledger, Outcome(Cause.OUT_OF_MEMORY, signal=9), attempt=2, now=3.0)
     assert ledger.state.jobs["j"].request.resources.memory == 4 * GIB
     ledger.check()
+
+
+def test_the_next_attempt_asks_for_what_would_have_been_enough_for_runs_like_it() -> None:
+    ledger = Ledger(policy=Policy())
+    join(ledger, facts("n1", cores=1, memory=8 * GIB))
+    request = Request(
+        Resources(cpu=1000, memory=2 * GIB), retry_on=(RetryOn.OOM,), retries=2, retry_memory=2000, nodes=("n1",)
+    )
+    step(ledger, JobsSubmitted(1, (job("j", request),)), 0.5)
+    assert step(ledger, MemoryAdvised("gone.1", GIB), 0.6) == []
+    step(ledger, MemoryAdvised("j.1", 2 * GIB + GIB // 2), 0.7)
+    exits(ledger, Outcome(Cause.OUT_OF_MEMORY, signal=9))
+    assert ledger.state.jobs["j"].request.resources.memory == 2 * GIB + GIB // 2
+    exits(ledger, Outcome(Cause.OUT_OF_MEMORY, signal=9), attempt=2, now=3.0)  # nothing is advised for this one
+    assert ledger.state.jobs["j"].request.resources.memory == 5 * GIB
+    ledger.check()
+
+
+def test_less_than_it_had_is_no_advice() -> None:
+    ledger = Ledger(policy=Policy())
+    join(ledger, facts("n1", cores=1, memory=8 * GIB))
+    request = Request(Resources(cpu=1000, memory=GIB), retry_on=(RetryOn.OOM,), retries=1, retry_memory=2000)
+    step(ledger, JobsSubmitted(1, (job("j", request),)), 0.5)
+    step(ledger, MemoryAdvised("j.1", GIB // 2), 0.7)
+    exits(ledger, Outcome(Cause.OUT_OF_MEMORY, signal=9))
+    assert ledger.state.jobs["j"].request.resources.memory == 2 * GIB
 
 
 def test_more_memory_is_never_more_than_any_node_could_lend() -> None:

@@ -1,0 +1,143 @@
+"""`grid predict`, and `run-shared --auto`: what a command needs, by what its runs used."""
+
+import math
+from typing import Any
+
+import click
+from msgspec.structs import replace
+
+from distributed_grid.cli import formatting
+from distributed_grid.cli.context import Invocation, current, printable
+from distributed_grid.cli.lazy import Command
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.jobs import RetryOn
+from distributed_grid.protocol.messages import Need, Needs, Predict, Submission
+from distributed_grid.protocol.resources import MILLI, format_bytes
+from distributed_grid.protocol.text import counted, format_duration
+
+TRUSTED = ("shape", "program")
+"""Whose samples are enough to ask by: a user's other jobs say too little."""
+FEWEST_BYTES = 32 << 20
+STEP = 1 << 20
+"""Memory is asked for in steps of a MiB."""
+RETRIES, MORE = 2, 2 * MILLI
+"""A job that ran out of memory that was predicted is run again."""
+NAMES = {
+    "memory": "memory",
+    "cores": "cores",
+    "seconds": "run time, median",
+    "planned": "run time, nine in ten",
+    "gpu_memory": "GPU memory",
+}
+
+
+def parse_features(words: tuple[str, ...]) -> dict[str, float]:
+    """Numbers by name, of words such as `batch=64`. Raises BadValue."""
+    found: dict[str, float] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not name or not equals or not math.isfinite(number):
+            raise BadValue(f"--feature {word!r} is not a number by name", hint="write it as NAME=N, such as batch=64")
+        found[name] = number
+    if len(found) > 16:
+        raise BadValue(f"{len(found)} features are too many", hint="give at most 16; the first three are used")
+    return found
+
+
+@click.command(cls=Command, context_settings={"allow_interspersed_args": False})
+@click.option("--feature", "features", multiple=True, metavar="NAME=N", help="As in run-shared; repeatable.")
+@click.option("--within", metavar="TIME", help="How likely it runs for at most so long, such as 30m.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def predict(command: tuple[str, ...], features: tuple[str, ...], within: str | None) -> None:
+    """Show what a command will need, by what runs like it used.
+
+    Runs are like it that differ in numbers, paths and hashes only. Tier `ml` is a line by a number of the command or
+    the size of what is shipped, `statistics` are order statistics; nothing is said before five runs are known. The
+    confidence is the share of the last 200 such answers that were enough. Memory is what 95 of 100 runs stay below;
+    cores are the most at once."""
+    from distributed_grid.protocol.text import parse_duration
+
+    invocation = current()
+    seconds = parse_duration(within) if within is not None else 0.0
+    asked = Predict(0, command, features=parse_features(features), within=seconds)
+    found: Needs = invocation.ask(lambda number: replace(asked, id=number))
+    content = {
+        "shape": found.shape,
+        "needs": {one.of: need_json(one) for one in found.needs},
+        "chance": round(found.chance, 4) if found.chance >= 0 else None,
+        "samples": found.samples,
+        "trouble": found.trouble or None,
+    }
+    text = printable(found.shape) + "\n"
+    if found.needs:
+        header = ("NEED", "VALUE", "TIER", "SAMPLES", "CONFIDENCE", "WHY")
+        text += formatting.table(invocation, header, map(_row, found.needs))
+    else:
+        text += "nothing is known: fewer than 5 runs like it, of its program, or of yours have ended\n"
+    if seconds and found.chance >= 0:
+        text += f"{100 * found.chance:.0f} % of runs like it end within {format_duration(seconds)}\n"
+    quiet = "".join(f"{one.of} {one.value:.6g}\n" for one in found.needs)
+    formatting.show(invocation, content, text, quiet, "prediction")
+    if found.trouble:
+        invocation.say(f"what runs use is not recorded now: {found.trouble}")
+
+
+def _row(one: Need) -> list[str]:
+    confidence = f"{100 * one.confidence:.0f} %" if one.confidence >= 0 else "-"
+    return [NAMES.get(one.of, one.of), need_words(one), one.tier, str(one.samples), confidence, one.why]
+
+
+def need_words(one: Need) -> str:
+    """The value of a need, as people write it."""
+    if one.of in ("memory", "gpu_memory"):
+        return format_bytes(int(one.value))
+    return f"{one.value:.1f}" if one.of == "cores" else format_duration(one.value)
+
+
+def need_json(one: Need) -> dict[str, Any]:
+    """A need in JSON: bytes, cores or seconds."""
+    return {
+        "value": round(one.value, 3),
+        "tier": one.tier,
+        "level": one.level,
+        "samples": one.samples,
+        "confidence": round(one.confidence, 4) if one.confidence >= 0 else None,
+        "why": one.why,
+    }
+
+
+def filled(invocation: Invocation, submission: Submission, cores_said: bool) -> Submission:
+    """The submission with what was not said of its needs, as far as it is known; and says so."""
+    spec, request = submission.spec, submission.request
+    asked = Predict(0, spec.argv, spec.bundle, submission.array is not None, spec.features)
+    answer: Needs = invocation.ask(lambda number: replace(asked, id=number))
+    known = {one.of: one for one in answer.needs if one.level in TRUSTED}
+    wanted, said = request.resources, []
+    if (memory := known.get("memory")) is not None and not wanted.memory:
+        size = -(-max(FEWEST_BYTES, int(memory.value)) // STEP) * STEP
+        wanted = replace(wanted, memory=size)
+        said.append(f"{format_bytes(size)} of memory ({_sure(memory)})")
+    if (cores := known.get("cores")) is not None and not cores_said:
+        count = max(1, math.ceil(cores.value - 0.05))
+        wanted = replace(wanted, cpu=count * MILLI)
+        said.append(f"{counted(count, 'core')} ({_sure(cores)})")
+    if not said:
+        why = "all of it was said" if known else "fewer than 5 runs like it are known"
+        invocation.say(f"--auto: nothing is asked for by itself, {why}")
+        return submission
+    request = replace(request, resources=wanted)
+    again = ""
+    if wanted.memory and not submission.request.resources.memory and not request.retry_on:
+        request = replace(request, retry_on=(RetryOn.OOM,), retries=RETRIES, retry_memory=MORE)
+        again = "; if that is too little it is run again with more"
+    invocation.say(f"--auto: asks for {' and '.join(said)}{again}")
+    return replace(submission, request=request)
+
+
+def _sure(one: Need) -> str:
+    enough = f", enough in {100 * one.confidence:.0f} %" if one.confidence >= 0 else ""
+    return f"{one.samples} runs{enough}"

@@ -1,0 +1,70 @@
+"""Messages about what jobs need: predictions by the shape of a command, and what runs used (docs/needs.md)."""
+
+from typing import Annotated
+
+import msgspec
+
+from distributed_grid.protocol.messages.handshake import Message
+from distributed_grid.protocol.resources import Count, Finite, Number, Span, Text, Word
+
+MOST_FEATURES = 16
+Features = Annotated[dict[Word, Finite], msgspec.Meta(max_length=MOST_FEATURES)]
+
+
+class Predict(Message, frozen=True, tag="predict"):
+    """What will this command of the user need? Answered by Needs. `bundle`: what is shipped with it; `array`: it is a
+    member of an array; `features`: numbers by name. `within`: how likely it runs for at most so many seconds (0: is
+    not asked). `tried`: memory (bytes) that was too little; its next step is asked for."""
+
+    id: Number
+    argv: tuple[Text, ...]
+    bundle: Word = ""
+    array: bool = False
+    features: Features = {}
+    within: Span = 0.0
+    tried: Count = 0
+
+
+class Need(msgspec.Struct, frozen=True):
+    """One need: `of` memory (bytes), cores, seconds (the median), planned (seconds that nine in ten stay within) or
+    gpu_memory (bytes). `confidence` is the share of the last 200 such answers that were enough; below 0: too few were
+    given to say."""
+
+    of: Word
+    value: Finite
+    tier: Word
+    level: Word
+    samples: Count
+    confidence: Finite
+    why: Text
+
+
+class Needs(Message, frozen=True, tag="needs"):
+    """What is known of a command's needs; nothing is said of what is not known. `slopes`: by which power of a feature
+    its memory grows. `chance`: of Predict's `within`; below 0: not known. `next_memory`: 0: not known. `samples`: how
+    many runs the grid has learned from; `trouble`: why nothing is recorded now, if so."""
+
+    id: Number
+    shape: Text
+    needs: tuple[Need, ...]
+    slopes: Features = {}
+    chance: Finite = -1.0
+    next_memory: Count = 0
+    samples: Count = 0
+    trouble: Text = ""
+
+
+class RecordUse(Message, frozen=True, tag="record-use"):
+    """A run of this command, outside of the grid too, used this: seconds, the most memory (bytes), the most cores at
+    once, the most GPU memory. `ended`: done, "out of memory", "time limit" or cut; `held`: memory it could use
+    (bytes). It counts for the user's own jobs alone. Answered by Done."""
+
+    id: Number
+    argv: tuple[Text, ...]
+    features: Features = {}
+    seconds: Span = 0.0
+    memory: Count = 0
+    cores: Finite = 0.0
+    gpu_memory: Count = 0
+    held: Count = 0
+    ended: Word = "done"

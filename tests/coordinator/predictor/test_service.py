@@ -1,0 +1,169 @@
+"""Needs over real sockets: runs are learned and recorded, and are known after a restart."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributed_grid.coordinator.predictor.predictor import How, Predictor
+from distributed_grid.coordinator.predictor.service import NeedsService, how_it_ended, usage_of
+from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, RetryOn, Used
+from distributed_grid.protocol.messages import Exited, Failed, Needs, Predict, RecordUse, Started, Submission
+from distributed_grid.protocol.resources import Resources
+from tests.coordinator.ends import PATIENCE, ClientEnd, Coordinator, agent, client, coordinator, node
+
+GIB = 1 << 30
+numbers = itertools.count(1)
+
+
+def runs(outcome: Outcome) -> Callable[[Any], list[Any]]:
+    return lambda launch: [Started(launch.allocation, 1), Exited(launch.allocation, outcome, returned=True)]
+
+
+def submission(number: int, **more: Any) -> Submission:
+    request = Request(Resources(1000, GIB), **more)
+    return Submission(key=f"k{next(numbers)}", spec=JobSpec(("train", str(number))), request=request)
+
+
+@asynccontextmanager
+async def learning(tmp_path: Path) -> AsyncIterator[tuple[Coordinator, NeedsService]]:
+    """A coordinator that learns, with a database of its own."""
+    async with coordinator(tmp_path) as grid:
+        service = NeedsService(tmp_path / "usage.db", 1e6, lambda: 1000.0)
+        grid.server._needs = service
+        grid.server._requests._needs = service
+        task = asyncio.create_task(service.run())
+        yield grid, service
+        task.cancel()
+        await service.close()
+
+
+async def known(service: NeedsService, count: int) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while service.predictor.learned < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def ask(end: ClientEnd, *argv: str, **more: Any) -> Any:
+    return await end.ask(Predict(next(numbers), argv, **more))
+
+
+async def test_runs_are_learned_recorded_and_known_after_a_restart(tmp_path: Path) -> None:
+    done = Outcome(Cause.EXITED, seconds=60.0, cpu_seconds=90.0, peak_memory=GIB // 2)
+    async with learning(tmp_path) as (grid, service):
+        worker = await agent(grid.url, node(), runs=runs(done))
+        ann, bob = await client(grid.url), await client(grid.url, "bob")
+        assert (await ask(ann, "train", "9")).needs == ()
+        for job in await ann.submit(*(submission(number) for number in range(6))):
+            await ann.ended(job)
+        await known(service, 6)
+        found: Needs = await ask(ann, "train", "9", within=100.0, tried=GIB // 2)
+        assert found.shape == "train #" and found.samples == 6
+        needs = {one.of: one for one in found.needs}
+        assert GIB // 2 < needs["memory"].value < GIB and needs["memory"].samples == 6
+        assert needs["cores"].value == pytest.approx(1.5, rel=0.3) and needs["seconds"].value == pytest.approx(60.0)
+        assert found.chance > 0.8 and found.next_memory > GIB // 2
+        assert (await ask(bob, "train", "9")).needs == ()  # others' runs say nothing of theirs
+        for end in (worker, ann, bob):
+            await end.close()
+    again = NeedsService(tmp_path / "usage.db", 1e6, lambda: 1000.0)
+    task = asyncio.create_task(again.run())
+    await known(again, 6)
+    after = await again.answer("ann", Predict(1, ("train", "9")))
+    assert [(one.of, one.samples) for one in after.needs] == [(one.of, one.samples) for one in found.needs]
+    assert after.needs[0].value == pytest.approx(needs["memory"].value, rel=1e-3)
+    task.cancel()
+    await again.close()
+
+
+async def test_a_job_that_ran_out_of_memory_asks_for_what_was_enough_for_others(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def answer(launch: Any) -> list[Any]:
+        asked.append(launch.grant.resources.memory)
+        short = asked[-1] < 2.5 * GIB
+        outcome = Outcome(Cause.OUT_OF_MEMORY, signal=9) if short else Outcome(Cause.EXITED)
+        return [Started(launch.allocation, 1), Exited(launch.allocation, outcome, returned=True)]
+
+    async with learning(tmp_path) as (grid, service):
+        for _ in range(8):
+            service.record("ann", RecordUse(1, ("train", "1"), seconds=9.0, memory=int(2.5 * GIB)))
+        await known(service, 8)
+        worker, ann = await agent(grid.url, node(), runs=answer), await client(grid.url)
+        (job,) = await ann.submit(submission(7, retry_on=(RetryOn.OOM,), retries=3, retry_memory=2000))
+        await ann.ended(job)
+        assert len(asked) == 2 and asked[0] == GIB and 2.5 * GIB < asked[1] < 4 * GIB
+        await worker.close()
+        await ann.close()
+
+
+async def test_a_run_that_somebody_records_counts_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
+    async with learning(tmp_path) as (grid, service):
+        ann = await client(grid.url)
+        for number in range(5):
+            await ann.ask(RecordUse(next(numbers), ("x", str(number)), {"batch": 2.0}, 5.0, GIB, 1.0))
+        await known(service, 5)
+        assert (await ask(ann, "x", "1", features={"batch": 4.0})).needs
+        refused = await ann.ask(RecordUse(next(numbers), ("x",), ended="somehow"))
+        assert isinstance(refused, Failed) and "'somehow' is no way to end" in refused.what
+        await ann.close()
+
+
+async def test_a_prediction_that_fails_is_no_prediction_and_breaks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Predictor, *words: Any) -> Any:
+        raise ZeroDivisionError
+
+    for name in ("predict", "next_memory", "learn"):
+        monkeypatch.setattr(Predictor, name, fails)
+    async with learning(tmp_path) as (grid, service):
+        oom = Outcome(Cause.OUT_OF_MEMORY, signal=9)
+        worker, ann = await agent(grid.url, node(), runs=runs(oom)), await client(grid.url)
+        (job,) = await ann.submit(submission(1, retry_on=(RetryOn.OOM,), retries=1, retry_memory=2000))
+        outcome = (await ann.ended(job)).outcome
+        assert outcome is not None and outcome.cause is Cause.OUT_OF_MEMORY
+        found = await ask(ann, "train", "1")
+        assert found.needs == () and "failed" in found.trouble
+        await worker.close()
+        await ann.close()
+
+
+async def test_a_database_that_cannot_be_written_stops_only_itself(tmp_path: Path) -> None:
+    service = NeedsService(tmp_path / "nowhere" / "usage.db", 1e6, lambda: 1.0)
+    task = asyncio.create_task(service.run())
+    for number in range(5):
+        service.record("ann", RecordUse(1, ("x", str(number)), seconds=5.0, memory=GIB))
+    await known(service, 5)
+    found = await service.answer("ann", Predict(1, ("x", "1")))
+    assert found.needs and found.trouble
+    task.cancel()
+    await service.close()
+
+
+async def test_a_flood_of_ends_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = NeedsService(None, 0.0, lambda: 1.0)
+    for number in range(25_000):
+        service.record("ann", RecordUse(1, ("x",), seconds=5.0, memory=number + 1))
+    assert len(service._waiting) == 10_000
+    service.learn_some(20)
+    assert service.predictor.learned == 20
+    await service.close()
+
+
+def test_how_an_attempt_ended_and_what_it_used() -> None:
+    ends = {
+        Outcome(Cause.EXITED): How.DONE,
+        Outcome(Cause.EXITED, code=1): How.CUT,
+        Outcome(Cause.TIME_LIMIT): How.TIME_LIMIT,
+        Outcome(Cause.OUT_OF_MEMORY): How.OUT_OF_MEMORY,
+        Outcome(Cause.PREEMPTED): How.CUT,
+    }
+    assert {one: how_it_ended(one) for one in ends} == ends
+    told = Outcome(Cause.EXITED, seconds=100.0, suspended=40.0, cpu_seconds=120.0, peak_memory=5)
+    assert usage_of(told, None, 9)[:3] == (60.0, 5, 2.0)
+    assert usage_of(told, Used(allocation="j.1", cpu_peak=3.5, memory=7), 9)[:3] == (60.0, 7, 3.5)
