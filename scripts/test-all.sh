@@ -4,14 +4,27 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
+runs() { "$1" -c 'import sys' >/dev/null 2>&1; }
+
+# The command for a version, on PATH or among pyenv's; fails where there is none. pyenv leaves commands on PATH for
+# versions that it does not run now, so it is not enough that there is one.
+python_of() {
+    local installed
+    if runs "python$1"; then
+        echo "python$1"
+    elif installed=$(pyenv prefix "$1" 2>/dev/null) && runs "$installed/bin/python"; then
+        echo "$installed/bin/python"
+    else
+        return 1
+    fi
+}
+
 results=()
 failed=0
 ran=0
 for version in 3.11 3.12 3.13; do
-    python=python$version
-    # pyenv leaves commands on PATH for versions that it does not run, so it is not enough that there is one.
-    if ! "$python" -c 'import sys' >/dev/null 2>&1; then
-        results+=("Python $version: skipped, there is no $python here")
+    if ! python=$(python_of "$version"); then
+        results+=("Python $version: skipped, there is none here")
         continue
     fi
     ran=$((ran + 1))

@@ -15,7 +15,7 @@ from distributed_grid.coordinator.core.commands import (
     RightsSet,
     UndrainRequested,
 )
-from distributed_grid.coordinator.core.model import Condition, Held, Job
+from distributed_grid.coordinator.core.model import Condition, HeldBack, Job
 from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.engine import Engine, Violation
@@ -72,7 +72,7 @@ class Client:
             )  # fmt: skip
             if names:
                 conditions = (Condition(name or "", kind) for name, (_, kind) in zip(names, plan.after, strict=True))
-                job.phase = Held(after=tuple(conditions))
+                job.phase = HeldBack(after=tuple(conditions))
             self.engine.note(f"job {plan.number} is submitted as {job.id}")
             hearing = self._hearing(coordinator, self._submitted)
             self.engine.later(0.001, coordinator, coordinator.submit, job, plan, hearing)

@@ -24,7 +24,7 @@ from distributed_grid.coordinator.core.commands import (
     Rejected,
     Send,
 )
-from distributed_grid.coordinator.core.model import Condition, End, Group, Held, Job
+from distributed_grid.coordinator.core.model import Condition, End, Group, HeldBack, Job
 from distributed_grid.coordinator.core.pipeline import NEVER, Pipeline
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.dependencies import end_words, group_end
@@ -351,7 +351,7 @@ class Coordinator(Driver):
         elif self.pipeline.trouble and key not in self.ledger.state.keys:
             answer(Rejected(0, "unavailable", "the disk is in trouble"))
         else:
-            if isinstance(job.phase, Held):
+            if isinstance(job.phase, HeldBack):
                 job.phase.after = tuple(map(self._looked_up, job.after))
             many = (_group_of(job, plan),) if job.request.gang or plan.members else ()
             self.put(JobsSubmitted(self._expect(answer), (job,), many))

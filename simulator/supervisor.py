@@ -45,7 +45,7 @@ class Journal:
         self._machine.journal.append([*record])
 
 
-class Book(Recorded):
+class JournaledJobs(Recorded):
     """All jobs of a node, and those of them that ended and are not durable yet."""
 
     unknown = False
@@ -114,8 +114,8 @@ class Supervisor(Process):
         super().__init__()
         self.engine, self.machine = engine, machine
         self.agent: Any = None
-        self.book = Book(machine)
-        self.jobs = self.book.jobs
+        self.journaled = JournaledJobs(machine)
+        self.jobs = self.journaled.jobs
         self._launches = Launches()
         self._turn_due = False
         self._armed = NEVER
@@ -125,27 +125,27 @@ class Supervisor(Process):
         """Ends that are written and not synced yet."""
         processes, note, clock = Processes(machine), engine.note, machine.clock
         self.leases = Leases()
-        self.freezer = Freezer(processes, self.book.journal, self._tell, note, clock)
-        self.endings = Endings(processes, self.book.journal, self.freezer, lambda job: None, clock)
+        self.freezer = Freezer(processes, self.journaled.journal, self._tell, note, clock)
+        self.endings = Endings(processes, self.journaled.journal, self.freezer, lambda job: None, clock)
         decides = self.leases, self.endings, self._tell, self.freezer.forget, note, clock
-        self.allocations = Allocations(self.book, self._launches, *decides)
+        self.allocations = Allocations(self.journaled, self._launches, *decides)
         self._restore()
 
     def _restore(self) -> None:
         """Take over what an earlier supervisor left running."""
-        machine, book = self.machine, self.book
+        machine, journaled = self.machine, self.journaled
         for record in machine.journal:
-            book.take(record)
-        before, book.boot = book.boot, f"boot{machine.boots}"
-        if before != book.boot:
-            book.jobs.update((key, Job(key, 0.0, *intent)) for key, intent in book.ahead.items())
-        book.ahead.clear()
-        self.leases.renewed = book.renewed
+            journaled.take(record)
+        before, journaled.boot = journaled.boot, f"boot{machine.boots}"
+        if before != journaled.boot:
+            journaled.jobs.update((key, Job(key, 0.0, *intent)) for key, intent in journaled.ahead.items())
+        journaled.ahead.clear()
+        self.leases.renewed = journaled.renewed
         for job in self.jobs.values():
             if job.over:
                 continue
             job.adopted = True
-            if before != book.boot:
+            if before != journaled.boot:
                 job.main_ended(-1)
                 job.end({"cause": "rebooted", "text": "the node was restarted while it ran"})
                 continue
@@ -160,8 +160,8 @@ class Supervisor(Process):
             else:
                 job.main_ended(-1)
         self._settle()
-        book.over.clear()
-        machine.journal[:] = book.records()
+        journaled.over.clear()
+        machine.journal[:] = journaled.records()
         machine.synced = len(machine.journal)
         self._arm()
 
@@ -266,7 +266,7 @@ class Supervisor(Process):
     def _ends_due(self, now: float) -> float:
         """When the ends that are not durable yet are to be."""
         youngest = max((job.began for job in self.jobs.values() if not job.over), default=-NEVER)
-        return self._batch.due(bool(self.book.over), youngest, now)
+        return self._batch.due(bool(self.journaled.over), youngest, now)
 
     def _act(self, now: float) -> None:
         """One write and one sync for all intents of this turn and all ends that wait; what comes meanwhile waits."""
@@ -286,22 +286,22 @@ class Supervisor(Process):
             job = self.jobs[op["id"]] = of_order(op, now)
             sync |= not self.allocations.begin(job)
             begun.append(job)
-        for job in self.book.over:
+        for job in self.journaled.over:
             if job.id not in self._written:
                 self._written.add(job.id)
-                self.book.journal.append("exit", job.id, job.outcome)
+                self.journaled.journal.append("exit", job.id, job.outcome)
         if begun and not sync:  # what ended before them is synced a moment later
             self._spawn(begun)
             return
         self._batch.done()
         self._syncing_until = self.engine.now + 0.0005 + self.machine.chance.random() * self.machine.sluggish
-        length, over = len(self.machine.journal), [*self.book.over]
+        length, over = len(self.machine.journal), [*self.journaled.over]
         self.engine.at(self._syncing_until, self, self._synced, length, begun, over)
 
     def _synced(self, length: int, begun: list[Job], over: list[Job]) -> None:
         self.machine.synced = max(self.machine.synced, length)
-        self.book.syncs += 1
-        self.book.over = [job for job in self.book.over if job not in over]
+        self.journaled.syncs += 1
+        self.journaled.over = [job for job in self.journaled.over if job not in over]
         for job in over:
             self._written.discard(job.id)
             self.allocations.tell(job)
@@ -326,11 +326,11 @@ class Supervisor(Process):
         self._arm()
 
     def _tell_start(self, job: Job) -> None:
-        if self.book.over:  # an end is told before the start of what follows it
+        if self.journaled.over:  # an end is told before the start of what follows it
             self.engine.later(LOOK_AGAIN, self, self._tell_start, job)
             return
         if not job.over and job.state is not JobState.COMPLETING:  # else it is told with its end
-            self.book.journal.append(*job.begin())
+            self.journaled.journal.append(*job.begin())
             self.allocations.tell(job)
             self.endings.arm(job)
             self._arm()

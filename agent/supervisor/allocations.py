@@ -22,7 +22,7 @@ from distributed_grid.agent.supervisor.job import (
 Order = dict[str, Any]
 
 
-class Books(Protocol):
+class Journaled(Protocol):
     """All jobs: `over` ended and are not durable yet, `forgotten` are the ids of acknowledged ones; `syncs` is the
     number of syncs so far, and `is_durable` tells whether what was appended at such a number is on disk; `unknown`:
     something unrecorded may be alive."""
@@ -85,7 +85,7 @@ class Allocations:
 
     def __init__(
         self,
-        book: Books,
+        journaled: Journaled,
         launches: Launches,
         leases: Leases,
         endings: Endings,
@@ -94,7 +94,7 @@ class Allocations:
         log: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
-        self._book, self._launches, self._leases, self._endings = book, launches, leases, endings
+        self._journaled, self._launches, self._leases, self._endings = journaled, launches, leases, endings
         self._tell, self._release, self._log, self._clock = tell, release, log, clock
         self.waiting: dict[str, Order] = {}
         self._ahead: dict[str, int] = {}
@@ -111,9 +111,9 @@ class Allocations:
     def known(self) -> list[dict[str, Any]]:
         """The allocations for a new agent. An end that is not durable yet is reported later."""
         now, found = self._clock(), []
-        for job in self._book.jobs.values():
+        for job in self._journaled.jobs.values():
             outcome = job.outcome
-            if outcome is not None and job in self._book.over:
+            if outcome is not None and job in self._journaled.over:
                 if not outcome.get("started", True):
                     continue
                 outcome = None
@@ -127,9 +127,9 @@ class Allocations:
     def launch(self, order: Order) -> None:
         """Start this; if it is known, report its state instead."""
         key, lease, since = order["id"], order["lease"], order["lease_from"]
-        if key in self._book.jobs:
-            self.tell(self._book.jobs[key])
-        elif key in self._book.forgotten:
+        if key in self._journaled.jobs:
+            self.tell(self._journaled.jobs[key])
+        elif key in self._journaled.forgotten:
             self._was_over(key, "spawn-failed")
         elif "/" in key or key.startswith("."):
             self._log(f"{key!r} is not the id of an allocation")
@@ -141,8 +141,8 @@ class Allocations:
             self._chains.join(key, chain_of(key, order.get("kept")))
             if self._chains.waits(key):
                 self.waiting[key] = order
-                self._ahead[key] = self._book.syncs
-                self._book.journal.append(*of_order(order).ahead())
+                self._ahead[key] = self._journaled.syncs
+                self._journaled.journal.append(*of_order(order).ahead())
             else:
                 self._launches.add(key, order)
 
@@ -152,11 +152,11 @@ class Allocations:
 
     def stop(self, key: str, cause: str, text: str, grace: float, unless_started: bool = False) -> None:
         """End this, known or not; with `unless_started` only if it was not started yet."""
-        job = self._book.jobs.get(key)
+        job = self._journaled.jobs.get(key)
         if job is None:
-            if key in self._book.forgotten:
+            if key in self._journaled.forgotten:
                 self._was_over(key, cause)
-            elif self._book.unknown and key not in self:
+            elif self._journaled.unknown and key not in self:
                 self._log(f"{key} is to be ended, and is not known since the journal was damaged: not answered")
             else:
                 self.refuse(key, cause, text or "ended before it was started")
@@ -179,16 +179,16 @@ class Allocations:
         now = self._clock()
         self.end_unleased(now)  # what is over by now is not revived: we may have been stopped since
         if self._leases.renew(at, now):
-            self._book.journal.append("renewed", self._leases.renewed)
+            self._journaled.journal.append("renewed", self._leases.renewed)
 
     def forget(self, keys: Iterable[str]) -> None:
         """These ends are acknowledged. No effect on live jobs."""
-        book = self._book
+        journaled = self._journaled
         for key in keys:
-            if key in book.jobs and book.jobs[key].over:
-                del book.jobs[key]
-                book.forgotten[key] = None
-                book.journal.append("forget", key)
+            if key in journaled.jobs and journaled.jobs[key].over:
+                del journaled.jobs[key]
+                journaled.forgotten[key] = None
+                journaled.journal.append("forget", key)
 
     def end_unleased(self, now: float) -> None:
         """End jobs whose lease has expired."""
@@ -196,7 +196,7 @@ class Allocations:
             if key in self:
                 self.refuse(key, "lease-expired", lease_text(lease))
             else:
-                job = self._book.jobs[key]
+                job = self._journaled.jobs[key]
                 self._endings.ask(job, "lease-expired", lease_text(lease), min(job.grace, LEASE_GRACE))
 
     # --- what has happened --------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class Allocations:
         self._launches.drop(key)
         self.waiting.pop(key, None)
         self._ahead.pop(key, None)
-        job = self._book.jobs[key] = Job(key)
+        job = self._journaled.jobs[key] = Job(key)
         self.is_over(job, never_ran(cause, text))
 
     def is_over(self, job: Job, outcome: dict[str, Any]) -> None:
@@ -214,14 +214,14 @@ class Allocations:
         intent durable, too."""
         job.end(outcome)
         self._release(job)
-        self._book.over.append(job)
+        self._journaled.over.append(job)
         job.followed = self.gone(job.id)
 
     def begin(self, job: Job) -> bool:
         """Append what has to be written before it starts. Whether its intent is durable already; otherwise that has to
         be synced first."""
-        durable = self._book.is_durable(self._ahead.pop(job.id, -1))
-        self._book.journal.append(*(job.go() if durable else job.intent()))
+        durable = self._journaled.is_durable(self._ahead.pop(job.id, -1))
+        self._journaled.journal.append(*(job.go() if durable else job.intent()))
         return durable
 
     def gone(self, key: str) -> int:
@@ -235,7 +235,7 @@ class Allocations:
 
     def tell(self, job: Job) -> None:
         """Report its state; an end once it is durable."""
-        if job in self._book.over:
+        if job in self._journaled.over:
             return
         if job.outcome is not None:
             # Its end is reported together with its successor's start, and that, where it is short, with its end.

@@ -1,5 +1,6 @@
 """The supervisor's journal: what it promised, started and saw end, one checksummed line per record, synced before it is
-reported; and the state in memory (`Book`). A mark beside the journal shows when it is incomplete. Stdlib only."""
+reported; and the state in memory (`JournaledJobs`). A mark beside the journal shows when it is incomplete. Stdlib
+only."""
 
 import contextlib
 import errno
@@ -286,7 +287,7 @@ _RETRY = 1.0  # seconds after which a disk that refused is tried again
 _LOST = "the record of it was lost when the node's journal was damaged; how it ended is not known"
 
 
-class Book:
+class JournaledJobs:
     """`jobs` are those that run or are not acknowledged, `over` those of them that ended and are not durable yet,
     `forgotten` the ids of acknowledged ones, `syncs` the number of syncs so far. While the disk fails this stays in
     memory, and is rewritten when possible, not before `retry_at` (seconds since boot)."""

@@ -22,7 +22,7 @@ from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.allocations import Allocations, ReportBatch
 from distributed_grid.agent.supervisor.endings import Endings, Freezer
 from distributed_grid.agent.supervisor.job import NEVER, READER, Job, Leases, never_ran, of_order
-from distributed_grid.agent.supervisor.journal import Book
+from distributed_grid.agent.supervisor.journal import JournaledJobs
 from distributed_grid.agent.supervisor.limits import Limits, Outputs
 from distributed_grid.agent.supervisor.recovery import Survivors
 from distributed_grid.agent.supervisor.sockets import AgentSocket, FilesSocket, Warnings
@@ -96,18 +96,18 @@ class Supervisor:
         self.launches = Launches(self.slots, self.allocs, self._cannot_start, self.pipes)
         self.tree = Tree(warn, forks.act, self.slots.helpers, self._sweep, self.groups)
         self.leases = Leases()
-        self.book = Book(os.path.join(state_dir, "journal"), self.leases, log)
-        self.jobs = self.book.jobs
+        self.journaled = JournaledJobs(os.path.join(state_dir, "journal"), self.leases, log)
+        self.jobs = self.journaled.jobs
         stopper = Stopper(self.tree, log, freezer(cgroup))
-        self.freezer = Freezer(stopper, self.book.journal, self._tell, log, procs.now)
-        self.endings = Endings(self.tree, self.book.journal, self.freezer, self._unended, procs.now)
+        self.freezer = Freezer(stopper, self.journaled.journal, self._tell, log, procs.now)
+        self.endings = Endings(self.tree, self.journaled.journal, self.freezer, self._unended, procs.now)
         self.outputs = Outputs(self.allocs, output_limit, warn, self._await_reader, self._read_on)
         decides = self.leases, self.endings, self._tell, self._release, log, procs.now
-        self.allocations = Allocations(self.book, self.launches, *decides)
+        self.allocations = Allocations(self.journaled, self.launches, *decides)
         self.kept_by = described(found)
         self.limits = Limits(self.tree, groups, self.groups, self.endings.ask, self._strayed)
         places = [*found.places.values(), freezer(cgroup)]
-        self.survivors = Survivors(self.book, self.tree, self.slots, places, warn)
+        self.survivors = Survivors(self.journaled, self.tree, self.slots, places, warn)
         self._take_signals()
         self._restore()
         self.files = FilesSocket(state_dir, walls, forks, self.selector, warn, self.tree.is_job)
@@ -136,10 +136,10 @@ class Supervisor:
 
     def _restore(self) -> None:
         """Adopt what an earlier supervisor left running."""
-        boot, before = procs.boot_id(), self.book.read()
+        boot, before = procs.boot_id(), self.journaled.read()
         if before != boot:  # that one was started may not have reached the disk
-            self.jobs.update((key, Job(key, 0.0, *intent)) for key, intent in self.book.ahead.items())
-        self.book.ahead.clear()
+            self.jobs.update((key, Job(key, 0.0, *intent)) for key, intent in self.journaled.ahead.items())
+        self.journaled.ahead.clear()
         self.survivors.end_unknown()
         for job in self.jobs.values():
             self.limits.restore(job)
@@ -160,7 +160,7 @@ class Supervisor:
                 self.tree.watched.add(job)
                 self.codes[job] = procs.now() + (CODE if job.pid else 0.0)  # its spawner may just be about to note it
         self._find_codes(procs.now())
-        self.book.save(sync=True)
+        self.journaled.save(sync=True)
 
     def _noted(self, job: Job) -> Noted | None:
         return self.slots.noted(job.place, job.id) if job.place is not None else None
@@ -230,7 +230,7 @@ class Supervisor:
     def _hello(self) -> dict[str, Any]:
         """What an agent is told first: about this supervisor, and all allocations."""
         about_us = {"version": VERSION, "software": self.software, "pid": os.getpid(), "limits": self.kept_by}
-        lost = self.book.loss.as_message() if self.book.loss is not None else None
+        lost = self.journaled.loss.as_message() if self.journaled.loss is not None else None
         about_us |= {"walls": self.slots.walls, "loss": lost, "nameless": self.slots.nameless}
         about_us |= {"warnings": self.warnings.take_unsent(), "grouped": self.groups.there, "successors": True}
         return {"op": "hello", **about_us, "known": self.allocations.known()}
@@ -305,11 +305,11 @@ class Supervisor:
 
     def _proven(self) -> None:
         """Nothing is alive of what a damaged journal did not name."""
-        self.book.proven()
+        self.journaled.proven()
         self.slots.know_all()
         self._save(sync=True)
-        if self.book.loss is not None:
-            self.agent.tell({"op": "proven", "id": self.book.loss.id})
+        if self.journaled.loss is not None:
+            self.agent.tell({"op": "proven", "id": self.journaled.loss.id})
 
     def _release(self, job: Job) -> None:
         """Free its resources, as nothing of it is alive."""
@@ -371,7 +371,7 @@ class Supervisor:
         self.slots.close()
 
     def _may_leave(self) -> bool:
-        busy = self.tree.busy() or self.launches or self.book.over
+        busy = self.tree.busy() or self.launches or self.journaled.over
         if busy or (self.agent.connected and not self.leave):
             self.idle_since = procs.now()
             return False
@@ -388,10 +388,10 @@ class Supervisor:
         self._soonest = soonest = min(due)
         if 0.0 < self.agent.due < soonest:
             soonest = self.agent.due
-        retry_at = self.book.retry_at
-        if not self.book.journal.sound or self.launches.any_ready():
+        retry_at = self.journaled.retry_at
+        if not self.journaled.journal.sound or self.launches.any_ready():
             soonest = min(soonest, retry_at)
-        if self.book.over:
+        if self.journaled.over:
             soonest = min(soonest, max(self._ends_due(now), retry_at))
         if not self.agent.connected:
             soonest = min(soonest, self.idle_since + LINGER)
@@ -427,16 +427,16 @@ class Supervisor:
         """When the ends that are not durable yet are to be."""
         running = self.tree.running
         youngest = next(reversed(running.values())).began if running else -NEVER
-        if any(job.followed == 1 for job in self.book.over):
+        if any(job.followed == 1 for job in self.journaled.over):
             return now  # the last one of its chain has been started: the coordinator is to know
-        return self._batch.due(bool(self.book.over), youngest, now)
+        return self._batch.due(bool(self.journaled.over), youngest, now)
 
     def _act(self) -> None:
         """One write and one sync for all intents of this turn and all ends that are waiting; only then report ends,
         spawn, and report starts. Where all intents are durable already, no start waits for a sync; what ended before it
         is written, and synced and reported a moment later, with others."""
         now = procs.now()
-        if now < self.book.retry_at:
+        if now < self.journaled.retry_at:
             return
         fresh, sync = [], False
         for key, order, spawning in itertools.islice(self.launches.ready(), BATCH):
@@ -444,7 +444,7 @@ class Supervisor:
             job.place, job.left = spawning.place, True
             sync |= not self.allocations.begin(job)
             fresh.append((job, order, spawning))
-        due = bool(self.book.over) and now >= self._ends_due(now)
+        due = bool(self.journaled.over) and now >= self._ends_due(now)
         if fresh:
             if sync and len(fresh) == 1 and now >= self._started + COLD:
                 self.launches.prepare(fresh[0][0].id, *fresh[0][1:])
@@ -470,7 +470,7 @@ class Supervisor:
 
     def _save(self, sync: bool, ends: bool = True) -> bool:
         """Commit, then report the ends, unless they wait. False if the disk fails."""
-        reported = self.book.save(sync, ends, patient=bool(self.allocations.waiting))
+        reported = self.journaled.save(sync, ends, patient=bool(self.allocations.waiting))
         if reported:
             self._batch.done()
         for job in reported or ():
@@ -480,7 +480,7 @@ class Supervisor:
     # --- starts and ends, by spawners -------------------------------------------------------------------------------
 
     def _start_all(self, fresh: list[tuple[Job, dict[str, Any], Spawning]]) -> None:
-        over = len(self.book.over)
+        over = len(self.journaled.over)
         for job, order, spawning in fresh:
             # Reading its exact start time costs half a millisecond; between these two only one can have the pid.
             job.spawned = procs.ticks(), 0
@@ -492,7 +492,7 @@ class Supervisor:
                     self._again(job, order)
             except CannotStart as why:
                 self.allocations.is_over(job, never_ran(why.cause, why.text))
-        if len(self.book.over) > over:
+        if len(self.journaled.over) > over:
             self._save(sync=True)
 
     def _again(self, job: Job, order: dict[str, Any]) -> None:
@@ -548,9 +548,9 @@ class Supervisor:
         job.spawned = job.spawned[0], procs.ticks()
         job.runs(pid)
         self.limits.admitted(job, job.place.pid if job.place is not None else 0)
-        if self.book.over:  # an end is reported before the start of what follows it
+        if self.journaled.over:  # an end is reported before the start of what follows it
             self._save(sync=True)
-        self.book.journal.append(*job.begin())  # not synced: where the power is cut the process is gone as well
+        self.journaled.journal.append(*job.begin())  # not synced: where the power is cut the process is gone as well
         self._watch(job)
         self.allocations.tell(job)
         self.endings.arm(job)

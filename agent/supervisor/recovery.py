@@ -16,7 +16,7 @@ from distributed_grid.agent.cgroups.cgroupfs import Place as Group
 from distributed_grid.agent.cgroups.cgroupfs import members_below
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER, Job, Place
-from distributed_grid.agent.supervisor.journal import Book
+from distributed_grid.agent.supervisor.journal import JournaledJobs
 from distributed_grid.agent.supervisor.spawners import Spawners
 from distributed_grid.agent.supervisor.tree import Tree
 
@@ -33,13 +33,13 @@ class Survivors:
 
     def __init__(
         self,
-        book: Book,
+        journaled: JournaledJobs,
         tree: Tree,
         slots: Spawners,
         groups: Iterable[Group | None],
         log: Callable[[str], None],
     ) -> None:
-        self._book = book
+        self._journaled = journaled
         self._tree = tree
         self._slots = slots
         self._log = log
@@ -92,7 +92,7 @@ class Survivors:
     @property
     def due(self) -> float:
         """When the next search is due."""
-        return self._next if self._book.unknown else NEVER
+        return self._next if self._journaled.unknown else NEVER
 
     def poll(self, now: float) -> bool:
         """While the journal is damaged: end processes of no known job. True once it is proven that none is left."""
@@ -107,7 +107,7 @@ class Survivors:
         for key, pids in lives.items():
             if key.startswith("slot "):
                 continue
-            job = self._book.jobs.get(key)
+            job = self._journaled.jobs.get(key)
             if job is None or job.over:
                 self._log(f"{key} is alive, and the journal does not have it: it is ended")
                 for pid in pids - {os.getpid()}:
@@ -121,7 +121,7 @@ class Survivors:
 
     def _known(self) -> set[str]:
         """The names of our slots, and of those of jobs in the journal."""
-        jobs = self._book.jobs.values()
+        jobs = self._journaled.jobs.values()
         return self._slots.names() | {job.place.name for job in jobs if job.place is not None and not job.over}
 
 

@@ -316,17 +316,17 @@ def balancing_page(
     state: GridState, visibility: Visibility, now: float, asked: GetBalancing, address: str
 ) -> BalancingStatus:
     """How the grid rebalances, with the nodes behind that one."""
-    book, balancing = state.balancing, state.policy.balancing
+    known, balancing = state.balancing, state.policy.balancing
     names = state.index.behind(asked.past)
     nodes, last = _page((name, passes.lender_view(state, state.nodes[name], now)) for name in names)
     return BalancingStatus(
         id=asked.id,
         balancing=balancing,
-        configured=book.configured,
-        order=book.order,
+        configured=known.configured,
+        order=known.order,
         address=address,
-        last=views.visible_pass(visibility, book.last) if book.last is not None else None,
-        recent=tuple(views.visible_move(visibility, one) for one in book.recent),
+        last=views.visible_pass(visibility, known.last) if known.last is not None else None,
+        recent=tuple(views.visible_move(visibility, one) for one in known.recent),
         barred=tuple(passes.barred_now(state, now)),
         nodes=tuple(nodes),
         past=last,

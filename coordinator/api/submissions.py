@@ -13,7 +13,7 @@ from distributed_grid.coordinator.api.blobs import Blobs
 from distributed_grid.coordinator.api.idempotency import check_keys
 from distributed_grid.coordinator.api.lookup import Lookup, Unanswerable
 from distributed_grid.coordinator.core.commands import JobsSubmitted
-from distributed_grid.coordinator.core.model import Condition, End, Group, Held, Job
+from distributed_grid.coordinator.core.model import Condition, End, Group, HeldBack, Job
 from distributed_grid.coordinator.core.placement.catalogue import Affinity
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.admission import which
@@ -324,7 +324,7 @@ class Submissions:
                 job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now)
                 job.by_operator = visibility.reach is Reach.ALL
                 if one.after:
-                    job.phase = Held(after=tuple(self._condition(visibility, each, before) for each in one.after))
+                    job.phase = HeldBack(after=tuple(self._condition(visibility, each, before) for each in one.after))
                 job.begin = now + one.delay if one.delay else one.begin
                 found.jobs[one.key] = job
                 if one.array is not None:

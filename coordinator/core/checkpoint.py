@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 from distributed_grid.coordinator.core.data import EVERYTHING, Idle, Preemptions
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lending.loans import Balance, Loan, Loans, Pair, Place
-from distributed_grid.coordinator.core.model import Allocation, End, Group, InHold, Job, Node, Waiting
+from distributed_grid.coordinator.core.model import Allocation, AwaitsHold, End, Group, Job, Node, Waiting
 from distributed_grid.coordinator.core.nodes.agents import arm
 from distributed_grid.coordinator.core.placement.fragmentation import MixState, RequestMix
 from distributed_grid.coordinator.core.placement.matching import labels
@@ -25,7 +25,7 @@ from distributed_grid.coordinator.core.queue.chains import Chains, Kind
 from distributed_grid.coordinator.core.queue.fairness import Account, Shares
 from distributed_grid.coordinator.core.queue.queue import Kept, Members, Queue, Rank, Reservations, key_of
 from distributed_grid.coordinator.core.queue.quotas import Quotas, Spent
-from distributed_grid.coordinator.core.rebalancing.book import BalancingBook
+from distributed_grid.coordinator.core.rebalancing.state import BalancingState
 from distributed_grid.coordinator.core.scaling.state import ScalingState
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Priority, Reason, Request
@@ -148,7 +148,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     next_turn: int
     freed_nodes: dict[str, None]
     fresh: dict[str, None]
-    holding: bool
+    store_failing: bool
     unknown_before: float = 0.0
     failing_commands: dict[str, str] = {}
     idle: dict[str, Idle] = {}
@@ -159,7 +159,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     quotas: QuotasAt = QuotasAt()
     chains: ChainsAt = ChainsAt()
     mix: MixState = MixState()
-    balancing: BalancingBook = msgspec.field(default_factory=BalancingBook)
+    balancing: BalancingState = msgspec.field(default_factory=BalancingState)
     scaling: ScalingState = msgspec.field(default_factory=ScalingState)
     ray_trouble: str = ""
     loss: tuple[str, ...] = ()
@@ -213,7 +213,7 @@ def take(ledger: Ledger) -> Checkpoint:
         next_turn=state.next_turn,
         freed_nodes=state.freed_nodes,
         fresh=state.fresh,
-        holding=state.holding,
+        store_failing=state.store_failing,
         loss=state.loss,
         unknown_before=state.unknown_before,
         failing_commands=state.failing_commands,
@@ -347,20 +347,21 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     dependencies.resume(state, at.held.waiters, at.held.ends)
     state.past_keys = {(user, key): job for user, key, job in at.past_keys}
     state.turns, state.next_turn = at.turns, at.next_turn
-    state.freed_nodes, state.fresh, state.holding, state.loss = at.freed_nodes, at.fresh, at.holding, at.loss
+    state.freed_nodes, state.fresh = at.freed_nodes, at.fresh
+    state.store_failing, state.loss = at.store_failing, at.loss
     state.snapshot, state.ray_trouble = at.snapshot, at.ray_trouble
     state.balancing = at.balancing
     state.scaling = at.scaling
     state.unknown_before = at.unknown_before
     state.failing_commands, state.idle = at.failing_commands, at.idle
-    book = at.preempting
+    preempting = at.preempting
     state.preempting = Preemptions(
-        dict(book.urgent), preemptors_of(at.jobs.values()), list(book.spent), dict(book.refusals)
+        dict(preempting.urgent), preemptors_of(at.jobs.values()), list(preempting.spent), dict(preempting.refusals)
     )
     _requeue(state.queue, at)
     for job in sorted(state.jobs.values(), key=lambda job: state.turns[job.id]):
         state.index_job(job)
-        if isinstance(job.phase, InHold):
+        if isinstance(job.phase, AwaitsHold):
             state.holds.wait(job.request.within, job.id)
         if job.id in state.queue:
             state.index.affinity.want(job)

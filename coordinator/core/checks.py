@@ -3,7 +3,7 @@
 from collections import Counter
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
-from distributed_grid.coordinator.core.model import Earmarked, Held, InHold, Node, Queued
+from distributed_grid.coordinator.core.model import AwaitsHold, Earmarked, HeldBack, Node, Queued
 from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.queue.queue import Members
 from distributed_grid.coordinator.core.queue.quotas import Quotas
@@ -20,7 +20,7 @@ def check(state: GridState) -> None:
         if job.state is State.WAITING:
             assert allocation is None, f"{job.id} waits and holds {job.allocation}"
             held = job.id in (state.groups[job.group].pending if job.group else state.held.unmet)
-            is_held, is_queued = isinstance(job.phase, Held), isinstance(job.phase, Queued)
+            is_held, is_queued = isinstance(job.phase, HeldBack), isinstance(job.phase, Queued)
             assert job.request.gang or held is is_held, f"{job.id} is {job.phase}, held: {held}"
             assert (job.id in state.queue) is is_queued, f"{job.id} is {job.phase}, in the queue: {not is_queued}"
         else:
@@ -86,7 +86,7 @@ def _check_chains(state: GridState, node: Node) -> None:
 
 def _check_holds(state: GridState) -> None:
     """Check who waits for holds, and that what is inside of each is within its grant."""
-    waiting = {job.id: job.request.within for job in state.jobs.values() if isinstance(job.phase, InHold)}
+    waiting = {job.id: job.request.within for job in state.jobs.values() if isinstance(job.phase, AwaitsHold)}
     known = {name: hold for hold, names in state.holds.waiting.items() for name in names}
     assert waiting == known, f"{waiting} wait for holds, and {known} are known"
     assert all(state.holds.waiting.values()), "a hold is kept for whom nobody waits"

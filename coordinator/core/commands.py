@@ -114,7 +114,7 @@ class SignalRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_lik
     signal: int
 
 
-class Hold(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+class StoreFailing(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Nothing new is started while this is `on`, since the disk fails."""
 
     on: bool
@@ -283,7 +283,7 @@ Event = (
     | JobsSubmitted
     | CancelRequested
     | SignalRequested
-    | Hold
+    | StoreFailing
     | Tick
     | DrainRequested
     | UndrainRequested

@@ -26,7 +26,7 @@ from distributed_grid.coordinator.core.queue.chains import Chains
 from distributed_grid.coordinator.core.queue.fairness import Shares
 from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservations, Waiters
 from distributed_grid.coordinator.core.queue.quotas import Quotas
-from distributed_grid.coordinator.core.rebalancing.book import BalancingBook
+from distributed_grid.coordinator.core.rebalancing.state import BalancingState
 from distributed_grid.coordinator.core.scaling.state import ScalingState
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.messages.operator import Receipt
@@ -194,9 +194,9 @@ class GridData:
         self.snapshot = 0
         """Number of times that this state was settled, by which an explanation names it."""
         self.preempting = Preemptions()
-        self.balancing = BalancingBook(policy.balancing)
+        self.balancing = BalancingState(policy.balancing)
         self.scaling = ScalingState()
-        self.holding = False
+        self.store_failing = False
         """Nothing new is started while the disk fails."""
         self.loss: tuple[str, ...] = ()
         """Evidence that the store has lost commits: nothing is started until an operator has chosen."""
@@ -210,7 +210,7 @@ class GridData:
     @property
     def halted(self) -> bool:
         """Whether nothing new is started for now."""
-        return self.holding or bool(self.loss)
+        return self.store_failing or bool(self.loss)
 
     def take_out(self) -> list[Command]:
         """The commands since the last call, for the shell to perform."""

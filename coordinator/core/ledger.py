@@ -22,7 +22,6 @@ from distributed_grid.coordinator.core.commands import (
     ExtensionRequested,
     ForecastsReported,
     HeartbeatReceived,
-    Hold,
     JobsSubmitted,
     LabelsRequested,
     LossFound,
@@ -40,6 +39,7 @@ from distributed_grid.coordinator.core.commands import (
     RightsSet,
     SettingsRequested,
     SignalRequested,
+    StoreFailing,
     Tick,
     UndrainRequested,
 )
@@ -74,9 +74,9 @@ from distributed_grid.protocol.scaling.pools import ScalingMode
 from distributed_grid.protocol.sharing.policies import NO_ORDER, BalancingOrder
 
 
-def _hold(state: GridState, event: Hold) -> None:
-    """New jobs and freed capacity stay marked meanwhile, and are matched when the hold is over."""
-    state.holding = event.on
+def _store_failing(state: GridState, event: StoreFailing) -> None:
+    """New jobs and freed capacity stay marked meanwhile, and are matched when it works again."""
+    state.store_failing = event.on
 
 
 def _node_up(state: GridState, event: NodeUp) -> None:
@@ -111,7 +111,7 @@ ON: dict[type, Callable[[GridState, Any], None]] = {
     JobsSubmitted: admission.submit,
     CancelRequested: admission.cancel,
     SignalRequested: admission.signal,
-    Hold: _hold,
+    StoreFailing: _store_failing,
     Tick: _tick,
     DrainRequested: operator.drain,
     UndrainRequested: operator.undrain,

@@ -227,7 +227,7 @@ class Queued(Waiting, tag="queued"):
     attempt: ClassVar[None] = None
 
 
-class Held(Waiting, tag="held"):
+class HeldBack(Waiting, tag="held-back"):
     """It waits outside of the queue: for the conditions in `after` and its begin time, for the concurrency limit of its
     array, or for the first member of its gang."""
 
@@ -242,7 +242,7 @@ class Earmarked(Waiting, tag="earmarked"):
     earmark: Earmark
 
 
-class InHold(Waiting, tag="in-hold"):
+class AwaitsHold(Waiting, tag="awaits-hold"):
     """It waits outside of the queue, for room in the hold that it names."""
 
     attempt: ClassVar[None] = None
@@ -284,14 +284,16 @@ class Ended(msgspec.Struct, kw_only=True, gc=False, tag="ended", omit_defaults=T
     after: tuple[Condition, ...] = ()
 
 
-Phase = Queued | Held | Earmarked | InHold | MemberEnded | Active | Ended
+Phase = Queued | HeldBack | Earmarked | AwaitsHold | MemberEnded | Active | Ended
 PHASES: dict[type, frozenset[type]] = {
-    Held: frozenset({Held, Queued, InHold, Active, Ended}),  # of a gang all others become active with the first
-    Queued: frozenset({Queued, Held, Earmarked, InHold, Active, Ended}),  # held again after a restart, in its array
+    # Of a gang all others become active with the first.
+    HeldBack: frozenset({HeldBack, Queued, AwaitsHold, Active, Ended}),
+    # One of an array is held back again after a restart.
+    Queued: frozenset({Queued, HeldBack, Earmarked, AwaitsHold, Active, Ended}),
     Earmarked: frozenset({Queued, Active, Ended}),
-    InHold: frozenset({Held, Active, Ended}),
-    Active: frozenset({Queued, InHold, MemberEnded, Ended}),
-    MemberEnded: frozenset({MemberEnded, Queued, Held, Ended}),
+    AwaitsHold: frozenset({HeldBack, Active, Ended}),
+    Active: frozenset({Queued, AwaitsHold, MemberEnded, Ended}),
+    MemberEnded: frozenset({MemberEnded, Queued, HeldBack, Ended}),
     Ended: frozenset(),
 }
 """Legal transitions of phases; only `GridState.become` makes one."""
@@ -394,7 +396,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     def after(self) -> tuple[Condition, ...]:
         """Its conditions that are not met, or were not when it ended."""
         phase = self.phase
-        return phase.after if type(phase) is Held or type(phase) is Ended else ()
+        return phase.after if type(phase) is HeldBack or type(phase) is Ended else ()
 
     @property
     def has_begun(self) -> bool:

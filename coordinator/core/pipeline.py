@@ -21,7 +21,6 @@ from distributed_grid.coordinator.core.commands import (
     Audit,
     Command,
     Event,
-    Hold,
     Publish,
     Record,
     RecordAllocation,
@@ -36,6 +35,7 @@ from distributed_grid.coordinator.core.commands import (
     RecordShare,
     RecordSpent,
     Send,
+    StoreFailing,
     Tick,
 )
 from distributed_grid.protocol.errors import GridError
@@ -211,12 +211,12 @@ class Pipeline:
             self._secure_at = now + AGAIN_SECONDS
         elif self.trouble is not None:
             self.trouble = None
-            self.put(Hold(False))
+            self.put(StoreFailing(False))
 
     def _in_trouble(self, error: GridError, now: float) -> None:
         first, self.trouble = self.trouble is None, error
         if first:
-            self.put(Hold(True))
+            self.put(StoreFailing(True))
             self._secure_at = now + AGAIN_SECONDS
 
     # --- time ---------------------------------------------------------------------------------------------------------

@@ -24,10 +24,10 @@ from distributed_grid.coordinator.core.model import (
     Active,
     Allocation,
     Attempt,
+    AwaitsHold,
     Ended,
     Group,
-    Held,
-    InHold,
+    HeldBack,
     Job,
     MemberEnded,
     Node,
@@ -208,20 +208,20 @@ class GridState(GridData):
 
     def hold_back(self, waiter: Job | Group) -> None:
         """Hold back a job or group, new or restored; its conditions are evaluated after the event."""
-        if isinstance(waiter, Job) and not isinstance(waiter.phase, Held):
-            self.become(waiter, Held(reason=waiter.reason))
+        if isinstance(waiter, Job) and not isinstance(waiter.phase, HeldBack):
+            self.become(waiter, HeldBack(reason=waiter.reason))
         self.held.unmet[waiter.id] = {}
         self.facts.held.append(waiter.id)
 
     def is_held(self, job: Job) -> bool:
         """Whether a job waits neither in the queue nor for an earmark."""
-        return isinstance(job.phase, (Held, MemberEnded))
+        return isinstance(job.phase, (HeldBack, MemberEnded))
 
     def enqueue(self, job: Job) -> None:
         """Put a job in the queue, in the order of its turn; or among those that wait for room in its hold."""
         if hold := job.request.within:
-            if type(job.phase) is not InHold:
-                self.become(job, InHold(reason=job.reason))
+            if type(job.phase) is not AwaitsHold:
+                self.become(job, AwaitsHold(reason=job.reason))
             self.holds.wait(hold, job.id)
             return
         if type(job.phase) is not Queued:
@@ -235,7 +235,7 @@ class GridState(GridData):
 
     def dequeue(self, job: Job) -> None:
         """Take a job out of the queue, with its reservation; or out of those that wait for room in its hold."""
-        if type(job.phase) is InHold:
+        if type(job.phase) is AwaitsHold:
             self.holds.leave(job.request.within, job.id)
             return
         self.queue.remove(job.id)
@@ -300,7 +300,7 @@ class GridState(GridData):
         return allocation
 
     def _allocate(self, job: Job, node: Node, grant: Grant) -> Allocation:
-        if job.id in self.queue.turns or type(job.phase) is InHold:
+        if job.id in self.queue.turns or type(job.phase) is AwaitsHold:
             self.dequeue(job)
         job.tries += 1
         allocation = Allocation(

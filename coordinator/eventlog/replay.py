@@ -20,7 +20,6 @@ from distributed_grid.coordinator.core.commands import (
     ExtensionRequested,
     ForecastsReported,
     HeartbeatReceived,
-    Hold,
     JobsSubmitted,
     LabelsRequested,
     LossFound,
@@ -38,6 +37,7 @@ from distributed_grid.coordinator.core.commands import (
     RightsSet,
     SettingsRequested,
     SignalRequested,
+    StoreFailing,
     Tick,
     UndrainRequested,
 )
@@ -81,8 +81,8 @@ def event_words(event: Event) -> str:
             return f"the end of {names(jobs)} was asked for{f': {reason}' if reason else ''}"
         case SignalRequested(_, job, number):
             return f"signal {number} for {job} was asked for"
-        case Hold(on):
-            return "the disk refused, nothing new is to start" if on else "the disk is well again"
+        case StoreFailing(on):
+            return "the disk refused, nothing new is to start" if on else "the disk works again"
         case Tick():
             return "time passed"
         case DrainRequested(_, nodes, by, reason):

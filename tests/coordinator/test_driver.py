@@ -18,9 +18,9 @@ from distributed_grid.coordinator.core.commands import (
     Event,
     Granted,
     HeartbeatReceived,
-    Hold,
     RecordJob,
     Send,
+    StoreFailing,
     Tick,
 )
 from distributed_grid.coordinator.core.model import Job
@@ -343,18 +343,18 @@ def ailing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ailing:
     return Ailing(tmp_path / "grid.db")
 
 
-class Held(Scripted):
+class ToldOfTheStore(Scripted):
     """Notes whether it was told to start nothing new."""
 
-    holding: list[bool]
+    failing: list[bool]
 
     def __init__(self, answer: Callable[[Any], list[Command]]) -> None:
         super().__init__(answer)
-        self.holding = []
+        self.failing = []
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        if isinstance(event, Hold):
-            self.holding.append(event.on)
+        if isinstance(event, StoreFailing):
+            self.failing.append(event.on)
             return []
         return super().handle(event, now)
 
@@ -362,7 +362,7 @@ class Held(Scripted):
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
 async def test_what_the_disk_refuses_is_kept_and_done_in_order_once_it_takes_it(ailing: Ailing, number: int) -> None:
     done: list[int] = []
-    ledger = Held(recorded_and_granted)
+    ledger = ToldOfTheStore(recorded_and_granted)
     driver = driven(ledger, ailing, lambda command: done.append(command.token))
     told: list[str] = []
     driver.trouble.on_change = told.append
@@ -372,11 +372,11 @@ async def test_what_the_disk_refuses_is_kept_and_done_in_order_once_it_takes_it(
     await until(lambda: ailing.reopened >= 2)
     driver.put(3)  # type: ignore[arg-type]
     await until(lambda: ailing.reopened >= 4)
-    assert done == [] and ledger.holding == [True] and "grid.db" in driver.trouble.words()
+    assert done == [] and ledger.failing == [True] and "grid.db" in driver.trouble.words()
     with pytest.raises(GridError, match="no new jobs"):
         driver.trouble.refuse()
     ailing.ails = None
-    await until(lambda: ledger.holding == [True, False])
+    await until(lambda: ledger.failing == [True, False])
     assert done == [1, 2, 3] and not driver.trouble.words()
     driver.trouble.refuse()
     assert len(told) == 2 and told[0] and not told[1]
@@ -394,7 +394,7 @@ async def test_a_record_is_stored_as_it_is_when_the_disk_takes_it_and_only_once(
         return [thing, Granted(number)]
 
     done: list[int] = []
-    driver = driven(Held(answer), ailing, lambda command: done.append(command.token))
+    driver = driven(ToldOfTheStore(answer), ailing, lambda command: done.append(command.token))
     ailing.ails = full()
     for number in range(200):
         driver.put(number)  # type: ignore[arg-type]
@@ -416,7 +416,7 @@ async def test_leases_are_renewed_while_the_disk_takes_nothing(ailing: Ailing) -
     def answer(number: int) -> list[Command]:
         return recorded_and_granted(number) if number == 1 else [renewed]
 
-    driver = driven(Held(answer), ailing, done.append)
+    driver = driven(ToldOfTheStore(answer), ailing, done.append)
     ailing.ails = full()
     driver.put(1)  # type: ignore[arg-type]
     await until(lambda: ailing.reopened)
@@ -430,7 +430,7 @@ async def test_leases_are_renewed_while_the_disk_takes_nothing(ailing: Ailing) -
 
 async def test_no_new_jobs_are_taken_before_the_reserve_is_there_again_but_results_are_stored(ailing: Ailing) -> None:
     done: list[int] = []
-    ledger = Held(recorded_and_granted)
+    ledger = ToldOfTheStore(recorded_and_granted)
     driver = driven(ledger, ailing, lambda command: done.append(command.token))
     ailing.ails, ailing.short = full(), "15 MiB are free"
     driver.put(1)  # type: ignore[arg-type]
@@ -440,25 +440,25 @@ async def test_no_new_jobs_are_taken_before_the_reserve_is_there_again_but_resul
     driver.put(2)  # type: ignore[arg-type]
     await until(lambda: done == [1, 2])
     await until(lambda: "15 MiB" in driver.trouble.words())
-    assert ledger.holding == [True]
+    assert ledger.failing == [True]
     ailing.short = ""
-    await until(lambda: ledger.holding == [True, False])
+    await until(lambda: ledger.failing == [True, False])
     await driver.close()
 
 
 async def test_a_start_without_room_for_the_reserve_holds_from_the_first_event_on(ailing: Ailing) -> None:
     ailing.short = "1 MiB is free"
-    ledger = Held(recorded_and_granted)
+    ledger = ToldOfTheStore(recorded_and_granted)
     driver = driven(ledger, ailing, lambda command: None)
     driver.put(1)  # type: ignore[arg-type]
     await until(lambda: ailing.commits)
-    assert ledger.holding == [True] and "1 MiB" in driver.trouble.words()
+    assert ledger.failing == [True] and "1 MiB" in driver.trouble.words()
     await driver.close()
 
 
 async def test_leaving_in_trouble_tries_once_more_and_says_what_was_in_the_way(ailing: Ailing) -> None:
     done: list[int] = []
-    driver = driven(Held(recorded_and_granted), ailing, lambda command: done.append(command.token))
+    driver = driven(ToldOfTheStore(recorded_and_granted), ailing, lambda command: done.append(command.token))
     ailing.ails = full()
     driver.put(1)  # type: ignore[arg-type]
     await until(lambda: ailing.reopened)
@@ -471,7 +471,7 @@ async def test_leaving_in_trouble_tries_once_more_and_says_what_was_in_the_way(a
 async def test_a_store_that_has_lost_what_was_committed_is_not_gone_on_with(
     ailing: Ailing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = driven(Held(recorded_and_granted), ailing, lambda command: None)
+    driver = driven(ToldOfTheStore(recorded_and_granted), ailing, lambda command: None)
     ailing.ails = full()
     monkeypatch.setattr(ailing, "_point", Point(ailing.grid, ailing.epoch, 1 << 40, 0.0))
     driver.put(1)  # type: ignore[arg-type]
@@ -492,15 +492,15 @@ async def test_a_commit_that_does_not_come_back_is_trouble_until_it_does(
         commit(snapshot)
 
     monkeypatch.setattr(ailing, "commit", stuck)
-    ledger = Held(recorded_and_granted)
+    ledger = ToldOfTheStore(recorded_and_granted)
     done: list[int] = []
     driver = driven(ledger, ailing, lambda command: done.append(command.token))
     driver._commit_seconds = 1.0  # through the thread
     driver.put(1)  # type: ignore[arg-type]
-    await until(lambda: ledger.holding == [True])
+    await until(lambda: ledger.failing == [True])
     assert "does not answer" in driver.trouble.words() and done == []
     back.set()
-    await until(lambda: ledger.holding == [True, False] and done == [1])
+    await until(lambda: ledger.failing == [True, False] and done == [1])
     await driver.close()
 
 
@@ -520,11 +520,11 @@ async def test_a_heartbeat_is_not_handled_before_what_came_before_it(store: Coun
     handled: list[Any] = []
     ledger = Scripted(lambda event: handled.append(event) or [])  # type: ignore[func-returns-value]
     driver = driven(ledger, store, lambda command: None)
-    driver.put(Hold(True))
+    driver.put(StoreFailing(True))
     driver.heartbeat(beat())
     assert handled == []
     await turns()
-    assert handled == [Hold(True), beat()]
+    assert handled == [StoreFailing(True), beat()]
     await driver.close()
 
 

@@ -46,7 +46,7 @@ async def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 @pytest.fixture
 def full(grid: Coordinator, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Let the disk be full, or well again."""
+    """Let the disk be full, or working again."""
     ails = False
     commit = grid.store.commit
 

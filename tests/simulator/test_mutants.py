@@ -134,7 +134,7 @@ def take_a_result_for_another(patch: Patch) -> None:
 
 
 def count_offers_twice(patch: Patch) -> None:
-    """And the node's own books, which would not let it, look away."""
+    """And the node's own records, which would refuse it, are not asked."""
     rebuild = GridState.rebuild
 
     def blind(self: GridState, node: Node) -> None:
@@ -165,8 +165,8 @@ def start_in_spite_of_an_intent(patch: Patch) -> None:
     launch = Allocations.launch
 
     def again(self: Allocations, order: dict[str, Any]) -> None:
-        self._book.jobs.pop(order["id"], None)
-        self._book.forgotten.pop(order["id"], None)
+        self._journaled.jobs.pop(order["id"], None)
+        self._journaled.forgotten.pop(order["id"], None)
         launch(self, order)
 
     patch(Allocations, "launch", again)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits
 from distributed_grid.coordinator.core.lifecycle import holds
 from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
-from distributed_grid.coordinator.core.model import Earmarked, Held, InHold, Job, Node, Placement
+from distributed_grid.coordinator.core.model import AwaitsHold, Earmarked, HeldBack, Job, Node, Placement
 from distributed_grid.coordinator.core.placement.constraints import amount
 from distributed_grid.coordinator.core.placement.matching import blocker, gang_candidates, has_room
 from distributed_grid.coordinator.core.preemption import earmarks
@@ -39,9 +39,9 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
     reached, where that was counted before."""
     wanted = request.resources
     if state.loss:
-        return Reason("Held", "the coordinator's store has lost something, an operator is to choose; see `grid status`")
-    if state.holding:
-        return Reason("Held", "the coordinator cannot store what it would start; see `grid status`")
+        return Reason("Store", "the coordinator's store has lost something, and an operator chooses; see `grid status`")
+    if state.store_failing:
+        return Reason("Store", "the coordinator cannot store what it would start; see `grid status`")
     if not state.nodes:
         return Reason("NoOffers", "no node is known yet; start an agent with `grid agent run`")
     if not can_fit(state, request):
@@ -183,12 +183,12 @@ def now_for(state: GridState, job: Job) -> Reason | None:
         return None
     if state.is_held(job):
         leader = state.jobs.get(member_id(job.group, 0)) if job.request.gang else None
-        if leader is not None and leader.id in state.queue and isinstance(job.phase, Held):
+        if leader is not None and leader.id in state.queue and isinstance(job.phase, HeldBack):
             return of_line(state, state.queue.line(leader.id))
         return dependencies.reason(state, job)
     if isinstance(job.phase, Earmarked):
         return earmarks.reason(job)
-    if isinstance(job.phase, InHold):
+    if isinstance(job.phase, AwaitsHold):
         return holds.reason(state, job.request)
     line = state.queue.line(job.id)
     if line.excluded or state.queue.head(line)[1] == job.id:

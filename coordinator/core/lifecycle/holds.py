@@ -182,23 +182,23 @@ def reason(state: GridState, request: Request) -> Reason:
     name = request.within
     job, hold = state.jobs.get(name), _running(state, name)
     if job is None:
-        return Reason("InHold", f"its hold {name} has ended")
+        return Reason("Hold", f"its hold {name} has ended")
     if hold is None:
         waits = job.reason
         more = f": {waits.text}" if waits is not None else ""
-        return Reason("InHold", f"its hold {name} {'has not begun' if job.state is State.WAITING else 'ends'}{more}")
+        return Reason("Hold", f"its hold {name} {'has not begun' if job.state is State.WAITING else 'ends'}{more}")
     node = state.nodes[hold.node]
     if (away := _away(node)) or (room := free(state, hold)) is None:
-        return Reason("InHold", f"its hold {name} is on {hold.node}, which {away or 'offers nothing now'}")
+        return Reason("Hold", f"its hold {name} is on {hold.node}, which {away or 'offers nothing now'}")
     kind = room.lacks(request.resources, request.constraints)
     if not kind:
-        return Reason("InHold", f"{hold.node}, where its hold {name} is, does not meet its constraints now")
+        return Reason("Hold", f"{hold.node}, where its hold {name} is, does not meet its constraints now")
     used = sum(getattr(one.grant.resources, kind) for one in node.inside.values() if one.within == hold.id)
     left = getattr(room.left, kind)
     owner = getattr(hold.grant.resources, kind) - used - left
     text = f"{amount(kind, request.resources)} needed, {amount(kind, room.left)} free in its hold {name}"
     more = f"; the owner of {hold.node} uses some of it" if owner > 0 and not _in_backoff(node) else ""
-    return Reason("InHold", text + more)
+    return Reason("Hold", text + more)
 
 
 def _away(node: Node) -> str:

@@ -15,7 +15,7 @@ from distributed_grid.coordinator.core.model import (
     Earmarked,
     Ended,
     EndKind,
-    Held,
+    HeldBack,
     Job,
     MemberEnd,
     MemberEnded,
@@ -248,7 +248,7 @@ def _requeue_gang(state: GridState, whole: list[Job], first: Job, kind: EndKind,
         began = part is not None and part.outcome is not None and part.outcome.started
         one.evicted += kind is not EndKind.TO_RETRY and began
         one.request = request
-        state.become(one, Queued() if leads_gang(one) else Held(), text)
+        state.become(one, Queued() if leads_gang(one) else HeldBack(), text)
         if leads_gang(one):
             state.enqueue(one)
         state.changed(one)

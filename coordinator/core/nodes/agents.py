@@ -34,7 +34,7 @@ from distributed_grid.coordinator.core.lifecycle.attempts import (
     record_lost,
     suspended,
 )
-from distributed_grid.coordinator.core.model import Allocation, Attempt, Held, InHold, Job, Node, Queued
+from distributed_grid.coordinator.core.model import Allocation, Attempt, AwaitsHold, HeldBack, Job, Node, Queued
 from distributed_grid.coordinator.core.nodes import idle, quarantine
 from distributed_grid.coordinator.core.placement import ray
 from distributed_grid.coordinator.core.placement.matching import labels
@@ -83,7 +83,7 @@ def take_unknown_result(state: GridState, node: Node, exited: Exited) -> bool:
     job = state.jobs.get(name)
     if exited.stamp is None or job is None or not number.isdecimal() or int(number) <= job.tries:
         return False
-    if not isinstance(job.phase, Queued | Held | InHold) or job.request.gang:
+    if not isinstance(job.phase, Queued | HeldBack | AwaitsHold) or job.request.gang:
         return False
     said = f"{exited.allocation} is over there: that is the result of {job.id} from now on"
     state.out.append(Audit(node.facts.name, said))

@@ -33,21 +33,21 @@ PLANS = 2
 
 def plan_preemptions(state: GridState) -> None:
     """After the scheduling pass: plan preemptions for the urgent jobs that still wait."""
-    book = state.preempting
+    preempting = state.preempting
     if state.halted:
         return
-    if not book.urgent:
-        book.refusals.clear()
+    if not preempting.urgent:
+        preempting.refusals.clear()
         return
     refused: dict[Request, NoPlan] = {}
     later = 0.0
-    served = (name for name in book.urgent if name not in state.queue or not state.queue.line(name).excluded)
+    served = (name for name in preempting.urgent if name not in state.queue or not state.queue.line(name).excluded)
     for name in list(islice(served, JOBS)):
         job = state.jobs.get(name)
         if job is None or name not in state.queue:
-            del book.urgent[name]
+            del preempting.urgent[name]
             continue
-        at = book.urgent[name]
+        at = preempting.urgent[name]
         if not rights.admits(state, job):
             reasons.renew(state, state.queue.line(name))
             continue
@@ -59,20 +59,20 @@ def plan_preemptions(state: GridState) -> None:
             if isinstance(found, Plan) and job.request.gang and not _can_meet(state, job, found):
                 found = NoPlan("no-port", "no preemption: no port is left where its gang could meet")
             if isinstance(found, Plan):
-                del book.urgent[name]
+                del preempting.urgent[name]
                 _open(state, job, found)
                 continue
             refused[job.request] = found
             _publish_reason(state, job, found)
             at = state.now + EVERY
             at = min(at, found.again or at)
-            del book.urgent[name]  # to the end, so that all urgent jobs get their turn
-            book.urgent[name] = at
+            del preempting.urgent[name]  # to the end, so that all urgent jobs get their turn
+            preempting.urgent[name] = at
         later = min(later or at, at)
     if later:
         state.deadlines.arm("preempt", "", later)
-    elif not book.urgent:
-        book.refusals.clear()
+    elif not preempting.urgent:
+        preempting.refusals.clear()
 
 
 def _can_meet(state: GridState, job: Job, found: Plan) -> bool:
@@ -84,9 +84,9 @@ def due(state: GridState, name: str) -> None:
 
 
 def _publish_reason(state: GridState, job: Job, found: NoPlan) -> None:
-    book = state.preempting
-    if book.refusals.get(job.request) != found.text:
-        book.refusals[job.request] = found.text
+    preempting = state.preempting
+    if preempting.refusals.get(job.request) != found.text:
+        preempting.refusals[job.request] = found.text
         reasons.renew(state, state.queue.line(job.id))
 
 
@@ -150,7 +150,7 @@ def _jobs(count: int) -> str:
 
 def _open(state: GridState, job: Job, found: Plan) -> None:
     """Stop the victims and earmark what they free for the job."""
-    book, policy = state.preempting, state.policy.preempting
+    preempting, policy = state.preempting, state.policy.preempting
     job.plans += 1
     receipt = Receipt(
         id=f"{job.id}.p{job.plans}",
@@ -167,11 +167,11 @@ def _open(state: GridState, job: Job, found: Plan) -> None:
         alternatives=found.alternatives,
         more=found.more,
     )
-    book.lose(found.lost, state.now)
+    preempting.lose(found.lost, state.now)
     ends = _ends(state, found, state.now)
     for victim in found.victims:
         allocation, loser = state.allocations[victim.allocation], state.jobs[victim.job]
-        book.preemptors[victim.allocation] = job.id
+        preempting.preemptors[victim.allocation] = job.id
         for one in outcomes.gang_members(state, loser) if loser.request.gang else (loser,):
             one.preempted_by = job.id
         words = f"gives way to {job.id} ({job.request.priority.word}, {job.user})"

@@ -19,7 +19,7 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits, unknown_name
 from distributed_grid.coordinator.core.lifecycle import holds
-from distributed_grid.coordinator.core.model import Group, Held, Job
+from distributed_grid.coordinator.core.model import Group, HeldBack, Job
 from distributed_grid.coordinator.core.placement.constraints import amount, marked
 from distributed_grid.coordinator.core.placement.constraints import marked_for_ray as marked_by_ray
 from distributed_grid.coordinator.core.preemption import earmarks
@@ -49,7 +49,7 @@ def _enter(state: GridState, job: Job) -> None:
         return
     state.keys[(job.user, job.key)] = job.id
     phase = job.phase
-    unmet = type(phase) is Held and phase.after
+    unmet = type(phase) is HeldBack and phase.after
     if not job.tries and (unmet or job.begin > state.now):
         state.hold_back(job)
     elif phase.state is State.WAITING:
@@ -79,7 +79,7 @@ def submitted_group(state: GridState, group: Group, template: Job) -> None:
             spec=template.spec,
             request=template.request,
             submitted=template.submitted,
-            phase=Held(),
+            phase=HeldBack(),
             story=[],
             group=group.id,
             index=index,
@@ -140,7 +140,7 @@ def submit(state: GridState, event: JobsSubmitted) -> None:
         state.out.append(many)
         return
     for job in new.values():
-        if stands_for and isinstance(job.phase, Held):
+        if stands_for and isinstance(job.phase, HeldBack):
             job.phase.after = tuple(replace(one, on=stands_for.get(one.on, one.on)) for one in job.after)
         if (group := groups_of.get(job.id)) is not None:
             group.after = job.after

@@ -7,7 +7,7 @@ conditions that are left after a restart are the unmet ones.
 
 from distributed_grid.coordinator.core.commands import RecordGroup, RecordJob
 from distributed_grid.coordinator.core.lifecycle import outcomes
-from distributed_grid.coordinator.core.model import Condition, End, Group, Held, Job
+from distributed_grid.coordinator.core.model import Condition, End, Group, HeldBack, Job
 from distributed_grid.coordinator.core.queue import groups
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Reason
@@ -243,7 +243,7 @@ def _set(state: GridState, waiter: Job | Group, unmet: tuple[Condition, ...]) ->
     if isinstance(waiter, Group):
         waiter.after = unmet
     else:
-        state.become(waiter, Held(after=unmet, reason=waiter.reason))
+        state.become(waiter, HeldBack(after=unmet, reason=waiter.reason))
     state.out.append(RecordGroup(waiter) if isinstance(waiter, Group) else RecordJob(waiter, soon=True))
 
 

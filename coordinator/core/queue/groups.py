@@ -4,7 +4,7 @@ failures end the rest. Members that are not released yet are not in the queue an
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import request_stop
-from distributed_grid.coordinator.core.model import Earmarked, Group, Held, InHold, Job, Queued, dependencies
+from distributed_grid.coordinator.core.model import AwaitsHold, Earmarked, Group, HeldBack, Job, Queued, dependencies
 from distributed_grid.coordinator.core.preemption import earmarks
 from distributed_grid.coordinator.core.queue.queue import Members
 from distributed_grid.coordinator.core.state import GridState
@@ -18,10 +18,10 @@ def enter(state: GridState, job: Job) -> None:
     members.live[job.id] = None
     members.states[job.state] = members.states.get(job.state, 0) + 1
     if job.request.gang:
-        if outcomes.leads_gang(job) and isinstance(job.phase, Queued | Held | Earmarked):
+        if outcomes.leads_gang(job) and isinstance(job.phase, Queued | HeldBack | Earmarked):
             _hold(state, members, job)
         return
-    if isinstance(job.phase, Queued | Held | InHold) and not job.tries:
+    if isinstance(job.phase, Queued | HeldBack | AwaitsHold) and not job.tries:
         _hold(state, members, job)
         return
     members.active += 1
@@ -31,8 +31,8 @@ def enter(state: GridState, job: Job) -> None:
 
 def _hold(state: GridState, members: Members, job: Job) -> None:
     members.pending.append(job.id)
-    if isinstance(job.phase, Queued | InHold):  # it was released before the restart
-        state.become(job, Held(reason=job.reason))
+    if isinstance(job.phase, Queued | AwaitsHold):  # it was released before the restart
+        state.become(job, HeldBack(reason=job.reason))
 
 
 def release_all(state: GridState) -> None:

@@ -30,21 +30,21 @@ def configure(state: GridState, event: BalancingConfigured) -> None:
 
 def request(state: GridState, event: BalancingRequested) -> None:
     """An operator sets mode and policy, or has them as configured again."""
-    book = state.balancing
+    known = state.balancing
     if event.mode is None and event.policy is None and not event.unset:
         why = "neither a mode nor a policy, nor that they are to be as configured"
         hint = "grid policy set POLICY, --mode MODE or --unset"
         state.out.append(Rejected(event.token, "bad-value", "nothing is to be set", why, hint))
         return
-    before = NO_ORDER if event.unset else book.order
+    before = NO_ORDER if event.unset else known.order
     given: dict[str, Any] = {"mode": event.mode, "policy": event.policy}
     given = {name: value for name, value in given.items() if value is not None}
     order = replace(before, **given, since=state.now, by=event.by)
-    book.order = NO_ORDER if order.mode is None and order.policy is None else order
+    known.order = NO_ORDER if order.mode is None and order.policy is None else order
     _take_effect(state)
-    state.out.append(RecordBalancing(book.order))
+    state.out.append(RecordBalancing(known.order))
     now = state.policy.balancing
-    state.out.append(Granted(event.token, f"policy {now.policy}, mode {now.mode}{_from(book.order)}"))
+    state.out.append(Granted(event.token, f"policy {now.policy}, mode {now.mode}{_from(known.order)}"))
 
 
 def _from(order: BalancingOrder) -> str:
@@ -52,8 +52,8 @@ def _from(order: BalancingOrder) -> str:
 
 
 def _take_effect(state: GridState) -> None:
-    was, book = state.policy.balancing.mode, state.balancing
-    state.policy = replace(state.policy, balancing=book.order.over(book.configured))
+    was, known = state.policy.balancing.mode, state.balancing
+    state.policy = replace(state.policy, balancing=known.order.over(known.configured))
     now = state.policy.balancing.mode
     if was is not now and now is not OffloadingMode.DYNAMIC_BALANCING:
         passes.release_all(state, f"given back: the grid's mode is {now} now")

@@ -20,8 +20,8 @@ from distributed_grid.coordinator.core.preemption.candidates import ran
 from distributed_grid.coordinator.core.preemption.execute import spent
 from distributed_grid.coordinator.core.preemption.plan import work
 from distributed_grid.coordinator.core.queue import admission
-from distributed_grid.coordinator.core.rebalancing.book import BalancingBook, Left, Lent
 from distributed_grid.coordinator.core.rebalancing.rebalance import barred, rebalance, refusal
+from distributed_grid.coordinator.core.rebalancing.state import BalancingState, Left, Lent
 from distributed_grid.coordinator.core.rebalancing.stays import stays
 from distributed_grid.coordinator.core.rebalancing.view import Loan, RayLook, Source, View
 from distributed_grid.coordinator.core.state import GridState
@@ -51,44 +51,44 @@ NO_RAY = RayLook(target="", address="", user="")
 
 def take(state: GridState, event: DemandReported) -> None:
     """A pass: decide by what Ray told and the state; under dynamic balancing, do it."""
-    book, balancing, now = state.balancing, state.policy.balancing, state.now
+    known, balancing, now = state.balancing, state.policy.balancing, state.now
     if event.look is None:
-        book.seen = []
+        known.seen = []
     else:
-        book.see(event.look, now, balancing.interval)
-    book.forget(_live(state, book), now)
+        known.see(event.look, now, balancing.interval)
+    known.forget(_live(state, known), now)
     look = event.look or NO_RAY
-    found = replace(rebalance(view_of(state, look, book), balancing, now), trouble=event.trouble)
+    found = replace(rebalance(view_of(state, look, known), balancing, now), trouble=event.trouble)
     if balancing.mode is OffloadingMode.DYNAMIC_BALANCING and not state.halted:
         found = _apply(state, found, look, list(event.ids))
         if event.look is not None:
             _renew(state, found)
-    book.last = found
+    known.last = found
     if event.look is not None or found.moves:
         state.out.append(Rebalanced(found.moves, found.applied))
 
 
 def proposed(state: GridState, look: RayLook, now: float) -> Pass:
     """What a pass that looked at this now would do. Changes nothing."""
-    book = state.balancing.copy()
-    book.see(look, now, state.policy.balancing.interval)
-    return rebalance(view_of(state, look, book, now), state.policy.balancing, now)
+    known = state.balancing.copy()
+    known.see(look, now, state.policy.balancing.interval)
+    return rebalance(view_of(state, look, known, now), state.policy.balancing, now)
 
 
 # --- the view ---------------------------------------------------------------------------------------------------------
 
 
-def view_of(state: GridState, look: RayLook, book: BalancingBook, now: float | None = None) -> View:
+def view_of(state: GridState, look: RayLook, known: BalancingState, now: float | None = None) -> View:
     """What a pass decides by; `now`: the moment of a question, which is no event."""
     at = state.now if now is None else now
     values = state.policy.balancing.values
     return View(
         look=look,
         sources=tuple(source_of(state, node, look) for node in state.nodes.values()) if look.waiting else (),
-        loans=tuple(_loans(state, look, book, at)),
-        steady=book.steady(values.sustained, at),
-        moved=book.moved,
-        vain=book.vain,
+        loans=tuple(_loans(state, look, known, at)),
+        steady=known.steady(values.sustained, at),
+        moved=known.moved,
+        vain=known.vain,
         stays=tuple(stays(state, values, at)) if values.horizon else (),
         badput_left=state.policy.preempting.badput_budget - spent(state, at),
     )
@@ -135,16 +135,16 @@ def _boosts(state: GridState) -> Iterator[tuple[Job, Allocation, Boost]]:
             yield job, allocation, boost
 
 
-def _live(state: GridState, book: BalancingBook) -> dict[str, Lent]:
+def _live(state: GridState, known: BalancingState) -> dict[str, Lent]:
     """The boosts that the grid lends by itself, but for those that end."""
     return {
-        job.id: book.lent.get(job.id) or Lent(allocation.node, boost.target)
+        job.id: known.lent.get(job.id) or Lent(allocation.node, boost.target)
         for job, allocation, boost in _boosts(state)
         if boost.automatic and allocation.state is not State.STOPPING
     }
 
 
-def _loans(state: GridState, look: RayLook, book: BalancingBook, now: float) -> Iterator[Loan]:
+def _loans(state: GridState, look: RayLook, known: BalancingState, now: float) -> Iterator[Loan]:
     """The boosts for this cluster that join it, or have."""
     there = [
         (job, allocation, boost)
@@ -153,7 +153,7 @@ def _loans(state: GridState, look: RayLook, book: BalancingBook, now: float) -> 
     ]
     waits = _wait_for(state, {one.node for _, one, boost in there if boost.automatic})
     for job, allocation, boost in there:
-        lent, joined = book.lent.get(job.id), job.started if job.begun else 0.0
+        lent, joined = known.lent.get(job.id), job.started if job.begun else 0.0
         yield Loan(
             boost=job.id,
             user=job.user,
@@ -203,24 +203,24 @@ def _first(state: GridState) -> Iterator[Job]:
 
 def _apply(state: GridState, found: Pass, look: RayLook, ids: list[str]) -> Pass:
     """Make the moves; the pass with those that could be made, and the ids of their boosts."""
-    book, made = state.balancing, []
+    known, made = state.balancing, []
     for move in found.moves:
         match move.kind:
             case MoveKind.LEND if ids:
                 move = replace(move, boost=ids.pop(0))
                 if not _lend(state, move, look):
                     continue
-                book.lent[move.boost] = Lent(move.source, move.target, move.asks, move.tasks)
+                known.lent[move.boost] = Lent(move.source, move.target, move.asks, move.tasks)
             case MoveKind.GIVE_BACK:
-                lent = book.lent.pop(move.boost, None)
+                lent = known.lent.pop(move.boost, None)
                 if lent is not None and any(one.text == lent.asks for one in look.waiting):
-                    book.vain[lent.asks] = move.boost
+                    known.vain[lent.asks] = move.boost
                 admission.cancel(state, CancelRequested(0, (move.boost,), f"given back: {move.reason}"))
             case MoveKind.LEAVE:
                 _leave(state, move)
             case _:
                 continue
-        book.note(move)
+        known.note(move)
         made.append(move)
     return replace(found, moves=tuple(made), applied=True)
 
@@ -298,8 +298,8 @@ def _leave(state: GridState, move: Move) -> None:
 def _renew(state: GridState, found: Pass) -> None:
     """Extend the boosts that are in use and about to end."""
     back = {one.boost for one in found.moves if one.kind is MoveKind.GIVE_BACK}
-    look, book = state.balancing.look, state.balancing
-    for name in book.lent:
+    look, known = state.balancing.look, state.balancing
+    for name in known.lent:
         job = state.jobs.get(name)
         unused = name in back or look is None or look.idle.get(name)
         if job is None or not job.begun or unused:
@@ -328,10 +328,10 @@ def barred_now(state: GridState, now: float) -> Iterator[Barred]:
 def lender_view(state: GridState, node: Node, now: float) -> LenderView:
     """A node as rebalancing sees it, by the last pass."""
     facts, sample = node.facts, node.sample
-    book, balancing = state.balancing, state.policy.balancing
-    look = book.look or NO_RAY
+    known, balancing = state.balancing, state.policy.balancing
+    look = known.look or NO_RAY
     source = source_of(state, node, look)
-    why = refusal(source, book.moved.get(facts.name), balancing.values, balancing.marks, now)
+    why = refusal(source, known.moved.get(facts.name), balancing.values, balancing.marks, now)
     excess = Resources() if why else source.excess(balancing.values.headroom)
     whole = pressure.of_all(sample, len(facts.cores)) if sample is not None else None
     return LenderView(node=facts.name, owner=source.owner, all=whole, excess=excess, why=why)

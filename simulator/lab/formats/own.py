@@ -7,7 +7,7 @@ import msgspec
 
 from distributed_grid.coordinator.core.checkpoint import Checkpoint
 from distributed_grid.coordinator.core.commands import Event, JobsSubmitted, MessageReceived, NodeUp
-from distributed_grid.coordinator.core.model import Group, Held, Job
+from distributed_grid.coordinator.core.model import Group, HeldBack, Job
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import indexes, member_id
 from distributed_grid.protocol.jobs import After, Cause, Priority
@@ -77,7 +77,7 @@ class _Log(msgspec.Struct):
         """When a job could have begun: not before its time, and what it waited for."""
         phase = job.phase
         at = max(job.submitted, job.begin)
-        for one in phase.after if isinstance(phase, Held) else ():
+        for one in phase.after if isinstance(phase, HeldBack) else ():
             others = self.many.get(one.on) or [known for known in [self.jobs.get(one.on)] if known is not None]
             at = max([at, *(other.began if one.kind is After.STARTED else other.ended for other in others)])
         return at

@@ -1,11 +1,11 @@
-"""The agent's own books: at most one run of an allocation, nothing held twice, no end lost."""
+"""The agent's table: at most one run of an allocation, nothing held twice, no end lost."""
 
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from distributed_grid.agent.core import table as books
+from distributed_grid.agent.core import table as tables
 from distributed_grid.agent.core.commands import (
     Command,
     Event,
@@ -143,12 +143,12 @@ def test_an_acknowledgement_of_what_still_runs_forgets_nothing() -> None:
 
 def test_what_is_remembered_of_acknowledged_ends_is_bounded() -> None:
     table = Table()
-    for number in range(books.REMEMBERED + 10):
+    for number in range(tables.REMEMBERED + 10):
         key = f"j{number}.1"
         table.handle(Stop(allocation=key), 1.0)
         table.handle(Exited(allocation=key, outcome=NEVER), 1.0)
         table.handle(Ack(allocations=(key,)), 1.0)
-    assert len(table._over) == books.REMEMBERED and not table.entries
+    assert len(table._over) == tables.REMEMBERED and not table.entries
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------
@@ -288,10 +288,10 @@ def test_what_was_declined_holds_nothing_and_is_not_started_when_its_launch_come
 
 def test_launches_that_were_declined_are_remembered_up_to_a_number() -> None:
     table = Table()
-    for number in range(books.REMEMBERED + 3):
+    for number in range(tables.REMEMBERED + 3):
         table.handle(launch(f"j{number}.1"), 1.0)
         table.handle(Stale(allocation=f"j{number}.1", reason="busy"), 1.0)
-    assert len(table._declined) == books.REMEMBERED and not table.entries
+    assert len(table._declined) == tables.REMEMBERED and not table.entries
 
 
 def test_an_end_frees_for_the_next() -> None:

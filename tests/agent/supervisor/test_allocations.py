@@ -22,7 +22,7 @@ class Disk:
         self.records.append([*record])
 
 
-class Book(Recorded):
+class JournaledJobs(Recorded):
     unknown = False
 
     def __init__(self) -> None:
@@ -69,12 +69,12 @@ class Scene:
         self.now = 100.0
         self.said: list[dict[str, Any]] = []
         self.lines: list[str] = []
-        self.book, self.machine, self.launches, self.leases = Book(), Machine(), Launches(), Leases()
-        journal, clock = self.book.journal, lambda: self.now
+        self.journaled, self.machine, self.launches, self.leases = JournaledJobs(), Machine(), Launches(), Leases()
+        journal, clock = self.journaled.journal, lambda: self.now
         freezer = Freezer(self.machine, journal, self.said.append, self.lines.append, clock)
         self.endings = Endings(self.machine, journal, freezer, lambda job: None, clock)
         decides = self.leases, self.endings, self.tell, lambda job: None, self.lines.append, clock
-        self.allocations = Allocations(self.book, self.launches, *decides)
+        self.allocations = Allocations(self.journaled, self.launches, *decides)
 
     def tell(self, message: dict[str, Any], patient: bool = False) -> None:
         self.said.append(message)
@@ -87,13 +87,13 @@ class Scene:
         """It was launched, and runs."""
         self.launch(key, lease, self.now)
         self.launches.drop(key)
-        job = self.book.jobs[key] = Job(key, self.now, lease=lease, since=self.now)
+        job = self.journaled.jobs[key] = Job(key, self.now, lease=lease, since=self.now)
         job.runs(7)
         return job
 
     def durable(self) -> None:
-        self.book.syncs += 1
-        over, self.book.over = self.book.over, []
+        self.journaled.syncs += 1
+        over, self.journaled.over = self.journaled.over, []
         for job in over:
             self.allocations.tell(job)
 
@@ -118,7 +118,7 @@ def test_an_end_is_told_once_it_is_durable_and_known_until_it_is_acknowledged(sc
     scene.durable()
     assert [one["outcome"]["cause"] for one in scene.said] == ["exited"]
     scene.allocations.forget(["j1.1"])
-    assert scene.allocations.known() == [] and scene.book.journal.records[-1] == ["forget", "j1.1"]
+    assert scene.allocations.known() == [] and scene.journaled.journal.records[-1] == ["forget", "j1.1"]
     scene.launch("j1.1")
     assert not scene.launches and scene.said[-1]["outcome"]["started"] is False
 
@@ -149,14 +149,14 @@ def test_a_launch_whose_lease_is_over_when_it_comes_is_refused(scene: Scene) -> 
 
 
 def test_an_unknown_stop_is_not_answered_while_something_may_live_that_is_not_known(scene: Scene) -> None:
-    scene.book.unknown = True
+    scene.journaled.unknown = True
     scene.allocations.stop("j1.1", "cancelled", "", 5.0)
-    assert scene.said == [] and not scene.book.jobs and "not known" in scene.lines[0]
+    assert scene.said == [] and not scene.journaled.jobs and "not known" in scene.lines[0]
 
 
 def test_a_launch_with_a_path_for_an_id_is_ignored(scene: Scene) -> None:
     scene.launch("../j1.1")
-    assert not scene.launches and not scene.book.jobs
+    assert not scene.launches and not scene.journaled.jobs
 
 
 # --- when ends are told -----------------------------------------------------------------------------------------------

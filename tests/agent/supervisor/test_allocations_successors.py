@@ -24,17 +24,17 @@ class Chained(Scene):
         started = []
         for key, order in [*self.launches.items()]:
             self.launches.drop(key)
-            job = self.book.jobs[key] = of_order(order, self.now)
+            job = self.journaled.jobs[key] = of_order(order, self.now)
             self.allocations.begin(job)
             job.runs(7)
             started.append(key)
-        for job in self.book.over:
-            self.book.journal.append("exit", job.id, job.outcome)
+        for job in self.journaled.over:
+            self.journaled.journal.append("exit", job.id, job.outcome)
         self.durable()
         return started
 
     def end(self, key: str) -> None:
-        job = self.book.jobs[key]
+        job = self.journaled.jobs[key]
         job.main_ended(0)
         self.allocations.is_over(job, job.ended(self.now))
 
@@ -44,11 +44,11 @@ class Chained(Scene):
     def after_kill(self) -> "Chained":
         """The next supervisor, by what the journal has."""
         scene = Chained()
-        for record in self.book.journal.records:
-            scene.book.take(record)
-        scene.book.ahead.clear()
-        scene.book.journal.records = [*scene.book.records()]
-        for job in scene.book.jobs.values():
+        for record in self.journaled.journal.records:
+            scene.journaled.take(record)
+        scene.journaled.ahead.clear()
+        scene.journaled.journal.records = [*scene.journaled.records()]
+        for job in scene.journaled.jobs.values():
             if not job.over:
                 scene.allocations.restore(job)
                 if not job.pid:
@@ -66,7 +66,7 @@ def queued(*keys: str) -> Chained:
 
 
 def kinds(scene: Chained, key: str) -> list[str]:
-    return [str(kind) for kind, name, *_ in scene.book.journal.records if name == key]
+    return [str(kind) for kind, name, *_ in scene.journaled.journal.records if name == key]
 
 
 def test_a_successor_whose_intent_is_durable_needs_no_other_one() -> None:
@@ -88,15 +88,15 @@ def test_the_next_supervisor_knows_what_has_begun_and_nothing_of_what_waited() -
     scene.end("a")
     scene.start()
     scene = scene.after_kill()
-    assert [*scene.book.jobs] == ["a", "b"] and not scene.book.jobs["b"].over
-    assert scene.book.jobs["b"].kept == {"chain": "a"}
+    assert [*scene.journaled.jobs] == ["a", "b"] and not scene.journaled.jobs["b"].over
+    assert scene.journaled.jobs["b"].kept == {"chain": "a"}
     scene.next("c", "a")
     assert [*scene.allocations.waiting] == ["c"]
 
 
 def test_a_successor_waits_without_a_trace_and_is_launched_in_the_turn_of_the_end() -> None:
     scene = queued("b")
-    assert scene.start() == [] and not scene.launches and [*scene.book.jobs] == ["a"]
+    assert scene.start() == [] and not scene.launches and [*scene.journaled.jobs] == ["a"]
     scene.end("a")
     assert [*scene.launches] == ["b"], "its intent is in the commit that has the end"
     assert scene.start() == ["b"] and scene.causes() == {"a": "exited"}
@@ -139,7 +139,7 @@ def test_one_that_runs_or_is_over_is_not_withdrawn() -> None:
     scene.end("a")
     scene.start()
     scene.allocations.stop("b", "withdrawn", "", 5.0, unless_started=True)
-    assert scene.machine.told == [] and not scene.book.jobs["b"].cause
+    assert scene.machine.told == [] and not scene.journaled.jobs["b"].cause
     scene.end("b")
     scene.start()
     scene.allocations.stop("b", "withdrawn", "", 5.0, unless_started=True)
@@ -225,12 +225,12 @@ class AnyOrder(RuleBasedStateMachine):
 
     @property
     def alive(self) -> list[str]:
-        return [job.id for job in self.scene.book.jobs.values() if not job.over]
+        return [job.id for job in self.scene.journaled.jobs.values() if not job.over]
 
     @rule(key=st.sampled_from(KEYS), chain=st.sampled_from("ab"))
     def launch(self, key: str, chain: str) -> None:
         self.chain.setdefault(key, chain)
-        if key not in self.scene.book.jobs and key not in self.scene.book.forgotten:
+        if key not in self.scene.journaled.jobs and key not in self.scene.journaled.forgotten:
             self.waits[key] = None
         self.scene.next(key, self.chain[key])
 
@@ -250,7 +250,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS))
     def forget(self, key: str) -> None:
-        if (job := self.scene.book.jobs.get(key)) is not None and job not in self.scene.book.over:
+        if (job := self.scene.journaled.jobs.get(key)) is not None and job not in self.scene.journaled.over:
             self.scene.allocations.forget([key])
 
     @rule()

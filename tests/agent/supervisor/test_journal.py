@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.agent.supervisor.job import Job, Leases
-from distributed_grid.agent.supervisor.journal import Book, Journal, line, parse, read_mark
+from distributed_grid.agent.supervisor.journal import Journal, JournaledJobs, line, parse, read_mark
 
 RECORDS: list[list[Any]] = [
     ["boot", "b"],
@@ -259,14 +259,14 @@ def test_a_supervisor_that_is_killed_between_any_two_steps_leaves_no_doubt(
 
 
 def test_ends_that_wait_for_others_are_neither_written_nor_told(tmp_path: Path) -> None:
-    book = Book(str(tmp_path / "journal"), Leases(), print)
-    book.read()
-    book.save(sync=True)
-    job = book.jobs["j-a.1"] = Job("j-a.1", outcome={"cause": "exited", "code": 0})
-    book.over.append(job)
-    book.journal.append("start", "j-b.1", 7, 1, 2)
-    assert book.save(sync=False, ends=False) == [] and book.over == [job]
+    journaled = JournaledJobs(str(tmp_path / "journal"), Leases(), print)
+    journaled.read()
+    journaled.save(sync=True)
+    job = journaled.jobs["j-a.1"] = Job("j-a.1", outcome={"cause": "exited", "code": 0})
+    journaled.over.append(job)
+    journaled.journal.append("start", "j-b.1", 7, 1, 2)
+    assert journaled.save(sync=False, ends=False) == [] and journaled.over == [job]
     written = (tmp_path / "journal").read_bytes()
     assert b'"start"' in written and b'"exit"' not in written
-    assert book.save(sync=True) == [job] and book.over == []
+    assert journaled.save(sync=True) == [job] and journaled.over == []
     assert b'"exit"' in (tmp_path / "journal").read_bytes()

@@ -14,14 +14,14 @@ ONE = "j-aaaaaaaaaaaa.1"
 
 
 def scene(tmp_path: Path, unknown: bool = True, sure: bool = False) -> tuple[Survivors, Any]:
-    """Groups as the kernel shows them, in a directory; and the book."""
-    book = SimpleNamespace(unknown=unknown, jobs={})
+    """Groups as the kernel shows them, in a directory; and the journaled."""
+    journaled = SimpleNamespace(unknown=unknown, jobs={})
     at = Place(2, str(tmp_path))
     of_slots = SlotGroups(Cgroups({}, print, at), "/state", print)
     tree = SimpleNamespace(ending=set())
     slots = SimpleNamespace(left_over=list, knows_all=lambda: sure, names=set, groups=of_slots)
     groups = [at, None]
-    return Survivors(book, tree, slots, groups, print), book  # type: ignore[arg-type]
+    return Survivors(journaled, tree, slots, groups, print), journaled  # type: ignore[arg-type]
 
 
 def group(tmp_path: Path, name: str, *pids: int) -> None:
@@ -53,9 +53,9 @@ def test_what_is_no_id_is_no_allocation() -> None:
 
 
 def test_it_is_looked_only_while_it_is_not_known_what_ran(tmp_path: Path) -> None:
-    survivors, book = scene(tmp_path, unknown=False)
+    survivors, journaled = scene(tmp_path, unknown=False)
     assert survivors.due == NEVER and not survivors.poll(100.0)
-    book.unknown = True
+    journaled.unknown = True
     assert survivors.due == 0.0 and not survivors.poll(100.0)
     assert survivors.due > 100.0
 

@@ -38,7 +38,7 @@ def test_who_waits_for_room_says_so_and_ends_with_the_hold(grid: Grid) -> None:
     hold = grid.run("hold", "request", "-t", "cpu", "-a", "0.5").stdout.strip()
     grid.run("run-shared", "-d", "--in", hold, "--cpus", "0.5", "--no-ship", "sleep", "60")
     waits = grid.run("run-shared", "-d", "--in", hold, "--cpus", "0.5", "--no-ship", "true").stdout.strip()
-    assert f"InHold: 0.5 cpu needed, 0 cpu free in its hold {hold}" in grid.run("why", waits).stdout
+    assert f"Hold: 0.5 cpu needed, 0 cpu free in its hold {hold}" in grid.run("why", waits).stdout
     assert grid.run("hold", "release", hold).returncode == 0
     assert grid.run("job", "wait", waits).returncode == 75
     assert grid.run("hold", "list").stdout == "no holds\n"

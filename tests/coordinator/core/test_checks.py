@@ -6,7 +6,7 @@ import pytest
 
 from distributed_grid.coordinator.core.commands import JobsSubmitted
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Held
+from distributed_grid.coordinator.core.model import HeldBack
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.resources import MILLI, Resources
 from tests.coordinator.core.scene import facts, job, join, step
@@ -30,7 +30,7 @@ def disagree_on_a_state(of: Ledger) -> None:
 
 
 def hold_what_is_queued(of: Ledger) -> None:
-    of.state.jobs["waits"].phase = Held()
+    of.state.jobs["waits"].phase = HeldBack()
 
 
 def leave_a_key(of: Ledger) -> None:
@@ -48,7 +48,7 @@ def have_room_twice(of: Ledger) -> None:
     [
         (lose_an_allocation, "runs is starting without an allocation"),
         (disagree_on_a_state, "runs is running, its allocation starting"),
-        (hold_what_is_queued, "waits is Held"),
+        (hold_what_is_queued, "waits is HeldBack"),
         (leave_a_key, "a key is left of a job that is gone"),
         (have_room_twice, "of core 0 of n1 is room"),
     ],

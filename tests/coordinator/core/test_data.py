@@ -27,9 +27,9 @@ def receipt(name: str, at: float, lost: float) -> Receipt:
 def test_nothing_new_starts_while_the_disk_fails_or_commits_are_lost() -> None:
     grid = GridData()
     assert not grid.halted
-    grid.holding = True
+    grid.store_failing = True
     assert grid.halted
-    grid.holding, grid.loss = False, ("the store is older than its mark",)
+    grid.store_failing, grid.loss = False, ("the store is older than its mark",)
     assert grid.halted
 
 

@@ -16,7 +16,6 @@ from distributed_grid.coordinator.core.commands import (
     CancelRequested,
     Command,
     HeartbeatReceived,
-    Hold,
     JobsSubmitted,
     MessageReceived,
     NodeDown,
@@ -27,6 +26,7 @@ from distributed_grid.coordinator.core.commands import (
     RecordJob,
     RecordNode,
     Send,
+    StoreFailing,
     Tick,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -357,14 +357,14 @@ def test_nothing_is_started_while_the_grid_holds_and_all_that_can_be_as_soon_as_
     join(ledger, facts("n1", cores=2))
     step(ledger, JobsSubmitted(1, tuple(job(name, ONE) for name in "abc")), 1.0)
     step(ledger, started("a.1"), 2.0)
-    assert step(ledger, Hold(True), 3.0) == []
+    assert step(ledger, StoreFailing(True), 3.0) == []
     assert ledger.state.jobs["c"].state is State.WAITING
     ended = step(ledger, exited("a.1", code=7, returned=True), 4.0)
     assert AckExits("n1", ("a.1",)) in ended and not any(isinstance(command, Send) for command in ended)
     step(ledger, JobsSubmitted(2, (job("d", ONE),)), 5.0)
     why = views.job(ledger.state, "c")
-    assert why is not None and why.reason is not None and why.reason.code == "Held"
-    launched = [command.message for command in step(ledger, Hold(False), 6.0) if isinstance(command, Send)]
+    assert why is not None and why.reason is not None and why.reason.code == "Store"
+    launched = [command.message for command in step(ledger, StoreFailing(False), 6.0) if isinstance(command, Send)]
     assert [message.allocation for message in launched if isinstance(message, Launch)] == ["c.1"]
     step(ledger, exited("c.1", returned=True), 7.0)
     assert ledger.state.jobs["d"].state is State.STARTING

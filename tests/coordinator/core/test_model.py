@@ -10,13 +10,13 @@ from distributed_grid.coordinator.core.model import (
     PHASES,
     Active,
     Attempt,
+    AwaitsHold,
     Condition,
     Earmark,
     Earmarked,
     Ended,
     EndKind,
-    Held,
-    InHold,
+    HeldBack,
     Job,
     MemberEnd,
     MemberEnded,
@@ -31,9 +31,9 @@ PLACE = Attempt("n1", Grant((0,)), 2.0, 1.5)
 OK = Outcome(Cause.EXITED)
 EXAMPLES: dict[type, Phase] = {
     Queued: Queued(reason=Reason("Resources", "needs 1 cpu")),
-    Held: Held(after=(Condition("j-b", After.ENDED),)),
+    HeldBack: HeldBack(after=(Condition("j-b", After.ENDED),)),
     Earmarked: Earmarked(earmark=Earmark("n1", Grant((0,)), 9.0)),
-    InHold: InHold(reason=Reason("InHold", "1 cpu needed")),
+    AwaitsHold: AwaitsHold(reason=Reason("Hold", "1 cpu needed")),
     MemberEnded: MemberEnded(end=MemberEnd(3.0, EndKind.DONE, OK), attempt=PLACE),
     Active: Active(state=State.RUNNING, attempt=PLACE, suspended=Suspension(3.0, "busy")),
     Ended: Ended(outcome=OK, at=4.0, attempt=PLACE),
@@ -58,7 +58,7 @@ def test_a_view_says_what_belongs_to_the_phase_and_no_more(kind: type) -> None:
     assert (view.node == "n1", view.started == 2.0) == (kind in (MemberEnded, Active, Ended),) * 2
     assert (view.outcome is not None, view.ended > 0) == (kind is Ended,) * 2
     assert (view.suspended is not None) is (kind is Active)
-    assert bool(view.after) is (kind is Held)
+    assert bool(view.after) is (kind is HeldBack)
 
 
 def test_each_phase_has_its_moves_and_only_these_are_made() -> None:

@@ -12,12 +12,12 @@ from distributed_grid.coordinator.core.commands import (
     Command,
     Event,
     Granted,
-    Hold,
     MessageReceived,
     Publish,
     Record,
     RecordJob,
     Send,
+    StoreFailing,
     Tick,
 )
 from distributed_grid.coordinator.core.model import Job
@@ -45,14 +45,14 @@ class Answers:
     """A ledger whose answers are the events themselves: lists of commands."""
 
     deadline: float | None = None
-    holding: bool | None = None
+    failing: bool | None = None
 
     def may_gather(self, event: Event) -> bool:
         return False
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        if isinstance(event, Hold):
-            self.holding = event.on
+        if isinstance(event, StoreFailing):
+            self.failing = event.on
         return [*event] if isinstance(event, tuple) else []
 
     def settle(self, now: float) -> list[Command]:
@@ -144,7 +144,7 @@ def test_what_the_disk_refuses_is_tried_again_with_what_came_meanwhile() -> None
     pipeline.begin_write(0.0)
     pipeline.refuse(FULL, 1.0)
     assert pipeline.trouble is FULL and pipeline.refused and not pipeline.write_due(1.5)
-    assert after(pipeline, Granted(2), record(2), now=1.5) == [] and ledger.holding is True
+    assert after(pipeline, Granted(2), record(2), now=1.5) == [] and ledger.failing is True
     again = 1.0 + AGAIN_SECONDS
     assert pipeline.next_time() == again and pipeline.write_due(again)
     assert pipeline.begin_write(again) == [record(1), record(2)]
@@ -168,7 +168,7 @@ def test_trouble_is_over_when_the_disk_has_taken_all_and_the_reserve_is_there() 
     assert pipeline.trouble is short and pipeline.take_secure(2.0 + AGAIN_SECONDS)
     pipeline.secured(None, 3.0)
     pipeline.turn(3.0)
-    assert pipeline.trouble is None and ledger.holding is False
+    assert pipeline.trouble is None and ledger.failing is False
 
 
 def test_a_write_that_does_not_come_back_is_trouble_until_it_does() -> None:

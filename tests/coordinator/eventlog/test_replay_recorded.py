@@ -25,6 +25,7 @@ FIELDS: dict[str, str] = {
     "grown": "freed_nodes",
     "failing": "failing_commands",
     "taken_back": "evicted",
+    "holding": "store_failing",
 }
 """Fields of events, decisions and checkpoints that have another name now: old to new."""
 EVENTS = {
@@ -41,6 +42,7 @@ EVENTS = {
     "RayLooked": "RayReported",
     "Joined": "RayletJoined",
     "Left": "RayletLeft",
+    "Hold": "StoreFailing",
 }
 """Events that have another name now; each is an array that begins with its name."""
 WORDS = {
@@ -119,7 +121,7 @@ def phase(job: dict[str, Any], queued: frozenset[str]) -> dict[str, Any]:
         return {"type": "earmarked", "reason": reason, "earmark": job["kept"]}
     if job["id"] in queued:
         return {"type": "queued", "reason": reason}
-    return {"type": "held", "reason": reason, "after": after}
+    return {"type": "held-back", "reason": reason, "after": after}
 
 
 def recorded() -> Iterator[bytes]:

@@ -5,7 +5,7 @@ from collections.abc import Container
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint
-from distributed_grid.coordinator.core.commands import Hold, JobsSubmitted, NodeDown, Tick
+from distributed_grid.coordinator.core.commands import JobsSubmitted, NodeDown, StoreFailing, Tick
 from distributed_grid.coordinator.core.data import EVERYTHING
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -40,8 +40,8 @@ def test_who_waits_for_room_is_told_what_is_free_and_who_is_behind_how_many_are_
 
 def test_what_is_kept_from_starting_at_all_comes_before_what_a_job_lacks() -> None:
     ledger = full("second")
-    step(ledger, Hold(True), 5.0)
-    assert reasons.find(ledger.state, TWO).code == "Held"
+    step(ledger, StoreFailing(True), 5.0)
+    assert reasons.find(ledger.state, TWO).code == "Store"
     assert reasons.find(Ledger().state, TWO).code == "NoOffers"
 
 

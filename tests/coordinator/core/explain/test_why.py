@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.explain import why
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Condition, Held
+from distributed_grid.coordinator.core.model import Condition, HeldBack
 from distributed_grid.coordinator.core.trends.stay import IdleForecast
 from distributed_grid.protocol.history.trends import Lasting
 from distributed_grid.protocol.jobs import After, Request, State
@@ -136,7 +136,7 @@ def test_a_job_that_waits_for_another_is_not_said_to_wait_for_nodes() -> None:
     ledger = grid([(2, 4, 0, True)], [])
     step(ledger, JobsSubmitted(1, (job("a", Request(Resources(cpu=1000))),)), 1.0)
     later = job("b", Request(Resources(cpu=1000)))
-    later.phase = Held(after=(Condition("a", After.ENDED),))
+    later.phase = HeldBack(after=(Condition("a", After.ENDED),))
     step(ledger, JobsSubmitted(2, (later,)), 1.0)
     said = why.why(ledger.state, "b", None, 2.0)
     assert said.reason.code == "Dependency" and not (said.funnel or said.verdicts or said.hint or said.chosen)

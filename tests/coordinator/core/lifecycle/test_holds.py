@@ -22,7 +22,7 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import holds
-from distributed_grid.coordinator.core.model import InHold, Job
+from distributed_grid.coordinator.core.model import AwaitsHold, Job
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Recalled, Stale, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import Known, Sample
@@ -156,7 +156,7 @@ def test_the_third_of_two_cores_waits_and_says_why() -> None:
     for name in ("a", "b", "c"):
         grid.submit(name)
     assert [grid.state(name) for name in "abc"] == [State.STARTING, State.STARTING, State.WAITING]
-    assert grid.reason("c") == "InHold: 1 cpu needed, 0 cpu free in its hold h"
+    assert grid.reason("c") == "Hold: 1 cpu needed, 0 cpu free in its hold h"
     grid.started("a")
     assert launches(grid.exited("a")) == ["c.1"]
 
@@ -220,7 +220,7 @@ def test_gpus_of_the_hold_go_to_jobs_inside_in_parts_too() -> None:
     grid.submit("b", Resources(500, 0, 500))
     grid.submit("c", Resources(500, 0, 500))
     assert [grid.state(name) for name in "abc"] == [State.STARTING, State.STARTING, State.WAITING]
-    assert grid.reason("c").startswith("InHold: 0.5 gpu needed, 0 gpu free")
+    assert grid.reason("c").startswith("Hold: 0.5 gpu needed, 0 gpu free")
 
 
 def test_memory_of_the_hold_is_all_that_jobs_inside_get() -> None:
@@ -228,7 +228,7 @@ def test_memory_of_the_hold_is_all_that_jobs_inside_get() -> None:
     grid.submit("a", Resources(1000, GIB))
     grid.submit("b", Resources(1000, 2 * GIB))
     assert grid.state("b") is State.WAITING
-    assert grid.reason("b") == "InHold: 2G memory needed, 1G memory free in its hold h"
+    assert grid.reason("b") == "Hold: 2G memory needed, 1G memory free in its hold h"
 
 
 def test_an_array_runs_in_a_hold_within_its_limit() -> None:
@@ -346,7 +346,7 @@ def test_who_waits_for_a_hold_that_never_began_ends_too() -> None:
     grid.submit("busy", Resources(2000), within="")
     grid.hold("k", ONE)
     grid.submit("j", within="k")
-    assert grid.reason("j").startswith("InHold: its hold k has not begun")
+    assert grid.reason("j").startswith("Hold: its hold k has not begun")
     assert ended(grid.step(CancelRequested(2, ("k",))), grid, "j")[0] is Cause.NOT_PLACED
 
 
@@ -403,7 +403,7 @@ def test_a_drain_with_a_deadline_ends_it() -> None:
     grid = Grid()
     grid.step(DrainRequested(2, ("n1",), "ann", "repair", 10.0))
     grid.submit("j")
-    assert grid.reason("j") == "InHold: its hold h is on n1, which is drained by ann: repair"
+    assert grid.reason("j") == "Hold: its hold h is on n1, which is drained by ann: repair"
     out = grid.wait(10.0)
     assert ended(out, grid, "h")[0] is Cause.DRAINED
     assert "j" not in grid.ledger.state.jobs
@@ -452,7 +452,7 @@ def test_after_a_restart_it_is_held_until_the_same_moment() -> None:
     grid.step(MessageReceived("n1", Inventory(known=(Known("j.1", State.RUNNING),))))
     grid.offer("j.1", cores=tuple(core for core in range(4) if core not in grid.cores("j")))
     assert grid.free().cpu == 2000
-    assert isinstance(grid.ledger.state.jobs["w"].phase, InHold)
+    assert isinstance(grid.ledger.state.jobs["w"].phase, AwaitsHold)
     assert launches(grid.exited("j")) == []  # the offer that counts it is older
     grid.offer()
     assert grid.state("w") is State.STARTING
@@ -487,7 +487,7 @@ def test_why_tells_what_is_held_until_when_and_where_a_job_would_start() -> None
     said = explain.why(grid.ledger.state, None, Request(ONE, within="h"), grid.now, "ann")
     assert (said.reason.code, said.chosen) == ("Fits", "n1")
     said = explain.why(grid.ledger.state, None, Request(Resources(2000), within="h"), grid.now, "ann")
-    assert (said.reason.code, said.chosen) == ("InHold", "")
+    assert (said.reason.code, said.chosen) == ("Hold", "")
 
 
 # --- whatever happens -------------------------------------------------------------------------------------------------
@@ -548,4 +548,4 @@ def test_constraints_of_a_job_hold_inside_too() -> None:
     b.spec = replace(b.spec, name="b")
     grid.step(JobsSubmitted(1, (b,)))
     grid.submit("c", constraints=Constraints(apart=("ann/b",)))
-    assert grid.reason("c") == "InHold: n1, where its hold h is, does not meet its constraints now"
+    assert grid.reason("c") == "Hold: n1, where its hold h is, does not meet its constraints now"

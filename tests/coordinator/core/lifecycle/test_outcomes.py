@@ -21,7 +21,7 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import attempts
 from distributed_grid.coordinator.core.lifecycle.outcomes import end_of_member
-from distributed_grid.coordinator.core.model import Allocation, Condition, Group, Held, Job
+from distributed_grid.coordinator.core.model import Allocation, Condition, Group, HeldBack, Job
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, RetryOn, State
@@ -394,7 +394,7 @@ def waiting_for_first() -> Ledger:
     ledger = grid(2)
     step(ledger, JobsSubmitted(1, (job("first", Request(CORE)),)), 0.5)
     one = job("g", GANG, at=1.0)
-    one.phase = Held(after=(Condition("first", After.OK),))
+    one.phase = HeldBack(after=(Condition("first", After.OK),))
     group = Group(
         id="g", key=one.key, user=one.user, kind=GroupKind.GANG, spec=one.spec, request=GANG, submitted=1.0, count=2,
         array=Array(((0, 1, 1),)),

@@ -57,7 +57,7 @@ def test_what_waits_is_not_started_and_says_so() -> None:
     ledger.restore([job("waits", CORE)], [], [N1], 5.0, loss=(FOUND,))
     assert not of(Launch, back(ledger))
     view = views.job(ledger.state, "waits")
-    assert view is not None and view.reason is not None and view.reason.code == "Held"
+    assert view is not None and view.reason is not None and view.reason.code == "Store"
     assert "lost something" in view.reason.text
 
 

@@ -358,12 +358,12 @@ def test_it_says_what_it_waits_for_and_the_victim_who_has_its_place() -> None:
 
 
 def test_nobody_is_told_to_stop_while_nothing_can_be_stored() -> None:
-    from distributed_grid.coordinator.core.commands import Hold
+    from distributed_grid.coordinator.core.commands import StoreFailing
 
     ledger = full()
-    step(ledger, Hold(True), 49.0)
+    step(ledger, StoreFailing(True), 49.0)
     assert stops(urgent(ledger, "u", 50.0)) == []
-    assert stops(step(ledger, Hold(False), 51.0)) == ["a3.1"]
+    assert stops(step(ledger, StoreFailing(False), 51.0)) == ["a3.1"]
 
 
 def reborn(ledger: Ledger, now: float) -> Ledger:

@@ -15,7 +15,7 @@ from distributed_grid.coordinator.core.commands import (
     Tick,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Condition, End, Group, Held, Job
+from distributed_grid.coordinator.core.model import Condition, End, Group, HeldBack, Job
 from distributed_grid.protocol.groups import GroupKind, count, parse_array
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Started
@@ -29,7 +29,7 @@ def waiting_job(name: str, *after: Condition, begin: float = 0.0, request: Reque
     made = job(name, request)
     made.begin = begin
     if after:
-        made.phase = Held(after=after)
+        made.phase = HeldBack(after=after)
     return made
 
 
@@ -124,7 +124,7 @@ def test_a_whole_array_waits_and_fails_as_one() -> None:
     ledger = ledger_with()
     submit(ledger, job("j-b", CPU))
     event = submitted("0-99%2", max_fails=0)
-    event.jobs[0].phase = Held(after=(Condition("j-b", OK),))
+    event.jobs[0].phase = HeldBack(after=(Condition("j-b", OK),))
     out = step(ledger, event, 1.0)
     assert launched(out) == [] and len(ledger.state.held.unmet) == 1
     assert reason(ledger, "j-a_50") == ("Dependency", "waits for j-b to exit with 0")
@@ -142,7 +142,7 @@ def test_an_array_begins_with_as_many_as_may_when_its_dependency_has_ended() -> 
     ledger = ledger_with()
     submit(ledger, job("j-b", CPU))
     event = submitted("0-9%2")
-    event.jobs[0].phase = Held(after=(Condition("j-b", OK),))
+    event.jobs[0].phase = HeldBack(after=(Condition("j-b", OK),))
     step(ledger, event, 1.0)
     assert launched(ended(ledger, "j-b.1")) == ["j-a_0.1", "j-a_1.1"]
 

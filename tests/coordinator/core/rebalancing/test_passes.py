@@ -126,7 +126,7 @@ def test_in_the_other_modes_nothing_is_lent_by_itself(mode: str) -> None:
 
 def test_nothing_is_lent_while_the_disk_fails() -> None:
     grid = Grid("lab1")
-    grid.state.holding = True
+    grid.state.store_failing = True
     for _ in range(5):
         grid.look(FOUR)
     assert not grid.boosts()

@@ -309,8 +309,8 @@ def test_each_move_lowers_what_is_borne_by_epsilon_at_least(name: PolicyName, le
         world.now += 30.0
         world._place()
         look = world.look()
-        world.book.see(look, world.now, 30.0)
-        world.book.forget({one: world.book.lent[one] for one in world.boosts}, world.now)
+        world.state.see(look, world.now, 30.0)
+        world.state.forget({one: world.state.lent[one] for one in world.boosts}, world.now)
         for move in rebalance(world.view(look), world.balancing, world.now).moves:
             was = burden(world.view(look))
             world._make(move, look)

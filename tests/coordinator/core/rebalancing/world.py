@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.rebalancing.book import BalancingBook, Lent
 from distributed_grid.coordinator.core.rebalancing.rebalance import rebalance
+from distributed_grid.coordinator.core.rebalancing.state import BalancingState, Lent
 from distributed_grid.coordinator.core.rebalancing.view import Loan, RayLook, Source, View, Waiting, tasks_in
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from distributed_grid.protocol.sharing.moves import Move, MoveKind, Pass
@@ -66,7 +66,7 @@ class World:
     demands: list[Demand]
     now: float = 1000.0
     boosts: dict[str, Boost] = field(default_factory=dict)
-    book: BalancingBook = field(default_factory=BalancingBook)
+    state: BalancingState = field(default_factory=BalancingState)
     passes: list[Pass] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
 
@@ -79,8 +79,8 @@ class World:
         self.now += self.balancing.interval
         self._place()
         look = self.look()
-        self.book.see(look, self.now, self.balancing.interval)
-        self.book.forget({name: self.book.lent[name] for name in self.boosts}, self.now)
+        self.state.see(look, self.now, self.balancing.interval)
+        self.state.forget({name: self.state.lent[name] for name in self.boosts}, self.now)
         found = rebalance(self.view(look), self.balancing, self.now)
         self.passes.append(found)
         for move in found.moves:
@@ -105,9 +105,9 @@ class World:
             look=look,
             sources=tuple(self._left(one) for one in self.sources.values()),
             loans=tuple(self._loan(name, one, look) for name, one in self.boosts.items()),
-            steady=self.book.steady(self.balancing.values.sustained, self.now),
-            moved=self.book.moved,
-            vain=self.book.vain,
+            steady=self.state.steady(self.balancing.values.sustained, self.now),
+            moved=self.state.moved,
+            vain=self.state.vain,
         )
 
     def _loan(self, name: str, one: Boost, look: RayLook) -> Loan:
@@ -145,11 +145,11 @@ class World:
             move = replace(move, boost=name)
             joined = self.now + JOINS
             self.boosts[name] = Boost(move.source, move.resources, move.asks, move.tasks, joined, idle_since=joined)
-            self.book.lent[name] = Lent(move.source, move.target, move.asks, move.tasks)
+            self.state.lent[name] = Lent(move.source, move.target, move.asks, move.tasks)
         else:
             gone = self.boosts.pop(move.boost)
-            del self.book.lent[move.boost]
+            del self.state.lent[move.boost]
             if any(one.text == gone.asks for one in look.waiting):
-                self.book.vain[gone.asks] = move.boost
-        self.book.note(move)
+                self.state.vain[gone.asks] = move.boost
+        self.state.note(move)
         self.moves.append(move)

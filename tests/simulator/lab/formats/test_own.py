@@ -8,7 +8,7 @@ import pytest
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.commands import Event, JobsSubmitted, MessageReceived, NodeUp
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Condition, Group, Held, Job
+from distributed_grid.coordinator.core.model import Condition, Group, HeldBack, Job
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import After, Cause, JobSpec, Outcome, Priority, Request
@@ -83,7 +83,7 @@ def test_a_job_that_was_taken_back_counts_with_the_attempt_that_ended_by_itself(
 
 
 def waits_for(name: str, on: str, kind: After = After.ENDED) -> Job:
-    return msgspec.structs.replace(job(name, 10.0), phase=Held(after=(Condition(on, kind),)))
+    return msgspec.structs.replace(job(name, 10.0), phase=HeldBack(after=(Condition(on, kind),)))
 
 
 def test_a_job_that_waited_for_others_or_a_time_is_submitted_when_these_had_come() -> None:

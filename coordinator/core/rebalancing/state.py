@@ -43,7 +43,7 @@ class Left(msgspec.Struct, frozen=True):
     until: float
 
 
-class BalancingBook(msgspec.Struct, omit_defaults=True):
+class BalancingState(msgspec.Struct, omit_defaults=True):
     """`configured` and the operators' `order`, which together are in the ledger's policy; and the memory of passes.
     `moved`: by lender; `vain`: by the text of what waits, the boost that was lent for it and not used; `lent`: by
     boost; `left`: by job; `last`: the last pass, and what it looked at."""
@@ -59,7 +59,7 @@ class BalancingBook(msgspec.Struct, omit_defaults=True):
     last: Pass | None = None
     look: RayLook | None = None
 
-    def copy(self) -> "BalancingBook":
+    def copy(self) -> "BalancingState":
         """A copy that shares nothing mutable."""
         return msgspec.structs.replace(
             self,
