@@ -152,17 +152,17 @@ def main() -> None:
     parser.add_argument("--policies", metavar="LIST", help="without: all, with --openb grid")
     parser.add_argument("--openb", type=Path, help="the folder of FGD's workloads")
     parser.add_argument("--workloads", type=lambda text: text.split(","), default=OPENB)
-    parser.add_argument("--seeds", type=int, default=10, help="of each workload of --openb")
+    parser.add_argument("--seeds", type=int, help="of each case; without: 10 of each workload of --openb, else 3")
     args = parser.parse_args()
     if args.openb is not None:
-        openb(args.openb, args.workloads, args.policies or "grid", args.seeds)
+        openb(args.openb, args.workloads, args.policies or "grid", args.seeds or 10)
     elif args.traces is None or not Path(args.traces).is_dir():
         print("lab: the traces are not here: name their folder with --traces or $GRID_TRACES")
     else:
-        tables(Path(args.traces), args.only, args.policies or POLICIES)
+        tables(Path(args.traces), args.only, args.policies or POLICIES, args.seeds or SEEDS)
 
 
-def tables(folder: Path, only: str, policies: str) -> None:
+def tables(folder: Path, only: str, policies: str, seeds: int) -> None:
     """Print the tables of the traces in this folder."""
     wanted, shown = [part.strip().lower() for part in only.split(",")], ""
     for case in CASES:
@@ -171,7 +171,7 @@ def tables(folder: Path, only: str, policies: str) -> None:
         if not (folder / case.file).exists():
             print(f"lab: {case.file} is not in {folder}", file=sys.stderr)
             continue
-        told = simulate(folder, case, policies)
+        told = simulate(folder, case, policies, seeds)
         if heading(told) != shown:
             shown = heading(told)
             print(f"\n{shown}")

@@ -19,7 +19,7 @@ from distributed_grid.coordinator.core.model import Condition, HeldBack, Job
 from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.engine import Engine, Violation
-from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.judging.judge import Judge
 from distributed_grid.simulator.plan import ENDLESS, FaultPlan, GrantPlan, JobPlan
 
 PATIENCE = 5.0

@@ -4,7 +4,7 @@ coordinator/api/requests.py.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,7 +14,9 @@ from distributed_grid.coordinator.core.commands import (
     AckExits,
     CancelRequested,
     Command,
+    DemandReported,
     Event,
+    ForecastsReported,
     Granted,
     HeartbeatReceived,
     JobsSubmitted,
@@ -28,16 +30,20 @@ from distributed_grid.coordinator.core.model import Condition, End, Group, HeldB
 from distributed_grid.coordinator.core.pipeline import NEVER, Pipeline
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.dependencies import end_words, group_end
+from distributed_grid.coordinator.core.trends.idle import HORIZONS
+from distributed_grid.coordinator.core.trends.stay import IdleForecast
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import Array, GroupKind
+from distributed_grid.protocol.history.trends import Lasting
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.link import PROTOCOL, SILENCE
 from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, Stop, Welcome
 from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.sharing.policies import OffloadingMode
 from distributed_grid.simulator.disk import Disk, Snapshot, snapshot
 from distributed_grid.simulator.engine import DOWN, Engine, Process, Wire
-from distributed_grid.simulator.grant_order import Watched
-from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.judging.grant_order import Watched
+from distributed_grid.simulator.judging.judge import Judge
 from distributed_grid.simulator.plan import JobPlan
 
 DISK_FAILS = GridError("the disk fails", "its weather is bad", "wait for better weather")
@@ -163,7 +169,7 @@ class Driver(Process):
             for node, orders in self._snapshot.orders:
                 self.judge.ordered(node, orders)
             for receipt in self._snapshot.receipts:
-                self.judge.preemptions.stored(receipt, self.disk.last_of)
+                self.judge.receipt_stored(receipt, self.disk.last_of)
 
     def lost(self) -> None:
         """kill -9: of what was not committed nothing is left, of a commit under way all or nothing."""
@@ -190,15 +196,30 @@ class Coordinator(Driver):
 
     def __init__(
         self, engine: Engine, disk: Disk, weather: Weather, judge: Judge, chance: random.Random, policy: Policy,
-        wall: float, instance: str,
+        wall: float, instance: str, stays: Mapping[str, float],
     ) -> None:  # fmt: skip
         self.instance = instance
+        self._stays = stays
+        """How likely nodes stay idle, where that is forecast."""
         self.agents: dict[str, Session] = {}
         self.wires: list[Wire] = []
         self._answers: dict[int, Callable[[Any], None]] = {}
         self._token = 0
         self._sessions = 0
         super().__init__(engine, disk, weather, judge, chance, policy, wall)
+        if policy.balancing.mode is OffloadingMode.DYNAMIC_BALANCING:
+            self.engine.later(policy.balancing.interval, self, self._pass)
+
+    def _pass(self) -> None:
+        """Forecasts are told, and a pass of rebalancing is due."""
+        now = self.clock()
+        told: dict[str, IdleForecast | None] = {
+            name: IdleForecast(now, 600.0, tuple(Lasting(seconds, part, 31, 25) for seconds in HORIZONS))
+            for name, part in self._stays.items()
+        }
+        self.put(ForecastsReported(told))
+        self.put(DemandReported(None))
+        self.engine.later(self.ledger.state.policy.balancing.interval, self, self._pass)
 
     def killed(self) -> None:
         """kill -9: all connections end as well."""

@@ -8,11 +8,12 @@ from collections.abc import Collection
 import msgspec
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.policy import Sharing
+from distributed_grid.coordinator.core.policy import Preempting, Sharing
 from distributed_grid.protocol.jobs import After, Priority, Request, RetryOn, ServiceOrder
 from distributed_grid.protocol.messages.rights import GroupRights, Rights, Rules, Whose
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, Strategy, Trust, Walls, parse_label
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
+from distributed_grid.protocol.sharing.policies import POLICIES, Balancing, OffloadingMode, PolicyName
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +140,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     walls: str = "user"
     owners: tuple[str, ...] = ()
     trusts: str = Trust.OWNER.value
+    stays: float | None = None
+    """How likely it is forecast to stay idle, for however long; None: nothing is."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +158,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rights: Rules = Rules()
     grants: tuple[GrantPlan, ...] = ()
     sharing: Sharing = Sharing()
+    balancing: Balancing = Balancing()
+    badput: float = Preempting().badput_budget
 
 
 def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
@@ -176,6 +181,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     jobs += _short(random.Random(f"short jobs of {seed}"), shape, moments)
     jobs += _stream(random.Random(f"stream of {seed}"), shape, moments)
     jobs = _behind(random.Random(f"jobs and walls of {seed}"), jobs)
+    balancing, badput, nodes = _balanced(random.Random(f"rebalancing in {seed}"), nodes, without)
     rules, grants = _rights(random.Random(f"rights of {seed}"), shape)
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
     if shape.faults:
@@ -195,7 +201,24 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
         sharing=_owned(
             random.Random(f"lenders of {seed}"), _sharing(random.Random(f"order of service in {seed}")), shape
         ),
+        balancing=balancing,
+        badput=badput,
     )
+
+
+def _balanced(
+    chance: random.Random, nodes: tuple[NodePlan, ...], without: Collection[str]
+) -> tuple[Balancing, float, tuple[NodePlan, ...]]:
+    """In some worlds jobs are moved off nodes before owners come, by a policy for short worlds."""
+    budget = Preempting().badput_budget
+    if chance.random() >= 0.15 or "rebalancing" in without:
+        return Balancing(), budget, nodes
+    numbers = replace(POLICIES[PolicyName.PREDICTIVE], min_hold=chance.choice((0.5, 2.0, 5.0)), cooldown=0.5)
+    mode = OffloadingMode.DYNAMIC_BALANCING
+    balancing = Balancing(mode=mode, policy=PolicyName.PREDICTIVE, interval=0.5, numbers=numbers)
+    told = (0.05, 0.05, 0.5, 0.95, None)
+    nodes = tuple(replace(one, stays=chance.choice(told)) for one in nodes)
+    return balancing, chance.choice((budget, budget, 30.0, 3.0)), nodes
 
 
 def _sharing(chance: random.Random) -> Sharing:

@@ -9,7 +9,7 @@ from typing import Any
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.placement.constraints import unmet
 from distributed_grid.coordinator.core.placement.matching import could_ever
-from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.policy import Policy, Preempting
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import Hello
@@ -19,10 +19,11 @@ from distributed_grid.simulator.clients import Client, Grantor, Operator
 from distributed_grid.simulator.coordinator import Coordinator, Weather
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.engine import DOWN, UP, Engine, Violation, Wire
-from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.judging.judge import Judge
+from distributed_grid.simulator.judging.moves import Moves
+from distributed_grid.simulator.judging.quotas import rightly_waits
 from distributed_grid.simulator.machine import Machine
 from distributed_grid.simulator.plan import FaultPlan, Plan
-from distributed_grid.simulator.quotas import rightly_waits
 
 WALL = 1_700_000_000.0
 PEACE = 900.0
@@ -36,14 +37,21 @@ class World:
         self.plan = plan
         self._begin = begin
         self.engine = Engine(recording)
-        self.judge = Judge(plan.jobs, plan.nodes)
+        self.judge = Judge(plan.jobs, plan.nodes, Moves(plan.balancing, plan.badput))
         self.weather = Weather()
         self.wall = WALL
         self.faults: dict[str, int] = {}
         self.peace = False
         self._next_check = 0.0
         self._chance = random.Random(plan.chance)
-        self._policy = Policy(lost_after=plan.lost_after, owner_rule=True, rights=plan.rights, sharing=plan.sharing)
+        self._policy = Policy(
+            lost_after=plan.lost_after,
+            owner_rule=True,
+            rights=plan.rights,
+            sharing=plan.sharing,
+            balancing=plan.balancing,
+            preempting=Preempting(badput_budget=plan.badput),
+        )
         self._disk = self.judge.disk = Disk()
         self._lives = 0
         self.weather.sluggish = plan.sluggish / 2
@@ -103,6 +111,7 @@ class World:
         return Coordinator(
             self.engine, disk, self.weather, judge, self._chance, self._policy,
             self.wall + self.engine.now, f"c{self._lives}",
+            {f"n{node.number}": node.stays for node in self.plan.nodes if node.stays is not None},
         )  # fmt: skip
 
     def kill_coordinator(self) -> None:

@@ -52,6 +52,11 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     horizon: Span = 0.0
 
     @property
+    def confidences(self) -> tuple[float, ...]:
+        """The confidence, and those of less careful policies: the next one counts where no node has the one before."""
+        return (self.confidence, *(one for one in CONFIDENCES if one < self.confidence))
+
+    @property
     def window(self) -> float:
         """Seconds for which a lender is to stay idle."""
         return max(self.min_hold, self.horizon)
@@ -83,6 +88,7 @@ POLICIES: dict[PolicyName, SharingPolicy] = {
     PolicyName.PREDICTIVE: msgspec.structs.replace(_BALANCED, horizon=1800.0),
 }
 """The four values."""
+CONFIDENCES = tuple(sorted({one.confidence for one in POLICIES.values()}, reverse=True))
 BY_EXCESS = (PolicyName.BALANCED, PolicyName.PREDICTIVE)
 """The policies whose headroom is the setting `excess_threshold`."""
 MOST_MOVES = max(one.moves for one in POLICIES.values())
@@ -110,17 +116,20 @@ def too_close(high: float, low: float) -> bool:
 
 class Balancing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What the grid does by itself: the mode, the policy by name, the setting `excess_threshold`, the marks, and the
-    seconds between two passes."""
+    seconds between two passes. `numbers`: in place of the policy's own, where a simulation has less time."""
 
     mode: OffloadingMode = OffloadingMode.SHARE_AND_OFFLOAD
     policy: PolicyName = PolicyName.BALANCED
     excess: Part = 0.2
     marks: Marks = Marks()
     interval: Span = 30.0
+    numbers: SharingPolicy | None = None
 
     @property
     def values(self) -> SharingPolicy:
         """The numbers of the policy."""
+        if self.numbers is not None:
+            return self.numbers
         return values_of(self.policy, self.excess)
 
 

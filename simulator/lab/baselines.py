@@ -123,6 +123,9 @@ class Baseline:
         """The owner leaves these cores."""
         self.machines.lend(node, len(cores) * 1000)
 
+    def owners_used(self, parts: Sequence[float], now: float) -> None:
+        """They look at no owner's past."""
+
     def frozen(self, job: int, why: str, seconds: float, total: float, now: float) -> None:
         """A frozen job ends later."""
         if not why:

@@ -9,6 +9,8 @@ import msgspec
 
 from distributed_grid.coordinator.core.commands import (
     Command,
+    DemandReported,
+    ForecastsReported,
     HeartbeatReceived,
     JobsSubmitted,
     MessageReceived,
@@ -18,11 +20,14 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
+from distributed_grid.coordinator.core.trends.idle import STEP, IdleForecaster, Pool
+from distributed_grid.coordinator.core.trends.stay import IdleForecast
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, ServiceOrder
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Recalled, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, Offer, Sample
 from distributed_grid.protocol.placement import Constraints, Strategy, Walls
 from distributed_grid.protocol.resources import GIB
+from distributed_grid.protocol.sharing.policies import Balancing, OffloadingMode, PolicyName
 from distributed_grid.simulator.lab.trace import Machine, TraceJob
 from distributed_grid.simulator.lab.world import Decision, Start
 
@@ -31,17 +36,24 @@ EPOCH = 1e9
 FOREVER = 1e10
 GPU_MEMORY = 16 * GIB
 ORDERS = tuple(one.value for one in ServiceOrder)
+POLICIES = tuple(one.value for one in PolicyName)
+IDLE = 0.30
+"""Use by its owner up to which a machine is idle, as a part of it (`cpu_percent_max`)."""
 SILENT = frozenset({"silence", "offer", "reasons", "shares"})
 """Deadlines that decide nothing here: no node is silent, no offer expires, nobody is told why, nothing is stored."""
 
 
 def policy_of(strategy: str = "", base: Policy = DEFAULT) -> Policy:
-    """The policy of a grid whose nodes are never silent, with this strategy or order of service."""
+    """The policy of a grid whose nodes are never silent, with this strategy, order of service, or policy of
+    rebalancing, under which it goes by forecasts of how long machines stay idle."""
     changes = {"suspect_after": FOREVER, "disconnected_after": 2 * FOREVER, "lost_after": FOREVER}
     found = msgspec.structs.replace(base, **changes)
     if strategy in ORDERS:
         sharing = msgspec.structs.replace(found.sharing, order=ServiceOrder(strategy))
         found = msgspec.structs.replace(found, sharing=sharing)
+    elif strategy in POLICIES:
+        balancing = Balancing(mode=OffloadingMode.DYNAMIC_BALANCING, policy=PolicyName(strategy), interval=STEP)
+        found = msgspec.structs.replace(found, balancing=balancing)
     elif strategy:
         found = found.by_strategy(Strategy(strategy))
     return found
@@ -68,6 +80,11 @@ class Grid:
         """Those that have started since the last decision."""
         self._out: list[Command] = []
         self._offers = 0
+        self._pool = Pool()
+        self._owners: dict[str, IdleForecaster] = {}
+        """What is learned of each machine's owner, where the policy goes by that."""
+        if self.ledger.state.policy.balancing.mode is OffloadingMode.DYNAMIC_BALANCING:
+            self._owners = {facts.name: IdleForecaster() for facts in self._facts}
         for facts in self._facts:
             for event in (NodeUp(facts, "s"), MessageReceived(facts.name, Inventory(known=()))):
                 self.ledger.handle(event, EPOCH)
@@ -122,6 +139,18 @@ class Grid:
         sample = Sample(at=EPOCH + now, foreign_cpu=float(len(facts.cores) - len(cores)))
         self.ledger.handle(HeartbeatReceived(facts.name, sample), EPOCH + now)
         self._offer(facts, cores, EPOCH + now)
+
+    def owners_used(self, parts: Sequence[float], now: float) -> None:
+        """The coordinator learns from the last interval, and a pass of rebalancing is due."""
+        at = round((EPOCH + now) / STEP)
+        told: dict[str, IdleForecast | None] = {}
+        for part, (name, one) in zip(parts, self._owners.items(), strict=False):
+            one.observe(at - 1, part, part <= IDLE, self._pool)
+            idle = 0.0 if one.since is None else float((at - one.since) * STEP)
+            told[name] = IdleForecast(EPOCH + now, idle, one.forecast(self._pool)) if one.since is not None else None
+        if told:
+            self._out += self.ledger.handle(ForecastsReported(told), EPOCH + now)
+            self._out += self.ledger.handle(DemandReported(None), EPOCH + now)
 
     def frozen(self, job: int, why: str, seconds: float, total: float, now: float) -> None:
         """The agent tells that a job is frozen, or goes on."""

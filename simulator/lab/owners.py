@@ -25,6 +25,8 @@ STEP = 300.0
 SLACK = 0.01
 CHECKED = 60.0
 """Interval between looks at a machine with frozen jobs (s)."""
+INTERVAL = 300.0
+"""Interval at which it is told what owners have used (s), as the coordinator looks at it."""
 BUSY, NOISE = 0.30, 0.10
 """Parts of one core at which the agent's judgement of it changes (`cpu_percent_max`, and what counts as noise)."""
 
@@ -45,7 +47,9 @@ class _Host:
         """Milli-cores of jobs that are not frozen."""
         self.key: tuple[object, ...] = ()
         self.since = 0.0
-        """Up to when its pain is counted."""
+        """Up to when its pain and its owner's use are counted."""
+        self.area = 0.0
+        """Core-seconds that its owner has used since the interval began."""
 
     def sample(self, now: float) -> Sample:
         """What its agent would measure."""
@@ -103,6 +107,8 @@ class OwnersOfMachines:
         self._checks: list[tuple[float, int]] = []
         self._where: dict[int, int] = {}
         self._used = 0.0
+        self._interval = INTERVAL
+        """When the next one ends."""
         for host in self._hosts:  # idle before the first moment
             for at in (-2 * self.limits.offer_after - SLACK, -self.limits.offer_after):
                 host.lender.observe(host.sample(at), (), at)
@@ -114,7 +120,7 @@ class OwnersOfMachines:
 
     def next(self) -> float:
         """When one of them does something."""
-        change = self._changes[0][0] if self._changes else math.inf
+        change = min(self._changes[0][0], self._interval) if self._changes else math.inf
         return min(change, self._checks[0][0]) if self._checks else change
 
     def step(self, world: World, now: float) -> None:
@@ -137,6 +143,13 @@ class OwnersOfMachines:
             due.add(heappop(self._checks)[1])
         for number in sorted(due):
             self._observe(world, self._hosts[number], now)
+        if now >= self._interval:
+            self._interval += INTERVAL
+            for host in self._hosts:
+                self._count(host, now)
+            world.scheduler.owners_used([host.area / (INTERVAL * host.count) for host in self._hosts], now)
+            for host in self._hosts:
+                host.area = 0.0
 
     def began(self, world: World, job: int) -> None:
         """An attempt began: its cores have names now."""
@@ -199,6 +212,7 @@ class OwnersOfMachines:
         over = host.used + host.active / MILLI - host.count
         if over > 0:
             self.pain += over * (now - host.since)
+        host.area += host.used * (now - host.since)
         host.since = now
 
 

@@ -54,6 +54,9 @@ class Scheduler(Protocol):
     def recalled(self, job: int, why: str, now: float) -> None:
         """The owner takes back what the job holds; its end follows."""
 
+    def owners_used(self, parts: Sequence[float], now: float) -> None:
+        """What part of each machine its owner used over the last interval, as its agent would tell."""
+
     def decide(self, now: float) -> Decision:
         """Who starts now."""
 

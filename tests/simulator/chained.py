@@ -20,7 +20,7 @@ from distributed_grid.protocol.messages import (
 from distributed_grid.protocol.resources import GIB, Grant
 from distributed_grid.simulator.agent import Agent
 from distributed_grid.simulator.engine import DOWN, Engine, Process, Violation, Wire
-from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.judging.judge import Judge
 from distributed_grid.simulator.machine import Machine
 from tests.simulator.plans import job, node
 

@@ -8,7 +8,7 @@ from distributed_grid.protocol.jobs import JobSpec
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.resources import GIB, Grant
 from distributed_grid.simulator.engine import Engine, Violation
-from distributed_grid.simulator.judge import Judge, Run
+from distributed_grid.simulator.judging.judge import Judge, Run
 from distributed_grid.simulator.machine import Machine
 from distributed_grid.simulator.plan import JobPlan, NodePlan
 from tests.simulator.plans import job, node

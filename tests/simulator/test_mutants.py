@@ -18,6 +18,7 @@ from distributed_grid.agent.supervisor.endings import Endings, Freezer
 from distributed_grid.agent.supervisor.job import Leases
 from distributed_grid.coordinator.core import ledger
 from distributed_grid.coordinator.core.commands import AckExits, Command, JobsSubmitted, Send
+from distributed_grid.coordinator.core.data import Preemptions
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import attempts, outcomes, successors
 from distributed_grid.coordinator.core.model import Allocation, EndKind, Job, MemberEnded, Node
@@ -35,17 +36,19 @@ from distributed_grid.coordinator.core.queue import (
     rights,
 )
 from distributed_grid.coordinator.core.queue.queue import Members, Rank
+from distributed_grid.coordinator.core.rebalancing import leaving, stays
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, Priority
 from distributed_grid.protocol.jobs import State as JobState
 from distributed_grid.protocol.messages import Ack, Exited, Stale
 from distributed_grid.protocol.placement import LabelRule, Sign, Walls
-from distributed_grid.simulator import grant_order, run
+from distributed_grid.simulator import run
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.engine import Violation
-from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.judging import grant_order
+from distributed_grid.simulator.judging.judge import Judge
 
 MOST = 1500
 """Seeds that are looked through for one that shows it."""
@@ -415,6 +418,27 @@ def requeue_before_the_node_has_given_a_successor_up(patch: Patch) -> None:
     patch(successors, "take_back", at_once)
 
 
+def move_whoever_runs(patch: Patch) -> None:
+    patch(stays, "may_leave", lambda job, allocation: allocation.state is JobState.RUNNING)
+
+
+def move_before_the_min_hold_is_over(patch: Patch) -> None:
+    hindrance = leaving.hindrance
+
+    def hasty(one: Any, moved: Any, values: Any, now: float) -> str:
+        return hindrance(msgspec.structs.replace(one, protected=0.0), moved, values, now)
+
+    patch(leaving, "hindrance", hasty)
+
+
+def move_from_anywhere(patch: Patch) -> None:
+    patch(leaving, "hindrance", lambda one, moved, values, now: "" if one.target else "nowhere to go")
+
+
+def forget_what_moves_have_lost(patch: Patch) -> None:
+    patch(Preemptions, "lose", lambda self, lost, now: None)
+
+
 BREACHES: dict[Callable[[Patch], None], int] = {
     launch_before_commit: 75,
     acknowledge_before_commit: 0,
@@ -459,16 +483,21 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     let_the_last_line_have_successors: 169,
     give_back_what_a_successor_takes_over: 28,
     requeue_before_the_node_has_given_a_successor_up: 57,
+    move_whoever_runs: 0,
+    move_before_the_min_hold_is_over: 0,
+    move_from_anywhere: 0,
+    forget_what_moves_have_lost: 0,
 }
 
 
 @pytest.mark.parametrize("breach", BREACHES, ids=[one.__name__ for one in BREACHES])
 def test_it_shows(breach: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     breach(monkeypatch.setattr)
-    # Some seeds are of a time when no world had rights.
+    # Some seeds are of a time when no world had rights, or moved jobs.
     for seed, without in (
         (BREACHES[breach], ()),
         (BREACHES[breach], ("rights",)),
+        (BREACHES[breach], ("rebalancing",)),
         *((seed, ()) for seed in range(MOST)),
     ):
         if (found := run(seed, without=without)).what:

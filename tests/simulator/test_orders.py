@@ -15,7 +15,7 @@ from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.nodes import NodeOrders
 from distributed_grid.simulator import run
 from distributed_grid.simulator.disk import Disk
-from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.judging.judge import Judge
 
 MOST = 400
 """Seeds that are looked through for one that shows it."""

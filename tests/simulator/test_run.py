@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from distributed_grid.cli.main import main
 from distributed_grid.simulator import KINDS, Shape, make, run, shrink, story
-from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.judging.judge import Judge
 from tests.depth import tries
 
 SEEDS = tries(40)

@@ -429,7 +429,10 @@ def _verdicts(state: GridState, request: Request, lasts: float) -> tuple[NodeVer
     weights = weights_for(request, state.policy, state.index, lasts)
     bounds = state.index.affinity.bounds(request.constraints)
     compared = candidates(state.nodes, state.index, request, state.policy, lasts=lasts)
-    staying, context = Staying(state.index, state.policy, lasts), Context(state.index.mix, lasts)
+    staying, context = (
+        Staying(state.index, state.policy.balancing.values.confidence, lasts),
+        Context(state.index.mix, lasts),
+    )
     others = candidates(state.nodes, state.index, msgspec.structs.replace(request, nodes=()), state.policy, VERDICTS)
     for name in list(dict.fromkeys((*compared, *others)))[:VERDICTS]:
         node = state.nodes[name]

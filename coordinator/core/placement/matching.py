@@ -343,7 +343,8 @@ def candidates(
 ) -> list[str]:  # fmt: skip
     """The nodes to compare: the preferred ones that fit, if any, else of each tier as many as the policy says, in the
     strategy's search order; at least `least` in all, if there are so many. Of nodes that nobody named, those whose
-    owner is expected before a job that runs for `lasts` seconds has ended are left out, if others have room."""
+    owner is expected before a job that runs for `lasts` seconds has ended are left out, if others have room: those that
+    stay idle as likely as the policy wants, else as the next less careful one does."""
     wanted, asked, strategy = request.resources, request.constraints, request.strategy or policy.strategy
     most, order = max(least, policy.candidates), Order.TIGHTEST
 
@@ -386,20 +387,21 @@ def candidates(
         return list(dict.fromkeys((*first, *others, *more)))
 
     if lasts >= SHORT and index.forecasts:
-        staying = search(Staying(index, policy, lasts, accept))
-        if len(staying) >= max(1, least):
-            return staying
+        for likely in policy.balancing.values.confidences:
+            staying = search(Staying(index, likely, lasts, accept))
+            if len(staying) >= max(1, least):
+                return staying
     return search(accept)
 
 
 class Staying:
-    """The test of nodes that `accept` takes and that stay idle for so long, as likely as the policy wants it. A node of
+    """The test of nodes that `accept` takes and that stay idle for so many seconds, at least this `likely`. A node of
     which nothing is known passes. After `LOOKED_AT` nodes none is taken any more."""
 
-    def __init__(self, index: Shown, policy: Policy, seconds: float, accept: Accept | None = None) -> None:
+    def __init__(self, index: Shown, likely: float, seconds: float, accept: Accept | None = None) -> None:
         self._forecasts = index.forecasts
         self._seconds = seconds
-        self._wanted = policy.balancing.values.confidence
+        self._wanted = likely
         self._accept = accept
         self._left = LOOKED_AT
 

@@ -19,6 +19,7 @@ from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue.precedence import OVERDUE
 from distributed_grid.coordinator.core.queue.queue import Kept, Line, Reservation, Reservations, Standing
 from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.core.trends.stay import AHEAD
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.resources import MILLI, Resources
 
@@ -56,19 +57,20 @@ def asked(state: GridState, job: str) -> Ask:
     """The `Ask` of a waiting job."""
     line = state.queue.line(job)
     length = expected(state, line.standing.user, line.request, line.lasts)
-    return Ask(line.request, line.lasts, _order(state, job), length, state.balancing.left_by(job, state.now))
+    left = state.balancing.left_by(job, state.now)
+    return Ask(line.request, line.lasts, _order(state, job), length or (AHEAD if left else 0.0), left)
 
 
 def expected(state: GridState, user: str, request: Request, lasts: float) -> float:
     """For how long a job is expected to run: no longer than it may (`lasts`) and than the user's last equal requests
-    did; without either, as long as the user's last jobs in the middle (s; 0: nobody knows, or it does not matter, since
-    nothing is forecast of any node)."""
+    did; without either, as long as the user's last jobs in the middle (s, AHEAD at most; 0: nobody knows, or it does
+    not matter, since nothing is forecast of any node)."""
     if not state.index.forecasts:
         return 0.0
     longest = state.chains.longest(user, request)
     if lasts or longest is not None:
-        return min(lasts or math.inf, math.inf if longest is None else longest)
-    return state.queue.run_times.median(user) or 0.0
+        return min(AHEAD, lasts or math.inf, math.inf if longest is None else longest)
+    return min(AHEAD, state.queue.run_times.median(user) or 0.0)
 
 
 Places = tuple[Placement, ...] | Refusal

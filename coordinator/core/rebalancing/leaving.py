@@ -3,8 +3,8 @@
 By staying, it loses with the probability of the owner's return what it has run and half of the time until then; by
 leaving it loses what it has run and its start, and with the probability of the other owner's return half of that time
 there. Who leaves is protected for the policy's min-hold, doubled with each time, and does not go back to where it left
-as long as there is another node. A node is left where the return is likelier than not, and gone to where the
-owner stays away with the policy's confidence, so no move is undone by the next one.
+as long as there is another node. A node is left that does not stay idle over the policy's horizon with its confidence,
+and gone to one that does, so no move is undone by the next one.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,6 @@ from distributed_grid.protocol.sharing.moves import Move, MoveKind
 from distributed_grid.protocol.sharing.policies import SharingPolicy
 from distributed_grid.protocol.text import format_duration
 
-LIKELY = 0.5
-"""A return that is less likely is nothing to leave for."""
 RESTART = 10.0
 """Seconds until a job that leaves runs again, if it ends at once."""
 
@@ -48,8 +46,10 @@ def hindrance(one: Stay, moved: Mapping[str, Moved], values: SharingPolicy, now:
     """Why it stays; empty: nothing hinders it."""
     if not one.target:
         return "no other node has room and is known to stay idle"
-    if 1.0 - one.target_returns < values.confidence:
-        sure = 1.0 - one.target_returns
+    if 1.0 - one.soon >= values.confidence:
+        return f"{one.source} stays idle with {1.0 - one.soon:.0%} for as long as is looked ahead"
+    if 1.0 - one.target_soon < values.confidence:
+        sure = 1.0 - one.target_soon
         return f"{one.target}, where it would go, stays idle with {sure:.0%} only ({values.confidence:.0%} wanted)"
     if now < one.protected:
         return f"it is protected for {format_duration(round(one.protected - now))} more (min_hold)"
@@ -67,15 +67,16 @@ def hindrance(one: Stay, moved: Mapping[str, Moved], values: SharingPolicy, now:
 
 
 def _move(one: Stay, values: SharingPolicy, now: float) -> Move:
-    within = format_duration(round(one.within))
+    soon = format_duration(round(min(values.horizon, one.within)))
     return Move(
         kind=MoveKind.LEAVE,
         source=one.source,
         target=one.target,
         resources=one.resources,
         job=one.job,
-        reason=f"the owner of {one.source} is expected within {within} ({one.returns:.0%}), that of {one.target} is "
-        f"not ({one.target_returns:.0%}); {one.job} has run for {format_duration(round(one.ran))} and may be run again",
+        reason=f"the owner of {one.source} may be back within {soon} ({one.soon:.0%}; {one.returns:.0%} within "
+        f"{format_duration(round(one.within))}), that of {one.target} less likely ({one.target_soon:.0%}; "
+        f"{one.target_returns:.0%}); {one.job} has run for {format_duration(round(one.ran))} and may be run again",
         undone_by=f"nothing before {values.min_hold:g} s from now; it goes back to {one.source} only if there is no "
         "other node",
         gain=round(loss_by_staying(one), 3),

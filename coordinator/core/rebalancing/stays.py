@@ -11,9 +11,9 @@ from distributed_grid.coordinator.core.model import Allocation, Job, Node, Refus
 from distributed_grid.coordinator.core.preemption.candidates import ran
 from distributed_grid.coordinator.core.preemption.plan import work
 from distributed_grid.coordinator.core.queue.reservations import Ask, expected, places_for
-from distributed_grid.coordinator.core.rebalancing.leaving import LIKELY
 from distributed_grid.coordinator.core.rebalancing.view import Stay
 from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.core.trends.stay import AHEAD
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.sharing.policies import SharingPolicy
 
@@ -26,7 +26,7 @@ HOLD_MOST = 3600.0
 
 
 def stays(state: GridState, values: SharingPolicy, now: float) -> Iterator[Stay]:
-    """The jobs on nodes whose owners are likely to return within the horizon, which may be moved."""
+    """The jobs that may be moved on nodes that do not stay idle over the horizon with the policy's confidence."""
     left = JOBS
     for node in _expecting(state, values):
         for allocation in node.allocations.values():
@@ -37,11 +37,11 @@ def stays(state: GridState, values: SharingPolicy, now: float) -> Iterator[Stay]
 
 
 def _expecting(state: GridState, values: SharingPolicy) -> list[Node]:
-    """Nodes with jobs whose owner is likely to return, the likeliest first."""
+    """Nodes with jobs that do not stay idle for long enough, the least likely first."""
     found = []
     for name, forecast in state.index.forecasts.items():
         node = state.nodes[name]
-        if node.allocations and (likely := forecast.stays(values.horizon)) is not None and likely < LIKELY:
+        if node.allocations and (likely := forecast.stays(values.horizon)) is not None and likely < values.confidence:
             found.append((likely, name))
     return [state.nodes[name] for _, name in nsmallest(NODES, found)]
 
@@ -60,11 +60,14 @@ def _stay(
     length = expected(state, job.user, job.request, limit)
     if length <= seconds:  # longer than its like ever were
         length = limit if limit > seconds else math.inf
-    within = min(values.horizon, length - seconds)
-    here = node.forecast.stays(within) if node.forecast is not None else None
-    if here is None or here >= LIKELY:
+    within = min(AHEAD, length - seconds)
+    soon = min(values.horizon, within)
+    forecast = node.forecast
+    here, near = (forecast.stays(within), forecast.stays(soon)) if forecast is not None else (None, None)
+    if here is None or near is None or near >= values.confidence:
         return None
-    target, there = _elsewhere(state, job, within, node.facts.name, now)
+    target = _elsewhere(state, job, node.facts.name, now)
+    there = state.index.forecasts.get(target)
     return Stay(
         job=job.id,
         user=job.user,
@@ -74,18 +77,20 @@ def _stay(
         ran=seconds,
         within=within,
         returns=1.0 - here,
+        soon=1.0 - near,
         target=target,
-        target_returns=1.0 - there,
+        target_returns=1.0 - (there.stays(within) or 0.0) if there is not None else 1.0,
+        target_soon=1.0 - (there.stays(soon) or 0.0) if there is not None else 1.0,
         protected=allocation.granted + min(HOLD_MOST, values.min_hold * 2.0 ** min(job.evicted, 20)),
     )
 
 
-def _elsewhere(state: GridState, job: Job, within: float, source: str, now: float) -> tuple[str, float]:
-    """The node where it would go, and how likely that stays idle for so long; empty: none of which that is known."""
-    ask = Ask(job.request, job.spec.time_limit, (-job.request.priority, math.inf, 0), within, source)
+def _elsewhere(state: GridState, job: Job, source: str, now: float) -> str:
+    """The node where it would go, as it will be asked for; empty: none of which is known how long it stays idle."""
+    limit = job.spec.time_limit
+    length = expected(state, job.user, job.request, limit) or AHEAD
+    ask = Ask(job.request, limit, (-job.request.priority, math.inf, 0), length, source)
     found = places_for(state, state.reservations, ask, now)
-    if isinstance(found, Refusal) or found[0].node == source:
-        return "", 0.0
-    forecast = state.index.forecasts.get(found[0].node)
-    likely = forecast.stays(within) if forecast is not None else None
-    return (found[0].node, likely) if likely is not None else ("", 0.0)
+    if isinstance(found, Refusal) or found[0].node == source or found[0].node not in state.index.forecasts:
+        return ""
+    return found[0].node

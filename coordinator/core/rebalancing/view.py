@@ -90,10 +90,10 @@ class Loan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stay(msgspec.Struct, frozen=True, kw_only=True):
-    """A running job on `source`, whose owner `returns` with this probability before it ends and within the horizon,
-    which is `within` so many seconds. It has run for `ran` seconds on `work` cores (as preemption counts them). It
-    could go to `target` (empty: nowhere), whose owner returns with `target_returns`; it is `protected` until then
-    (grid time)."""
+    """A running job on `source`, whose owner `returns` with this probability `within` so many seconds, in which it does
+    not end (`soon`: within the policy's horizon). It has run for `ran` seconds on `work` cores (as preemption counts
+    them). It could go to `target` (empty: nowhere), whose owner returns with `target_returns` and `target_soon`; it is
+    `protected` until then (grid time)."""
 
     job: str
     user: str
@@ -103,8 +103,10 @@ class Stay(msgspec.Struct, frozen=True, kw_only=True):
     ran: float
     within: float
     returns: float
+    soon: float
     target: str = ""
     target_returns: float = 1.0
+    target_soon: float = 1.0
     protected: float = 0.0
 
 

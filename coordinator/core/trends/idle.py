@@ -140,8 +140,9 @@ class _Learner:
         return (lasted + HOURLY * mean) / (cases + HOURLY)
 
     def before(self, at: int, intervals: int) -> float:
-        """What came of the forecast made so much earlier, around 0; 0 where that is not known."""
-        wanted = at - intervals * EVERY
+        """What came of the forecast made so much earlier, the last one before that moment, around 0; 0 where that is
+        not known."""
+        wanted = at - at % EVERY - intervals * EVERY
         return next((outcome - 0.5 for made, outcome in self.outcomes if made == wanted), 0.0)
 
     def regression(self, features: Sequence[float]) -> float:

@@ -8,6 +8,8 @@ import msgspec
 from distributed_grid.protocol.history.trends import Lasting
 from distributed_grid.protocol.text import format_duration
 
+AHEAD = 14_400.0
+"""How far ahead it is looked at most: the longest horizon of forecasts (s)."""
 BEYOND = 42
 """How often the longest horizon is gone beyond: a week by hours of four."""
 

@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given, settings
 
 from distributed_grid.protocol.jobs import Priority
+from distributed_grid.protocol.nodes import OwnerPolicy
 from distributed_grid.protocol.placement import Strategy
 from distributed_grid.simulator.lab.grid import Grid, node_facts, policy_of
-from distributed_grid.simulator.lab.trace import Machine, TraceJob
+from distributed_grid.simulator.lab.owners import OwnersOfMachines
+from distributed_grid.simulator.lab.trace import Machine, TraceJob, UseSeries, uniform
 from distributed_grid.simulator.lab.world import Start, World
 from tests.simulator.lab.scene import MACHINES, job, schedule, scheduler, workloads
 from tests.simulator.lab.test_world import Told
@@ -96,3 +98,33 @@ def test_a_node_lends_all_of_its_machine_and_the_strategy_is_the_policy_s() -> N
     facts = node_facts(Machine("m", 4, 8, 2, "T4"))
     assert (facts.lendable.cpu, facts.lendable.gpu, [gpu.model for gpu in facts.gpus]) == (4000, 2000, ["T4", "T4"])
     assert policy_of("pack").strategy is Strategy.PACK and policy_of().strategy is Strategy.BEST_FIT
+
+
+HOUR, DAY = 3600.0, 86_400.0
+AWAY = UseSeries("away", ((0.0, 0.0), (DAY - 300.0, 0.0)))
+OFFICE = UseSeries("office", ((0.0, 0.0), (9 * HOUR, 0.9), (17 * HOUR, 0.0), (DAY - 300.0, 0.0)))
+"""The owner works from nine to five, each day."""
+
+
+def recalled(policy: str) -> tuple[World, OwnersOfMachines]:
+    """After two weeks a job starts on the machine of the office at eight, as the other one is taken until twenty to
+    nine, and needs two hours."""
+    machines, at = uniform(2, 4), 14 * DAY
+    jobs = [
+        job(0, 60, 1),
+        job(at + 6 * HOUR, 2.6 * HOUR, 4, requested=3 * HOUR),
+        job(at + 8 * HOUR, 2 * HOUR, 4, requested=3 * HOUR),
+    ]
+    owners = OwnersOfMachines(machines, [OFFICE, AWAY], OwnerPolicy.RECALL, seed=1)
+    world = World(machines, jobs, Grid(machines, jobs, policy=policy_of(policy)), owners)
+    world.run()
+    world.check()
+    return world, owners
+
+
+def test_under_predictive_a_job_leaves_before_the_owner_comes_and_under_balanced_it_is_recalled() -> None:
+    (stays, stayed), (leaves, left) = recalled("balanced"), recalled("predictive")
+    assert (stays.records[2].moves, stays.records[2].recalls) == (1, 1)
+    assert (leaves.records[2].moves, leaves.records[2].recalls) == (1, 0)
+    assert leaves.records[2].lost < stays.records[2].lost and leaves.records[2].ended < stays.records[2].ended
+    assert left.pain == 0.0 < stayed.pain

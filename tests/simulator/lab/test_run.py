@@ -64,6 +64,7 @@ def test_seeds_are_summed_up() -> None:
 
 def test_policies_are_named_with_commas_and_unknown_ones_refused() -> None:
     assert parse_policies("easy, grid:pack,easy") == ["easy", "grid:pack"]
+    assert parse_policies("grid:predictive,grid:share") == ["grid:predictive", "grid:share"]
     for text in ("eazy", "grid:sideways", ","):
         with pytest.raises(BadValue):
             parse_policies(text)

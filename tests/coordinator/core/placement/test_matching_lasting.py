@@ -66,6 +66,13 @@ def test_how_sure_it_has_to_be_is_the_policys(name: str, seconds: float) -> None
     assert beyond == "b" and (within == "a" or 0.9 * seconds < 60.0)
 
 
+def test_where_no_node_is_sure_enough_the_next_less_careful_policy_counts() -> None:
+    ledger = grid(by(PolicyName.CONSERVATIVE), a=0.3, b=0.85, c=0.6)
+    assert chosen(ledger, 1800.0) == "b"
+    step(ledger, ForecastsReported({"b": forecast(0.3)}), 1.0)
+    assert chosen(ledger, 1800.0) == "c"
+
+
 def test_a_node_of_which_nothing_is_known_counts_as_before() -> None:
     ledger = grid(a=None, b=0.2)
     assert chosen(ledger, HOUR) == "a"

@@ -25,8 +25,9 @@ NOW = 10_000.0
 
 
 def stay(job: str = "j-1", source: str = "lab1", target: str = "lab2", **parts: Any) -> Stay:
-    """A job of two cores for ten minutes, whose owner is all but sure to come within half an hour."""
-    usual: dict[str, float] = {"ran": 600.0, "within": 1800.0, "returns": 0.95, "target_returns": 0.05, "work": 2.0}
+    """A job that has run on two cores for ten minutes, whose owner is all but sure to come within half an hour."""
+    usual = {"ran": 600.0, "within": 1800.0, "returns": 0.95, "soon": 0.95, "work": 2.0}
+    usual |= {"target_returns": 0.05, "target_soon": 0.05}
     amount = Resources(2 * MILLI)
     return Stay(job=job, user="ann", source=source, target=target, resources=amount, **(usual | parts))
 
@@ -48,8 +49,8 @@ def test_who_would_lose_more_by_staying_leaves_with_the_numbers_told() -> None:
     assert (move.kind, move.job, move.source, move.target) == (MoveKind.LEAVE, "j-1", "lab1", "lab2")
     assert (move.gain, move.cost) == (0.95 * 1500 * 2, (600 + 10 + 0.05 * 900) * 2)
     assert move.reason == (
-        "the owner of lab1 is expected within 30m00s (95%), that of lab2 is not (5%); j-1 has run for 10m00s and may"
-        " be run again"
+        "the owner of lab1 may be back within 30m00s (95%; 95% within 30m00s), that of lab2 less likely (5%; 5%); j-1"
+        " has run for 10m00s and may be run again"
     )
     assert move.undone_by
 
@@ -59,7 +60,8 @@ def test_who_would_lose_more_by_staying_leaves_with_the_numbers_told() -> None:
     [
         ({"ran": 7200.0}, "it would lose 14510 core-seconds by that, and 15390 by staying"),
         ({"returns": 0.55}, "it would lose"),
-        ({"target_returns": 0.25}, "lab2, where it would go, stays idle with 75% only (80% wanted)"),
+        ({"target_soon": 0.25}, "lab2, where it would go, stays idle with 75% only (80% wanted)"),
+        ({"soon": 0.15}, "lab1 stays idle with 85% for as long as is looked ahead"),
         ({"protected": NOW + 90.0}, "it is protected for 1m30s more (min_hold)"),
     ],
 )
@@ -98,8 +100,10 @@ STAYS = st.builds(
     target=st.sampled_from(["", "n1", "n2", "n3"]),
     ran=st.floats(0, 1e5),
     within=st.floats(0, 1800),
-    returns=st.floats(0.5, 1),
+    returns=st.floats(0, 1),
+    soon=st.floats(0, 1),
     target_returns=st.floats(0, 1),
+    target_soon=st.floats(0, 1),
     work=st.floats(0.01, 64),
     protected=st.sampled_from([0.0, NOW + 1.0]),
 )
@@ -117,7 +121,7 @@ def test_every_move_gains_is_explained_within_budget_and_no_node_gives_and_takes
     for move in found:
         one = by_job[move.job]
         assert loss_by_staying(one) > MARGIN * loss_by_leaving(one) and one.protected <= NOW
-        assert 1.0 - one.target_returns >= VALUES.confidence > 1.0 - one.returns
+        assert 1.0 - one.target_soon >= VALUES.confidence > 1.0 - one.soon
         assert move.reason and move.undone_by and move.gain > move.cost
     ends = [name for one in found for name in (one.source, one.target)]
     assert len(ends) == len(set(ends)), "no circle of nodes, nor one that takes what another gives"

@@ -82,13 +82,24 @@ def test_a_job_leaves_in_time_with_notice_and_a_receipt_and_goes_on_elsewhere() 
     assert stop.grace == grid.state.policy.preempting.notice + grid.state.jobs["j-1"].spec.grace
     (receipt,) = (one.receipt for one in commands if isinstance(one, RecordReceipt))
     assert (receipt.job, receipt.node, receipt.result, receipt.lost) == ("j-1", "lab1", "moved", 1200.0)
-    assert receipt.victims[0].seconds == 600.0 and "the owner of lab1 is expected within 30m00s" in receipt.why
+    assert receipt.victims[0].seconds == 600.0 and "the owner of lab1 may be back within 30m00s" in receipt.why
     (told,) = (one for one in commands if isinstance(one, Rebalanced))
     assert [(one.kind, one.job, one.target) for one in told.moves] == [(MoveKind.LEAVE, "j-1", "lab2")]
     grid.ends()
     one = grid.state.jobs["j-1"]
     assert (one.node, one.submitted, one.retried) == ("lab2", BEGAN, 0), "at its age, and no retry is used up"
     grid.ledger.check()
+
+
+@pytest.mark.parametrize("limit", [0.0, 600_000.0])
+def test_a_job_goes_where_it_was_said_to_go_also_where_it_runs_for_days_or_nobody_knows(limit: float) -> None:
+    grid = Grid(time_limit=limit)
+    join(grid.ledger, facts("lab0"), BEGAN, expires_in=1e6)
+    join(grid.ledger, facts("lab3"), BEGAN, expires_in=1e6)
+    grid.expect(lab0=0.1, lab1=0.05, lab2=0.95, lab3=0.1)
+    (told,) = (one for one in grid.look() if isinstance(one, Rebalanced))
+    grid.ends()
+    assert grid.state.jobs["j-1"].node == told.moves[0].target == "lab2"
 
 
 @pytest.mark.parametrize("policy", ["conservative", "balanced", "aggressive"])

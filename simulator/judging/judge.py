@@ -18,6 +18,7 @@ from distributed_grid.protocol.nodes import NodeOrders
 from distributed_grid.protocol.resources import MILLI, Grant
 from distributed_grid.simulator.disk import Disk, Row
 from distributed_grid.simulator.engine import Violation
+from distributed_grid.simulator.judging.moves import Moves
 from distributed_grid.simulator.plan import GPU_MEMORY, JobPlan, NodePlan
 
 
@@ -33,6 +34,8 @@ class Preemptions:
         self.known[receipt.id] = receipt
         if before is not None and before.result and before != receipt:
             raise Violation(receipt.job, f"{receipt.id} was {before.result} and becomes {receipt.result or 'open'}")
+        if receipt.result == "moved":
+            return
         for victim in receipt.victims:
             if not may(receipt.priority, victim.priority):
                 raise Violation(victim.job, f"it is {victim.priority.word} and gives way to {receipt.priority.word}")
@@ -96,7 +99,8 @@ def index_of(job: str) -> int:
 class Truth:
     """The record itself; whoever judges, reads it."""
 
-    def __init__(self, jobs: tuple[JobPlan, ...], nodes: tuple[NodePlan, ...] = ()) -> None:
+    def __init__(self, jobs: tuple[JobPlan, ...], nodes: tuple[NodePlan, ...] = (), moves: Moves | None = None) -> None:
+        self.moves = moves
         self.plans = {job.number: job for job in jobs}
         self.nodes = {f"n{node.number}": node for node in nodes}
         self.runs: dict[str, Run] = {}
@@ -334,6 +338,13 @@ class Judge(Truth):
             raise Violation(row.id, "it has ended without an outcome")
         self.ended[row.id] = row.outcome
         self._is_the_truth(row.id, row.allocation, row.outcome)
+
+    def receipt_stored(self, receipt: Receipt, last_of: Callable[[str], Allocation | None]) -> None:
+        """The disk took the receipt of a preemption, or of a move."""
+        self.preemptions.stored(receipt, last_of)
+        if receipt.result == "moved" and self.moves is not None:
+            known = list(self.preemptions.known.values())
+            self.moves.stored(receipt, known, self.plans[number_of(receipt.job)], self.nodes)
 
     def _is_the_truth(self, job: str, allocation: str, outcome: Outcome) -> None:
         run = self.runs.get(allocation)

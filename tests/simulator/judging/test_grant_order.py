@@ -11,7 +11,7 @@ from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, Se
 from distributed_grid.protocol.messages import Exited, Inventory, Started
 from distributed_grid.protocol.resources import Grant, Resources
 from distributed_grid.simulator.engine import Violation
-from distributed_grid.simulator.grant_order import SLACK, FirstOverdue, Watched, _not_given_up_early
+from distributed_grid.simulator.judging.grant_order import SLACK, FirstOverdue, Watched, _not_given_up_early
 from tests.coordinator.core.scene import facts, job, join, offer, step
 
 

@@ -11,7 +11,7 @@ from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.messages.rights import GroupRights, Rights, Rules, Whose
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.simulator.engine import Violation
-from distributed_grid.simulator.quotas import (
+from distributed_grid.simulator.judging.quotas import (
     exceeded,
     nobody_passes_a_quota,
     nobody_waits_for_nothing,

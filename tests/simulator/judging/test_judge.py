@@ -14,7 +14,7 @@ from distributed_grid.protocol.placement import Constraints, Walls
 from distributed_grid.protocol.resources import GIB, GpuShare, Grant, Resources
 from distributed_grid.simulator.disk import Disk, snapshot
 from distributed_grid.simulator.engine import Violation
-from distributed_grid.simulator.judge import Judge, Run
+from distributed_grid.simulator.judging.judge import Judge, Run
 from distributed_grid.simulator.plan import GPU_MEMORY, JobPlan
 from tests.simulator.plans import job, node
 

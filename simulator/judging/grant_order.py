@@ -32,7 +32,7 @@ from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Cause, Request, ServiceOrder, State
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.simulator.engine import Violation
-from distributed_grid.simulator.quotas import nobody_passes_a_quota, nobody_waits_for_nothing
+from distributed_grid.simulator.judging.quotas import nobody_passes_a_quota, nobody_waits_for_nothing
 
 RANKED = 1.1
 """Seconds between two rankings of all, and a little more."""
