@@ -14,6 +14,7 @@ from distributed_grid.cli.completion import complete_jobs
 from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.grid.history import alternative_json, place_json, victim_json
 from distributed_grid.cli.jobs.groups import before_rows, group_json, group_lines, group_row, tell_ends
+from distributed_grid.cli.jobs.wasteful import LOOKED_AT, show_wasteful, waste_of
 from distributed_grid.cli.lazy import Command, LazyGroup
 from distributed_grid.cli.options import limits_words
 from distributed_grid.protocol.errors import BadValue
@@ -203,12 +204,24 @@ GRID_FAILED = 125
 @click.option("--user", default="", metavar="USER", help="Only this user's.")
 @click.option("--mine", is_flag=True, help="Only yours.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=200, help="Maximum number (200).")
-def jobs(ended: bool, members: bool, states: tuple[str, ...], user: str, mine: bool, limit: int) -> None:
+@click.option("--wasteful", is_flag=True, help="Those that asked for much more than they used, the worst first.")
+def jobs(
+    ended: bool, members: bool, states: tuple[str, ...], user: str, mine: bool, limit: int, wasteful: bool
+) -> None:
     """List jobs.
 
     Newest first; those that have ended with --all. An array is one line, with how many of it are in which state.
+    With --wasteful: who asked for too much, of the 10,000 jobs that run or ended last, and what would have been
+    enough.
     """
     invocation = current()
+    if wasteful:
+        if states:
+            raise BadValue("--wasteful looks at jobs in all states", hint="leave --state out")
+        user = invocation.user if mine else user
+        every: Jobs = invocation.ask(lambda n: ListJobs(n, True, (), user, LOOKED_AT))
+        show_wasteful(invocation, every.jobs, limit)
+        return
     failed = any(one.lower() == FAILED for one in states)
     wanted = tuple(_state(one) for one in states if one.lower() != FAILED)
     failed, wanted = failed and State.ENDED not in wanted, (*wanted, State.ENDED) if failed else wanted
@@ -384,6 +397,9 @@ def _rows(view: JobView) -> list[tuple[str, Any]]:
     if view.used is not None:
         rows += [("uses" if view.state is not State.ENDED else "did use", formatting.used_words(view.used))]
     rows += [("unused", view.unused)]
+    if (waste := waste_of(view)) is not None:
+        so_far = "" if view.state is State.ENDED else " so far"
+        rows += [("enough", f"{waste.enough()} would have been enough{so_far}")]
     if (outcome := view.outcome) is not None:
         used = f"{format_duration(outcome.seconds)} · cpu {format_duration(outcome.cpu_seconds)}"
         if outcome.suspended:

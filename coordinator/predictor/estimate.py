@@ -62,7 +62,7 @@ MEMORY = Quantity(
     True, math.log(32 << 20),
 )  # fmt: skip
 SECONDS = Quantity(0.9, (QUANTILE, LINE), 0.0, 0.0, 2.0, 0.1, False, -math.inf)
-CORES = Quantity(0.95, (QUANTILE,), 0.0, 0.0, 1.0, 0.05, False, -math.inf)
+CORES = Quantity(0.95, (QUANTILE,), 0.0, 0.0, 0.0, 0.05, False, -math.inf)
 GPU_MEMORY = Quantity(0.95, (QUANTILE,), math.log(1.1), 0.0, 1.0, 0.05, True, -math.inf)
 TWICE = math.log(2.0)
 """By so much more than the largest seen is planned for."""

@@ -277,6 +277,7 @@ class NeedsService:
             min(MOST_COUNT, int(step)) if step is not None else 0,
             known.learned,
             self.trouble,
+            len(self._waiting),
         )
 
     def record(self, user: str, told: RecordUse) -> None:

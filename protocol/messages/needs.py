@@ -42,7 +42,8 @@ class Need(msgspec.Struct, frozen=True):
 class Needs(Message, frozen=True, tag="needs"):
     """What is known of a command's needs; nothing is said of what is not known. `slopes`: by which power of a feature
     its memory grows. `chance`: of Predict's `within`; below 0: not known. `next_memory`: 0: not known. `samples`: how
-    many runs the grid has learned from; `trouble`: why nothing is recorded now, if so."""
+    many runs the grid has learned from, and `waiting` wait to be learned; `trouble`: why nothing is recorded now, if
+    so."""
 
     id: Number
     shape: Text
@@ -52,6 +53,7 @@ class Needs(Message, frozen=True, tag="needs"):
     next_memory: Count = 0
     samples: Count = 0
     trouble: Text = ""
+    waiting: Count = 0
 
 
 class RecordUse(Message, frozen=True, tag="record-use"):

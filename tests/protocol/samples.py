@@ -297,6 +297,7 @@ MESSAGES: dict[str, Any] = {
         next_memory=8192,
         samples=7,
         trouble="disk full",
+        waiting=2,
     ),
     "RecordUse": messages.RecordUse(
         id=34,

@@ -1,0 +1,198 @@
+"""`ResourcePerformancePredictor`: what tasks will need, learned by the grid from what they used, over one client
+connection."""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distributed_grid.config.settings import ClusterConfig, load
+from distributed_grid.coordinator.client.aio import GridClient
+from distributed_grid.coordinator.client.submission import as_argv
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.messages.needs import MOST_FEATURES, Need, Needs
+from distributed_grid.protocol.resources import MIB
+from distributed_grid.protocol.text import suggestion
+
+DEFAULT_PREDICTION_CONFIDENCE_THRESHOLD = 0.7
+"""An answer of which a smaller share was enough so far is not given."""
+DEFAULT_PREDICTION_UPDATE_INTERVAL = 3600
+"""The coordinator removes what is too old from its history so often (s); what it learns it learns at once."""
+DEFAULT_MIN_SAMPLES_FOR_ML = 30
+DEFAULT_MIN_SAMPLES_FOR_STATS = 5
+DEFAULT_REQUIREMENTS: Mapping[str, float] = {"cpu_cores": 1.0, "memory_mb": 1024.0}
+"""What is required where nothing is known."""
+LEARNING, LOOK = 60.0, 0.05
+"""`train_models` waits so long at the most, and asks so often (s)."""
+_TIERS = ("ml", "statistics", "default")
+_TIMES = {"execution_time": 1.0, "execution_time_s": 1.0, "seconds": 1.0, "execution_time_ms": 0.001}
+_AMOUNTS = {
+    "memory_mb": ("memory", MIB),
+    "memory_bytes": ("memory", 1),
+    "cpu_cores": ("cores", 1),
+    "gpu_memory_mb": ("gpu_memory", MIB),
+    "held_memory_mb": ("held", MIB),
+}
+
+
+@dataclass(frozen=True)
+class PredictedResources:
+    """What a task will need. `requirements`: by the names that `DynamicResourceManager` takes; `execution_time` and
+    `planned_time`: the median run time, and the one that nine of ten stay within (s; None: not known). `tier` and
+    `confidence` are the least of those of the requirements; `needs` are the grid's answers one by one, `why` says how
+    each requirement was found."""
+
+    requirements: dict[str, float]
+    execution_time: float | None
+    planned_time: float | None
+    tier: str
+    confidence: float | None
+    needs: tuple[Need, ...]
+    why: dict[str, str]
+
+
+class ResourcePerformancePredictor:
+    """Predicts what tasks need. A task is a mapping: `command` (text or words) or `task_type`, a name; `parameters` by
+    name, of which numbers are those that needs may grow with, and all else says which tasks are alike; `batch_size`.
+
+    It connects on first use; `async with` and `shutdown()` disconnect. A given `client` is used as it is: its owner
+    connects and closes it. The grid learns, for this user's tasks: jobs of the same command count, too."""
+
+    def __init__(self, cluster_config: ClusterConfig | None = None, client: GridClient | None = None) -> None:
+        self.config = cluster_config or load()
+        self.client = client or GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
+        self._own = client is None
+
+    async def initialize(self) -> None:
+        """Connect now. Raises GridUnavailable if no coordinator answers."""
+        if self._own:
+            await self.client.connect()
+
+    async def shutdown(self) -> None:
+        """Disconnect."""
+        if self._own:
+            await self.client.close()
+
+    async def __aenter__(self) -> "ResourcePerformancePredictor":
+        await self.initialize()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shutdown()
+
+    async def record_task_execution(self, task: Mapping[str, Any], usage: Mapping[str, Any]) -> None:
+        """Record what a task used, once the grid has taken it: `execution_time` (s), `memory_mb` at the most,
+        `cpu_cores` at the most at once, `gpu_memory_mb`; `success` (True) and `out_of_memory` (False; of
+        `held_memory_mb`). Raises BadValue."""
+        argv, features = _task(task)
+        told = _usage(usage)
+        await self.initialize()
+        await self.client.record_use(argv, features, **told)
+
+    async def predict_resource_requirements(self, task: Mapping[str, Any]) -> PredictedResources:
+        """What a task will need, by its own kind, else its program; `DEFAULT_REQUIREMENTS` for what is not known well
+        enough. Raises BadValue."""
+        found = await self._ask(task)
+        known = {one.of: one for one in found.needs}
+        wanted, why = dict(DEFAULT_REQUIREMENTS), dict[str, str]()
+        tiers, confidences = [], []
+        for name, of, unit in (("cpu_cores", "cores", 1), ("memory_mb", "memory", MIB)):
+            need = known.get(of)
+            if need is None or 0.0 <= need.confidence < DEFAULT_PREDICTION_CONFIDENCE_THRESHOLD:
+                unsure = f": only {100 * need.confidence:.0f} % of such answers were enough" if need is not None else ""
+                why[name] = f"the default{unsure or ': fewer than 5 runs like it are known'}"
+                tiers.append("default")
+                continue
+            wanted[name] = float(max(1, math.ceil(need.value / unit - 0.05)))
+            why[name] = need.why
+            tiers.append(need.tier)
+            confidences += [need.confidence] if need.confidence >= 0 else []
+        if (gpu := known.get("gpu_memory")) is not None:
+            wanted["gpu_memory_mb"], why["gpu_memory_mb"] = float(math.ceil(gpu.value / MIB)), gpu.why
+        return PredictedResources(
+            wanted,
+            known["seconds"].value if "seconds" in known else None,
+            known["planned"].value if "planned" in known else None,
+            max(tiers, key=_TIERS.index),
+            min(confidences, default=None),
+            found.needs,
+            why,
+        )
+
+    async def train_models(self) -> int:
+        """Wait until all that was recorded before is learned; how many runs the grid has learned from, of all users.
+        There is nothing else to train: each run is learned when it ends. Raises GridError after a minute."""
+        deadline = asyncio.get_running_loop().time() + LEARNING
+        while (found := await self._ask({"task_type": "none"})).waiting:
+            if asyncio.get_running_loop().time() > deadline:
+                raise GridError("the grid has not learned all within a minute", hint="ask again later")
+            await asyncio.sleep(LOOK)
+        return found.samples
+
+    async def calculate_batch_scaling_factor(
+        self, task: Mapping[str, Any], batch_size: float, base_batch_size: float = 1.0
+    ) -> float:
+        """How many times as much memory a task needs with `batch_size` as with `base_batch_size`; in proportion to
+        them, where fewer than 5 runs of its kind with their `batch_size` are known. Raises BadValue."""
+        for size in (batch_size, base_batch_size):
+            if not math.isfinite(size) or size <= 0:
+                raise BadValue(f"{size} is no size of a batch", hint="give a number above 0")
+        found = await self._ask({**task, "batch_size": batch_size})
+        slope = found.slopes.get("batch_size")
+        if slope is None:
+            return batch_size / base_batch_size
+        return float(((1.0 + batch_size) / (1.0 + base_batch_size)) ** slope)
+
+    async def _ask(self, task: Mapping[str, Any]) -> Needs:
+        argv, features = _task(task)
+        await self.initialize()
+        return await self.client.predict(argv, features)
+
+
+def _task(task: Mapping[str, Any]) -> tuple[Sequence[str], dict[str, float]]:
+    """A task as a command, and its numbers by name. Raises BadValue."""
+    known = ("command", "task_type", "parameters", "batch_size", "task_id")
+    for name in task:
+        if name not in known:
+            raise BadValue(f"{name!r} is not known of a task", hint=f"{suggestion(name, known)}there are {known}")
+    if ("command" in task) == ("task_type" in task):
+        raise BadValue("which task is it?", hint="give its command, or its task_type")
+    argv = list(as_argv(task["command"])) if "command" in task else [str(task["task_type"])]
+    features: dict[str, float] = {}
+    for name, value in (*sorted(task.get("parameters", {}).items()), ("batch_size", task.get("batch_size"))):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            argv.append(f"--{name}={value}")
+        elif not math.isfinite(value):
+            raise BadValue(f"{name} is {value}", hint="give a finite number")
+        else:
+            features[str(name)] = float(value)
+    if len(features) > MOST_FEATURES:
+        raise BadValue(f"{len(features)} numbers are too many", hint=f"give {MOST_FEATURES} at most")
+    return argv, features
+
+
+def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """What was used, as the grid is told of it. Raises BadValue."""
+    told: dict[str, Any] = {}
+    for name, value in usage.items():
+        if name in ("success", "out_of_memory"):
+            continue
+        if name not in _TIMES and name not in _AMOUNTS:
+            known = [*_TIMES, *_AMOUNTS, "success", "out_of_memory"]
+            hint = f"{suggestion(name, known)}there are {', '.join(known)}"
+            raise BadValue(f"{name!r} cannot be used by a task", hint=hint)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise BadValue(f"{name} is {value!r}", hint="give a number of 0 or more")
+        if name in _TIMES:
+            told["seconds"] = float(value) * _TIMES[name]
+        else:
+            what, unit = _AMOUNTS[name]
+            told[what] = float(value) if what == "cores" else int(value * unit)
+    if usage.get("out_of_memory"):
+        told["ended"] = "out of memory"
+    elif not usage.get("success", True):
+        told["ended"] = "cut"
+    return told
