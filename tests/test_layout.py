@@ -70,6 +70,7 @@ EDGES: dict[str, set[str]] = {
         "systemd",
     },
     "systemd": set(),
+    "orchestration.hardware_detector": {"agent.sampling.hardware"},  # a name of the guides for what the agent does
     "": {"", "protocol", "coordinator.client", "config"},  # re-exports; `core`, `orchestration`, `sync` are in here
 }
 SHARED = {"config", "identity", "push", "runtime"}

@@ -2,9 +2,11 @@
 
 import configparser
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 from pathlib import Path
 
@@ -108,3 +110,13 @@ def test_every_listed_package_is_mapped_to_a_folder_with_an_init_file() -> None:
     mapped = dict(line.split(" = ") for line in config["options"]["package_dir"].strip().splitlines())
     assert sorted(packages) == sorted(mapped)
     assert [folder for folder in mapped.values() if not (ROOT / folder / "__init__.py").is_file()] == []
+
+
+def test_poetry_runs_what_is_installed_as_the_guides_write_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["tool"]["poetry"] == {"package-mode": False}, "else `poetry run` asks for a name and a version"
+    poetry = shutil.which("poetry")
+    if poetry is None:
+        return
+    done = subprocess.run([poetry, "run", "grid", "--version"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "grid 0.1.0\n"), done.stderr
