@@ -1,13 +1,18 @@
-"""Carries out the decisions of `core/owner.py`: orders go to the supervisor, and its reports to the coordinator."""
+"""Carries out the decisions of `core/owner.py` and `core/slack.py`: orders go to the supervisor, and its reports to the
+coordinator."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from distributed_grid.agent.core.owner import Freeze, Owner, Recall, Thaw
+from distributed_grid.agent.core.slack import SlackWatch
 from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.agent.core.table import Table
 from distributed_grid.agent.launch.launcher import Launcher
+from distributed_grid.agent.sampling.demand import Demand
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Recalled, Stop, Suspended
 from distributed_grid.protocol.nodes import NodeFacts, Sample
@@ -42,6 +47,10 @@ class OwnerControl:
         self._say, self._changed = say, changed
         self.closed = ""
         """Why nothing more is lent while the owner is active; empty: it is."""
+        self._slack = SlackWatch()
+        self._demands: dict[str, Demand] = {}
+        self._given_way: dict[str, Suspended] = {}
+        """Jobs on slack that are frozen for their holders."""
         self._recalled: dict[str, Recalled] = {}
         self._withdrawn: set[str] = set()
         launcher.suspended = self._took
@@ -54,20 +63,38 @@ class OwnerControl:
     def measured(self, sample: Sample) -> None:
         """Act on a new sample."""
         self._recalled = {key: told for key, told in self._recalled.items() if self._table.runs(key)}
+        self._given_way = {key: told for key, told in self._given_way.items() if self._table.runs(key)}
         for order in self._owner.observe(sample, self._table.running(), boot_clock()):
             if not isinstance(order, Thaw):
                 self._withdraw(f"the owner is back ({order.why})", order.allocation)
             if isinstance(order, Freeze):
                 self._launcher.freeze(order.allocation, order.why, self._holds)
-            elif isinstance(order, Thaw):
+            elif isinstance(order, Recall):
+                self._recall(order, f"the owner is back ({order.why})")
+            elif not self._slack.wants(order.allocation):
                 self._launcher.thaw(order.allocation)
-            else:
-                self._recall(order)
         self._update()
+
+    def look_at_holders(self) -> None:
+        """Measure those on whose cores others run, and act on it."""
+        if not (users := self._table.on_slack()):
+            return
+        holders = {one.holder: one.pid for one in users if one.pid}
+        self._demands = {key: self._demands.get(key) or Demand() for key in holders}
+        spent = {key: self._demands[key].seconds(pid) for key, pid in holders.items()}
+        for order in self._slack.observe(boot_clock(), users, spent):
+            if isinstance(order, Freeze):
+                self._launcher.freeze(order.allocation, order.why, self._holds)
+            elif isinstance(order, Recall):
+                self._recall(order, order.why, by_holder=True)
+            elif not self._owner.active_for(order.allocation):
+                self._launcher.thaw(order.allocation)
+        self._launcher.flush()
 
     def introduction(self) -> list[Suspended | Recalled]:
         """Messages for a new connection: jobs that are or were frozen, and recalled ones."""
-        messages: list[Suspended | Recalled] = [*self._owner.suspended(boot_clock()), *self._recalled.values()]
+        frozen = [*self._owner.suspended(boot_clock()), *self._given_way.values()]
+        messages: list[Suspended | Recalled] = [*frozen, *self._recalled.values()]
         return [one for one in messages if self._table.runs(one.allocation)]
 
     def take_back(self, why: str) -> None:
@@ -92,18 +119,28 @@ class OwnerControl:
                 self._withdrawn.add(key)
                 self._stop(Stop(allocation=key, cause=Cause.RECALLED, text=why, unless_started=True))
 
-    def _recall(self, order: Recall) -> None:
+    def _recall(self, order: Recall, text: str, by_holder: bool = False) -> None:
         key, why = order.allocation, order.why
-        text = f"the owner is back ({why})"
-        self._end(key, why, Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=text))
+        stop = Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=text)
+        self._end(key, why, stop, by_holder=by_holder)
 
-    def _end(self, key: str, why: str, stop: Stop, closing: bool = False) -> None:
+    def _end(self, key: str, why: str, stop: Stop, closing: bool = False, by_holder: bool = False) -> None:
         grace = self._table.grace(stop)
-        message = self._recalled[key] = Recalled(allocation=key, why=why, grace=grace, closing=closing)
+        message = Recalled(allocation=key, why=why, grace=grace, closing=closing, by_holder=by_holder)
+        self._recalled[key] = message
         self._stop(stop)
         self._say(message)
 
     def _took(self, message: Suspended) -> None:
+        key, mine = message.allocation, self._slack.wants(message.allocation)
+        if message.why and not mine and self._table.is_on_slack(key) and not self._owner.active_for(key):
+            self._slack.adopt(key, boot_clock() - message.lasted)
+            mine = True
+        if message.why and mine:
+            self._given_way[key] = message = msgspec.structs.replace(message, by_holder=True)
+            self._say(message)
+            return
+        self._given_way.pop(key, None)
         self._owner.took(message.allocation, message.why, message.lasted, message.in_all, boot_clock())
         self._say(message)
         self._update()

@@ -14,6 +14,7 @@ import msgspec
 
 from distributed_grid import __version__
 from distributed_grid.agent.control import Control, described
+from distributed_grid.agent.core import slack
 from distributed_grid.agent.core.buckets import Aggregator
 from distributed_grid.agent.core.commands import (
     Command,
@@ -191,6 +192,7 @@ class Runtime:
         retention = Retention(self._dir, self._place.keep, self.launcher.slots, self._files)
         tasks = [
             asyncio.create_task(self._meter.run(), name="meter"),
+            asyncio.create_task(self._watch_holders(), name="slack"),
             asyncio.create_task(retention.run(self.table.entries.keys()), name="sweep"),
             asyncio.create_task(self._control.run(), name="control"),
             asyncio.create_task(self._disk.run(), name="disk"),
@@ -391,6 +393,11 @@ class Runtime:
             self._say(offer)
         self._owner.measured(sample)
         self._owner.withdraw(self._verify_next)
+
+    async def _watch_holders(self) -> None:
+        while True:
+            await asyncio.sleep(slack.EVERY)
+            self._owner.look_at_holders()
 
     def _whole_offer(self) -> Offer:
         now, sample = boot_clock(), self._meter.newest

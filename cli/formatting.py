@@ -127,6 +127,10 @@ def grant_words(grant: Grant) -> str:
         parts.append(f"{virtual}core{'s' if len(grant.cores) > 1 else ''} {format_ranges(grant.cores)}")
     if grant.shared_core >= 0:
         parts.append(f"{format_milli(grant.shared_milli)} of {virtual}core {grant.shared_core}")
+    if grant.slack:
+        some = f"{format_milli(grant.slack_milli)} of " if grant.slack_milli < len(grant.slack) * MILLI else ""
+        which = f"{virtual}core{'s' if len(grant.slack) > 1 else ''} {format_ranges(grant.slack)}"
+        parts.append(f"{some}{which} of {grant.holder.rpartition('.')[0] or 'another job'}, revocable")
     if grant.memory:
         parts.append(f"{format_bytes(grant.memory)} memory")
     for gpu in grant.gpus:
@@ -213,14 +217,19 @@ def verdict(view: JobView) -> str:
     return f"{job_label(view)} {said}"
 
 
-def suspended(why: str) -> str:
+def suspended(why: str, by_holder: bool = False) -> str:
     """Why a job is frozen; empty if it is not."""
+    if by_holder:
+        return f"suspended: {why}"
     return f"suspended: the owner is back ({why})" if why else ""
 
 
 def frozen(view: JobView | AllocationView) -> str:
     """Why a job is frozen, for all its causes; empty if it is not."""
-    causes = [suspended(_why(view.suspended))] if view.suspended else []
+    by_holder = (
+        view.by_holder if isinstance(view, AllocationView) else bool(view.suspended and view.suspended.by_holder)
+    )
+    causes = [suspended(_why(view.suspended), by_holder)] if view.suspended else []
     if view.awaits_reader:
         why = _why(view.awaits_reader)
         causes.append("waits for the reader of its output" + (f" ({why})" if why else ""))
@@ -263,6 +272,8 @@ def job_row(view: JobView) -> list[str]:
         reason = "awaits reader"
     elif view.next_after:
         reason = "next"
+    elif view.grant is not None and view.grant.slack and not ended:
+        reason = "on slack"
     if view.outcome and view.outcome.cause is Cause.EXITED:
         reason = "-"
     since, until = (view.started, view.ended) if view.started else (view.submitted, view.ended)
@@ -316,6 +327,9 @@ def grant_json(grant: Grant | None) -> dict[str, Any] | None:
         "shared_core": grant.shared_core if grant.shared_core >= 0 else None,
         "gpus": [{"uuid": gpu.uuid, "amount": gpu.milli / 1000} for gpu in grant.gpus],
         "virtual": grant.virtual,
+        "slack": list(grant.slack),
+        "slack_cpu": grant.slack_milli / 1000,
+        "holder": grant.holder or None,
     }
 
 

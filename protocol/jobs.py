@@ -178,7 +178,8 @@ class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Use(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What one allocation used in the last `seconds`: cores' worth of CPU time (mean, and the highest sample), and the
-    most resident memory in bytes."""
+    most resident memory in bytes. `usual`: the cores' worth that it did not exceed in 99 of 100 samples of the last
+    `usual_for` seconds, ten minutes at most (0: nothing is known)."""
 
     allocation: Word
     seconds: Span
@@ -186,6 +187,8 @@ class Use(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     cpu_peak: Finite = 0.0
     memory: Count = 0
     gpus: tuple[GpuUse, ...] = ()
+    usual: Finite = 0.0
+    usual_for: Span = 0.0
 
 
 class Used(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -443,7 +446,8 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     is made on the node: it starts a raylet for that. `stdin`: its standard input is a pipe that its submitter fills
     while it runs (PutInput); else it is empty. `attached`: its submitter reads its output from the beginning on;
     `output_full` is for whoever reads it as it runs. `hold`: nothing is run; what is granted is kept for other
-    jobs of its submitter, until its time limit. `features`: numbers by which its needs may grow, by name."""
+    jobs of its submitter, until its time limit. `features`: numbers by which its needs may grow, by name. `keep_all`:
+    cores that it holds and does not use are lent to nobody."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = {}
@@ -459,6 +463,7 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     output_full: OutputFull = OutputFull.WAIT
     hold: bool = False
     features: Annotated[dict[Word, Finite], msgspec.Meta(max_length=16)] = {}
+    keep_all: bool = False
 
 
 MOST_RETRIES = 100
@@ -498,7 +503,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     `retry_on`: after which ends it is run again, at most `retries` times; never unless its owner said so. `requeue`: it
     waits again, with its age, where the grid itself took its place back (preempted, recalled, drained); else it ends.
     `retry_memory`: after it ran out of the memory it was granted, it asks for this many thousandths of that (0: 1000).
-    Without a `strategy` the grid's own decides; `constraints` say what its node has to be.
+    Without a `strategy` the grid's own decides; `constraints` say what its node has to be. `revocable`: it may also run
+    on cores that another allocation holds and does not use, until that one wants them (docs/unused.md).
     """
 
     resources: Resources
@@ -521,6 +527,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     user: Word = ""
     """Whose it is, where that decides which nodes may run it (protocol/placement.py); the coordinator says this, not
     the client."""
+    revocable: bool = False
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -539,10 +546,11 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Suspension(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job is frozen since then (grid time), for that reason."""
+    """A job is frozen since then (grid time), for that reason. `by_holder`: for the job on whose cores it runs."""
 
     since: Finite
     why: str
+    by_holder: bool = False
 
 
 class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -400,8 +400,8 @@ class OfferView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 class AllocationView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Resources of one node that one job holds, or, where there is a `next_after`, takes over when that job has ended.
-    `suspended`: why it is frozen now for its owner, `awaits_reader`: why until its output is read; empty where it is
-    not."""
+    `suspended`: why it is frozen now for its owner, or (`by_holder`) for the job on whose cores it runs;
+    `awaits_reader`: why until its output is read; empty where it is not."""
 
     id: str
     job: str
@@ -416,6 +416,7 @@ class AllocationView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     suspended: str = ""
     awaits_reader: str = ""
     next_after: str = ""
+    by_holder: bool = False
 
 
 class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

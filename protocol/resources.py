@@ -117,7 +117,9 @@ class GpuShare(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 class Grant(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Resources with names. Cores in `cores` belong to the holder alone; `shared_core` (-1: none) is shared with other
-    fractional holders, of which this one has `shared_milli`; `virtual` cores are numbers without a core behind them."""
+    fractional holders, of which this one has `shared_milli`; `virtual` cores are numbers without a core behind them.
+    `slack`: cores of the allocation `holder` that it leaves unused. They stay the holder's: this one runs on them until
+    the holder wants them, and gets `slack_milli` of them at most."""
 
     cores: tuple[Index, ...] = ()
     shared_core: Place = -1
@@ -125,18 +127,30 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     memory: Count = 0
     gpus: tuple[GpuShare, ...] = ()
     virtual: bool = False
+    slack: tuple[Index, ...] = ()
+    slack_milli: Thousandths = 0
+    holder: Word = ""
 
     @property
     def resources(self) -> Resources:
-        """The same as a plain amount."""
+        """The same as a plain amount: what nobody else can hold."""
         cpu = len(self.cores) * MILLI + self.shared_milli
         return Resources(cpu, self.memory, sum(gpu.milli for gpu in self.gpus) if self.gpus else 0)
+
+    @property
+    def charged(self) -> Resources:
+        """What it counts in the share of its user: slack by half."""
+        if not self.slack:
+            return self.resources
+        return self.resources + Resources(cpu=self.slack_milli // 2)
 
     @property
     def affinity(self) -> tuple[int, ...]:
         """The cores a process may run on, ascending: what `taskset` would be told. Empty: no pinning."""
         if self.virtual:
             return ()
+        if self.slack:
+            return tuple(sorted(self.slack))
         return tuple(sorted((*self.cores, self.shared_core) if self.shared_core >= 0 else self.cores))
 
 

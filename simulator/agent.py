@@ -21,15 +21,17 @@ from distributed_grid.agent.core.commands import (
     Withdraw,
 )
 from distributed_grid.agent.core.entry import Kept, keep
-from distributed_grid.agent.core.owner import Freeze, Owner, Thaw
+from distributed_grid.agent.core.owner import Freeze, Owner, Recall, Thaw
+from distributed_grid.agent.core.slack import SlackWatch
 from distributed_grid.agent.core.spare.lender import Lender
 from distributed_grid.agent.core.table import Table
-from distributed_grid.protocol.jobs import Cause, Outcome, State
+from distributed_grid.protocol.jobs import Cause, Outcome, State, Use
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import (
     Exited,
     Heartbeat,
     Hello,
+    InUse,
     Inventory,
     Launch,
     Recalled,
@@ -58,6 +60,8 @@ class Owning:
         self._owner = Owner(machine.limits, cores)
         self._recalled: dict[str, Recalled] = {}
         self._withdrawn: set[str] = set()
+        self._slack = SlackWatch()
+        self._spent: dict[str, float] = {}
 
     @property
     def closed(self) -> str:
@@ -78,10 +82,26 @@ class Owning:
                 self._withdraw(f"the owner is back ({order.why})", order.allocation)
             if isinstance(order, Freeze):
                 agent.freeze(order.allocation, order.why, HOLDS)
-            elif isinstance(order, Thaw):
+            elif isinstance(order, Recall):
+                self._recall(order.allocation, order.why, f"the owner is back ({order.why})")
+            elif not self._slack.wants(order.allocation):
                 agent.thaw(order.allocation)
-            else:
-                self._recall(order.allocation, order.why)
+
+    def look_at_holders(self, clock: float) -> None:
+        """Those on whose cores others run want more now and then."""
+        agent = self._agent
+        if not (users := agent.table.on_slack()):
+            return
+        for one in users:
+            wants = one.of * self._machine.chance.choice((0.0, 0.2, 1.0))
+            self._spent[one.holder] = self._spent.get(one.holder, 0.0) + BEAT * wants
+        for order in self._slack.observe(clock, users, self._spent):
+            if isinstance(order, Freeze):
+                agent.freeze(order.allocation, order.why, HOLDS)
+            elif isinstance(order, Recall):
+                self._recall(order.allocation, order.why, order.why, by_holder=True)
+            elif not self._owner.active_for(order.allocation):
+                agent.thaw(order.allocation)
 
     def withdraw(self) -> None:
         """Take back the successors that wait for what the node does not lend now."""
@@ -99,17 +119,21 @@ class Owning:
                 self._agent.engine.note(f"{key} is taken back from {self._machine.name}: {why}")
                 self._agent.feed(Stop(allocation=key, cause=Cause.RECALLED, text=why, unless_started=True))
 
-    def _recall(self, key: str, why: str) -> None:
+    def _recall(self, key: str, why: str, text: str, by_holder: bool = False) -> None:
         agent = self._agent
         self._machine.judge.told_to_stop(key, Cause.RECALLED)
         agent.engine.note(f"{key} is recalled from {self._machine.name}: {why}")
-        stop = Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=f"the owner is back ({why})")
-        told = self._recalled[key] = Recalled(allocation=key, why=why, grace=agent.table.grace(stop))
+        stop = Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=text)
+        told = Recalled(allocation=key, why=why, grace=agent.table.grace(stop), by_holder=by_holder)
+        self._recalled[key] = told
         agent.feed(stop)
         agent.say(told)
 
     def took(self, told: Suspended, clock: float) -> None:
         """The supervisor has frozen it, or let it go on."""
+        if told.why and self._slack.wants(told.allocation):
+            self._agent.say(msgspec.structs.replace(told, by_holder=True))
+            return
         self._owner.took(told.allocation, told.why, told.lasted, told.in_all, clock)
         self._agent.say(told)
 
@@ -283,7 +307,7 @@ class Agent(Launcher):
     def _beat(self) -> None:
         self.engine.later(self.machine.seconds(BEAT), self, self._beat)
         now, wire = self.engine.now, self._wire
-        if now < self._stirred or now >= self._again or self._owning.stirs:
+        if now < self._stirred or now >= self._again or self._owning.stirs or self.machine.tells_use:
             self._observe()
         if wire is None or not self.session:
             return
@@ -322,10 +346,22 @@ class Agent(Launcher):
         if offer is not None:
             self.say(offer)
         self._owning.measured(sample, clock)
+        if self.machine.tells_use:
+            self._tell_use(clock)
         if self._lender.closed != self._owning.closed:
             self._lender.closed = self._owning.closed
             self._offer_soon()
         self._owning.withdraw()
+
+    def _tell_use(self, clock: float) -> None:
+        self._owning.look_at_holders(clock)
+        running = [one.holding for one in self.table.running() if one.holding.grant.cores]
+        if running:
+            usual = [self.machine.chance.choice((0.0, 0.5, 1.5)) for _ in running]
+            self.say(InUse(uses=tuple(
+                Use(allocation=one.allocation, seconds=BEAT, usual=used, usual_for=600.0)
+                for one, used in zip(running, usual, strict=True)
+            )))  # fmt: skip
 
     def took(self, told: Suspended) -> None:
         """What the supervisor has frozen, or let go on."""

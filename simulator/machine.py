@@ -37,6 +37,8 @@ class Machine:
         self.newest: tuple[Any, ...] | None = None
         # What happens to it.
         self.journal_bad = False
+        self.tells_use = False
+        """Its agents tell what jobs use, as far as slack is concerned."""
         self.sluggish = 0.0
         self.slow_measure = 0.0
         self.owner_uses = 0.0

@@ -160,6 +160,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     sharing: Sharing = Sharing()
     balancing: Balancing = Balancing()
     badput: float = Preempting().badput_budget
+    slack: bool = False
+    """What jobs hold and do not use is lent to revocable ones."""
 
 
 def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
@@ -182,6 +184,9 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     jobs += _stream(random.Random(f"stream of {seed}"), shape, moments)
     jobs = _behind(random.Random(f"jobs and walls of {seed}"), jobs)
     balancing, badput, nodes = _balanced(random.Random(f"rebalancing in {seed}"), nodes, without)
+    slack, nodes, jobs = _revocable(random.Random(f"slack of {seed}"), nodes, jobs)
+    if slack and not balancing.values.slack:
+        balancing = replace(balancing, policy=PolicyName.AGGRESSIVE)
     rules, grants = _rights(random.Random(f"rights of {seed}"), shape)
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
     if shape.faults:
@@ -203,6 +208,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
         ),
         balancing=balancing,
         badput=badput,
+        slack=slack,
     )
 
 
@@ -230,6 +236,25 @@ def _sharing(chance: random.Random) -> Sharing:
         usual=chance.choice((3600.0, 5.0)),
         overdue_after=chance.choice((10.0, 3.0, 3.0, 1.0)),
     )
+
+
+def _revocable(
+    chance: random.Random, nodes: tuple[NodePlan, ...], jobs: list[JobPlan]
+) -> tuple[bool, tuple[NodePlan, ...], list[JobPlan]]:
+    """In some worlds slack is lent, and half of the jobs that may be revocable are; others hold three cores."""
+    if chance.random() >= 0.3:
+        return False, nodes, jobs
+    nodes = tuple(replace(node, cores=4) if node.memory > GIB else node for node in nodes)
+    found = []
+    for job in jobs:
+        request = job.request
+        may = not (request.resources.gpu or request.gang or request.priority is Priority.URGENT)
+        if may and chance.random() < 0.5:
+            request = replace(request, revocable=True)
+        elif may and chance.random() < 0.5:
+            request = replace(request, resources=replace(request.resources, cpu=3 * MILLI))
+        found.append(replace(job, request=request))
+    return True, nodes, found
 
 
 def _owned(chance: random.Random, sharing: Sharing, shape: Shape) -> Sharing:

@@ -62,7 +62,7 @@ class World:
         self.machines = [Machine(self.engine, self.judge, node) for node in plan.nodes]
         self.coordinator = self._open(self._disk, self.judge)
         for machine in self.machines:
-            machine.sluggish = plan.sluggish
+            machine.sluggish, machine.tells_use = plan.sluggish, plan.slack
             self.start_agent(machine)
         self.operators: list[Operator] = []
         self.clients = [Client(self.engine, self.judge, job, self.reachable, self._named) for job in plan.jobs]

@@ -15,6 +15,8 @@ from distributed_grid.agent.supervisor.job import Job
 
 _NO_KEYS = tuple(". try- cgroup. cpu. cpuset. freezer. io. memory. pids. tasks notify_ release_".split())
 _DIE_WITHIN = 0.1  # seconds that one call of `kill` waits for the last of a job to go
+IDLE = 100
+"""The weight of groups of idle jobs, where others have their niceness."""
 _OURS = (*LEAVES, ".control")  # systemd runs what a unit does beside its main process in the last
 
 
@@ -222,12 +224,18 @@ class Cgroups:
         del self._places[name]
         self._log(f"{path} cannot be used ({error.strerror}): {name} is limited without a cgroup from now on")
 
-    def weigh(self, niceness: Mapping[str, int]) -> None:
+    def weigh(self, niceness: Mapping[str, int], idle: Iterable[str] = ()) -> None:
         """Set the CPU weights of the groups of all live jobs (by key), as niceness has no effect between groups: the
-        group of all jobs weighs as much as the least nice of them, and the others accordingly less within it. A group
-        delegated by systemd has its weight from its slice."""
+        group of all jobs weighs as much as the least nice of them, and the others accordingly less within it; those of
+        `idle` jobs a hundredth. A group delegated by systemd has its weight from its slice."""
         place = self._places.get("cpu")
-        if place is None or not niceness:
+        if place is None:
+            return
+        for key in idle:
+            if self._weights.get(key, 0) != IDLE and os.path.isdir(_path(place, key)):
+                self._weights[key] = IDLE
+                _write_idle(place, _path(place, key))
+        if not niceness:
             return
         least = min(niceness.values())
         if least != self._nice:
@@ -314,6 +322,14 @@ def _write_weight(place: Place, path: str, nice: int) -> None:
             fs.write(f"{path}/cpu.shares", str(round(1024 * 0.8**nice)))
 
 
+def _write_idle(place: Place, path: str) -> None:
+    """A hundredth of the weight of others; and none beside them, where the kernel can (since Linux 5.15)."""
+    with contextlib.suppress(OSError):
+        fs.write(f"{path}/{'cpu.weight' if place.version == 2 else 'cpu.shares'}", "1" if place.version == 2 else "10")
+    with contextlib.suppress(OSError):
+        fs.write(f"{path}/cpu.idle", "1")
+
+
 def _path(place: Place, key: str) -> str:
     """The directory of a job's group. Raises ValueError for an invalid key."""
     if not key or "/" in key or key.startswith(_NO_KEYS) or key in _OURS:
@@ -375,9 +391,11 @@ class SlotGroups:
 
     def weigh(self, jobs: Collection[Job]) -> None:
         """Set the CPU weights of the groups of all live jobs."""
-        niceness = {job.id: job.nice for job in jobs}
-        slots = {self.key(job.place.name): job.nice for job in jobs if job.place is not None}
-        self._groups.weigh(niceness | slots)
+        busy = [job for job in jobs if not job.idle]
+        niceness = {job.id: job.nice for job in busy}
+        slots = {self.key(job.place.name): job.nice for job in busy if job.place is not None}
+        idle = [key for job in jobs if job.idle for key in (job.id, job.place and self.key(job.place.name)) if key]
+        self._groups.weigh(niceness | slots, idle)
 
     def begins(self, job: Job) -> None:
         """Before its start: reset the count of failed forks, which earlier jobs of the slot caused."""

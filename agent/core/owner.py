@@ -131,6 +131,11 @@ class Owner:
                 messages.append(Suspended(allocation=key, in_all=case.in_all))
         return messages
 
+    def active_for(self, allocation: str) -> bool:
+        """Whether the owner is active for this job, so that it is frozen or about to be."""
+        case = self.cases.get(allocation)
+        return case is not None and case.since is not None
+
     def presence(self) -> str:
         """Why nothing more is lent while the owner is active; empty: no reason. Resources in one job's way are withheld
         by themselves; but after a recall no job is started that would be recalled again."""
@@ -244,4 +249,6 @@ def _busy_cores(limits: Limits, sample: Sample, held: Sequence[Holding]) -> dict
 
 def _cores_of(one: Holding) -> Iterable[int]:
     grant = one.grant
+    if grant.slack:
+        return grant.slack
     return (*grant.cores, grant.shared_core) if grant.shared_core >= 0 else grant.cores

@@ -37,14 +37,15 @@ from distributed_grid.agent.core.entry import (
     keep,
 )
 from distributed_grid.agent.core.owner import RunningJob
-from distributed_grid.agent.core.spare.claim import conflict
+from distributed_grid.agent.core.slack import SlackUser
+from distributed_grid.agent.core.spare.claim import conflict, slack_conflict
 from distributed_grid.agent.core.spare.holdings import Holdings
 from distributed_grid.agent.core.spare.thresholds import Holding
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Renice, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, NodeFacts, Stamp
 from distributed_grid.protocol.placement import unfit
-from distributed_grid.protocol.resources import Grant
+from distributed_grid.protocol.resources import MILLI, Grant
 
 
 def already_over(cause: str) -> Outcome:
@@ -152,6 +153,23 @@ class Table:
             for key, held in self.held.all.items()
             if isinstance((entry := self.entries[key]).stage, Running)
         ]
+
+    def on_slack(self) -> list[SlackUser]:
+        """The jobs that run on cores of others and were not told to end."""
+        found = []
+        for key, held in self.held.all.items():
+            grant = held.grant
+            if grant.slack and isinstance(self.entries[key].stage, Running):
+                holder = self.held.all.get(grant.holder)
+                cores = 0.0 if holder is None else holder.grant.resources.cpu / MILLI
+                pid = _pid(self.entries[grant.holder]) if holder is not None else 0
+                found.append(SlackUser(key, grant.slack_milli / MILLI, grant.holder, cores, pid))
+        return found
+
+    def is_on_slack(self, allocation: str) -> bool:
+        """Whether this allocation is here and runs on cores of another one."""
+        held = self.held.all.get(allocation)
+        return held is not None and bool(held.grant.slack)
 
     def pids(self) -> dict[str, int]:
         """The known pids of running jobs."""
@@ -422,6 +440,10 @@ class Table:
         of = self.facts
         if of is not None and of.walls and (why := unfit(of.walls, of.owners, of.trusts, launch.user, launch.walls)):
             return why, ""
+        if grant.slack:
+            if launch.predecessor:
+                return "it runs on cores of another allocation, and cannot follow one", ""
+            return slack_conflict(self.held, grant), ""
         if before is None:
             return conflict(self.held, grant)
         after = launch.predecessor

@@ -1,6 +1,8 @@
 """The resources that each allocation really uses: gathered from samples, reported at an interval."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from distributed_grid.protocol.jobs import GpuUse, Use
@@ -12,6 +14,10 @@ EVERY = 15.0
 """Report interval (s)."""
 APART = 0.5
 """Minimum interval between compared samples (s): the kernel counts CPU time in ticks of 10 ms."""
+USUAL = 600.0
+"""Seconds of which the usual use is worked out."""
+RANK = 0.99
+"""The quantile of the samples that it is."""
 MOST = 200
 """Maximum number of allocations in one report: frames are bounded."""
 
@@ -38,6 +44,8 @@ class Seen:
     memory: int = 0
     gpus: dict[str, list[float]] = field(default_factory=dict)
     """Utilisation percentages by GPU."""
+    samples: deque[tuple[float, float, float]] = field(default_factory=deque)
+    """From when and until when, and the cores' worth: of the last `USUAL` seconds."""
 
 
 class UsageReporter:
@@ -75,7 +83,11 @@ class UsageReporter:
         # The time of a child that was not waited for is lost: if the sum falls, the sample is ignored.
         if one.cpu < seen.cpu:
             seen.began -= seen.cpu - one.cpu
-        seen.peak = max(seen.peak, (one.cpu - seen.cpu) / (now - seen.at))
+        used = (one.cpu - seen.cpu) / (now - seen.at)
+        seen.peak = max(seen.peak, used)
+        seen.samples.append((seen.at, now, max(0.0, used)))
+        while seen.samples[0][0] < now - USUAL:
+            seen.samples.popleft()
         seen.memory = max(seen.memory, one.rss)
         for gpu in grant.gpus if grant is not None else ():
             if gpu.uuid in busy:
@@ -99,7 +111,15 @@ class UsageReporter:
                     cpu_peak=round(max(seen.peak, mean), 3),
                     memory=seen.memory,
                     gpus=gpus,
+                    usual=round(_usual(seen.samples), 3),
+                    usual_for=round(seen.at - seen.samples[0][0], 3) if seen.samples else 0.0,
                 )
             )
-            self._seen[key] = Seen(since=seen.at, at=seen.at, cpu=seen.cpu, began=seen.cpu)
+            self._seen[key] = Seen(since=seen.at, at=seen.at, cpu=seen.cpu, began=seen.cpu, samples=seen.samples)
         return InUse(uses=tuple(uses)) if uses else None
+
+
+def _usual(samples: Collection[tuple[float, float, float]]) -> float:
+    """The cores' worth that 99 of 100 samples do not exceed; 0 without any."""
+    in_order = sorted(used for _, _, used in samples)
+    return in_order[math.ceil(RANK * len(in_order)) - 1] if in_order else 0.0

@@ -18,6 +18,9 @@ from distributed_grid.protocol.messages import AwaitsReader, Launch, Suspended
 from distributed_grid.protocol.nodes import Known
 from distributed_grid.runtime import beneath
 
+LEAST = 19
+"""The niceness of jobs on slack."""
+
 # --- orders -----------------------------------------------------------------------------------------------------------
 
 
@@ -50,18 +53,29 @@ def slot_order(launch: Launch, account: Account | None, trusted: bool, pids_limi
         "submitter": launch.user,
         "trusted": trusted,
         "gpus": bool(launch.grant.gpus),
+        "idle": bool(launch.grant.slack),
         "user": account and {"uid": account.uid, "gid": account.gid, "groups": account.groups},
         "limits": {
             "memory": launch.grant.memory,
             "pids": min(filter(None, (spec.limits.pids, pids_limit)), default=0),
-            "cpu": launch.grant.resources.cpu if spec.limits.cpu else 0,
+            "cpu": _cpu_limit(launch),
             "signal": spec.limits.warn_signal,
             "before": spec.limits.warn_before,
-            "nice": nice,
+            "nice": LEAST if launch.grant.slack else nice,
+            "idle": bool(launch.grant.slack),
             "attached": spec.attached and spec.output_full is OutputFull.WAIT,
             **(_of_raylet(spec.boost, nice) if spec.boost is not None else {}),
         },
     }
+
+
+def _cpu_limit(launch: Launch) -> int:
+    """Thousandths of a core that a job gets at most; 0: no limit. One on slack always has one, and so a control group
+    of its own where there are any, whose weight is that of an idle job."""
+    grant = launch.grant
+    if grant.slack:
+        return grant.slack_milli
+    return grant.resources.cpu if launch.spec.limits.cpu else 0
 
 
 def _of_raylet(boost: Boost, nice: int) -> dict[str, Any]:

@@ -197,7 +197,7 @@ def build_env(launch: Launch, node: str, directory: Path | None, base: Mapping[s
     }
     if directory is not None:
         env |= {"GRID_WORKDIR": str(directory), "PWD": str(directory)}
-    env |= dict.fromkeys(_THREADS, str(max(1, len(grant.cores))))
+    env |= dict.fromkeys(_THREADS, str(max(1, len(grant.cores) + len(grant.slack))))
     if launch.gang is not None:
         env |= groups.environment(launch.gang)
     env |= launch.spec.env

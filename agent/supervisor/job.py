@@ -64,7 +64,7 @@ class Job:
     thousandths of a core, and `signal` is sent to it `before` seconds ahead of its time limit; what is not there is not
     limited. `gently`: it is a raylet; `attached`: its submitter reads its output as it runs. `confined` names the
     controllers whose cgroup it is in. `nice` is its niceness: that of its start, and, if it is `eager`, `nice_later`
-    once it is told to give way, or `nice_after` seconds after its start.
+    once it is told to give way, or `nice_after` seconds after its start. `idle`: it runs on slack.
 
     `state` is changed by `move` alone. `pid` names its main process, 0 until it is spawned; `spawned` is the time
     before and after that in clock ticks, and `start` the process's own start time, known only where it was looked up.
@@ -115,6 +115,7 @@ class Job:
         self.pids = int(self.limits.get("pids", 0))
         self.cpu_limit = int(self.limits.get("cpu", 0))
         self.nice = int(self.limits.get("nice", 0))
+        self.idle = bool(self.limits.get("idle", False))
         self.nice_later = int(self.limits.get("nice_later", 0))
         self.gently = bool(self.limits.get("gently", False))
         self.attached = bool(self.limits.get("attached", False))

@@ -26,7 +26,7 @@ class Account(NamedTuple):
 
 class Kind(NamedTuple):
     """What two launches need in common to use one slot: their user, and the walls. `trusted`: the submitter is an owner
-    of the node."""
+    of the node; `idle`: its jobs run on slack."""
 
     submitter: str
     account: Account | None
@@ -34,6 +34,7 @@ class Kind(NamedTuple):
     nice: int
     trusted: bool
     gpus: bool
+    idle: bool = False
 
 
 def kind_of(order: dict[str, Any]) -> Kind:
@@ -41,7 +42,7 @@ def kind_of(order: dict[str, Any]) -> Kind:
     user, limits = order.get("user"), order.get("limits") or {}
     account = None if user is None else Account(user["uid"], user["gid"], tuple(user["groups"]))
     how = limits.get("pids", 0), limits.get("nice", 0), order.get("trusted", False), order.get("gpus", False)
-    return Kind(order.get("submitter", ""), account, *how)
+    return Kind(order.get("submitter", ""), account, *how, order.get("idle", False))
 
 
 class Who(NamedTuple):

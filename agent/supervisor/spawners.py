@@ -239,6 +239,7 @@ class Spawners:
             state=self._state,
             processes=kind.processes,
             nice=kind.nice,
+            idle=kind.idle,
             oom=self._oom,
             cgroup_procs=self.groups.make(name, kind.processes),
             **whose._asdict(),

@@ -140,7 +140,8 @@ class Slot:
 
     `uid`, `gid`, `groups`: its processes' user; `own`: only this slot uses that uid. `private`: the home of the agent's
     user, session sockets, /tmp and /dev/shm are not the machine's (only behind `namespace`). `login` is the user name
-    where one of these is set. `processes` (0: unlimited), `nice` and `oom` limit each job. `cgroup_procs` are the
+    where one of these is set. `processes` (0: unlimited), `nice` and `oom` limit each job; `idle`: it gets only what
+    others on its cores leave (SCHED_IDLE). `cgroup_procs` are the
     `cgroup.procs` files of the slot's control groups: a process enters by writing `0` there."""
 
     name: str
@@ -157,6 +158,7 @@ class Slot:
     nice: int = 0
     oom: str = ""
     cgroup_procs: tuple[str, ...] = ()
+    idle: bool = False
 
     def message(self) -> dict[str, Any]:
         """The slot as a message."""
@@ -177,6 +179,8 @@ def enter(wanted: Slot) -> None:
         _write("/proc/self/oom_score_adj", wanted.oom)
     if wanted.nice:
         _lower_priority(wanted.nice)
+    if wanted.idle:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if wanted.walls == USER:
         if wanted.own:
             _limit_processes(wanted.processes)

@@ -254,6 +254,8 @@ def _value(name: str, values: SharingPolicy) -> str:
     value = getattr(values, name)
     if name in DURATIONS:
         return format_duration(value) if value else "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:g}"
 
 

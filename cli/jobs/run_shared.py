@@ -33,7 +33,8 @@ from distributed_grid.protocol.text import parse_duration
 AS_THEY_ARE = (
     "name workdir priority nodes time_limit warn_signal pids_limit cpu_limit immediate"
     " strategy only exclude labels gpu_model gpu_memory near apart walls"
-    " output_full retry_on retries retry_memory array max_fails after after_ok after_any begin within"
+    " output_full revocable keep_all retry_on retries retry_memory array max_fails"
+    " after after_ok after_any begin within"
 ).split()
 """Options that mean what `describe_job` calls so."""
 GRID_FAILED = 125
@@ -44,7 +45,7 @@ class RunShared(Sectioned):
     """Its options, in the order in which they are looked for."""
 
     sections = (
-        ("What it needs", "kind amount cpus mem gpus auto features".split()),
+        ("What it needs", "kind amount cpus mem gpus auto features revocable keep_all".split()),
         ("Where it runs", "within nodes only exclude labels walls gpu_model gpu_memory near apart strategy".split()),
         (
             "The job",
@@ -93,6 +94,8 @@ class RunShared(Sectioned):
     help="If its output is not read fast enough: it waits, or the middle of it is dropped (wait).",
 )
 @click.option("--immediate", is_flag=True, help="Do not wait: exit with 75 if it cannot start now.")
+@click.option("--revocable", is_flag=True, help="Also on cores that another job leaves unused, until it wants them.")
+@click.option("--keep-all", is_flag=True, help="Lend nobody the cores that it leaves unused.")
 @click.option("--retry-on", multiple=True, metavar="END", help="Run it again if lost, failed, preempted or oom.")
 @click.option("--retries", type=int, metavar="N", help="How often at most (1, with --retry-on).")
 @click.option("--no-requeue", is_flag=True, help="End it, rather than queue it again, if its place is taken back.")

@@ -65,7 +65,7 @@ def _of_request(before: Request, now: Request) -> list[str]:
     for kind in ("cpu", "memory", "gpu"):
         if kind != "memory" or not before.retry_memory:
             parts[kind] = getattr(before.resources, kind), getattr(now.resources, kind)
-    told = ["priority", "nodes", "immediate", "requeue", "gang", "retry_memory", "strategy"]
+    told = ["priority", "nodes", "immediate", "requeue", "gang", "retry_memory", "strategy", "revocable"]
     if before.retries:
         told += ["retries", "retry_on"]
     parts |= {name: (getattr(before, name), getattr(now, name)) for name in told}

@@ -97,6 +97,8 @@ def describe_job(
     retries: int | None = None,
     retry_memory: float | str | None = None,
     requeue: bool = True,
+    revocable: bool = False,
+    keep_all: bool = False,
     array: str | Array | None = None,
     max_fails: int | None = None,
     after: Iterable[str] = (),
@@ -121,8 +123,9 @@ def describe_job(
 
     `retry_on` names after which ends (lost, failed, preempted, oom) it is run again, at most `retries` times (once, if
     that is not said), after its own oom with `retry_memory` times the memory; without `requeue` it ends, rather than
-    wait again, where the grid takes its place back. `key` makes submitting it again safe across processes: per user,
-    one key is one job, ever.
+    wait again, where the grid takes its place back. `revocable`: it may also run on cores that another job holds and
+    does not use, until that one wants them; `keep_all`: what it holds itself is lent to nobody so. `key` makes
+    submitting it again safe across processes: per user, one key is one job, ever.
 
     `strategy` says how the node is chosen; without it the grid's own does. `nodes` names those preferred; a number asks
     for a gang: the command runs on so many nodes at once, as one group. The node has to be one of `only`, none of
@@ -155,11 +158,13 @@ def describe_job(
         attached=attached,
         output_full=_OUTPUT_FULL.get(output_full) or parse_output_full(output_full),
         features=dict(features or {}),
+        keep_all=keep_all,
     )
     request = _kept(
         _request, cpus, memory, gpus, resources, priority, nodes if isinstance(nodes, int) else _fixed(nodes),
         immediate, strategy, _fixed(only), _fixed(exclude), _fixed(labels), gpu_model, gpu_memory, _fixed(near),
         _fixed(apart), walls, _fixed(retry_on), retries, retry_memory, requeue, within,
+        revocable,
     )  # fmt: skip
     many = parse_array(array, max_fails) if isinstance(array, str) else array
     before = parse_after(after, after_ok, after_any) if after or after_ok or after_any else {}
@@ -230,6 +235,7 @@ def _request(
     retry_memory: float | str | None,
     requeue: bool,
     within: str,
+    revocable: bool,
 ) -> Request:
     """The request of these options of `describe_job`."""
     wanted = resources or Resources(
@@ -249,6 +255,7 @@ def _request(
         requeue=requeue,
         gang=gang,
         within=within,
+        revocable=revocable,
     )
     where = parse_placing(
         gpu=wanted.gpu,

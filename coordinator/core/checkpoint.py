@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from distributed_grid.coordinator.core.data import EVERYTHING, Idle, Preemptions
+from distributed_grid.coordinator.core.data import EVERYTHING, Idle, Preemptions, Usual
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lending.loans import Balance, Loan, Loans, Pair, Place
 from distributed_grid.coordinator.core.model import Allocation, AwaitsHold, End, Group, Job, Node, Waiting
@@ -152,6 +152,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     unknown_before: float = 0.0
     failing_commands: dict[str, str] = {}
     idle: dict[str, Idle] = {}
+    usual: dict[str, Usual] = {}
+    kept_back: dict[str, float] = {}
+    recalls: dict[str, str] = {}
     snapshot: int = 0
     groups: list[GroupAt] = []
     held: HeldAt = HeldAt([], {})
@@ -218,6 +221,9 @@ def take(ledger: Ledger) -> Checkpoint:
         unknown_before=state.unknown_before,
         failing_commands=state.failing_commands,
         idle=state.idle,
+        usual=state.usual,
+        kept_back=state.kept_back,
+        recalls=state.recalls,
         snapshot=state.snapshot,
         mix=state.index.mix.state,
         ray_trouble=state.ray_trouble,
@@ -354,6 +360,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     state.scaling = at.scaling
     state.unknown_before = at.unknown_before
     state.failing_commands, state.idle = at.failing_commands, at.idle
+    state.usual, state.kept_back, state.recalls = at.usual, at.kept_back, at.recalls
     preempting = at.preempting
     state.preempting = Preemptions(
         dict(preempting.urgent), preemptors_of(at.jobs.values()), list(preempting.spent), dict(preempting.refusals)

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
-from distributed_grid.coordinator.core.model import AwaitsHold, Earmarked, HeldBack, Node, Queued
+from distributed_grid.coordinator.core.model import Allocation, AwaitsHold, Earmarked, HeldBack, Node, Queued
 from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.queue.queue import Members
 from distributed_grid.coordinator.core.queue.quotas import Quotas
@@ -146,7 +146,7 @@ def _check_loans(state: GridState) -> None:
         lender, user = owners.get(held.node, ""), state.jobs[held.job].user
         loan = loans.live.get(held.id)
         if loan is None:
-            assert lender in ("", user) or not held.grant.resources, f"{held.id} is lent to {user}, and is no loan"
+            assert lender in ("", user) or not held.grant.charged, f"{held.id} is lent to {user}, and is no loan"
         else:
             assert (loan.lender, loan.borrower, loan.node) == (lender, user, held.node), f"{held.id} is another's loan"
     assert loans.live.keys() <= state.allocations.keys(), "what has ended is still lent"
@@ -192,15 +192,34 @@ def _check_group(state: GridState, members: Members) -> int:
     return len(jobs)
 
 
+def _check_slack(state: GridState, node: Node, allocation: Allocation, taken: set[int]) -> None:
+    """Check that a revocable allocation runs on cores of a holder, each of which has one such user, or is to end."""
+    name, grant = allocation.id, allocation.grant
+    assert not grant.cores and not grant.gpus and grant.shared_core < 0, f"{name} is on slack, and holds {grant}"
+    assert 0 < grant.slack_milli <= len(grant.slack) * MILLI, f"{name} gets {grant.slack_milli} of {grant.slack}"
+    assert name in state.on_slack.get(grant.holder, ()), f"{name} is on slack, and not known as that"
+    holder = node.allocations.get(grant.holder)
+    ends = allocation.stop is not None or name in state.recalls or allocation.state is State.LOST
+    if holder is None:
+        assert ends, f"{name} runs on cores of {grant.holder}, which does not hold them any more"
+        return
+    assert {*grant.slack} <= {*holder.grant.cores}, f"{name} runs on cores that {grant.holder} does not hold"
+    assert taken.isdisjoint(grant.slack), f"{name} runs on cores of {grant.holder} that another one runs on"
+    taken.update(grant.slack)
+
+
 def _check_node(state: GridState, node: Node) -> None:
     name, facts = node.facts.name, node.facts
     cores: dict[int, int] = {}
     gpus: dict[str, int] = {}
     memory = 0
+    on_slack: set[int] = set()
     for allocation in node.allocations.values():
         grant = allocation.grant
         for core in grant.cores:
             cores[core] = cores.get(core, 0) + MILLI
+        if grant.slack:
+            _check_slack(state, node, allocation, on_slack)
         if grant.shared_core >= 0:
             cores[grant.shared_core] = cores.get(grant.shared_core, 0) + grant.shared_milli
         for gpu in grant.gpus:

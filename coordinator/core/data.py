@@ -85,6 +85,13 @@ class Idle(msgspec.Struct, frozen=True):
     warned: float = 0.0
 
 
+class Usual(msgspec.Struct, frozen=True, gc=False):
+    """The cores' worth that an allocation did not exceed in 99 of 100 samples of ten minutes, told `at` (grid time)."""
+
+    cores: float
+    at: float
+
+
 @dataclass(slots=True)
 class PreemptibleCache:
     """Cache of what preemption could free on each node, valid while the node has the same allocations. Their number and
@@ -191,6 +198,14 @@ class GridData:
         """Commands that failed to start lately, and on which node: see `nodes/quarantine.py`."""
         self.idle: dict[str, Idle] = {}
         """Idle tracking of allocations: see `idle.py`."""
+        self.usual: dict[str, Usual] = {}
+        """What allocations use of their cores, as their nodes told last: see `lending/slack.py`."""
+        self.kept_back: dict[str, float] = {}
+        """Until when allocations lend nothing on, as they wanted their cores back."""
+        self.on_slack: dict[str, dict[str, None]] = {}
+        """The allocations on the slack of another one, by that one's id."""
+        self.recalls: dict[str, str] = {}
+        """Allocations on the slack of one that does not hold it any more, and why; to be told to end."""
         self.snapshot = 0
         """Number of times that this state was settled, by which an explanation names it."""
         self.preempting = Preemptions()

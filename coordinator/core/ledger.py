@@ -45,7 +45,7 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.data import EVERYTHING, Facts
 from distributed_grid.coordinator.core.explain import reasons
-from distributed_grid.coordinator.core.lending import accounts
+from distributed_grid.coordinator.core.lending import accounts, revocable
 from distributed_grid.coordinator.core.lending.loans import Pair
 from distributed_grid.coordinator.core.lifecycle import attempts, boosts, holds, outcomes, successors
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
@@ -156,6 +156,7 @@ DUE: dict[str, Callable[[GridState, str], None]] = {
     "machine": lambda state, name: _scaling_due(state, "machine", name),
     "look": lambda state, name: _scaling_due(state, "look", name),
     "scaling": lambda state, name: _scaling_due(state, "scaling", name),
+    "slack": revocable.due,
 }
 
 
@@ -325,6 +326,8 @@ class Ledger:
                 else:
                     DUE[kind](state, name)
             handle_facts(state)
+        if state.recalls or state.on_slack:
+            revocable.recall(state)
         if state.freed_nodes:
             execute.serve(state)
         if state.holds.changed and not state.halted:

@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.commands import (
     Unreserve,
 )
 from distributed_grid.coordinator.core.data import GridData
-from distributed_grid.coordinator.core.lending import accounts
+from distributed_grid.coordinator.core.lending import accounts, slack
 from distributed_grid.coordinator.core.model import (
     MOVES,
     NODE_MOVES,
@@ -332,7 +332,7 @@ class GridState(GridData):
 
     def _charge(self, job: Job, allocation: Allocation) -> None:
         """It holds its grant from now on."""
-        self.shares.take(job.user, allocation.grant.resources, self.now, self.policy.sharing)
+        self.shares.take(job.user, allocation.grant.charged, self.now, self.policy.sharing)
         self.quotas.take(job, allocation)
         accounts.begin(self, job.user, allocation)
         self._share_changed(job.user)
@@ -340,7 +340,7 @@ class GridState(GridData):
     def _credit(self, job: Job, allocation: Allocation) -> None:
         """It does not hold its grant any more."""
         ran = self.now - allocation.granted if allocation.started else math.inf
-        self.shares.give(job.user, allocation.grant.resources, ran, self.now, self.policy.sharing)
+        self.shares.give(job.user, allocation.grant.charged, ran, self.now, self.policy.sharing)
         self._share_changed(job.user)
         accounts.end(self, allocation)
         self.out += (RecordSpent(*spent) for spent in self.quotas.give(job, allocation, self.now))
@@ -351,6 +351,7 @@ class GridState(GridData):
         before = self.chains.predecessors[allocation.id]
         ended = node.allocations.pop(before)
         self._credit(self.jobs[ended.job], ended)
+        slack.leave(self, ended)
         node.not_holding[before], ended.handed_over = ended, True
         self.out.append(RecordAllocation(ended))
         self._promote(node, ended, allocation)
@@ -381,6 +382,7 @@ class GridState(GridData):
         self.allocations[allocation.id] = self.nodes[allocation.node].allocations[allocation.id] = allocation
         if allocation.node in self.scaling.machines:
             self.scaling.used_by(allocation.node)
+        slack.join(self, allocation)
 
     def _release(self, allocation: Allocation) -> None:
         """Release the resources of an ended allocation. The capacity grows unless the offer has taken it off already:
@@ -393,6 +395,7 @@ class GridState(GridData):
             self.out.append(Unreserve(allocation.id))
         self.placements.pop(allocation.id, None)
         self.idle.pop(allocation.id, None)
+        slack.leave(self, allocation)
         job, node = self.jobs[allocation.job], self.nodes[allocation.node]
         self.index.affinity.displace(job, allocation.node)
         if allocation.id in node.not_holding:

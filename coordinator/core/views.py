@@ -36,7 +36,7 @@ from distributed_grid.protocol.messages import BoostView, RayNode, Why
 from distributed_grid.protocol.messages.operator import Preemption, Receipt, UserShare, Victim
 from distributed_grid.protocol.messages.roles import Reach
 from distributed_grid.protocol.nodes import AllocationView, GpuOffer, NodeState, NodeView, OfferView, Withheld
-from distributed_grid.protocol.resources import Resources, capped
+from distributed_grid.protocol.resources import Grant, Resources, capped
 from distributed_grid.protocol.sharing.moves import Move, Pass
 
 _ID = re.compile(r"\b(j-[a-z2-7]{12}(?:_\d+)?)(?:\.p?\d+)?")
@@ -106,8 +106,14 @@ class Visibility:
 
     def allocation(self, view: AllocationView) -> AllocationView:
         """An allocation of any job."""
-        if self.reach is Reach.ALL or (self.reach is not Reach.OUTLINES and view.user == self.user):
+        if self.reach is Reach.ALL:
             return view
+        if self.reach is not Reach.OUTLINES and view.user == self.user:
+            if not view.grant.slack:
+                return view
+            return msgspec.structs.replace(
+                view, grant=self._grant(view.grant), suspended=self._redacted(view.suspended)
+            )
         shown = self.reach is Reach.OUTLINES
         return AllocationView(
             id=view.id if shown else "",
@@ -115,7 +121,7 @@ class Visibility:
             user=view.user,
             node=view.node,
             state=view.state,
-            grant=view.grant,
+            grant=self._grant(view.grant),
             priority=view.priority,
             since=view.since,
             ends=view.ends,
@@ -166,6 +172,7 @@ class Visibility:
             ),
             verdicts=tuple(msgspec.structs.replace(one, why=redacted(one.why)) for one in why.verdicts),
             holders=tuple(map(self.allocation, why.holders)),
+            grant=self._grant(why.grant) if why.grant is not None else None,
             job=self.job(why.job) if why.job is not None else None,
             preempts=self._preemption(why.preempts) if why.preempts is not None else None,
         )
@@ -183,7 +190,17 @@ class Visibility:
             changed["outcome"] = msgspec.structs.replace(view.outcome, text=self._redacted(view.outcome.text))
         if any("j-" in step.text for step in view.story):
             changed["story"] = tuple(Step(step.at, step.state, self._redacted(step.text)) for step in view.story)
+        if view.grant is not None and view.grant.slack:
+            changed["grant"] = self._grant(view.grant)
+        if view.suspended is not None and "j-" in view.suspended.why:
+            changed["suspended"] = msgspec.structs.replace(view.suspended, why=self._redacted(view.suspended.why))
         return msgspec.structs.replace(view, **changed) if changed else view
+
+    def _grant(self, grant: Grant) -> Grant:
+        """A grant, which names no holder whose job is invisible."""
+        if not grant.slack or self.names(grant.holder.rpartition(".")[0]):
+            return grant
+        return msgspec.structs.replace(grant, holder="")
 
     def _own_group(self, view: GroupView) -> GroupView:
         if view.reason is None or "j-" not in view.reason.text:
@@ -292,7 +309,7 @@ def restore_shares(state: GridState, past: Mapping[str, tuple[float, float]]) ->
     for held in state.holders():
         user = state.jobs[held.job].user
         account = accounts.setdefault(user, Account(at=min(held.granted, state.now)))
-        account.held = account.held + held.grant.resources
+        account.held = account.held + held.grant.charged
         state.shares.stale[user] = None
 
 
@@ -417,6 +434,7 @@ def allocation_view(state: GridState, allocation: Allocation) -> AllocationView:
         ends=allocation.started + limit + time_suspended(job, state.now) if allocation.started and limit else 0.0,
         name=job.spec.name or (title(job.spec.boost) if job.spec.boost is not None else ""),
         suspended=job.active.suspended.why if job.active.suspended is not None else "",
+        by_holder=job.active.suspended is not None and job.active.suspended.by_holder,
         awaits_reader=job.active.awaits_reader.why if job.active.awaits_reader is not None else "",
         next_after=job.active.predecessor.rpartition(".")[0],
     )

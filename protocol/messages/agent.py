@@ -65,12 +65,14 @@ class Exited(Message, frozen=True, tag="exited"):
 class Suspended(Message, frozen=True, tag="suspended"):
     """The node's owner is back, for that `why`, and the allocation has been frozen for `lasted` seconds; or, where
     `why` is empty, it goes on after so many. `in_all`: seconds it was frozen so far: its time limit is put off by so
-    much. Told again after every reconnect."""
+    much. Told again after every reconnect. `by_holder`: not for the owner, but for the allocation that holds the cores
+    it runs on."""
 
     allocation: Word
     why: Text = ""
     lasted: Span = 0.0
     in_all: Span = 0.0
+    by_holder: bool = False
 
 
 class AwaitsReader(Message, frozen=True, tag="awaits-reader"):
@@ -84,12 +86,14 @@ class AwaitsReader(Message, frozen=True, tag="awaits-reader"):
 
 class Recalled(Message, frozen=True, tag="recalled"):
     """The node's owner takes back what the allocation holds, for that `why`: it has `grace` seconds to end. Told again
-    after every reconnect until it has. `closing`: not for the owner's own use; the node lends nothing any more."""
+    after every reconnect until it has. `closing`: not for the owner's own use; the node lends nothing any more.
+    `by_holder`: for the allocation that holds the cores it runs on."""
 
     allocation: Word
     why: Text
     grace: Span = 0.0
     closing: bool = False
+    by_holder: bool = False
 
 
 class Noted(Message, frozen=True, tag="noted"):

@@ -41,7 +41,8 @@ class PolicyName(StrEnum):
 
 class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of one policy; TRADES says what each of them trades. Times are seconds, `headroom` is a part of a
-    node, `moves` a count, `confidence` a probability. `horizon` 0: nothing is done ahead of an owner's return."""
+    node, `moves` a count, `confidence` a probability. `horizon` 0: nothing is done ahead of an owner's return. `slack`:
+    whether what allocations hold and do not use is lent to revocable jobs."""
 
     headroom: Part
     sustained: Span
@@ -50,6 +51,7 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     moves: Count
     confidence: Part
     horizon: Span = 0.0
+    slack: bool = False
 
     @property
     def confidences(self) -> tuple[float, ...]:
@@ -73,6 +75,8 @@ TRADES: dict[str, str] = {
     " against fewer places for what is long",
     "horizon": "how far ahead of an owner's likely return jobs that may run again are moved: less work is lost with"
     " it, against moves in vain (0: none)",
+    "slack": "unused cores of allocations are lent to revocable jobs: more is used, against a moment until they are"
+    " back",
 }
 """What each number of a policy trades."""
 
@@ -83,9 +87,9 @@ POLICIES: dict[PolicyName, SharingPolicy] = {
     ),
     PolicyName.BALANCED: _BALANCED,
     PolicyName.AGGRESSIVE: SharingPolicy(
-        headroom=0.05, sustained=15.0, min_hold=60.0, cooldown=30.0, moves=8, confidence=0.5
+        headroom=0.05, sustained=15.0, min_hold=60.0, cooldown=30.0, moves=8, confidence=0.5, slack=True
     ),
-    PolicyName.PREDICTIVE: msgspec.structs.replace(_BALANCED, horizon=1800.0),
+    PolicyName.PREDICTIVE: msgspec.structs.replace(_BALANCED, horizon=1800.0, slack=True),
 }
 """The four values."""
 CONFIDENCES = tuple(sorted({one.confidence for one in POLICIES.values()}, reverse=True))

@@ -200,7 +200,7 @@ def _held(state: GridState, user: str) -> float:
     sharing, held = state.policy.sharing, Resources()
     for one in state.holders():
         if state.jobs[one.job].user == user:
-            held += one.grant.resources
+            held += one.grant.charged
     account = state.shares.accounts.get(user)
     past = state.shares.past(account, state.now, sharing) if account is not None else 0.0
     return (dominant(held, _capacity(state)) + past) / weight(user, sharing) - _credit(state, user)

@@ -294,6 +294,7 @@ class Judge(Truth):
 
     def _nothing_twice(self, node: str, here: dict[str, Run], cores: int, gpus: int, memory: int) -> None:
         cpu: dict[int, int] = {}
+        lent_on: set[int] = set()
         gpu: dict[str, int] = {}
         on_gpu: dict[str, int] = {}
         held = 0
@@ -303,6 +304,9 @@ class Judge(Truth):
                 cpu[core] = cpu.get(core, 0) + MILLI
             if grant.shared_core >= 0:
                 cpu[grant.shared_core] = cpu.get(grant.shared_core, 0) + grant.shared_milli
+            if not lent_on.isdisjoint(grant.slack):
+                raise Violation(node, f"two run on the slack of a core: {', '.join(here)}")
+            lent_on |= {*grant.slack}
             for share in grant.gpus:
                 gpu[share.uuid] = gpu.get(share.uuid, 0) + share.milli
                 on_gpu[share.uuid] = on_gpu.get(share.uuid, 0) + share.memory

@@ -12,7 +12,7 @@ from distributed_grid.agent.core.spare.thresholds import (
     gpu_room,
     gpu_trouble,
     memory_trouble,
-    slack,
+    tolerance,
 )
 from distributed_grid.protocol.messages import Stale
 from distributed_grid.protocol.nodes import GpuSample, NodeFacts, Sample
@@ -40,6 +40,23 @@ def conflict(held: Holdings, grant: Grant) -> tuple[str, str]:
             holders = ", ".join(held.on_gpu.get(share.uuid, ()))
             return f"GPU {share.uuid} is held by {holders or 'nobody, and has less'}", share.uuid
     return "", ""
+
+
+def slack_conflict(held: Holdings, grant: Grant) -> str:
+    """Why this grant on slack conflicts with the holdings; empty: it does not. Each core has one such user."""
+    holder = held.all.get(grant.holder)
+    if holder is None:
+        return f"{grant.holder}, whose cores it is to run on, does not hold any here"
+    if not {*grant.slack} <= {*holder.grant.cores} or grant.virtual != holder.grant.virtual:
+        return f"{grant.holder} does not hold the cores that it is to run on"
+    if grant.cores or grant.shared_core >= 0 or grant.gpus:
+        return f"it holds cores or GPUs beside those of {grant.holder}"
+    if not 0 < grant.slack_milli <= len(grant.slack) * MILLI:
+        return f"it is to get {format_milli(grant.slack_milli)} of {len(grant.slack)} cores of {grant.holder}"
+    for key, one in held.all.items():
+        if one.grant.slack and not {*one.grant.slack}.isdisjoint(grant.slack):
+            return f"{key} runs on cores of {grant.holder} already"
+    return ""
 
 
 def check(
@@ -83,7 +100,7 @@ def _memory(limits: Limits, sample: Sample, held: Others, grant: Grant, allocati
     if why := memory_trouble(limits, sample):
         return Stale(allocation, f"{why} now", device="memory")
     left = memory_left(limits, sample, held.memory + held.excess)
-    if grant.memory > left + slack(left):
+    if grant.memory > left + tolerance(left):
         why = f"{format_bytes(left)} memory is spare now, {format_bytes(grant.memory)} was to be had"
         return Stale(allocation, why, device="memory", memory=left)
     return None
@@ -122,7 +139,7 @@ def _gpu_memory(held: Others, share: GpuShare, allocation: str, gpu: GpuSample, 
     """Whether the memory asked for is unused. Others may have taken some since the offer, up to what makes no new
     offer."""
     left = gpu_room(gpu, ours) - held.gpu_memory(share.uuid, gpu.memory_total)
-    if share.memory <= left + slack(left):
+    if share.memory <= left + tolerance(left):
         return None
     why = f"{format_bytes(max(0, left))} of GPU {share.uuid} is spare now, {format_bytes(share.memory)} was to be had"
     return Stale(allocation, why, device=share.uuid, memory=max(0, left))

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from distributed_grid.agent.core.spare.thresholds import Held, Limits, Sums, at_most, gpu_room, slack
+from distributed_grid.agent.core.spare.thresholds import Held, Limits, Sums, at_most, gpu_room, tolerance
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, Sample, Withheld
 from distributed_grid.protocol.resources import MIB, MILLI, format_bytes, format_milli
 
@@ -55,10 +55,10 @@ class Standing(msgspec.Struct, frozen=True):
         """Whether it differs enough from `before` for a new offer."""
         if (self.cpu, self.gpus, self.withheld) != (before.cpu, before.gpus, before.withheld):
             return True
-        if bool(self.memory) != bool(before.memory) or abs(self.memory - before.memory) > slack(before.memory):
+        if bool(self.memory) != bool(before.memory) or abs(self.memory - before.memory) > tolerance(before.memory):
             return True
         rooms = dict(before.rooms)
-        return any(abs(room - rooms.get(uuid, room)) > slack(room) for uuid, room in self.rooms)
+        return any(abs(room - rooms.get(uuid, room)) > tolerance(room) for uuid, room in self.rooms)
 
 
 def make(

@@ -8,7 +8,7 @@ from functools import cached_property
 from distributed_grid.agent.core.spare import plan as spare_plan
 from distributed_grid.agent.core.spare.holdings import Holdings
 from distributed_grid.agent.core.spare.plan import Idle
-from distributed_grid.agent.core.spare.thresholds import Limits, at_most, slack
+from distributed_grid.agent.core.spare.thresholds import Limits, at_most, tolerance
 from distributed_grid.protocol.nodes import GpuFacts, Sample
 from distributed_grid.protocol.resources import MILLI, Grant
 
@@ -43,7 +43,7 @@ class Node:
         lots = spare_plan.gpu_lots(limits, bool(held.cpu) or cpu.any, bool(memory or held.memory))
         if limits.max_offers_per_node < 1 or (limits.max_offers_per_node < 2 and cpu.any):
             memory = 0
-        if grant.memory > memory + (slack(memory) if memory else 0):
+        if grant.memory > memory + (tolerance(memory) if memory else 0):
             return False
         if not grant.gpus:
             return True

@@ -11,8 +11,8 @@ import msgspec
 from distributed_grid.protocol.nodes import GpuFacts, GpuProcess, GpuSample, OwnerPolicy, Sample
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, GpuShare, Grant, Resources, format_bytes
 
-SLACK_LEAST = 256 * MIB
-SLACK_MOST = 2 * GIB
+TOLERANCE_LEAST = 256 * MIB
+TOLERANCE_MOST = 2 * GIB
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,10 +126,10 @@ def tally(holdings: Sequence[Holding]) -> Held:
     )
 
 
-def slack(memory: int) -> int:
+def tolerance(memory: int) -> int:
     """Tolerance for an amount of memory: 5 %, from 256 MiB to 2 GiB. A smaller change makes no new offer, so a claim is
     not refused for it either."""
-    return max(SLACK_LEAST, min(memory // 20, SLACK_MOST))
+    return max(TOLERANCE_LEAST, min(memory // 20, TOLERANCE_MOST))
 
 
 def lendable(limits: Limits, cores: Sequence[int], memory: int, gpus: Sequence[GpuFacts]) -> Resources:

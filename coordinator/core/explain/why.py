@@ -12,6 +12,7 @@ import msgspec
 
 from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.explain import reasons
+from distributed_grid.coordinator.core.lending import revocable
 from distributed_grid.coordinator.core.lifecycle import holds
 from distributed_grid.coordinator.core.model import Job, Node, Placement, Refusal
 from distributed_grid.coordinator.core.placement import constraints
@@ -219,6 +220,9 @@ def _placed(state: GridState, job: Job) -> Why:
     waits = ", once Ray has reserved it" if allocation.awaits_ray else ""
     if allocation.within:
         waits = f", in the hold {job.request.within}"
+    if users := state.on_slack.get(allocation.id):
+        names = [user.rpartition(".")[0] for user in users]
+        waits += f"; {listed(names, 3)} run{'s' if len(names) == 1 else ''} on cores that it leaves unused"
     return _answer(state, job, Reason("Placed", f"it is {job.state.value} on {job.node}{waits}"), verdict)
 
 
@@ -292,6 +296,8 @@ def _wanted(
     preempts = None
     if job is None and chosen is None and reached is None:
         reason, preempts = execute.foresee(state, request, reason, now)
+    if request.revocable and chosen is None and reached is None:
+        reason = Reason(reason.code, "; ".join(filter(None, (reason.text, revocable.words(state, request, now)))))
     other = changes(state, request, place) if chosen is None and reached is None else []
     if reached is not None:
         hint = rights.hint(reached)

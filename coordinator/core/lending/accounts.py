@@ -69,7 +69,7 @@ def _loan(state: GridData, user: str, allocation: Allocation, since: float) -> L
     lender = state.policy.sharing.owners.get(allocation.node, "")
     if lender in ("", user):
         return None
-    amount = allocation.grant.resources
+    amount = allocation.grant.charged
     part = dominant(amount, state.shares.capacity)
     return Loan(lender=lender, borrower=user, node=allocation.node, resources=amount, part=part, counted=since)
 

@@ -6,6 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Audit, MemoryAdvised, Reserve, Send
+from distributed_grid.coordinator.core.lending import slack
 from distributed_grid.coordinator.core.model import Active, Allocation, Job, Node, Placement, RayPlace, time_limit
 from distributed_grid.coordinator.core.placement.constraints import ray_bundle
 from distributed_grid.coordinator.core.policy import Policy
@@ -164,6 +165,8 @@ def is_plain(job: Job, lease: float) -> bool:
         or lease
     ):
         return False
+    if request.revocable:
+        return False
     return request.priority is not Priority.URGENT and (asked is None or not (asked.near or asked.apart))
 
 
@@ -284,10 +287,12 @@ def suspended(state: GridState, node: Node, message: Suspended) -> None:
     active.attempt.suspended_for = max(0.0, message.in_all - (message.lasted if message.why else 0.0))
     if message.why:
         why = message.why[:REASON_CHARS]
-        active.suspended = Suspension(before.since if before is not None else state.now - message.lasted, why)
+        since = before.since if before is not None else state.now - message.lasted
+        active.suspended = Suspension(since, why, message.by_holder)
         if before is not None:
             return
-        state.tell(job, f"suspended: the owner of {node.facts.name} is back ({why})")
+        by = f": the owner of {node.facts.name} is back ({why})" if not message.by_holder else f": {why}"
+        state.tell(job, f"suspended{by}")
     else:
         active.suspended = None
         if before is None:
@@ -323,5 +328,8 @@ def recalled(state: GridState, node: Node, message: Recalled) -> None:
         return
     name, said = node.facts.name, message.why[:REASON_CHARS]
     why = f"{name} stops lending ({said})" if message.closing else f"the owner of {name} is back ({said})"
+    if message.by_holder:
+        why = said
+        slack.wanted_back(state, allocation)
     text = f"recalled: {why}; it has {message.grace:g} s to end"
     request_stop(state, allocation, Cause.RECALLED, text, message.grace)

@@ -11,6 +11,7 @@ none of its GPUs for that much longer is ended as `released`. It is not requeued
 import math
 
 from distributed_grid.coordinator.core.data import Idle, Streak
+from distributed_grid.coordinator.core.lending import revocable, slack
 from distributed_grid.coordinator.core.lifecycle import attempts
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.policy import Unused
@@ -39,7 +40,10 @@ def usage_reported(state: GridState, node: Node, message: InUse) -> None:
                 continue
             before = job.used if job.used is not None and job.used.allocation == allocation.id else None
             job.used = (before or Used(allocation=allocation.id)).plus(use)
+            slack.told(state, allocation, use)
             _judge(state, job, allocation, use)
+    if state.usual:
+        revocable.news(state)
 
 
 def _judge(state: GridState, job: Job, allocation: Allocation, use: Use) -> None:
@@ -84,7 +88,7 @@ def _streaks(
 ) -> dict[str, Streak]:
     found: dict[str, Streak] = {}
     grant = allocation.grant
-    cores = len(grant.cores) + grant.shared_milli / MILLI
+    cores = len(grant.cores) + grant.shared_milli / MILLI  # none of one on slack
     if use.cpu_peak < policy.threshold * cores:
         last = before.get(CPU, Streak(now - use.seconds))
         used = last.used + use.cpu * use.seconds

@@ -29,7 +29,7 @@ def _sum(state: GridState, node: Node) -> tuple[int, str, int, int, int, float]:
     cpu = memory = gpu = 0
     newest = -1.0
     for one in node.allocations.values():
-        if one.stop is not None or may(Priority.URGENT, state.jobs[one.job].request.priority):
+        if not one.grant.slack and (one.stop is not None or may(Priority.URGENT, state.jobs[one.job].request.priority)):
             has = one.grant.resources
             cpu, memory, gpu, newest = cpu + has.cpu, memory + has.memory, gpu + has.gpu, one.granted
     return len(node.allocations), next(reversed(node.allocations)), cpu, memory, gpu, newest
@@ -113,6 +113,8 @@ def _view(state: GridState, node: Node, request: Request, now: float) -> View:
                 capacity = capacity.copy()
                 capacity.give(one.grant)
                 ending += 1
+        elif one.grant.slack:
+            continue  # its cores are the holder's
         elif may(request.priority, job.request.priority) and _whole(state, job, one):
             able_at, lost = _min_hold_and_cost(state, job, one, now)
             if able_at > now:

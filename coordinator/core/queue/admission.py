@@ -18,6 +18,7 @@ from distributed_grid.coordinator.core.commands import (
     SignalRequested,
 )
 from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits, unknown_name
+from distributed_grid.coordinator.core.lending import revocable
 from distributed_grid.coordinator.core.lifecycle import holds
 from distributed_grid.coordinator.core.model import Group, HeldBack, Job
 from distributed_grid.coordinator.core.placement.constraints import amount, marked
@@ -127,7 +128,12 @@ def submit(state: GridState, event: JobsSubmitted) -> None:
             if job.request not in sound:
                 refused = refusal(state, event.token, job.request)
                 sound.add(job.request)
-            refused = refused or rights.refusal(state, event.token, job) or holds.refusal(state, event.token, job)
+            refused = (
+                refused
+                or revocable.refusal(event.token, job.request, job.spec)
+                or rights.refusal(state, event.token, job)
+                or holds.refusal(state, event.token, job)
+            )
         if refused is not None:
             what = which(number, len(event.jobs), job.spec.name) + refused.what
             state.out.append(replace(refused, what=what))
@@ -164,6 +170,8 @@ def refusal(state: GridState, token: int, request: Request) -> Rejected | None:
             "a part of a GPU comes from one device, so above 1 only whole GPUs can be asked for",
             f"ask for {wanted.gpu // MILLI + 1}",
         )
+    if (refused := revocable.refusal(token, request)) is not None:
+        return refused
     if not state.nodes:
         return None  # the first agents may be about to connect
     if name := unknown_name(state, request):

@@ -6,6 +6,7 @@ import copy
 from heapq import heapify, heappop, heapreplace
 
 from distributed_grid.coordinator.core.explain import reasons
+from distributed_grid.coordinator.core.lending import revocable
 from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import start
 from distributed_grid.coordinator.core.model import Job, Node, Placement, Refusal
@@ -188,17 +189,25 @@ def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:
         found = places_of(state, job)
         if not isinstance(found, Refusal):
             if _start(state, job, found):
-                line.blocked = False
-                if overdue:
-                    line.standing.served_at = state.now
-                ranking.rank_again(state, job.user)
+                _has_started(state, line, job, overdue)
                 return True
         elif found.reserved:
             hold_back(state, line, turn, found.reserved)
         elif not line.request.gang and len(hopeless) < HOPELESS_KEPT:
             hopeless.append((wanted, nodes, by_ray, user))
+    if (on_slack := revocable.place(state, line.request, state.now)) is not None:
+        start(state, job, on_slack)
+        _has_started(state, line, job, overdue)
+        return True
     line.blocked = True
     return False
+
+
+def _has_started(state: GridState, line: Line, job: Job, overdue: bool) -> None:
+    line.blocked = False
+    if overdue:
+        line.standing.served_at = state.now
+    ranking.rank_again(state, job.user)
 
 
 def _start(state: GridState, job: Job, found: tuple[Placement, ...]) -> bool:

@@ -29,7 +29,9 @@ def test_mean_and_peak_of_cores_memory_and_the_gpus_it_holds() -> None:
     (use,) = told(using, 10.0, cpu=10.0, memory=200, gpu=10.0)
     (gpu,) = use.gpus
     assert (gpu.uuid, gpu.peak) == ("GPU-1", 80.0) and gpu.mean == pytest.approx(30.0)
-    assert use == Use(allocation="a.1", seconds=10.0, cpu=0.5, cpu_peak=2.0, memory=300, gpus=(gpu,))
+    assert use == Use(
+        allocation="a.1", seconds=10.0, cpu=0.5, cpu_peak=2.0, memory=300, gpus=(gpu,), usual=2.0, usual_for=10.0
+    )
     assert not told(using, 12.0, cpu=10.0)
     (use,) = told(using, 20.0, cpu=10.0)
     assert (use.seconds, use.cpu, use.cpu_peak, use.memory) == (10.0, 0.0, 0.0, 0)
@@ -73,3 +75,12 @@ def test_of_very_many_those_not_told_of_for_longest_come_first() -> None:
         said = using.observe(now, {name: Usage(0, now) for name in names}, {}, [])
         told_of += [use.allocation for use in said.uses] if said is not None else []
     assert len(told_of) == 2 * MOST and set(told_of) == set(names)
+
+
+def test_the_usual_use_is_what_three_of_the_three_hundred_samples_of_ten_minutes_exceed() -> None:
+    using, spent, reports = UsageReporter(every=10.0), 0.0, []
+    for number in range(401):
+        spent += {50: 16.0, 150: 12.0, 200: 12.0, 250: 12.0, 390: 6.0}.get(number, 2.0)  # within 2 s each
+        reports += told(using, 2.0 * number, cpu=spent)
+    assert (reports[-1].usual, reports[-1].usual_for) == (3.0, 600.0)
+    assert (reports[0].usual, reports[0].usual_for) == (1.0, 10.0)

@@ -127,6 +127,7 @@ REBUILT = {
     "index": "made of the rooms of the nodes that are usable; its mix of requests as mix",
     "keys": "those of the jobs",
     "rendezvous": "where the gangs of the allocations meet",
+    "on_slack": "those of the allocations",
     "out": "empty between two events",
     "placements": "explain what was decided, and decide nothing",
     "watched": "decides who is told, and nothing else",

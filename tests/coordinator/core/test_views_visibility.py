@@ -91,6 +91,25 @@ def test_an_outline_says_where_a_job_stands_and_has_none_of_its_words() -> None:
     assert (group.states, group.count, group.array) == ({"running": 4}, 4, GROUP.array)
 
 
+def test_on_whose_cores_a_revocable_job_runs_is_shown_where_that_job_is_visible() -> None:
+    grant = Grant(slack=(3,), slack_milli=500, holder=f"{THEIRS}.1")
+    said = f"{THEIRS} wants 2.0 cores, and 1 are left to it"
+    job = msgspec.structs.replace(VIEW, grant=grant, suspended=Suspension(2.0, said, by_holder=True))
+    allocation = AllocationView(
+        id=f"{MINE}.1", job=MINE, user="ann", node="lab1", state=State.RUNNING, grant=grant,
+        priority=Priority.NORMAL.word, since=1.0, suspended=said, by_holder=True,
+    )  # fmt: skip
+    why = Why(id=1, reason=Reason("Placed"), grant=grant, job=job)
+    for own in (OWNERS, {**OWNERS, THEIRS: "ann"}):
+        viewer = Visibility("ann", Reach.OWN, lambda name, own=own: own.get(name, ""))  # type: ignore[misc]
+        shown = (viewer.job(job), viewer.allocation(allocation), viewer.why(why))
+        hidden = THEIRS.encode() not in msgspec.msgpack.encode(shown)
+        assert hidden == (own is OWNERS)
+        assert shown[0].grant is not None and shown[0].grant.slack == (3,)
+    bob = visibility("bob", Reach.OWN).allocation(allocation)
+    assert (bob.job, bob.grant) == ("", grant), "whose cores they are is known to the one whose cores they are"
+
+
 def boost(of: str, user: str) -> BoostView:
     spec = msgspec.structs.replace(SPEC, boost=Boost("gpu-master", SECRET, ResourceType.CPU, 2000, ray=SECRET))
     view = msgspec.structs.replace(VIEW, id=of, user=user, allocation=f"{of}.1", node="lab1", spec=spec)

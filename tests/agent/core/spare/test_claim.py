@@ -65,7 +65,7 @@ def test_fractions_share_a_core_up_to_the_whole_of_it() -> None:
     assert claim(Grant(shared_core=1, shared_milli=301), held) == "1|core 1 has only 0.3 left"
 
 
-def test_memory_within_the_slack_of_an_offer_is_given_and_beyond_it_not() -> None:
+def test_memory_within_the_tolerance_of_an_offer_is_given_and_beyond_it_not() -> None:
     offered = Grant(memory=14 * GIB)
     assert claim(offered, memory=2 * GIB + 200 * MIB) == ""
     assert claim(offered, memory=4 * GIB) == "memory|12G memory is spare now, 14G was to be had"

@@ -7,7 +7,7 @@ from distributed_grid.agent.core.spare import plan as spare_plan
 from distributed_grid.agent.core.spare.holdings import Holdings
 from distributed_grid.agent.core.spare.plan import Idle
 from distributed_grid.agent.core.spare.returning import Node, mask
-from distributed_grid.agent.core.spare.thresholds import Holding, Limits, slack, tally
+from distributed_grid.agent.core.spare.thresholds import Holding, Limits, tally, tolerance
 from distributed_grid.protocol.resources import GIB, Grant
 from tests.agent.core.spare.scene import AT_ONCE, FACTS, GPUS, sample
 from tests.agent.core.spare.test_holdings import CORES, grants
@@ -61,7 +61,7 @@ def plain(
     return (
         set(grant.cores) <= set(plan.cores)
         and (grant.shared_core in plan.cores or shares.get(grant.shared_core, 0) >= grant.shared_milli)
-        and grant.memory <= plan.memory + (slack(plan.memory) if plan.memory else 0)
+        and grant.memory <= plan.memory + (tolerance(plan.memory) if plan.memory else 0)
         and all(gpus.get(share.uuid, 0) >= share.milli for share in grant.gpus)
     )
 

@@ -1,0 +1,126 @@
+"""Jobs on slack: on cores that another allocation holds and left unused. When the holder wants more than what is left
+to it, they are frozen; when it wants that for long, or has ended, they are recalled. Measurements of the holders in,
+orders out. All times are seconds since boot.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from distributed_grid.agent.core.owner import Freeze, Order, Recall, Thaw
+
+EVERY = 0.25
+"""Seconds between two measurements of a holder."""
+WINDOW = 0.5
+"""Seconds of which it is worked out what a holder wants: the kernel counts CPU time in ticks of 10 ms."""
+NOISE = 0.1
+"""Cores above what is left to a holder that say nothing."""
+REST = 0.25
+"""Cores that a holder has to leave of what is left to it before a job goes on."""
+QUIET = 5.0
+"""Seconds for which it has to."""
+LONG = 30.0
+"""Seconds for which a job is frozen before it is recalled."""
+AGAIN = 5.0
+"""Seconds after which an order to freeze is repeated, as it expires."""
+
+
+class SlackUser(msgspec.Struct, frozen=True):
+    """A job on so many `cores`' worth of a holder: the holder has `of` of them in all (0: it holds nothing any more),
+    and `pid` is its first process (0: unknown)."""
+
+    allocation: str
+    cores: float
+    holder: str
+    of: float
+    pid: int
+
+
+@dataclass(slots=True)
+class _Holder:
+    """The measurements of a holder: when, and the CPU seconds that it wanted so far; and when it wanted more than was
+    left, or all of that, last."""
+
+    spent: deque[tuple[float, float]] = field(default_factory=deque)
+    wanted: float = float("-inf")
+    busy: float = float("-inf")
+    why: str = ""
+
+    def measured(self, now: float, cpu: float) -> float:
+        """Take in a measurement; what it wants over the window, in cores (0: not known yet)."""
+        if self.spent and cpu < self.spent[-1][1]:
+            self.spent.clear()  # the time of a child that was not waited for is lost
+        self.spent.append((now, cpu))
+        while len(self.spent) > 2 and self.spent[1][0] <= now - WINDOW:
+            self.spent.popleft()
+        began, before = self.spent[0]
+        return (cpu - before) / (now - began) if now > began else 0.0
+
+
+class SlackWatch:
+    """Decides for the jobs on slack of a node."""
+
+    def __init__(self) -> None:
+        self._holders: dict[str, _Holder] = {}
+        self._frozen: dict[str, tuple[float, float]] = {}
+        """Since when a job is frozen, and when that was ordered last."""
+
+    def observe(self, now: float, users: Sequence[SlackUser], spent: Mapping[str, float | None]) -> list[Order]:
+        """Take in the CPU seconds that holders have wanted so far (None: it has too many threads to be measured, and is
+        taken to want all), and all jobs on slack that run; gives the orders."""
+        lent: dict[str, float] = {}
+        for one in users:
+            lent[one.holder] = lent.get(one.holder, 0.0) + one.cores
+        names = {one.allocation for one in users}
+        self._frozen = {key: times for key, times in self._frozen.items() if key in names}
+        self._holders = {key: one for key, one in self._holders.items() if key in lent}
+        for one in {user.holder: user for user in users}.values():
+            if one.holder in spent:
+                self._see(one, one.of - lent[one.holder], now, spent[one.holder])
+        return [order for one in users if (order := self._decide(one, now)) is not None]
+
+    def wants(self, allocation: str) -> bool:
+        """Whether this job is to be frozen for its holder."""
+        return allocation in self._frozen
+
+    def adopt(self, allocation: str, since: float) -> None:
+        """An earlier agent has frozen this job, at that time."""
+        self._frozen[allocation] = since, since
+
+    def _see(self, user: SlackUser, left: float, now: float, cpu: float | None) -> None:
+        holder, job = self._holders.setdefault(user.holder, _Holder(busy=now)), user.holder.rpartition(".")[0]
+        if cpu is None:
+            holder.wanted = holder.busy = now
+            holder.why = f"{job} has too many threads to measure what it wants"
+            return
+        used = holder.measured(now, cpu)
+        if used > left + NOISE:
+            holder.wanted = now
+            holder.why = f"{job} wants {used:.1f} cores, and {left:g} are left to it"
+        if used > left - REST:
+            holder.busy = now
+
+    def _decide(self, user: SlackUser, now: float) -> Order | None:
+        key, holder = user.allocation, self._holders.get(user.holder)
+        if not user.of:
+            return Recall(key, f"{user.holder.rpartition('.')[0]}, whose cores it ran on, has ended")
+        if holder is None:
+            return None
+        times = self._frozen.get(key)
+        if times is None:
+            if holder.wanted < now:
+                return None
+            self._frozen[key] = now, now
+            return Freeze(key, holder.why)
+        since, ordered = times
+        if now - since >= LONG:
+            return Recall(key, f"{holder.why}, for {now - since:.0f} s")
+        if now - holder.busy >= QUIET:
+            del self._frozen[key]
+            return Thaw(key)
+        if now - ordered < AGAIN:
+            return None
+        self._frozen[key] = since, now
+        return Freeze(key, holder.why)

@@ -1,0 +1,76 @@
+"""Slack: the cores that an allocation holds and does not use.
+
+    slack = cores - what it did not exceed in 99 of 100 samples of ten minutes - one core
+
+It is lent to revocable jobs (revocable.py), each core to one of them. They run on the holder's own cores, which stay
+the holder's.
+"""
+
+import math
+
+from distributed_grid.coordinator.core.data import GridData, Usual
+from distributed_grid.coordinator.core.model import Allocation
+from distributed_grid.protocol.jobs import State, Use
+from distributed_grid.protocol.resources import MILLI
+
+MARGIN = MILLI
+"""Milli-cores that stay unused beside what the holder uses."""
+LONGEST = 590.0
+"""Seconds that nodes measure what allocations usually use, at least: ten minutes, but for the interval of samples."""
+AGAIN = 600.0
+"""Seconds for which a holder that wanted its cores back lends none, whatever its node says of its use."""
+FRESH = 60.0
+"""Seconds for which it counts what a node has told."""
+
+
+def join(state: GridData, allocation: Allocation) -> None:
+    """An allocation is there, new or restored; it may be on the slack of another one."""
+    if allocation.grant.slack:
+        state.on_slack.setdefault(allocation.grant.holder, {})[allocation.id] = None
+
+
+def leave(state: GridData, allocation: Allocation) -> None:
+    """An allocation holds nothing any more: nothing of it is alive, or a successor has taken over."""
+    name, holder = allocation.id, allocation.grant.holder
+    state.usual.pop(name, None)
+    state.kept_back.pop(name, None)
+    state.recalls.pop(name, None)
+    if allocation.grant.slack and (users := state.on_slack.get(holder)) is not None:
+        users.pop(name, None)
+        if not users:
+            del state.on_slack[holder]
+    for user in state.on_slack.get(name, ()):
+        state.recalls[user] = f"{allocation.job}, whose cores it ran on, has ended"
+
+
+def told(state: GridData, allocation: Allocation, use: Use) -> None:
+    """A node says what an allocation uses. It counts once it was measured for as long as unused cores have to be."""
+    cores = max(0.0, use.usual)
+    state.usual.pop(allocation.id, None)
+    if use.usual_for >= min(state.policy.unused.window, LONGEST) and allocation.grant.cores:
+        state.usual[allocation.id] = Usual(cores, state.now)
+
+
+def wanted_back(state: GridData, user: Allocation) -> None:
+    """A job was recalled as its holder wants its cores: that one lends none for a while."""
+    if user.grant.holder in state.allocations:
+        state.kept_back[user.grant.holder] = state.now + AGAIN
+
+
+def lent(state: GridData, holder: str) -> frozenset[int]:
+    """The cores of this allocation that revocable ones run on."""
+    return frozenset(core for user in state.on_slack.get(holder, ()) for core in state.allocations[user].grant.slack)
+
+
+def left(state: GridData, holder: Allocation, now: float) -> int:
+    """How much of an allocation's cores can be lent on now (milli-cores)."""
+    known, job = state.usual.get(holder.id), state.jobs[holder.job]
+    if known is None or now - known.at > FRESH or holder.state is not State.RUNNING or holder.stop is not None:
+        return 0
+    if job.spec.keep_all or job.spec.boost is not None or job.request.gang or job.active.frozen or holder.within:
+        return 0
+    if now < state.kept_back.get(holder.id, 0.0):
+        return 0
+    unused = holder.grant.resources.cpu - math.ceil(known.cores * MILLI) - MARGIN
+    users = state.on_slack.get(holder.id, ())
+    return max(0, unused - sum(state.allocations[user].grant.slack_milli for user in users))
