@@ -39,7 +39,7 @@ from distributed_grid.coordinator.core.queue.queue import Members, Rank
 from distributed_grid.coordinator.core.rebalancing import leaving, stays
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import Cause, Priority
+from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.jobs import State as JobState
 from distributed_grid.protocol.messages import Ack, Exited, Stale
 from distributed_grid.protocol.placement import LabelRule, Sign, Walls
@@ -387,12 +387,8 @@ def lose_what_operators_have_granted(patch: Patch) -> None:
     patch(Disk, "apply", forgetful)
 
 
-def let_the_last_line_have_successors(patch: Patch) -> None:
-    def last(state: GridState) -> Any:
-        standings = (state.queue.first(priority) for priority in Priority)
-        return next((state.queue.first_line(one) for one in standings if one is not None), None)
-
-    patch(successors, "_first", last)
+def give_successors_what_others_wait_for(patch: Patch) -> None:
+    patch(successors, "_is_wanted", lambda *_: False)
 
 
 def give_back_what_a_successor_takes_over(patch: Patch) -> None:
@@ -480,7 +476,7 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     forget_who_waits_for_a_quota: 16,
     let_who_can_never_start_keep_others_of_the_pool_waiting: 495,
     lose_what_operators_have_granted: 7,
-    let_the_last_line_have_successors: 169,
+    give_successors_what_others_wait_for: 14,
     give_back_what_a_successor_takes_over: 28,
     requeue_before_the_node_has_given_a_successor_up: 57,
     move_whoever_runs: 0,

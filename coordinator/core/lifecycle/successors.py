@@ -4,26 +4,32 @@ be served first, its node takes no new jobs, or the job before it runs longer th
 """
 
 import math
+from heapq import nsmallest
 
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Send
 from distributed_grid.coordinator.core.lifecycle.attempts import is_plain, kind_of, launch, lease_of
 from distributed_grid.coordinator.core.model import Active, Allocation, Job, Node
+from distributed_grid.coordinator.core.placement.matching import able
 from distributed_grid.coordinator.core.queue import ranking, rights, scheduler
 from distributed_grid.coordinator.core.queue.chains import MOST
+from distributed_grid.coordinator.core.queue.order import Order
 from distributed_grid.coordinator.core.queue.queue import Line, key_of
+from distributed_grid.coordinator.core.queue.reservations import keep_for, needs_short
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, State
 from distributed_grid.protocol.messages import Stop
 from distributed_grid.protocol.nodes import NodeState
 
-SHORT = 0.5
-"""Maximum run time of the jobs of a line that get or are successors (s)."""
 REACH = 0.02
 """A chain of successors is to last so long (s), if nobody else waits: a few round trips to a node."""
 OVERDUE = 1.0
 """Seconds after which a successor that still waits is taken back."""
+PASSED = 8
+"""Maximum number of lines that are passed over in the order of service, since they cannot start."""
+TRIED = 16
+"""Maximum number of allocations that are compared with what those lines need."""
 
 
 def update(state: GridState, fresh: dict[str, None]) -> None:
@@ -58,38 +64,71 @@ def restore(state: GridState) -> None:
 
 
 def _serve(state: GridState) -> None:
-    """Give successors to allocations as long as the first line in the order of service is of short jobs that could use
-    what these hold."""
+    """Give successors to allocations as long as a line of short jobs could use what these hold, and no line before it
+    in the order of service could."""
+    while state.chains.tails and _serve_one(state):
+        pass
+
+
+def _serve_one(state: GridState) -> bool:
+    """Give one successor, if anybody may have one. At most `PASSED` lines that have to wait are passed over."""
+    order, passed, firsts = Order(state.queue, lambda need: True), list[Line](), list[Line]()
+    try:
+        for priority in scheduler.CLASSES_IN_ORDER:
+            while (line := order.first(priority)) is not None:
+                before = _for_next(state, line, passed, firsts)
+                if before is not None:
+                    _give(state, line, state.jobs[state.queue.head(line)[1]], before)
+                    return True
+                if not line.blocked or len(passed) == PASSED:
+                    return False
+                passed.append(line)
+                if order.skip(line):
+                    firsts.append(line)
+    finally:
+        order.end()
+    return False
+
+
+def _for_next(state: GridState, line: Line, passed: list[Line], firsts: list[Line]) -> Allocation | None:
+    """The allocation that the first job of a line is to follow; None: it may not, or there is none. `passed`: the lines
+    before it in the order of service; `firsts`: those of them that are the first of their standings."""
     queue, chains = state.queue, state.chains
-    while chains.tails and (line := _first(state)) is not None:
-        job = state.jobs[queue.head(line)[1]]
-        tails = chains.tails.get(kind_of(job))
-        longest = chains.longest(line.standing.user, line.request)
-        if tails is None or longest is None or longest > SHORT:
-            return
-        if line.count <= sum(map(len, tails)):
-            return  # the last ones go where room is first
-        others = len(queue.standings) > 1 or line.standing.included > 1
-        typical = chains.typical(line.standing.user, line.request)
-        most = 1 if others else min(MOST, math.ceil(REACH / max(typical, REACH / MOST)))
-        names = [name for part in tails[:most] for name in part]
-        before = next((name for name in names if _may_follow(state, job, name)), None)
-        if before is None or not is_plain(job, lease_of(job, state.policy)):
-            return
-        if any(pool.by_day for pool in state.quotas.pools(job)):  # the hours count from a start that is not known
-            return
-        back = state.balancing.left_by(job.id, state.now) == state.allocations[before].node
-        if back or not rights.admits(state, job):
-            return
-        _give(state, line, job, state.allocations[before])
+    job = state.jobs[queue.head(line)[1]]
+    tails = chains.tails.get(kind_of(job))
+    if tails is None or not chains.is_short(line.standing.user, line.request):
+        return None
+    if line.count <= sum(map(len, tails)):
+        return None  # the last ones go where room is first
+    others = len(queue.standings) > 1 or line.standing.included > 1
+    typical = chains.typical(line.standing.user, line.request)
+    most = 1 if others else min(MOST, math.ceil(REACH / max(typical, REACH / MOST)))
+    for one in firsts:  # as in a pass: where nothing becomes free, there is none
+        state.reservations = keep_for(state, state.reservations, one, queue.least, state.now)
+    names = [name for part in tails[:most] for name in part]
+    if passed:
+        nodes = {allocation.node: allocation for name in names[:TRIED] if (allocation := state.allocations[name])}
+        free = {name for name, one in nodes.items() if not _is_wanted(state, passed, one)}
+        names = [name for name in names[:TRIED] if state.allocations[name].node in free]
+    name = next((name for name in names if _may_follow(state, job, name)), "")
+    if not name or not is_plain(job, lease_of(job, state.policy)):
+        return None
+    if any(pool.by_day for pool in state.quotas.pools(job)):  # the hours count from a start that is not known
+        return None
+    before = state.allocations[name]
+    back = state.balancing.left_by(job.id, state.now) == before.node
+    return before if not back and rights.admits(state, job) else None
 
 
-def _first(state: GridState) -> Line | None:
-    """The line to be served first; None: none waits that could be."""
-    for priority in scheduler.CLASSES_IN_ORDER:
-        if (standing := state.queue.first(priority)) is not None:
-            return state.queue.first_line(standing)
-    return None
+def _is_wanted(state: GridState, passed: list[Line], allocation: Allocation) -> bool:
+    """Whether one of these lines could start in what an allocation holds, or has a reservation that needs it."""
+    node = state.nodes[allocation.node]
+    if node.capacity is None:
+        return True
+    there = allocation.grant.resources + node.capacity.left
+    if any(line.request.resources.fits(there) and able(node, line.request) for line in passed):
+        return True
+    return needs_short(state, node, [state.queue.head(line)[1] for line in passed])
 
 
 def _may_follow(state: GridState, job: Job, name: str) -> bool:
@@ -163,10 +202,17 @@ def _clear(state: GridState, node: Node, why: str) -> None:
 
 def _make_way(state: GridState, fresh: dict[str, None]) -> None:
     """Take back as many chains of successors as there are new jobs that would be served before them and fit there."""
-    line = _first(state)
-    if line is None or not state.chains.predecessors or state.queue.head(line)[1] not in fresh:
+    if not state.chains.predecessors:
         return
-    wanted = line.count
+    queue = state.queue
+    new = {queue.line(name): None for name in fresh if name in queue}
+    lines = [line for line in new if not line.excluded and queue.head(line)[1] in fresh]
+    for line in nsmallest(PASSED + 1, lines, key=lambda line: scheduler.place_in_order(state, line)):
+        _make_way_for(state, line)
+
+
+def _make_way_for(state: GridState, line: Line) -> None:
+    wanted, first = line.count, state.queue.head(line)[1]
     for name in [*state.chains.predecessors]:
         allocation = state.allocations[name]
         node = state.nodes[allocation.node]
@@ -175,10 +221,13 @@ def _make_way(state: GridState, fresh: dict[str, None]) -> None:
             return
         if allocation.stop is not None or before in node.not_holding or node.capacity is None:
             continue
+        reserved = needs_short(state, node, (first,))
         fits = line.request.resources.fits(allocation.grant.resources + node.capacity.left)
-        if fits and _comes_before(state, line, state.jobs[allocation.job]):
+        if not (reserved or (fits and able(node, line.request))):
+            continue
+        if _comes_before(state, line, state.jobs[allocation.job]):
             take_back(state, allocation, f"{line.standing.user} comes first")
-            wanted -= 1
+            wanted -= not reserved
 
 
 def _comes_before(state: GridState, line: Line, job: Job) -> bool:

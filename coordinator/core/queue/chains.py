@@ -11,6 +11,8 @@ from distributed_grid.protocol.jobs import Request
 
 MOST = 8
 """Maximum number of successors that wait one behind another."""
+SHORT = 0.5
+"""Maximum run time of the jobs of a line that get or are successors (s)."""
 LEARNED = 4
 """Number of ends after which the run time of a line is known."""
 SAMPLES = 16
@@ -139,6 +141,11 @@ class Chains:
         """The longest of the last run times (s); None: too few are known."""
         runs = self.run_times.get((user, request))
         return max(runs) if runs is not None and len(runs) >= LEARNED else None
+
+    def is_short(self, user: str, request: Request) -> bool:
+        """Whether such jobs may have successors and be some."""
+        longest = self.longest(user, request)
+        return longest is not None and longest <= SHORT
 
     def typical(self, user: str, request: Request) -> float:
         """The median of the last run times (s), of which at least one is known."""

@@ -6,6 +6,7 @@ on any other node. A reservation lasts until the job has started or ended, or ca
 """
 
 import math
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -134,6 +135,30 @@ def in_the_way(state: GridState, kept: Reservations, ask: Ask, placement: Placem
     return None
 
 
+def needs_short(state: GridState, node: Node, jobs: Collection[str]) -> bool:
+    """Whether one of these jobs has a reservation on a node and needs room there that short jobs hold: that alone, or
+    beside that of as few longer ones as possible."""
+    kept = state.reservations.by_job.values()
+    requests = {state.jobs[one.job].request for one in kept if one.node == node.facts.name and one.job in jobs}
+    if not requests:
+        return False
+    short, longer = list[str](), list[tuple[float, float, str]]()
+    for one in node.allocations.values():
+        if _is_short(state, one):
+            short.append(one.id)
+        else:
+            longer.append((ends(state, one, state.now), one.granted, one.id))
+    return any(_needs(node, request, short, [name for *_, name in sorted(longer)]) for request in requests)
+
+
+def _needs(node: Node, request: Request, short: list[str], longer: list[str]) -> bool:
+    def fits(ended: list[str]) -> bool:
+        return _free_after(node, ended).fits(request.resources, request.constraints)
+
+    count = next((n for n in range(len(longer) + 1) if fits(short + longer[:n])), None)
+    return count is None or not fits(longer[:count])
+
+
 def _begins(kept: Reservations, one: Reservation) -> float:
     """When the job of a reservation can start: a gang when the last of its nodes has room."""
     return max(other.at for other in kept.by_job.values() if other.job == one.job)
@@ -146,10 +171,13 @@ def _order(state: GridState, job: str) -> tuple[int, float, int]:
 
 def _forecast(state: GridState, one: Reservation) -> FutureCapacity:
     """What is free on the node when the allocations have ended that the reservation waits for."""
-    node = state.nodes[one.node]
+    return _free_after(state.nodes[one.node], one.after)
+
+
+def _free_after(node: Node, ended: Sequence[str]) -> FutureCapacity:
     assert node.capacity is not None
     then = FutureCapacity.of(node.capacity)
-    for name in one.after:
+    for name in ended:
         if (allocation := node.allocations.get(name)) is not None:
             then.give(allocation.grant)
     return then
@@ -161,13 +189,18 @@ Plan = tuple[float, tuple[str, ...]]
 """When there is room for a request on a node at the latest, and after which allocations."""
 
 
+End = tuple[float, bool, float, str]
+"""When an allocation ends; whether that is known, or it is not of a short job; when it was granted, and its id: where
+no end is known, that of a short job comes first."""
+
+
 class Outlook:
     """What becomes free on nodes, and when: of each node the ends of its allocations are computed once. Valid until the
     state changes."""
 
     def __init__(self, state: GridState, now: float) -> None:
         self._state, self._now = state, now
-        self._ends: dict[str, list[tuple[float, float, str]]] = {}
+        self._ends: dict[str, list[End]] = {}
 
     def plan(self, node: Node, request: Request) -> Plan | None:
         """When there is room for this on the node; None: never."""
@@ -180,22 +213,40 @@ class Outlook:
         wanted, need, at = request.resources, request.constraints, self._now
         if node.capacity.fits(wanted, need):
             return at, ()
-        then, after = FutureCapacity.of(node.capacity), list[str]()
-        for end, _, name in self._ends_on(node):
+        then, after, short = FutureCapacity.of(node.capacity), dict[str, None](), list[str]()
+        for end, longer, _, name in self._ends_on(node):
             then.give(node.allocations[name].grant)
-            after.append(name)
+            after[name] = None
+            if not longer:
+                short.append(name)
             at = max(at, end)
             if then.fits(wanted, need):
-                return at, tuple(after)
-        return None
+                break
+        else:
+            return None
+        for name in short if len(short) < len(after) else ():  # where longer ones are needed, not all of them may be
+            then.take(node.allocations[name].grant)
+            if then.fits(wanted, need):
+                del after[name]
+            else:
+                then.give(node.allocations[name].grant)
+        return at, tuple(after)
 
-    def _ends_on(self, node: Node) -> list[tuple[float, float, str]]:
-        """The ends of its allocations, when they were granted, and their ids, by time."""
+    def _ends_on(self, node: Node) -> list[End]:
+        """The ends of its allocations, by time."""
         name = node.facts.name
         if (known := self._ends.get(name)) is None:
-            found = [(ends(self._state, one, self._now), one.granted, one.id) for one in node.allocations.values()]
-            known = self._ends[name] = sorted(found)
+            known = self._ends[name] = sorted(map(self._end, node.allocations.values()))
         return known
+
+    def _end(self, one: Allocation) -> End:
+        end = ends(self._state, one, self._now)
+        return end, end < math.inf or not _is_short(self._state, one), one.granted, one.id
+
+
+def _is_short(state: GridState, allocation: Allocation) -> bool:
+    job = state.jobs[allocation.job]
+    return state.chains.is_short(job.user, job.request)
 
 
 def ends(state: GridState, allocation: Allocation, now: float) -> float:

@@ -92,7 +92,7 @@ def would(state: GridState, request: Request, user: str, lasts: float, now: floa
 def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
     """A pass without freed capacity: only lines with a new job are tried. Returns the refused lines."""
     lines = {id(line): line for line in map(state.queue.line, fresh) if not line.blocked and not line.excluded}
-    heads = [(*_place(state, line), line) for line in lines.values()]
+    heads = [(*place_in_order(state, line), line) for line in lines.values()]
     heapify(heads)
     hopeless: list[Hopeless] = []
     refused: list[Line] = []
@@ -100,7 +100,7 @@ def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
     while heads:
         line = heads[0][-1]
         others = len(heads) > 1
-        if others and (now := _place(state, line)) != heads[0][:-1]:  # its user was granted something
+        if others and (now := place_in_order(state, line)) != heads[0][:-1]:  # its user was granted something
             heapreplace(heads, (*now, line))
         elif not _serve(state, line, hopeless):
             refused.append(heappop(heads)[-1])
@@ -111,11 +111,11 @@ def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
         elif not line.count:
             heappop(heads)
         elif others:
-            heapreplace(heads, (*_place(state, line), line))
+            heapreplace(heads, (*place_in_order(state, line), line))
     return refused
 
 
-def _place(state: GridState, line: Line) -> tuple[int, float, int]:
+def place_in_order(state: GridState, line: Line) -> tuple[int, float, int]:
     """Sort key of a line in the order of service."""
     turn = state.queue.head(line)[0]
     return -line.request.priority, state.queue.rank_at(line.standing, turn), turn

@@ -15,7 +15,7 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.lifecycle.successors import OVERDUE
+from distributed_grid.coordinator.core.lifecycle.successors import OVERDUE, PASSED
 from distributed_grid.coordinator.core.views import allocations
 from distributed_grid.coordinator.core.views import job as view_of
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, RetryOn, State
@@ -203,6 +203,100 @@ def test_nobody_follows_while_another_comes_first() -> None:
     for name in ("j4.1", "j6.1", "j5.1", "j7.1"):
         grid.end(name, returned=name > "j6")
     assert grid.launched()["j20.1"] == "", "both cores were left to it"
+
+
+# --- behind others that cannot start ----------------------------------------------------------------------------------
+
+
+def beside_a_long_job(cores: int, *first: Request) -> Grid:
+    """All cores of a node are in use: one by ann's short jobs, the others by a long job of ben's. Jobs of carl's with
+    these requests wait since, and come first."""
+    grid = Grid(cores)
+    grid.submit(1, Request(Resources(1000 * (cores - 1), GIB)), user="ben")
+    grid.start("j0.1")
+    for request in first:
+        grid.submit(1, request, user="carl")
+    for number in range(8):
+        grid.submit(1)
+        name = f"j{grid.count - 1}.1"
+        if number < 4:
+            grid.start(name)
+            grid.end(name, returned=True)
+    grid.submit(20)
+    return grid
+
+
+def high(cores: int, **more: Any) -> Request:
+    return Request(Resources(1000 * cores, GIB), Priority.HIGH, **more)
+
+
+def test_short_jobs_follow_each_other_while_a_larger_one_that_comes_first_waits_for_others() -> None:
+    grid = beside_a_long_job(3, high(2))
+    assert grid.state("j1") is State.WAITING
+    assert grid.waiting() == {"j7.1": "j6.1"}
+    grid.end("j6.1")
+    assert grid.waiting() == {"j8.1": "j7.1"}
+    grid.end("j0.1", 5.0, returned=True)
+    assert grid.state("j1") is State.STARTING, "it starts as soon as what it waits for has ended"
+
+
+@pytest.mark.parametrize(("cores", "short", "long"), [(2, 2, 0), (4, 1, 1), (5, 2, 1)])
+def test_nobody_follows_where_short_jobs_have_what_a_reservation_needs(cores: int, short: int, long: int) -> None:
+    """It waits for so many short jobs, which end first, and long ones."""
+    grid = Grid(5)
+    grid.submit(1, Request(Resources(3000, GIB)), user="ben")
+    grid.start("j0.1")
+    grid.submit(40)
+    for number in range(1, 5):
+        grid.end(f"j{number}.1", returned=True)
+    earlier = grid.launched()
+    grid.submit(1, high(cores), user="carl")
+    after = grid.ledger.state.reservations.by_job["j41"].after
+    assert (len(after), "j0.1" in after) == (short + long, bool(long))
+    assert set(grid.taken_back()) == set(earlier) - set(after) - {f"j{n}.1" for n in range(7)}
+    for name in grid.taken_back():
+        gone = Outcome(cause=Cause.WITHDRAWN, started=False)
+        grid.step(MessageReceived("n1", Exited(allocation=name, outcome=gone)))
+    while waits := grid.waiting():
+        before = next(name for name in waits.values() if name not in waits)
+        grid.end(before)
+    assert grid.state("j41") is State.WAITING
+    assert grid.launched() == earlier, "those that followed already are the last ones"
+
+
+def test_nobody_follows_where_one_that_comes_first_could_start_but_for_something_else() -> None:
+    grid = beside_a_long_job(3, high(1, constraints=Constraints(apart=("j0",))))
+    assert grid.state("j1") is State.WAITING
+    assert grid.waiting() == {}
+
+
+def test_one_that_can_only_run_elsewhere_keeps_nobody_waiting_there() -> None:
+    grid = beside_a_long_job(3)
+    join(grid.ledger, facts("n2", 1), grid.now)
+    assert [*grid.ledger.state.nodes["n2"].allocations] == ["j8.1"], "ann's, too"
+    grid.submit(1, high(1, constraints=Constraints(only=("n2",))), user="carl")
+    assert {grid.ledger.state.allocations[name].node for name in grid.taken_back()} == {"n2"}
+    grid.end("j6.1")
+    grid.end("j7.1")
+    assert grid.state(f"j{grid.count - 1}") is State.WAITING
+    state = grid.ledger.state
+    goes_on = [name for name in grid.waiting() if state.allocations[name].stop is None]
+    assert [state.allocations[name].node for name in goes_on] == ["n1"], "nobody follows on n2"
+
+
+def test_only_so_many_are_passed_over() -> None:
+    larger = [Request(Resources(2000, GIB + n), Priority.HIGH) for n in range(PASSED + 1)]
+    assert beside_a_long_job(3, *larger[:PASSED]).waiting() != {}
+    assert beside_a_long_job(3, *larger).waiting() == {}
+
+
+def test_somebody_who_comes_between_them_has_successors_taken_back() -> None:
+    grid = beside_a_long_job(3, high(2))
+    grid.submit(1, high(1), user="ben")
+    assert grid.taken_back() == ["j7.1"]
+    grid.step(MessageReceived("n1", Exited(allocation="j7.1", outcome=Outcome(cause=Cause.WITHDRAWN, started=False))))
+    grid.end("j6.1", returned=True)
+    assert grid.launched()[f"j{grid.count - 1}.1"] == ""
 
 
 # --- its start --------------------------------------------------------------------------------------------------------

@@ -58,11 +58,13 @@ class Simulated:
     def tell(self, message: Started | Exited) -> None:
         self.at(WAY, lambda: self.happen(MessageReceived("n1", message)))
 
-    def submit(self, user: str, seconds: list[float], priority: Priority = Priority.MEDIUM) -> list[str]:
+    def submit(
+        self, user: str, seconds: list[float], priority: Priority = Priority.MEDIUM, cores: int = 1
+    ) -> list[str]:
         names = [f"j{self.count + n}" for n in range(len(seconds))]
         self.count += len(seconds)
         self.lasts |= dict(zip(names, seconds, strict=True))
-        request = Request(CPU.resources, priority)
+        request = Request(Resources(1000 * cores, GIB), priority)
         self.happen(JobsSubmitted(1, tuple(job(name, request, self.now, user=user) for name in names)))
         return names
 
@@ -169,3 +171,33 @@ def test_nobody_starts_later_than_by_one_run_because_of_successors(
     assert all(followed for _, followed in with_them)
     late = [one - other for (one, _), (other, _) in zip(with_them, as_ever, strict=True)]
     assert max(late) <= seconds + 2 * WAY, f"{late} (one run lasts {seconds}, a way {WAY})"
+
+
+def starts_before_short_jobs(seed: int, seconds: float) -> tuple[list[float], int]:
+    """Large jobs that come first wait for long ones, beside one user's short jobs, and others come between them. When
+    they start."""
+    rng, grid = random.Random(seed), Simulated(8)
+    long = grid.submit("ben", [rng.uniform(0.7, 2.0) for _ in range(rng.choice((1, 2)))], cores=rng.choice((2, 3)))
+    grid.submit("ann", [rng.uniform(seconds / 2, seconds) for _ in range(2000)])
+    grid.run(0.5 + rng.random() * 0.1)
+    names = grid.submit("carl", [rng.uniform(0.2, 0.5) for _ in range(2)], Priority.HIGH, cores=rng.randint(2, 7))
+    grid.run(grid.now + rng.random() / 2)
+    names += grid.submit("dora", [0.05], Priority.HIGH, cores=rng.choice((1, 4)))
+    while not all(name in grid.started for name in long + names):
+        assert grid.now < 20.0
+        grid.run(grid.now + 0.5)
+    return [grid.started[name] for name in names], grid.followed
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.2])
+def test_nor_does_anybody_for_whom_room_is_awaited_while_short_jobs_follow_each_other(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = range(tries(4))
+    with_them = [starts_before_short_jobs(seed, seconds) for seed in seeds]
+    without(monkeypatch)
+    as_ever = [starts_before_short_jobs(seed, seconds) for seed in seeds]
+    assert all(followed for _, followed in with_them)
+    for seed, (starts, _), (others, _) in zip(seeds, with_them, as_ever, strict=True):
+        late = [one - other for one, other in zip(starts, others, strict=True)]
+        assert max(late) <= seconds + 2 * WAY, f"seed {seed}: {late} (one run lasts {seconds}, a way {WAY})"
