@@ -422,7 +422,7 @@ class Server:
     def _bundles_on(self, name: str) -> set[str]:
         """The manifests of the jobs that this node was granted: it gets no other shipped file."""
         node, jobs = self._state.nodes.get(name), self._state.jobs
-        granted = [*node.allocations.values(), *node.not_holding.values()] if node is not None else []
+        granted = node.launched if node is not None else []
         return {jobs[one.job].spec.bundle for one in granted} - {""}
 
     # --- clients ------------------------------------------------------------------------------------------------------

@@ -227,7 +227,7 @@ def machine_gone(state: GridState, node: Node, text: str) -> None:
         state.move_node(node, NodeState.LOST)
     state.rebuild(node)
     execute.abandon(state, node)
-    for allocation in [*node.not_holding.values(), *node.allocations.values()]:
+    for allocation in [*node.not_holding.values(), *node.allocations.values(), *node.inside.values()]:
         if allocation.state is not State.LOST:
             state.move(allocation, State.LOST, "")
         _end_lost(state, allocation, Cause.NODE_LOST, text, again=True)

@@ -1,5 +1,6 @@
 """`grid hold request|list|release`, and jobs that run in a hold by `--in`, on a real grid."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -32,6 +33,13 @@ def test_a_job_runs_in_what_was_held_before_it(grid: Grid) -> None:
     assert row["expires"] > row["started"]
     table = grid.run("hold", "list").stdout
     assert "evening" in table and "0.5 cpu of that is free" in table
+
+
+def test_a_directory_is_shipped_with_a_job_that_runs_in_a_hold(grid: Grid) -> None:
+    (grid.here / "train.py").write_text("print('trained')\n")
+    assert grid.run("hold", "request", "--cpus", "0.5", "--name", "shipped").returncode == 0
+    done = grid.run("run-shared", "--in", "shipped", "--cpus", "0.5", sys.executable, "train.py")
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
 
 
 def test_who_waits_for_room_says_so_and_ends_with_the_hold(grid: Grid) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from distributed_grid.coordinator.core.checks import check
 from distributed_grid.coordinator.core.commands import (
     CancelRequested,
     Command,
@@ -23,6 +24,7 @@ from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import holds
 from distributed_grid.coordinator.core.model import AwaitsHold, Job
+from distributed_grid.coordinator.core.nodes import agents
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Recalled, Stale, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import Known, Sample
@@ -549,3 +551,16 @@ def test_constraints_of_a_job_hold_inside_too() -> None:
     grid.step(JobsSubmitted(1, (b,)))
     grid.submit("c", constraints=Constraints(apart=("ann/b",)))
     assert grid.reason("c") == "Hold: n1, where its hold h is, does not meet its constraints now"
+
+
+def test_where_its_machine_is_gone_the_hold_and_what_runs_inside_are_over() -> None:
+    grid = Grid()
+    grid.submit("a")
+    grid.started("a")
+    state = grid.ledger.state
+    assert state.nodes["n1"].inside
+    agents.machine_gone(state, state.nodes["n1"], "its machine is gone")
+    grid.step(Tick())
+    assert not state.allocations and not state.nodes["n1"].inside and not state.nodes["n1"].orphans
+    assert not [one for one in state.jobs.values() if one.state is State.RUNNING]
+    check(state)
