@@ -25,7 +25,9 @@ class Performance(msgspec.Struct, frozen=True):
         """By the names of the sharing guide, for programs."""
         time = self.execution_time
         return {
-            "task_execution_time": {"median": time[0], "p95": time[1]} if time is not None else None,
+            "task_execution_time": {"median": round(time[0], 3), "p95": round(time[1], 3)}
+            if time is not None
+            else None,
             "resource_efficiency": self.efficiency,
             "allocation_success_rate": self.success,
             "rebalancing_frequency": self.moves_an_hour,

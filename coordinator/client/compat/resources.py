@@ -4,6 +4,7 @@ over one client connection."""
 from collections.abc import Mapping
 from typing import Any
 
+from distributed_grid.config.scaling import ScalingSection
 from distributed_grid.config.settings import ClusterConfig, load
 from distributed_grid.coordinator.client.aio import GridClient
 from distributed_grid.coordinator.client.compat.sharing import ResourceSharingManager
@@ -14,6 +15,16 @@ from distributed_grid.protocol.messages import NodeVerdict
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
 from distributed_grid.protocol.text import suggestion, unknown_node
+
+_SCALING = ScalingSection()
+DEFAULT_TARGET_UTILIZATION = _SCALING.target_utilization
+DEFAULT_SCALE_UP_THRESHOLD = _SCALING.scale_up_threshold
+DEFAULT_SCALE_DOWN_THRESHOLD = _SCALING.scale_down_threshold
+DEFAULT_EVALUATION_WINDOW = _SCALING.evaluation_window
+DEFAULT_SCALE_UP_COOLDOWN = _SCALING.scale_up_cooldown
+DEFAULT_SCALE_DOWN_COOLDOWN = _SCALING.scale_down_cooldown
+DEFAULT_WORKER_REASSESSMENT_INTERVAL = _SCALING.worker_reassessment_interval
+DEFAULT_HISTORY_RETENTION = _SCALING.history_retention
 
 CORES = {"cpu_cores": MILLI, "cores": MILLI, "available_cores": MILLI, "cpu": MILLI, "cpus": MILLI}
 MEMORY = {"memory_mb": MIB, "total_mb": MIB, "available_mb": MIB, "memory_gb": GIB, "memory": GIB}
