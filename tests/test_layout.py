@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("distributed_grid", "protocol", "coordinator", "agent", "cli", "simulator", "systemd")
-WORKSHOPS = ("scripts", "bench", "docs", "tests")  # not shipped, but ours
+WORKSHOPS = ("scripts", "bench", "docs", "examples", "tests")  # not shipped, but ours
 CEILING = 600
 WIDTH = 13  # modules that lie side by side
 

@@ -83,6 +83,8 @@ class ResourceMetricsCollector:
         (`unsure`). Use is a part of what the node has. A window with too little measured says `why`. Raises GridError
         for an unknown node, BadValue for an unknown resource."""
         what = _measured(resource_type)
+        if not isinstance(node_id, str) or not node_id:
+            raise BadValue(f"{node_id!r} is no node", hint="give its name, as get_all_latest_snapshots has it")
         await self._connect()
         windows: dict[str, Any] = {}
         for window in WINDOWS:

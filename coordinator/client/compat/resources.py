@@ -68,7 +68,7 @@ class DynamicResourceManager:
     async def reserve_resources(
         self,
         worker_id: str,
-        task_id: str,
+        task_id: str | int,
         resource_requirements: Mapping[str, Any],
         *,
         duration: float | str = HOLD_DURATION,
@@ -79,7 +79,8 @@ class DynamicResourceManager:
         request = await self._request(worker_id, resource_requirements)
         asked = request.constraints
         memory = {"gpu_memory": str(asked.gpu_memory // MIB) + "M"} if asked is not None and asked.gpu_memory else {}
-        return await self._sharing.hold(request.resources, only=(worker_id,), name=task_id, duration=duration, **memory)
+        name = str(task_id)
+        return await self._sharing.hold(request.resources, only=(worker_id,), name=name, duration=duration, **memory)
 
     async def release_resources(self, reservation_id: str) -> bool:
         """Give a reservation back. True once that is on the coordinator's disk; False if it has ended or is unknown."""
@@ -106,7 +107,7 @@ class DynamicResourceManager:
         await self.initialize()
         names = [node.facts.name for node in await self.client.nodes()]
         if worker not in names:
-            raise unknown_node(worker, names)
+            raise unknown_node(str(worker), names)
         return Request(wanted, constraints=Constraints(only=(worker,), gpu_memory=gpu_memory))
 
 

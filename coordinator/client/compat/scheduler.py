@@ -28,16 +28,16 @@ class TaskRequest:
     is shipped; None: nothing is); without one its place is held for `duration` (seconds, or `"30m"`), for the caller's
     own use. `affinity`: where these jobs are; `anti_affinity`: where they are not; `nodes` are preferred."""
 
-    task_id: str = ""
+    task_id: str | int = ""
     command: str | Sequence[str] | None = None
     cpu: float = 1.0
     memory_gb: float = 0.0
     gpu: float = 0.0
     priority: Priority | str = Priority.MEDIUM
     strategy: str | None = None
-    nodes: Sequence[str] = ()
-    affinity: Sequence[str] = ()
-    anti_affinity: Sequence[str] = ()
+    nodes: str | Sequence[str] = ()
+    affinity: str | Sequence[str] = ()
+    anti_affinity: str | Sequence[str] = ()
     duration: float | str = HOLD_DURATION
     directory: str | Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -174,8 +174,12 @@ def _asked(task: TaskRequest) -> dict[str, Any]:
         "gpus": task.gpu or None,
         "priority": task.priority,
         "strategy": task.strategy,
-        "nodes": tuple(task.nodes),
-        "near": tuple(task.affinity),
-        "apart": tuple(task.anti_affinity),
-        "name": task.task_id,
+        "nodes": _names(task.nodes),
+        "near": _names(task.affinity),
+        "apart": _names(task.anti_affinity),
+        "name": str(task.task_id),
     }
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)

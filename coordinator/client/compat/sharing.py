@@ -79,10 +79,10 @@ class ResourceSharingManager:
             return await self.boosts.request_boost(ResourceBoostRequest(node_id, kind, amount, level, lasts))
         nodes = {node.facts.name: node.facts.hostname for node in await self.client.nodes()}
         if node_id not in (*nodes, *nodes.values(), *(one.name for one in self.config.nodes), socket.gethostname()):
-            raise unknown_node(node_id, nodes, "Target node not found in cluster")
-        others = tuple(name for name, host in nodes.items() if node_id in (name, host))
+            raise unknown_node(str(node_id), nodes, "Target node not found in cluster")
+        itself = tuple(name for name, host in nodes.items() if node_id in (name, host))
         return await self.hold(
-            wanted, priority=level, duration=HOLD_DURATION if lasts is None else lasts, exclude=others
+            wanted, priority=level, duration=HOLD_DURATION if lasts is None else lasts, exclude=itself
         )
 
     async def hold(self, resources: Resources, **options: Any) -> str | None:

@@ -52,6 +52,9 @@ async def test_a_trend_has_the_three_windows_of_the_guide(tmp_path: Path) -> Non
             with pytest.raises(BadValue, match="no trend of 'cpus'") as refused:
                 await collector.get_resource_trend("n1", "cpus")
             assert refused.value.hint.startswith("did you mean cpu?")
+            for nobody in ("", None):
+                with pytest.raises(BadValue, match="is no node"):
+                    await collector.get_resource_trend(nobody, "cpu")  # type: ignore[arg-type]
             with pytest.raises(RequestRefused, match="n3"):
                 await collector.get_resource_trend("n3", "cpu")
         for worker in workers:

@@ -58,8 +58,9 @@ async def test_a_worker_that_there_is_not_is_said(tmp_path: Path) -> None:
             await manager.reserve_resources("n11", "task", TASK)
         assert refused.value.hint == "did you mean n1?"
         for asked in (manager.check_resource_availability, manager.calculate_task_worker_fitness):
-            with pytest.raises(BadValue):
-                await asked("n11", TASK)
+            for unknown in ("n11", "", None):
+                with pytest.raises(BadValue, match="unknown node"):
+                    await asked(unknown, TASK)  # type: ignore[arg-type]
         await worker.close()
 
 

@@ -44,12 +44,12 @@ async def test_a_task_with_a_command_is_a_job_that_is_placed_and_completed(tmp_p
 async def test_a_task_without_a_command_is_a_place_that_is_held_until_it_is_complete(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as grid, IntelligentScheduler(config(grid.url)) as scheduler:
         worker = await agent(grid.url)
-        task = await scheduler.schedule_task({"task_id": "mine", "cpu": 3, "duration": "30m"})
+        task = await scheduler.schedule_task({"task_id": 7, "cpu": 3, "duration": "30m"})
         assert task is not None
         view = await scheduler.client.show(task)
         assert (view.state, view.spec.hold, view.spec.time_limit) == (State.RUNNING, True, 1800.0)
         assert await scheduler.schedule_task({"cpu": 3}) is None, "one core is left"
-        assert await scheduler.complete_task("mine") is True
+        assert await scheduler.complete_task("7") is True
         assert await scheduler.complete_task("nobody") is False
         assert not worker.launched
         await worker.close()
@@ -80,7 +80,9 @@ async def test_affinity_and_anti_affinity_say_near_and_apart_from_which_jobs(tmp
                 break
         where = {}
         for how in ("affinity", "anti_affinity"):
-            task = await scheduler.schedule_task({"command": "sleep 9", how: ["first"]})
+            task = await scheduler.schedule_task(
+                {"command": "sleep 9", how: "first" if how == "affinity" else ["first"]}
+            )
             assert task
             async for seen in scheduler.client.follow(task):
                 if seen.state is State.RUNNING:

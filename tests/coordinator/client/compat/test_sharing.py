@@ -88,6 +88,8 @@ async def test_what_no_node_has_is_none_and_the_log_says_why(tmp_path: Path, cap
         with pytest.raises(BadValue, match="Target node not found in cluster") as unknown:
             await sharing.request_resource("n11", "cpu", 1.0)
         assert unknown.value.hint == "did you mean n1?"
+        with pytest.raises(BadValue, match="Target node not found in cluster"):
+            await sharing.request_resource(None, "cpu", 1.0)  # type: ignore[arg-type]
         off = ResourceSharingManager(config(grid.url, resource_sharing__enabled="false"))
         with pytest.raises(SharingDisabled):
             await off.request_resource("n1", "cpu", 1.0)
