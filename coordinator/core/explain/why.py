@@ -32,7 +32,7 @@ from distributed_grid.coordinator.core.preemption import execute
 from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.queue.ranking import precedence_of
 from distributed_grid.coordinator.core.queue.reservations import Ask, Places, asked, expected, places_for
-from distributed_grid.coordinator.core.queue.scheduler import would
+from distributed_grid.coordinator.core.queue.scheduler import next_pass, would
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.messages import FunnelStep, NodeVerdict, Why
@@ -295,7 +295,8 @@ def _wanted(
             reason = Reason(reason.code, f"{reason.text}; {words}")
     preempts = None
     if job is None and chosen is None and reached is None:
-        reason, preempts = execute.foresee(state, request, reason, now)
+        seen, _ = next_pass(state, request, user, 0.0, now)
+        reason, preempts = execute.foresee(seen, request, reason, now)
     if request.revocable and chosen is None and reached is None:
         reason = Reason(reason.code, "; ".join(filter(None, (reason.text, revocable.words(state, request, now)))))
     other = changes(state, request, place) if chosen is None and reached is None else []

@@ -97,7 +97,7 @@ def _plan(state: GridState, request: Request, now: float) -> Plan | NoPlan:
 
 def foresee(state: GridState, request: Request, why: Reason, now: float) -> tuple[Reason, Preemption | None]:
     """What would be preempted for a request that was only asked about and has no place now; and `why` it does not
-    start, amended with that. Read-only."""
+    start, amended with that. `state`: as the next pass would see it (`scheduler.next_pass`). Read-only."""
     if request.priority is not Priority.URGENT or request.immediate or state.halted:
         return why, None
     found = _plan(state, request, now)

@@ -72,6 +72,13 @@ def _was_placed(state: GridState, waiting: Job) -> bool:
 def would(state: GridState, request: Request, user: str, lasts: float, now: float) -> Places:
     """Where a job of this user would start if it were submitted now. Read-only. `lasts`: its maximum duration with its
     grace, in seconds; 0: unlimited."""
+    seen, ask = next_pass(state, request, user, lasts, now)
+    return places_for(seen, seen.reservations, ask, now)
+
+
+def next_pass(state: GridState, request: Request, user: str, lasts: float, now: float) -> tuple[GridState, Ask]:
+    """What a pass would see if a job of this user were submitted now: the state with ranks as of now and with the
+    reservations for those who come first, and the `Ask` of that job. Read-only."""
     seen = copy.copy(state)  # an overlay: shares everything except what is replaced here
     queue = seen.queue = Reranked(state.queue, ranking.ranks_as_of(state, now))
     there = queue.standings.get(queue.stand_of(user, request.priority, lasts))
@@ -80,10 +87,9 @@ def would(state: GridState, request: Request, user: str, lasts: float, now: floa
     else:
         rank = queue.rank_at(there, state.next_turn)
     least = lesser(queue.least, request.resources) if queue.lines else request.resources
-    kept = keep_first(seen, review(seen, least, now)[0], least, now)
+    seen.reservations = keep_first(seen, review(seen, least, now)[0], least, now)
     length = expected(state, user, request, lasts)
-    ask = Ask(request, lasts, (-request.priority, rank, state.next_turn), length)
-    return places_for(seen, kept, ask, now)
+    return seen, Ask(request, lasts, (-request.priority, rank, state.next_turn), length)
 
 
 # --- a pass -----------------------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ from tests.coordinator.core.scene import facts, kept_for, offer, resumed, step
 from tests.depth import tries
 
 DONE = Outcome(cause=Cause.EXITED)
+RESERVED_FIRST = 1868
+"""A seed with an urgent job that waits, for which the next pass reserves a node that the gang would have started on."""
 
 
 def gang(ledger: Ledger, now: float, many: int = 2, cores: int = 1, **more: Any) -> list[Command]:
@@ -196,7 +198,7 @@ def test_where_no_port_is_left_to_meet_at_nobody_gives_way() -> None:
 
 def test_whom_a_dry_run_of_a_gang_names_gives_way_in_the_next_pass_and_nobody_else() -> None:
     seen = Counter[str]()
-    for seed in range(tries(300)):
+    for seed in sorted({*range(tries(300)), RESERVED_FIRST}):
         lot = random.Random(f"gang {seed}")
         ledger = grid(lot, PATIENT)
         wanted = msgspec.structs.replace(request(lot), priority=Priority.URGENT, gang=lot.choice((2, 2, 3)))
