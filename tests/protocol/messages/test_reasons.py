@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from distributed_grid.protocol.jobs import OTHER, WAITING
+from distributed_grid.protocol.messages.reasons import OTHER, WAITING
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SAID = re.compile(r"""\bReason\(\s*"([A-Za-z]+)"|\(\s*"[a-z-]+", "([A-Z][A-Za-z]+)"\)""")
 
 
