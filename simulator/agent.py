@@ -317,11 +317,14 @@ class Agent(Launcher):
             self.engine.note(f"{self.machine.name} has no answer from the coordinator and hangs up")
             self._over(wire)
             return
+        sample = self.machine.sample()
+        if self.machine.dates:
+            sample = msgspec.structs.replace(sample, at=self.machine.clock())
         if self.table.leases():
-            self.say(Heartbeat(sample=self.machine.sample(), at=self.machine.clock()))
+            self.say(Heartbeat(sample=sample, at=self.machine.clock()))
             return
-        if self._heartbeat is None or self._heartbeat.sample is not self.machine.sample():
-            self._heartbeat = Heartbeat(sample=self.machine.sample())
+        if self._heartbeat is None or self._heartbeat.sample is not sample:
+            self._heartbeat = Heartbeat(sample=sample)
         if self._outbox or not wire.quick or not wire.ends[1].heartbeat(wire, self._heartbeat):
             self.say(self._heartbeat)
 

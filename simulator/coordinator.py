@@ -23,6 +23,8 @@ from distributed_grid.coordinator.core.commands import (
     MessageReceived,
     NodeDown,
     NodeUp,
+    RayletJoined,
+    Rebalanced,
     Rejected,
     Send,
 )
@@ -35,7 +37,7 @@ from distributed_grid.coordinator.core.trends.stay import IdleForecast
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.history.trends import Lasting
-from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.jobs import Cause, State
 from distributed_grid.protocol.link import PROTOCOL, SILENCE
 from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, Stop, Welcome
 from distributed_grid.protocol.nodes import NodeFacts
@@ -45,6 +47,7 @@ from distributed_grid.simulator.engine import DOWN, Engine, Process, Wire
 from distributed_grid.simulator.judging.grant_order import Watched
 from distributed_grid.simulator.judging.judge import Judge
 from distributed_grid.simulator.plan import JobPlan
+from distributed_grid.simulator.raycluster import RayCluster
 
 DISK_FAILS = GridError("the disk fails", "its weather is bad", "wait for better weather")
 CHECK_EVERY = 100
@@ -196,11 +199,12 @@ class Coordinator(Driver):
 
     def __init__(
         self, engine: Engine, disk: Disk, weather: Weather, judge: Judge, chance: random.Random, policy: Policy,
-        wall: float, instance: str, stays: Mapping[str, float],
+        wall: float, instance: str, stays: Mapping[str, float], ray: RayCluster | None = None,
     ) -> None:  # fmt: skip
         self.instance = instance
         self._stays = stays
         """How likely nodes stay idle, where that is forecast."""
+        self._ray = ray
         self.agents: dict[str, Session] = {}
         self.wires: list[Wire] = []
         self._answers: dict[int, Callable[[Any], None]] = {}
@@ -218,7 +222,13 @@ class Coordinator(Driver):
             for name, part in self._stays.items()
         }
         self.put(ForecastsReported(told))
-        self.put(DemandReported(None))
+        if self._ray is None:
+            self.put(DemandReported(None))
+        else:
+            for allocation in self._ray.joined():
+                if (one := self.ledger.state.allocations.get(allocation)) and one.state is State.STARTING:
+                    self.put(RayletJoined(allocation, "simulated"))
+            self.put(DemandReported(self._ray.look(), self._ray.ids()))
         self.engine.later(self.ledger.state.policy.balancing.interval, self, self._pass)
 
     def killed(self) -> None:
@@ -242,6 +252,8 @@ class Coordinator(Driver):
                     elif isinstance(message, Stop):
                         self.judge.told_to_stop(message.allocation, message.cause)
                     outbox.setdefault(node, []).append(message)
+                case Rebalanced(moves, True) if self.judge.moves is not None:
+                    self.judge.moves.made(moves, self.instance, self.engine.now)
                 case AckExits(node, allocations):
                     for allocation in allocations:
                         self.judge.acknowledged(allocation)

@@ -41,6 +41,8 @@ class Machine:
         """Its agents tell what jobs use, as far as slack is concerned."""
         self.sluggish = 0.0
         self.slow_measure = 0.0
+        self.dates = False
+        """Whether each heartbeat says when it was measured, as real ones do; else those that say the same are one."""
         self.owner_uses = 0.0
         self.runs: dict[str, Run] = {}
         self.main_over: dict[str, None] = {}
@@ -73,6 +75,7 @@ class Machine:
             walls=plan.walls,
             owners=plan.owners,
             trusts=plan.trusts,
+            ray="2.60.0",
         )
 
     def facts(self) -> NodeFacts:

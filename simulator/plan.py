@@ -14,6 +14,7 @@ from distributed_grid.protocol.messages.rights import GroupRights, Rights, Rules
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, Strategy, Trust, Walls, parse_label
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
 from distributed_grid.protocol.sharing.policies import POLICIES, Balancing, OffloadingMode, PolicyName
+from distributed_grid.simulator.demand import DemandPlan, demanded
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +43,8 @@ SHORT = 600
 """Arrays of many short jobs are numbered from here on."""
 STREAM = 700
 """Streams of jobs of which some are overdue are numbered from here on."""
+BOOSTS = 900
+"""Boosts that the grid lends by itself are numbered from here on."""
 ENDLESS = 1e6
 """Seconds that a job runs which is only ended by somebody."""
 KINDS: dict[str, str] = {
@@ -162,6 +165,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     badput: float = Preempting().badput_budget
     slack: bool = False
     """What jobs hold and do not use is lent to revocable ones."""
+    demands: tuple[DemandPlan, ...] = ()
 
 
 def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
@@ -187,6 +191,9 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     slack, nodes, jobs = _revocable(random.Random(f"slack of {seed}"), nodes, jobs)
     if slack and not balancing.values.slack:
         balancing = replace(balancing, policy=PolicyName.AGGRESSIVE)
+    demands: tuple[DemandPlan, ...] = ()
+    if not slack and "lending" not in without:
+        balancing, demands = demanded(random.Random(f"lending in {seed}"), balancing, shape.seconds)
     rules, grants = _rights(random.Random(f"rights of {seed}"), shape)
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
     if shape.faults:
@@ -209,6 +216,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
         balancing=balancing,
         badput=badput,
         slack=slack,
+        demands=demands,
     )
 
 
@@ -219,7 +227,9 @@ def _balanced(
     budget = Preempting().badput_budget
     if chance.random() >= 0.15 or "rebalancing" in without:
         return Balancing(), budget, nodes
-    numbers = replace(POLICIES[PolicyName.PREDICTIVE], min_hold=chance.choice((0.5, 2.0, 5.0)), cooldown=0.5)
+    numbers = replace(
+        POLICIES[PolicyName.PREDICTIVE], min_hold=chance.choice((0.5, 2.0, 5.0)), cooldown=0.5, sustained=1.0
+    )
     mode = OffloadingMode.DYNAMIC_BALANCING
     balancing = Balancing(mode=mode, policy=PolicyName.PREDICTIVE, interval=0.5, numbers=numbers)
     told = (0.05, 0.05, 0.5, 0.95, None)

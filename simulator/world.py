@@ -24,6 +24,7 @@ from distributed_grid.simulator.judging.moves import Moves
 from distributed_grid.simulator.judging.quotas import rightly_waits
 from distributed_grid.simulator.machine import Machine
 from distributed_grid.simulator.plan import FaultPlan, Plan
+from distributed_grid.simulator.raycluster import RayCluster
 
 WALL = 1_700_000_000.0
 PEACE = 900.0
@@ -57,12 +58,14 @@ class World:
         self.weather.sluggish = plan.sluggish / 2
         self._second: Coordinator | None = None
         self._before = self._disk.copy()
+        self._ray = RayCluster(self.engine, self.judge, plan) if plan.demands else None
         self._ending = 0
         self._endings: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
         self.machines = [Machine(self.engine, self.judge, node) for node in plan.nodes]
         self.coordinator = self._open(self._disk, self.judge)
         for machine in self.machines:
             machine.sluggish, machine.tells_use = plan.sluggish, plan.slack
+            machine.dates = bool(plan.demands)
             self.start_agent(machine)
         self.operators: list[Operator] = []
         self.clients = [Client(self.engine, self.judge, job, self.reachable, self._named) for job in plan.jobs]
@@ -77,6 +80,7 @@ class World:
             while self.engine.step():
                 if self.peace and self.engine.now >= self._next_check:
                     self._next_check = self.engine.now + 1.0
+                    self._look_whether_it_rests()
                     what = self._unfinished()
                     if not what and self.engine.events >= self.plan.shape.events:
                         break
@@ -112,6 +116,7 @@ class World:
             self.engine, disk, self.weather, judge, self._chance, self._policy,
             self.wall + self.engine.now, f"c{self._lives}",
             {f"n{node.number}": node.stays for node in self.plan.nodes if node.stays is not None},
+            self._ray if judge is self.judge else None,
         )  # fmt: skip
 
     def kill_coordinator(self) -> None:
@@ -195,6 +200,12 @@ class World:
             client.make_peace()
 
     # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _look_whether_it_rests(self) -> None:
+        """Tell who judges moves what the grid's own jobs do, and what waits in Ray."""
+        if self._ray is not None and self.judge.moves is not None:
+            own = [(one.id, one.state) for one in self.coordinator.ledger.state.jobs.values() if one.spec.boost is None]
+            self.judge.moves.seen((own, self._ray.demanded()), self.engine.now)
 
     def _unfinished(self) -> tuple[str, str] | None:
         """What is not as it must be in the end; None: nothing."""

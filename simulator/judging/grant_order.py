@@ -32,6 +32,7 @@ from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Cause, Request, ServiceOrder, State
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.simulator.engine import Violation
+from distributed_grid.simulator.judging.moves import headroom_stays_free
 from distributed_grid.simulator.judging.quotas import nobody_passes_a_quota, nobody_waits_for_nothing
 
 RANKED = 1.1
@@ -72,7 +73,9 @@ class _Watched(GridState):
 
     def grant(self, job: Job, placement: Placement, lease: float, gang: Gang | None = None) -> Allocation:
         """What was kept for a job is nobody else's, so nobody is passed by that."""
-        nobody_passes_a_quota(self, job, placement.grant.resources)
+        if not job.by_operator:  # such as what the grid lends by itself
+            nobody_passes_a_quota(self, job, placement.grant.resources)
+        headroom_stays_free(self, job, placement)
         if job.id in self.queue:
             _nobody_is_passed(self, job, placement.node)
             _nobody_is_delayed(self, job, placement)

@@ -1,11 +1,17 @@
-"""What must be true of jobs that are moved before the owner of their node comes, worked out here from the receipts on
-disk, from the plan of each job, and from what is forecast of the nodes, without the ledger's own reckoning.
+"""What must be true of moves. Of jobs that are moved before the owner of their node comes, worked out here from the
+receipts on disk, from the plan of each job, and from what is forecast of the nodes, without the ledger's own reckoning.
+Of all moves: each says why, gains more than it costs, and keeps to the policy's times; no lender borrows; and where
+nothing changes, none is made.
 """
 
 from collections.abc import Mapping, Sequence
 
+from distributed_grid.coordinator.core.model import Job, Placement
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import split_member
 from distributed_grid.protocol.messages.operator import Receipt
+from distributed_grid.protocol.resources import MILLI
+from distributed_grid.protocol.sharing.moves import Move, MoveKind
 from distributed_grid.protocol.sharing.policies import Balancing
 from distributed_grid.simulator.engine import Violation
 from distributed_grid.simulator.plan import JobPlan, NodePlan
@@ -13,6 +19,9 @@ from distributed_grid.simulator.plan import JobPlan, NodePlan
 HOUR = 3600.0
 HOLD_MOST = 3600.0
 CLOSE = 1e-6
+MARGIN = 1.5
+CONVERGES = 45.0
+"""Seconds in which all moves are made that anything leads to."""
 
 
 class Moves:
@@ -20,6 +29,54 @@ class Moves:
 
     def __init__(self, balancing: Balancing, budget: float) -> None:
         self._values, self._budget = balancing.values, budget
+        self._lent: dict[str, float] = {}
+        self._last: dict[str, tuple[str, Move]] = {}
+        self._lenders: set[str] = set()
+        self._borrowers: set[str] = set()
+        self._rests: object = None
+        self._since = 0.0
+
+    def made(self, moves: Sequence[Move], life: str, now: float) -> None:
+        """A pass of this life of a coordinator has made these."""
+        values = self._values
+        if len(moves) > values.moves:
+            raise Violation(moves[0].source, f"{len(moves)} moves are made in one pass, {values.moves} may be")
+        for move in moves:
+            what = f"{move.kind} of {move.boost or move.job} ({move.reason})"
+            if not (any(map(str.isdigit, move.reason)) and move.undone_by and move.gain > 0.0):
+                raise Violation(move.source, f"{what} is not explained")
+            if move.kind is not MoveKind.GIVE_BACK and move.gain <= MARGIN * move.cost:
+                raise Violation(move.source, f"{what} gains {move.gain:g} and costs {move.cost:g}")
+            if move.kind is not MoveKind.LEAVE:
+                self._circle(move, what)
+            self._in_time(move, life, what)
+            if self._rests is not None and now > self._since + CONVERGES:
+                raise Violation(move.source, f"{what} is made, and nothing has changed for {now - self._since:.0f} s")
+
+    def _circle(self, move: Move, what: str) -> None:
+        self._lenders.add(move.source)
+        self._borrowers.add(move.target)
+        if both := self._lenders & self._borrowers:
+            raise Violation(move.source, f"{what}: {', '.join(sorted(both))} lends and borrows")
+
+    def _in_time(self, move: Move, life: str, what: str) -> None:
+        values, last = self._values, self._last.get(move.source)
+        gives_way = move.kind is MoveKind.GIVE_BACK and "gives way" in move.reason
+        if last is not None and last[0] == life and not gives_way:
+            reversed_ = move.kind is MoveKind.LEND and last[1].kind is MoveKind.GIVE_BACK
+            least = max(values.min_hold, values.cooldown) if reversed_ else values.cooldown
+            if move.at - last[1].at < least - CLOSE:
+                raise Violation(move.source, f"{what} comes {move.at - last[1].at:.2f} s after {last[1].kind}")
+        if move.kind is MoveKind.LEND:
+            self._lent[move.boost] = move.at
+        elif move.kind is MoveKind.GIVE_BACK and move.at - self._lent[move.boost] < values.min_hold - CLOSE:
+            raise Violation(move.source, f"{what} comes {move.at - self._lent[move.boost]:.2f} s after it was lent")
+        self._last[move.source] = life, move
+
+    def seen(self, what: object, now: float) -> None:
+        """In peace this is what the grid's jobs do, and what waits."""
+        if what != self._rests:
+            self._rests, self._since = what, now
 
     def stored(self, receipt: Receipt, known: Sequence[Receipt], plan: JobPlan, nodes: Mapping[str, NodePlan]) -> None:
         """The disk took the receipt of a move; `known`: all receipts there are."""
@@ -43,3 +100,17 @@ class Moves:
         lost = sum(one.lost for one in known if receipt.at - HOUR < one.at <= receipt.at)
         if lost > self._budget + CLOSE:
             raise Violation(job, f"{lost:.1f} core-seconds are lost in this hour, and {self._budget:g} may be")
+
+
+def headroom_stays_free(state: GridState, job: Job, placement: Placement) -> None:
+    """A boost that the grid lends by itself is about to be granted: with all such boosts there, the node keeps its
+    headroom."""
+    if job.spec.boost is None or not job.spec.boost.automatic:
+        return
+    node, lent = state.nodes[placement.node], placement.grant.resources.cpu
+    for one in node.allocations.values():
+        boost = state.jobs[one.job].spec.boost
+        lent += one.grant.resources.cpu if boost is not None and boost.automatic else 0
+    most = (1.0 - state.policy.balancing.values.headroom) * len(node.facts.cores)
+    if lent / MILLI > most + CLOSE:
+        raise Violation(job.id, f"{placement.node} lends {lent / MILLI:g} cores by itself, {most:g} at most")

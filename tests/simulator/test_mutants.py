@@ -36,7 +36,7 @@ from distributed_grid.coordinator.core.queue import (
     rights,
 )
 from distributed_grid.coordinator.core.queue.queue import Members, Rank
-from distributed_grid.coordinator.core.rebalancing import leaving, stays
+from distributed_grid.coordinator.core.rebalancing import leaving, passes, rebalance, stays, view
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause
@@ -435,6 +435,24 @@ def forget_what_moves_have_lost(patch: Patch) -> None:
     patch(Preemptions, "lose", lambda self, lost, now: None)
 
 
+def lend_beyond_the_headroom(patch: Patch) -> None:
+    excess = view.Source.excess
+    patch(view.Source, "excess", lambda self, headroom: excess(self, 0.0))
+
+
+def take_a_boost_back_before_its_min_hold(patch: Patch) -> None:
+    patch(rebalance, "_barred_back", lambda loan, moved, values, now: not loan.joined)
+
+
+def lend_without_rest(patch: Patch) -> None:
+    patch(rebalance, "lends_from", lambda moved, values: 0.0)
+
+
+def lend_again_what_was_lent_in_vain(patch: Patch) -> None:
+    made = passes.view_of
+    patch(passes, "view_of", lambda *known: msgspec.structs.replace(made(*known), vain={}))
+
+
 BREACHES: dict[Callable[[Patch], None], int] = {
     launch_before_commit: 75,
     acknowledge_before_commit: 0,
@@ -479,21 +497,26 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     give_successors_what_others_wait_for: 14,
     give_back_what_a_successor_takes_over: 28,
     requeue_before_the_node_has_given_a_successor_up: 57,
-    move_whoever_runs: 0,
-    move_before_the_min_hold_is_over: 0,
-    move_from_anywhere: 0,
-    forget_what_moves_have_lost: 0,
+    move_whoever_runs: 75,
+    move_before_the_min_hold_is_over: 56,
+    move_from_anywhere: 56,
+    forget_what_moves_have_lost: 999,
+    lend_beyond_the_headroom: 12,
+    take_a_boost_back_before_its_min_hold: 35,
+    lend_without_rest: 35,
+    lend_again_what_was_lent_in_vain: 35,
 }
 
 
 @pytest.mark.parametrize("breach", BREACHES, ids=[one.__name__ for one in BREACHES])
 def test_it_shows(breach: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     breach(monkeypatch.setattr)
-    # Some seeds are of a time when no world had rights, or moved jobs.
+    # Some seeds are of a time when no world had rights, or moved jobs, or lent by itself.
     for seed, without in (
         (BREACHES[breach], ()),
         (BREACHES[breach], ("rights",)),
-        (BREACHES[breach], ("rebalancing",)),
+        (BREACHES[breach], ("lending",)),
+        (BREACHES[breach], ("rebalancing", "lending")),
         *((seed, ()) for seed in range(MOST)),
     ):
         if (found := run(seed, without=without)).what:

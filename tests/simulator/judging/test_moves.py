@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from distributed_grid.protocol.jobs import Priority, Request
 from distributed_grid.protocol.messages.operator import Receipt, Victim
 from distributed_grid.protocol.resources import MILLI, Grant, Resources
+from distributed_grid.protocol.sharing.moves import Move, MoveKind
 from distributed_grid.protocol.sharing.policies import POLICIES, Balancing, PolicyName
 from distributed_grid.simulator.engine import Violation
 from distributed_grid.simulator.judging.moves import Moves
@@ -61,3 +62,62 @@ def test_a_member_of_a_gang_is_never_moved_by_itself() -> None:
     victim = Victim("j0x1_0.1", "j0x1_0", "u", Priority.MEDIUM, GRANT, 10.0, 10.0)
     with pytest.raises(Violation, match="a member of a gang is moved by itself"):
         judge(receipt(job="j0x1_0", victims=(victim,)), gang=2)
+
+
+def lend(at: float, **other: Any) -> Move:
+    known: dict[str, Any] = {
+        "kind": MoveKind.LEND, "source": "n0", "target": "n9", "resources": ONE, "boost": f"j{at:.0f}x1",
+        "reason": "1 task waits", "undone_by": "nothing", "gain": 10.0, "cost": 1.0, "at": at,
+    }  # fmt: skip
+    return Move(**(known | other))
+
+
+def back(at: float, of: Move, why: str = "idle for 60 s") -> Move:
+    return replace(of, kind=MoveKind.GIVE_BACK, at=at, reason=why, cost=10.0)
+
+
+FIRST = lend(1000.0)
+LATER = 1000.0 + VALUES.min_hold
+
+
+def test_boosts_are_lent_and_given_back_in_time() -> None:
+    of = Moves(Balancing(policy=PolicyName.PREDICTIVE), 100.0)
+    for move in (FIRST, back(LATER, FIRST), lend(LATER + VALUES.min_hold)):
+        of.made((move,), "c1", move.at)
+
+
+@pytest.mark.parametrize(
+    ("moves", "why"),
+    [
+        ([lend(1000.0, reason="because")], "is not explained"),
+        ([lend(1000.0, undone_by="")], "is not explained"),
+        ([lend(1000.0, cost=7.0)], "gains 10 and costs 7"),
+        ([FIRST, lend(1000.0 + VALUES.cooldown - 1)], "comes 119.00 s after lend"),
+        ([FIRST, back(LATER - 1, FIRST, "7 s; it gives way")], "comes 299.00 s after it was lent"),
+        ([FIRST, back(LATER, FIRST), lend(LATER + 299)], "comes 299.00 s after give-back"),
+        ([FIRST, lend(2000.0, source="n9", target="n5")], "n9 lends and borrows"),
+    ],
+)
+def test_any_other_order_of_moves_is_a_violation(moves: list[Move], why: str) -> None:
+    of = Moves(Balancing(policy=PolicyName.PREDICTIVE), 100.0)
+    *before, last = moves
+    for move in before:
+        of.made((move,), "c1", move.at)
+    with pytest.raises(Violation, match=why):
+        of.made((last,), "c1", last.at)
+
+
+def test_a_move_where_nothing_has_changed_for_long_is_a_violation() -> None:
+    of = Moves(Balancing(policy=PolicyName.PREDICTIVE), 100.0)
+    of.seen("the same", 100.0)
+    of.seen("the same", 150.0)
+    with pytest.raises(Violation, match="nothing has changed for 50 s"):
+        of.made((FIRST,), "c1", 150.0)
+    of.seen("another", 150.0)
+    of.made((lend(1000.0, source="n1"),), "c1", 151.0)
+
+
+def test_more_moves_than_the_policy_makes_in_a_pass_are_a_violation() -> None:
+    of = Moves(Balancing(policy=PolicyName.PREDICTIVE), 100.0)
+    with pytest.raises(Violation, match="3 moves are made in one pass, 2 may be"):
+        of.made(tuple(lend(1000.0, source=f"n{at}") for at in range(3)), "c1", 1000.0)

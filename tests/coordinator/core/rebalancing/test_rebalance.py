@@ -15,6 +15,7 @@ from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from distributed_grid.protocol.sharing.moves import Move, MoveKind, Pass
 from distributed_grid.protocol.sharing.policies import POLICIES, PolicyName
 from tests.coordinator.core.rebalancing.world import LOOK, Demand, World, balancing, source, waits
+from tests.depth import DEEP
 
 NOW = 10_000.0
 LONG = Steady(1_000, 1e6)
@@ -220,6 +221,7 @@ def test_a_lender_rests_for_the_cooldown_and_does_not_lend_again_before_the_min_
             assert len(found.moves) == moves
 
 
+WORLDS = 10_000 if DEEP else 50
 NAMES = st.sampled_from(list(PolicyName))
 LENDERS = st.lists(
     st.tuples(st.integers(1, 16), st.floats(0, 0.29), st.integers(0, 4), st.integers(1, 64)), min_size=0, max_size=6
@@ -257,7 +259,8 @@ def check_pairs(moves: list[Move], name: PolicyName) -> None:
                 assert after.at - one.at >= values.min_hold, (one, after)
 
 
-@settings(max_examples=50)
+@pytest.mark.timeout(3000)
+@settings(max_examples=WORLDS, deadline=None)
 @given(NAMES, LENDERS, DEMANDS, st.sampled_from([15.0, 30.0, 60.0]))
 def test_under_constant_load_no_move_is_undone_and_then_none_is_made(
     name: PolicyName, lenders: Any, demands: Any, interval: float
@@ -280,7 +283,8 @@ def test_under_constant_load_no_move_is_undone_and_then_none_is_made(
     assert len(world.moves) == before, "moves are made after it has converged"
 
 
-@settings(max_examples=50)
+@pytest.mark.timeout(3000)
+@settings(max_examples=WORLDS, deadline=None)
 @given(NAMES, LENDERS, DEMANDS, st.integers(0, 1 << 30))
 def test_noise_makes_one_move_a_cooldown_and_pair_and_limits_hold(
     name: PolicyName, lenders: Any, demands: Any, seed: int
