@@ -9,7 +9,7 @@ from distributed_grid.coordinator.core.queue.queue import Members
 from distributed_grid.coordinator.core.queue.quotas import Quotas
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import GroupKind
-from distributed_grid.protocol.jobs import HOLDING, State
+from distributed_grid.protocol.jobs import HOLDING, Request, State
 from distributed_grid.protocol.resources import MILLI
 
 
@@ -249,3 +249,5 @@ def _check_node(state: GridState, node: Node) -> None:
     assert kept == (capacity.free, capacity.whole, capacity.whole_gpus, capacity.parts, capacity.gpu_parts), (
         f"the counts of {name} are off"
     )
+    for wanted, lost in state.index.mix.known(name).items():
+        assert lost == state.index.mix.loss(capacity, Request(wanted)), f"what {name} loses to {wanted} is out of date"

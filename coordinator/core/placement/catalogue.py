@@ -9,6 +9,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple, TypeVar
 
 from distributed_grid.coordinator.core.model import Job, Node
+from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.placement.constraints import Known, Trait, has_trait, known, trait_of
 from distributed_grid.coordinator.core.placement.fragmentation import RequestMix
 from distributed_grid.coordinator.core.placement.index import NO_GPUS, Accept, Index, IndexKey, Order
@@ -220,6 +221,11 @@ class Catalogue(Index):
         self._owned: dict[str, dict[str, None]] = {}
         """The other nodes, by the users whose jobs they run."""
 
+    def put(self, name: str, priority: float, capacity: Capacity) -> None:
+        """Add or update a node."""
+        super().put(name, priority, capacity)
+        self.mix.changed(name)
+
     def move(self, name: str, key: IndexKey) -> None:
         """Move a node to a key. With free GPUs its key in views may change even if this one does not, which only
         has the largest part of shared GPUs."""
@@ -230,6 +236,7 @@ class Catalogue(Index):
     def drop(self, name: str) -> bool:
         """Remove a node; returns whether it was there."""
         news = super().drop(name)
+        self.mix.changed(name)
         if news:
             self.touch(name)
         return news

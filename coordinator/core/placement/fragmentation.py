@@ -11,9 +11,11 @@ All sums are of integers, so a replay comes to the same scores on any machine.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import compress
 
 import msgspec
 
+from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, same_model
@@ -25,11 +27,10 @@ UNIT = 16
 """The count of one request: it is forgotten when it was halved five times."""
 KINDS = 64
 """Maximum number of kinds in the mix, the most frequent ones."""
-UPDATED_AFTER = 64
-"""Requests after which the mix is updated. The first ones count at once."""
+COUNTED_AT_ONCE = 64
+"""The first requests, each of which updates the mix. Later it is updated whenever the counts are halved."""
 
-LOSSES_KEPT = 10_000
-"""Maximum size of the cache of losses."""
+BITS = bytes.maketrans(b"01", b"\0\1")
 
 
 class RequestKind(msgspec.Struct, frozen=True, order=True):
@@ -71,6 +72,9 @@ class RequestMix:
         self._typical = list(at.typical)
         self._new = list(at.new)
         self._usable = Usable(self._typical)
+        self._losses: dict[str, tuple[Now, dict[Resources, float]]] = {}
+        """Cache: by node, what it has and what it loses to requests without constraints. Valid until its capacity or
+        the mix changes."""
 
     @property
     def state(self) -> MixState:
@@ -92,16 +96,51 @@ class RequestMix:
             self._requests += 1
             if self._requests % HALVED_AFTER == 0:
                 self._counts = {kind: count // 2 for kind, count in self._counts.items() if count > 1}
-            updated |= self._requests % UPDATED_AFTER == 0 or self._requests < UPDATED_AFTER
+            updated |= self._requests % HALVED_AFTER == 0 or self._requests <= COUNTED_AT_ONCE
         self._new = []
         if updated:
             ordered = sorted(self._counts.items(), key=lambda one: (-one[1], one[0]))
             self._typical = ordered[:KINDS]
             self._usable = Usable(self._typical)
+            self._losses = {}
+
+    def changed(self, node: str) -> None:
+        """The capacity of a node has changed, or it is gone."""
+        self._losses.pop(node, None)
+
+    def losses(self, nodes: Iterable[tuple[Node, Capacity]], request: Request) -> list[float]:
+        """`loss` of each of these nodes, with its capacity or one that is tried in its place. What is known of a node
+        as it is, is not computed again."""
+        wanted, usable, kept = request.resources, self._usable, self._losses
+        plain, found = request.constraints is None, list[float]()
+        for node, capacity in nodes:
+            if not plain or capacity is not node.capacity:
+                found.append(usable.loss(capacity, usable.now(capacity), request))
+                continue
+            known = kept.get(name := node.facts.name)
+            if known is None:
+                known = kept[name] = usable.now(capacity), {}
+            now, losses = known
+            lost = losses.get(wanted)
+            if lost is None:
+                if len(losses) >= KINDS:
+                    losses.clear()
+                lost = losses[wanted] = usable.loss(capacity, now, request)
+            found.append(lost)
+        return found
+
+    def known(self, node: str) -> dict[Resources, float]:
+        """What the cache says of a node."""
+        return self._losses[node][1] if node in self._losses else {}
 
     def loss(self, capacity: Capacity, request: Request) -> float:
         """How many usable GPUs such a node loses to this request, which fits there."""
-        return self._usable.loss(capacity, request)
+        return self._usable.loss(capacity, self._usable.now(capacity), request)
+
+
+Now = tuple[int, int, int, int]
+"""What a node has before a placement: milli-cores, bytes, the kinds for which these are enough, and what these can use
+of its GPUs, in milli-GPUs times counts (0 where devices differ)."""
 
 
 class Usable:
@@ -117,43 +156,78 @@ class Usable:
         self._whole = _steps((kind.gpu, at) for at, (kind, _) in enumerate(kinds) if kind.gpu >= MILLI)
         self._gpu_memory = _steps((kind.gpu_memory, at) for at, (kind, _) in enumerate(kinds))
         self._models: dict[str, int] = {}
+        self._amounts = [count for _, count in reversed(kinds)]
+        """The counts as the digits of a mask, highest first."""
         self._counts: dict[int, int] = {0: 0}
-        self._losses: dict[tuple[int, ...], float] = {}
-        """Cache: by what decides it."""
+        """By sets of kinds."""
+        self._parts: dict[tuple[int, int], int] = {}
+        """What sets of kinds can use of a shared device, by what is left of it, in milli-GPUs times counts."""
+        self._wholes: dict[tuple[int, int], int] = {}
+        """The same of free devices, by their number."""
         self._by_device = any(kind.gpu_model or kind.gpu_memory for kind, _ in kinds)
         """Whether it matters which device is free."""
 
-    def loss(self, capacity: Capacity, request: Request) -> float:
+    def now(self, capacity: Capacity) -> Now:
+        """What a node has."""
+        cpu, memory = capacity.cpu_left, capacity.free_memory
+        kinds = self._enough(cpu, memory)
+        if self._by_device:
+            return cpu, memory, kinds, 0
+        return cpu, memory, kinds, self._of_devices(kinds, capacity)
+
+    def loss(self, capacity: Capacity, now: Now, request: Request) -> float:
         """See `RequestMix.loss`."""
         if not self._total:
             return 0.0
-        wanted, memory = request.resources, capacity.free_memory
-        cpu = len(capacity.free) * MILLI
-        if capacity.parts:
-            cpu += sum(capacity.parts.values())
-        steps, masks = self._cpu
-        before, after = masks[bisect_right(steps, cpu)], masks[bisect_right(steps, cpu - wanted.cpu)]
-        steps, masks = self._memory
-        before &= masks[bisect_right(steps, memory)]
-        after &= masks[bisect_right(steps, memory - wanted.memory)]
+        wanted, (cpu, memory, before, _) = request.resources, now
+        after = self._enough(cpu - wanted.cpu, memory - wanted.memory)
         if self._by_device:
             return self._loss_by_device(capacity, request, before, after) / self._total / MILLI
-        key = before, after, wanted.gpu, capacity.whole_gpus, *capacity.gpu_parts.values()
-        known = self._losses.get(key)
-        if known is None:
-            if len(self._losses) >= LOSSES_KEPT:
-                self._losses.clear()
-            whole, parts = capacity.whole_gpus, [*capacity.gpu_parts.values()]
-            lost = self._capacity(before, whole, parts)
-            lost -= self._capacity(after, _take(wanted, whole, parts), parts)
-            known = self._losses[key] = lost / self._total / MILLI
-        return known
+        return self._loss_by_amount(capacity, now, wanted.gpu, after) / self._total / MILLI
 
-    def _capacity(self, kinds: int, whole: int, parts: Iterable[int]) -> int:
-        """Usable milli-GPUs times the count of those that can use them."""
-        steps, masks = self._part
-        total = sum(left * self._count(kinds & masks[bisect_right(steps, left)]) for left in parts)
-        return total + whole * MILLI * self._count(kinds & self._for_whole(whole))
+    def _enough(self, cpu: int, memory: int) -> int:
+        """The kinds for which so much is enough."""
+        (steps, masks), (bytes_steps, bytes_masks) = self._cpu, self._memory
+        return masks[bisect_right(steps, cpu)] & bytes_masks[bisect_right(bytes_steps, memory)]
+
+    def _loss_by_amount(self, capacity: Capacity, now: Now, gpu: int, after: int) -> int:
+        """The loss where it does not matter which device is free, as milli-GPUs times counts: what is usable now, less
+        what is left of it by the kinds `after`. A part is taken as a node does: from the shared device that fits best,
+        else from a whole one."""
+        whole, parts = capacity.whole_gpus, capacity.gpu_parts
+        # Devices of which nothing is taken lose the kinds that have no cores or memory any more.
+        lost = now[3] - self._of_devices(after, capacity) if after != now[2] else 0
+        if gpu >= MILLI:
+            return lost + self._of_whole(after, whole) - self._of_whole(after, whole - gpu // MILLI)
+        least = min([left for left in parts.values() if left >= gpu], default=0) if parts else 0
+        if least:
+            return lost + self._of_part(after, least) - self._of_part(after, least - gpu)
+        lost += self._of_whole(after, whole) - self._of_whole(after, whole - 1)
+        return lost - self._of_part(after, MILLI - gpu)
+
+    def _of_devices(self, kinds: int, capacity: Capacity) -> int:
+        """What these kinds can use of the free devices and parts, in milli-GPUs times counts."""
+        found = self._of_whole(kinds, capacity.whole_gpus)
+        for left in capacity.gpu_parts.values():
+            found += self._of_part(kinds, left)
+        return found
+
+    def _of_part(self, kinds: int, left: int) -> int:
+        """What these kinds can use of a shared device with so much left."""
+        try:
+            return self._parts[kinds, left]
+        except KeyError:
+            steps, masks = self._part
+            found = self._parts[kinds, left] = left * self._count(kinds & masks[bisect_right(steps, left)])
+            return found
+
+    def _of_whole(self, kinds: int, whole: int) -> int:
+        """What these kinds can use of so many free devices."""
+        try:
+            return self._wholes[kinds, whole]
+        except KeyError:
+            found = self._wholes[kinds, whole] = whole * MILLI * self._count(kinds & self._for_whole(whole))
+            return found
 
     def _for_whole(self, whole: int) -> int:
         """The kinds that can use a device that is free, on a node where so many are."""
@@ -164,12 +238,8 @@ class Usable:
         """The count of these kinds together."""
         known = self._counts.get(kinds)
         if known is None:
-            known, left = 0, kinds
-            while left:
-                one = left & -left
-                known += self._kinds[one.bit_length() - 1][1]
-                left ^= one
-            self._counts[kinds] = known
+            bits = f"{kinds:0{len(self._kinds)}b}".encode().translate(BITS)
+            known = self._counts[kinds] = sum(compress(self._amounts, bits))
         return known
 
     def _loss_by_device(self, capacity: Capacity, request: Request, before: int, after: int) -> int:
@@ -199,18 +269,6 @@ class Usable:
             known = sum(1 << at for at, (kind, _) in enumerate(self._kinds) if same_model(kind.gpu_model, model))
             self._models[model] = known
         return known
-
-
-def _take(wanted: Resources, whole: int, parts: list[int]) -> int:
-    """Take GPUs off as `Capacity` does: a part from the shared device that fits best, else from a whole one. Changes
-    `parts`; returns how many whole devices are left."""
-    if wanted.gpu >= MILLI:
-        return whole - wanted.gpu // MILLI
-    if fitting := [left for left in parts if left >= wanted.gpu]:
-        parts[parts.index(min(fitting))] -= wanted.gpu
-        return whole
-    parts.append(MILLI - wanted.gpu)
-    return whole - 1
 
 
 Steps = tuple[list[int], list[int]]

@@ -249,9 +249,31 @@ def _search_loosest(
 
 
 def _search_ends(size_class: SizeClass, wanted: Resources, end: int, found: list[str], accept: Accept | None) -> None:
-    shapes, before = size_class.shapes, len(found)
-    if shapes[-1] < (wanted.cpu // MILLI, 0):
+    shapes, by_cores, memory = size_class.shapes, size_class.by_cores, wanted.memory
+    first = bisect_left(shapes, divmod(wanted.cpu, MILLI))
+    if accept is not None:
+        if first < len(shapes):
+            _both_ends(size_class, wanted, end, found, accept)
         return
+    for at in range(first, len(shapes)):
+        row = by_cores[shapes[at]]
+        if row[-1][0] >= memory:
+            break
+    else:
+        return
+    tightest = row[0] if row[0][0] >= memory else row[bisect_left(row, (memory, ""))]
+    found.append(tightest[1])
+    if len(found) < end:
+        for other in range(len(shapes) - 1, at - 1, -1):
+            widest = by_cores[shapes[other]][-1]
+            if widest[0] >= memory:
+                if widest is not tightest:
+                    found.append(widest[1])
+                return
+
+
+def _both_ends(size_class: SizeClass, wanted: Resources, end: int, found: list[str], accept: Accept) -> None:
+    shapes, before = size_class.shapes, len(found)
     _search(size_class, wanted, before + 1, found, accept)
     if before < len(found) < end and (len(shapes) > 1 or len(size_class.by_cores[shapes[0]]) > 1):
         _search_loosest(size_class, wanted, before + 2, found, accept)

@@ -43,11 +43,13 @@ class Context(NamedTuple):
 
 
 class Scoring(NamedTuple):
-    """The scores with a weight above zero: names, functions, weights."""
+    """The scores with a weight above zero: names, functions, weights. `others`: all but the first, the weightiest of
+    them first, with their numbers."""
 
     names: tuple[str, ...]
     scores: tuple[Score, ...]
     weights: tuple[float, ...]
+    others: tuple[tuple[int, Score, float], ...]
 
 
 def _fit(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
@@ -65,7 +67,7 @@ def _fit(node: Node, capacity: Capacity, request: Request, context: Context) -> 
 
 def _fragmentation(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
     """How few GPUs it takes from the requests of the mix that could use them: 1 / (1 + GPUs)."""
-    return 1.0 / (1.0 + context.mix.loss(capacity, request))
+    return 1.0 / (1.0 + context.mix.losses(((node, capacity),), request)[0])
 
 
 def _gpus_spared(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
@@ -153,7 +155,9 @@ def scoring(weights: Weights) -> Scoring:
     """A strategy by its weights."""
     amounts = msgspec.structs.astuple(weights)
     counting = [one for one in zip(SCORES, SCORES.values(), amounts, strict=True) if one[2]]
-    return Scoring(*zip(*counting, strict=True))
+    names, functions, parts = zip(*counting, strict=True)
+    others = [(number, functions[number], parts[number]) for number in range(1, len(parts))]
+    return Scoring(names, functions, parts, tuple(sorted(others, key=lambda one: -one[2])))
 
 
 def weights_for(request: Request, policy: Policy, index: Shown, lasts: float) -> Weights:
@@ -314,27 +318,43 @@ def place(
 ) -> Placement | Refusal:  # fmt: skip
     """The best node of those that fit, by the request's strategy. `capacities` overlays that of some nodes, for trials;
     `lasts`: for how long the job is expected to run (s; 0: nobody knows)."""
-    chosen, best, sure = "", [0.0], -1.0
     strategy, context = scoring(weights_for(request, policy, index, lasts)), Context(index.mix, lasts)
-    first, *others = strategy.scores
-    weight = strategy.weights[0]
-    rest = 1.0 - weight + ROUNDING
+    first, weight, others = strategy.scores[0], strategy.weights[0], strategy.others
+    found: list[tuple[Node, Capacity]] = []
     for name in candidates(nodes, index, request, policy, 0, capacities, lasts):
         node = nodes[name]
         capacity = capacities.get(name) or node.capacity
         assert capacity is not None
-        value = first(node, capacity, request, context)
-        if weight * value + rest <= sure:
-            continue  # the other scores, of 1 at the most, cannot make up for it
-        values = [value, *[score(node, capacity, request, context) for score in others]]
-        if (mean := weighted(strategy, values)) > sure:
-            chosen, best, sure = name, values, mean
-    if not chosen:
+        found.append((node, capacity))
+    if not found:
         return Refusal(len(index))
-    capacity, wanted = capacities.get(chosen) or nodes[chosen].capacity, request.resources
-    assert capacity is not None and capacity.fits(wanted), f"{chosen} was found for {wanted} and has no room for it"
-    said = dict(zip(strategy.names, best, strict=True))
-    return Placement(chosen, capacity.choose(wanted, request.constraints), sure, said)
+    if first is _fragmentation:  # all at once, which costs less
+        values = [1.0 / (1.0 + lost) for lost in context.mix.losses(found, request)]
+    else:
+        values = [first(node, capacity, request, context) for node, capacity in found]
+    chosen, best, sure = -1, [0.0], -1.0
+    top = values.index(max(values))
+    for at in (top, *range(top), *range(top + 1, len(found))):
+        most = 1.0 - weight * (1.0 - values[at]) + ROUNDING  # if the other scores are 1
+        if most <= sure:
+            continue
+        node, capacity = found[at]
+        said = [values[at]] * len(strategy.scores)
+        for number, score, counts in others:
+            value = said[number] = score(node, capacity, request, context)
+            most -= counts * (1.0 - value)
+            if most <= sure:
+                break
+        else:
+            mean = weighted(strategy, said)
+            if mean > sure or (mean == sure and at < chosen):
+                chosen, best, sure = at, said, mean
+    node, capacity = found[chosen]
+    name, wanted = node.facts.name, request.resources
+    assert capacity.fits(wanted), f"{name} was found for {wanted} and has no room for it"
+    return Placement(
+        name, capacity.choose(wanted, request.constraints), sure, dict(zip(strategy.names, best, strict=True))
+    )
 
 
 def candidates(

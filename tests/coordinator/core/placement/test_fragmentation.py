@@ -11,10 +11,10 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Placement, Refusal
 from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.placement.fragmentation import (
+    COUNTED_AT_ONCE,
     HALVED_AFTER,
     KINDS,
     NO_REQUESTS,
-    UPDATED_AFTER,
     RequestKind,
     RequestMix,
     Usable,
@@ -111,7 +111,8 @@ def test_the_loss_is_what_the_definition_says_in_many_random_rooms(models: tuple
             if not capacity.fits(request.resources, request.constraints):
                 continue
             grant = capacity.choose(request.resources, request.constraints)
-            lost = Usable(kinds).loss(capacity, request)
+            of = Usable(kinds)
+            lost = of.loss(capacity, of.now(capacity), request)
             before = usable(capacity, kinds)
             capacity.take(grant)
             assert lost == pytest.approx(before - usable(capacity, kinds)) and lost >= 0
@@ -141,7 +142,7 @@ def test_the_mix_is_bounded_and_has_the_most_frequent_kinds() -> None:
 def test_the_first_requests_count_at_once_and_later_ones_together() -> None:
     mix = mixed(asks(500))
     assert mix.state.typical
-    for _ in range(UPDATED_AFTER):
+    for _ in range(COUNTED_AT_ONCE):
         mix.add(asks(1000))
         mix.count()
     before = mix.state.typical
@@ -196,6 +197,28 @@ def test_a_request_goes_where_the_others_lose_least() -> None:
     assert ledger.state.jobs["j0"].node == "poor", "the GPU of that node is of no use to those of the mix"
     verdict = why(ledger.state, "j0", None, 1.0).verdicts[0]
     assert verdict.scores["fragmentation"] == 1.0 and verdict.confidence > 0.8
+
+
+def test_what_is_kept_of_a_node_goes_when_its_capacity_changes() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1", cores=16, gpus=2))
+    mix = ledger.state.index.mix = mixed(*[asks(1000, cpu=4000), asks(250)] * COUNTED_AT_ONCE)
+    submit(ledger, asks(250))
+    assert not mix.known("n1"), "it was kept for the placement, which made it out of date"
+    submit(ledger, asks(500), asks(250))
+    assert [one.node for one in ledger.state.jobs.values()] == ["n1"] * 3
+
+
+def test_what_is_kept_of_a_node_is_not_said_of_another_capacity() -> None:
+    mix = mixed(asks(1000, cpu=4000))
+    ledger = Ledger()
+    join(ledger, facts("n1", cores=16, gpus=2))
+    node = ledger.state.nodes["n1"]
+    assert node.capacity is not None
+    other = room_of(cores=4, gpus=2)
+    assert mix.losses([(node, node.capacity)], asks(500, cpu=1000)) == [1.0]
+    assert mix.losses([(node, other), (node, node.capacity)], asks(500, cpu=1000)) == [2.0, 1.0]
+    assert mix.known("n1") == {asks(500, cpu=1000).resources: 1.0}
 
 
 def test_jobs_that_come_are_counted_and_questions_are_not() -> None:
