@@ -365,7 +365,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         balancer.begin()
         stopping = asyncio.create_task(stop.wait())
         background = [asyncio.create_task(feed_watchdog()), asyncio.create_task(history.run())]
-        background.append(asyncio.create_task(needs.run()))
+        background.append(asyncio.create_task(needs.run(ledger.state, driver.put)))
         background.append(asyncio.create_task(server.idle.run()))
         if bridge is not None:
             background.append(asyncio.create_task(sweep_until_done(ledger.state, bridge)))

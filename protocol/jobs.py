@@ -416,7 +416,8 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     while it runs (PutInput); else it is empty. `attached`: its submitter reads its output from the beginning on;
     `output_full` is for whoever reads it as it runs. `hold`: nothing is run; what is granted is kept for other
     jobs of its submitter, until its time limit. `features`: numbers by which its needs may grow, by name. `keep_all`:
-    cores that it holds and does not use are lent to nobody."""
+    cores that it holds and does not use are lent to nobody. `finish_by`: when its submitter
+    wants it to be over (grid time; 0: no matter when)."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = {}
@@ -433,6 +434,7 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     hold: bool = False
     features: Annotated[dict[Word, Finite], msgspec.Meta(max_length=16)] = {}
     keep_all: bool = False
+    finish_by: Finite = 0.0
 
 
 MOST_RETRIES = 100

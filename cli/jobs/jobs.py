@@ -77,6 +77,8 @@ def _head(why: Why, request: Request | None) -> list[str]:
         lines.append(f"{first}{word} {formatting.grant_words(why.grant)} on {why.chosen}")
     if why.lasting:
         lines.append(why.lasting)
+    if why.prospects:
+        lines.append(why.prospects)
     if why.ahead:
         lines.append(f"{why.ahead} job{'s' if why.ahead > 1 else ''} before it in the queue")
     if why.precedence is not None:
@@ -154,6 +156,7 @@ def _json(why: Why) -> dict[str, Any]:
         "chosen": why.chosen or None,
         "grant": formatting.grant_json(why.grant),
         "lasting": why.lasting,
+        "prospects": why.prospects,
         "ahead": why.ahead,
         "hint": why.hint,
         "holders": [

@@ -1,6 +1,7 @@
 """`grid predict`, and `run-shared --auto`: what a command needs, by what its runs used."""
 
 import math
+import time
 from typing import Any
 
 import click
@@ -136,6 +137,22 @@ def filled(invocation: Invocation, submission: Submission, cores_said: bool) -> 
         again = "; if that is too little it is run again with more"
     invocation.say(f"--auto: asks for {' and '.join(said)}{again}")
     return replace(submission, request=request)
+
+
+def say_chance(invocation: Invocation, submission: Submission) -> None:
+    """Say how likely a job is over when it is wanted to be, if it starts now."""
+    spec = submission.spec
+    left = spec.finish_by - time.time()
+    if left <= 0:
+        invocation.say("--finish-by: that is over")
+        return
+    asked = Predict(0, spec.argv, spec.bundle, submission.array is not None, spec.features, within=left)
+    answer: Needs = invocation.ask(lambda number: replace(asked, id=number))
+    if answer.chance < 0:
+        invocation.say("--finish-by: nobody knows whether it ends by then, as fewer than 5 runs like it are known")
+        return
+    within = format_duration(round(left))
+    invocation.say(f"--finish-by: {100 * answer.chance:.0f} % of runs like it end within {within}, if it starts now")
 
 
 def _sure(one: Need) -> str:

@@ -12,7 +12,7 @@ from distributed_grid.cli.attach.results import get_options, ship, shipping_opti
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.jobs.groups import many_options
-from distributed_grid.cli.jobs.predict import filled, parse_features
+from distributed_grid.cli.jobs.predict import filled, parse_features, say_chance
 from distributed_grid.cli.options import Sectioned, limit_options, placing
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.coordinator.client.submission import describe_job
@@ -34,7 +34,7 @@ AS_THEY_ARE = (
     "name workdir priority nodes time_limit warn_signal pids_limit cpu_limit immediate"
     " strategy only exclude labels gpu_model gpu_memory near apart walls"
     " output_full revocable keep_all retry_on retries retry_memory array max_fails"
-    " after after_ok after_any begin within"
+    " after after_ok after_any begin within finish_by"
 ).split()
 """Options that mean what `describe_job` calls so."""
 GRID_FAILED = 125
@@ -52,7 +52,7 @@ class RunShared(Sectioned):
             "name detach env workdir no_ship links ship_secrets no_stdin globs force executable".split()
             + "dry_run on_exit".split(),
         ),
-        ("When", "priority immediate begin after after_ok after_any".split()),
+        ("When", "priority immediate begin finish_by after after_ok after_any".split()),
         ("Its limits", "time_limit warn_signal grace cpu_limit pids_limit output_full".split()),
         ("Run again", "retry_on retries retry_memory no_requeue".split()),
         ("Many at once", "array max_fails gang".split()),
@@ -96,6 +96,9 @@ class RunShared(Sectioned):
 @click.option("--immediate", is_flag=True, help="Do not wait: exit with 75 if it cannot start now.")
 @click.option("--revocable", is_flag=True, help="Also on cores that another job leaves unused, until it wants them.")
 @click.option("--keep-all", is_flag=True, help="Lend nobody the cores that it leaves unused.")
+@click.option(
+    "--finish-by", metavar="TIME", help="As --begin; told is how likely it is over by then. Nothing is refused."
+)
 @click.option("--retry-on", multiple=True, metavar="END", help="Run it again if lost, failed, preempted or oom.")
 @click.option("--retries", type=int, metavar="N", help="How often at most (1, with --retry-on).")
 @click.option("--no-requeue", is_flag=True, help="End it, rather than queue it again, if its place is taken back.")
@@ -120,6 +123,8 @@ def run_shared(command: tuple[str, ...], **options: Any) -> None:
     _check_globs(options)
     if options["auto"] and (options["dry_run"] or options["no_ship"] or options["workdir"]):
         submission = filled(invocation, submission, bool(resources_of(options).cpu))
+    if options["finish_by"] is not None:
+        say_chance(invocation, submission)
     if options["dry_run"]:
         _dry_run(invocation, submission.request, bool(options["array"]))
     invocation.require_sharing()

@@ -200,7 +200,7 @@ class Requests:
                 self._reply(client, await self._loans.answer(message, client.user if own else ""))
             case messages.AskWhy():
                 await self._placing.fresh()
-                self._why(client, visibility, message)
+                await self._why(client, visibility, message)
             case messages.GetReceipts():
                 job = self._lookup.resolve_one(visibility, message.job) if message.job else ""
                 found = self._store.receipts(max(0, min(message.limit, RECEIPTS)), job, message.node, visibility.only)
@@ -417,7 +417,7 @@ class Requests:
         found = core_rights.quotas(self._state, user, operator, everybody)
         return messages.Quotas(message.id, found, core_rights.day_ends(self._clock()))
 
-    def _why(self, client: Client, visibility: Visibility, message: messages.AskWhy) -> None:
+    async def _why(self, client: Client, visibility: Visibility, message: messages.AskWhy) -> None:
         job = self._lookup.first_waiting(visibility, message.job) if message.job else None
         if job is None and message.request is None:
             raise BadValue("neither a job nor a request to explain")
@@ -436,7 +436,9 @@ class Requests:
         why = explain.why(self._state, job, request, self._clock(), client.user, operator)
         if job is not None and why.job is None:
             why = msgspec.structs.replace(why, job=next(iter(self._lookup.views([job])), None))
-        self._reply(client, visibility.why(msgspec.structs.replace(why, id=message.id)))
+        known = self._state.jobs.get(job) if job is not None else None
+        prospects = await self._needs.prospects(self._state, known) if known is not None else ""
+        self._reply(client, visibility.why(msgspec.structs.replace(why, id=message.id, prospects=prospects)))
 
 
 def _spread(found: Histogram) -> messages.Durations | None:

@@ -65,6 +65,15 @@ def parse_begin(text: str, now: datetime) -> dict[str, Any]:
     return {"begin": max(0.0, at.timestamp())}
 
 
+def finish_at(text: str | datetime) -> float:
+    """When a job is wanted to be over (grid time), by the same words as `begin`. Raises BadValue."""
+    now = datetime.now().astimezone()
+    if isinstance(text, datetime):
+        return text.timestamp()
+    found = parse_begin(text, now)
+    return float(found["begin"] if "begin" in found else now.timestamp() + found["delay"])
+
+
 def describe_job(
     command: str | Sequence[str],
     *,
@@ -111,6 +120,7 @@ def describe_job(
     output_full: str = OutputFull.WAIT.value,
     key: str = "",
     features: Mapping[str, float] | None = None,
+    finish_by: str | datetime | None = None,
 ) -> Submission:
     """A job to submit. Raises BadValue for what cannot be asked.
 
@@ -142,7 +152,8 @@ def describe_job(
     `attached`: its output is read from the beginning on, by `stream`. A job that is further ahead of whoever reads its
     output than its node keeps waits, or with `output_full="drop"` the middle of its output is dropped.
 
-    `features` are numbers by name by which its needs may grow, such as a batch size (docs/needs.md).
+    `features` are numbers by name by which its needs may grow, such as a batch size; `finish_by` (as `begin`) is when
+    it is wanted to be over: `why` tells how likely that is, and nothing is refused by it (docs/needs.md).
     """
     limit, limits = _kept(_limits, time_limit, warn_signal, pids_limit, cpu_limit)
     spec = JobSpec(
@@ -159,6 +170,7 @@ def describe_job(
         output_full=_OUTPUT_FULL.get(output_full) or parse_output_full(output_full),
         features=dict(features or {}),
         keep_all=keep_all,
+        finish_by=finish_at(finish_by) if finish_by is not None else 0.0,
     )
     request = _kept(
         _request, cpus, memory, gpus, resources, priority, nodes if isinstance(nodes, int) else _fixed(nodes),

@@ -268,6 +268,12 @@ class BalancingConfigured(msgspec.Struct, frozen=True, gc=False, tag=True, array
     balancing: Balancing
 
 
+class RunTimesPredicted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """These waiting jobs will run for so long (s), or for less in nine of ten cases, by runs like them."""
+
+    planned: tuple[tuple[str, float], ...]
+
+
 class MemoryAdvised(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """If this allocation is retried with more memory: so many bytes were enough for runs like it (docs/needs.md)."""
 
@@ -302,6 +308,7 @@ Event = (
     | DemandReported
     | ForecastsReported
     | MemoryAdvised
+    | RunTimesPredicted
     | BalancingRequested
     | BalancingConfigured
     | ScalingConfigured

@@ -37,6 +37,7 @@ from distributed_grid.coordinator.core.commands import (
     Reserved,
     ReserveRefused,
     RightsSet,
+    RunTimesPredicted,
     SettingsRequested,
     SignalRequested,
     StoreFailing,
@@ -53,7 +54,7 @@ from distributed_grid.coordinator.core.nodes import agents, operator, quarantine
 from distributed_grid.coordinator.core.placement import ray
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.preemption import execute
-from distributed_grid.coordinator.core.queue import admission, dependencies, groups, rights, scheduler
+from distributed_grid.coordinator.core.queue import admission, dependencies, groups, reservations, rights, scheduler
 from distributed_grid.coordinator.core.queue.queue import Waiters
 from distributed_grid.coordinator.core.queue.quotas import Spent
 from distributed_grid.coordinator.core.rebalancing import orders, passes
@@ -130,6 +131,7 @@ ON: dict[type, Callable[[GridState, Any], None]] = {
     DemandReported: passes.take,
     ForecastsReported: agents.forecasts_reported,
     MemoryAdvised: attempts.advise_memory,
+    RunTimesPredicted: reservations.take_predictions,
     BalancingRequested: orders.request,
     BalancingConfigured: orders.configure,
     ScalingConfigured: _scaling,

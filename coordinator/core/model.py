@@ -336,6 +336,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     """It was submitted by an operator, for whom the default rights do not hold."""
     amended: bool = False
     """Its spec or request is no longer as submitted."""
+    planned: Finite = 0.0
+    """Run time (s) that nine in ten runs like it stay within, as predicted while it waited; 0: not known."""
     released: Finite = 0.0
     """When it was released to the queue first, if it was held back before; else 0."""
 

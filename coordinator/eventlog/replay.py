@@ -35,6 +35,7 @@ from distributed_grid.coordinator.core.commands import (
     Reserved,
     ReserveRefused,
     RightsSet,
+    RunTimesPredicted,
     SettingsRequested,
     SignalRequested,
     StoreFailing,
@@ -136,6 +137,8 @@ def event_words(event: Event) -> str:
         case MachinesListed(provider, _, listed, trouble):
             there = f"has {names([one.name for one in listed]) or 'no machine'}" if listed is not None else trouble
             return f"provider {provider} {there}"
+        case RunTimesPredicted(planned):
+            return f"predicted how long {names([job for job, _ in planned])} will run"
         case MemoryAdvised(allocation, memory):
             return f"{allocation} would have needed {format_bytes(memory)}, by runs like it"
         case BalancingConfigured(balancing):
@@ -154,6 +157,8 @@ def event_concerns(event: Event, job: str) -> bool:
             return any(one.id == job for one in jobs)
         case CancelRequested(_, jobs):
             return job in jobs
+        case RunTimesPredicted(planned):
+            return job in dict(planned)
         case SignalRequested(_, name) | ExtensionRequested(_, name):
             return name == job
         case (

@@ -373,8 +373,9 @@ class Predictor:
         return min((one for one in steps if one >= tried * RAISE), default=None)
 
     def within(self, of: Shape, seconds: float, now: float) -> float | None:
-        """The probability that a job of this shape runs for at most so long; None: nothing is known."""
-        for key, xs in _levels(of):
+        """The probability that a job of this shape runs for at most so long; None: fewer than 5 runs of it, or of its
+        program, are known."""
+        for key, xs in _levels(of)[:2]:
             model = self._model(key, len(xs))
             if model is not None and model.seconds.ready:
                 return model.seconds.below(xs, math.log(max(LEAST, seconds)), model.still_running(now))

@@ -6,23 +6,26 @@ import math
 import sqlite3
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from distributed_grid.coordinator.core.commands import MemoryAdvised
+from distributed_grid.coordinator.core.commands import Event, MemoryAdvised, RunTimesPredicted
 from distributed_grid.coordinator.core.model import Allocation, Job
+from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.predictor.database import UsageDatabase, UsageRow
-from distributed_grid.coordinator.predictor.predictor import How, Predictor, Tier, Usage
+from distributed_grid.coordinator.predictor.estimate import MIN_SAMPLES_FOR_STATS
+from distributed_grid.coordinator.predictor.predictor import How, Level, Predictor, Tier, Usage
 from distributed_grid.coordinator.predictor.shape import Shape, from_features, shape
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, RetryOn, Used
+from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, RetryOn, State, Used
 from distributed_grid.protocol.messages import Exited, Inventory, Need, Needs, Predict, RecordUse, Started
 from distributed_grid.protocol.resources import MOST_COUNT, MOST_FINITE
+from distributed_grid.protocol.text import format_duration
 from distributed_grid.runtime.logs import get_logger
 
 WAITING = 10_000
@@ -35,6 +38,8 @@ REFILL = 20_000
 """Rows of the past from which the models are learned anew when the coordinator starts."""
 PATIENCE = 1.0
 """An answer waits so long for a disk that hangs (s)."""
+LINES, FIRST, LOOK_EVERY = 500, 64, 1.0
+"""Lines of the queue, and jobs of each, whose run time is predicted; looked for so often (s)."""
 SIZES = 1000
 """Bundles whose size is remembered."""
 
@@ -87,6 +92,11 @@ class NeedsService:
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Attempts whose end was heard: it may be told again."""
         self._unpruned = 0
+        self._predicted: OrderedDict[str, None] = OrderedDict()
+        """Jobs whose run time was predicted while they waited."""
+        self._lines: Iterator[str] = iter(())
+        self._look_again = 0.0
+        self._unmeasured: dict[str, None] = {}
 
     # --- from nodes ---------------------------------------------------------------------------------------------------
 
@@ -138,14 +148,17 @@ class NeedsService:
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Learn what happened before, then what happens, for ever."""
+    async def run(self, state: GridState, put: Callable[[Event], None]) -> None:
+        """Learn what happened before, then what happens, for ever; and tell the ledger how long jobs that wait will
+        run, where that may start one earlier."""
         await self._refill()
         written, pruned = time.monotonic(), -math.inf
         while True:
             await asyncio.sleep(PAUSE)
             await self._measure_bundles()
             self.learn_some(AT_ONCE)
+            if planned := self.predict_waiting(state):
+                put(RunTimesPredicted(planned))
             now = time.monotonic()
             if now - written >= WRITE_EVERY:
                 written = now
@@ -180,8 +193,77 @@ class NeedsService:
                 if self._database is not None:
                     self._rows.append(_row(allocation, job, of, usage, outcome, at))
 
+    def predict_waiting(self, state: GridState) -> tuple[tuple[str, float], ...]:
+        """How long the first jobs of lines will run, as far as it is known, once each: where nodes are reserved, or it
+        is forecast how long they are lent."""
+        if not state.reservations.by_job and not state.index.forecasts:
+            self._lines = iter(())
+            return ()
+        now, found = self._clock(), list[tuple[str, float]]()
+        looked = 0
+        for name in self._lines:
+            job = state.jobs.get(name)
+            if job is None or name in self._predicted or name not in state.queue or job.spec.hold or job.spec.boost:
+                continue
+            if (bundle := job.spec.bundle) and bundle not in self._sizes:
+                self._unmeasured[bundle] = None
+                continue
+            self._predicted[name] = None
+            if len(self._predicted) > WAITING:
+                self._predicted.popitem(last=False)
+            try:
+                answer = self.predictor.predict(self._shape(job.spec, job.user, bool(job.group)), now).planned
+            except Exception:
+                log.exception("a run time could not be predicted", job=name)
+                continue
+            if answer.level in (Level.SHAPE, Level.PROGRAM) and 0 < answer.value < MOST_FINITE:
+                found.append((name, answer.value))
+            looked += 1
+            if looked == AT_ONCE:
+                return tuple(found)
+        if now >= self._look_again:
+            self._look_again = now + LOOK_EVERY
+            lines = list(islice(state.queue.lines.values(), LINES))
+            self._lines = iter([name for line in lines for _, name in islice(line.heap, FIRST)])
+        return tuple(found)
+
+    async def prospects(self, state: GridState, job: Job) -> str:
+        """For how long runs like a job run, and how likely it is over when its submitter wants it to be; empty: nobody
+        knows, and nobody wants to."""
+        spec, now = job.spec, self._clock()
+        if job.state is State.ENDED or spec.hold or spec.boost is not None:
+            return ""
+        if spec.bundle:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._measure(spec.bundle), PATIENCE)
+        of = self._shape(spec, job.user, bool(job.group))
+        try:
+            planned, begins = self.predictor.predict(of, now).planned, job.started or _begins(state, job, now)
+            like_it = planned.level in (Level.SHAPE, Level.PROGRAM)
+            said = [f"nine in ten runs like it end within {_words(planned.value)}"] if like_it else []
+            if spec.finish_by:
+                said.append(self._chance(of, spec.finish_by, begins, bool(job.started), now))
+        except Exception:
+            log.exception("a run time could not be predicted", job=job.id)
+            return ""
+        return "; ".join(said)
+
+    def _chance(self, of: Shape, until: float, begins: float, started: bool, now: float) -> str:
+        wanted = f"over by {clock(until)}"
+        chance = self.predictor.within(of, until - begins, now) if until > begins else 0.0
+        if chance is None:
+            return f"nobody knows whether it is {wanted}: fewer than {MIN_SAMPLES_FOR_STATS} runs like it are known"
+        if started and until > begins:  # it has run for a while and is not over
+            ran = self.predictor.within(of, now - begins, now) or 0.0
+            chance = max(0.0, chance - ran) / (1.0 - ran) if ran < 1.0 else 0.0
+        when = "" if started else f", if it starts {'now' if begins <= now else f'at {clock(begins)}'}"
+        return f"it is {wanted} with a probability of {100 * chance:.0f} %{when}"
+
     async def _measure_bundles(self) -> None:
-        """Find the size of what is shipped with those that are learned next."""
+        """Find the size of what is shipped with those that are learned or predicted next."""
+        for bundle in list(islice(self._unmeasured, AT_ONCE)):
+            await self._measure(bundle)
+            del self._unmeasured[bundle]
         for one in list(islice(self._waiting, AT_ONCE)):
             if isinstance(one, _Began | _Ended) and (bundle := one.job.spec.bundle):
                 await self._measure(bundle)
@@ -286,6 +368,16 @@ class NeedsService:
             raise BadValue(f"{told.ended!r} is no way to end", hint=f"give one of {', '.join(How)}")
         usage = Usage(told.seconds, told.memory, told.cores, told.gpu_memory, told.held, How(told.ended))
         self._waiting.append(_Recorded(shape(told.argv, user, given=told.features), usage))
+
+
+def _begins(state: GridState, job: Job, now: float) -> float:
+    """When a job that waits is expected to start: when what is reserved for it is free, else now."""
+    reserved = [one.at for one in state.reservations.by_job.values() if one.job == job.id]
+    return max([now, job.begin, *(at for at in reserved if at < math.inf)])
+
+
+def _words(seconds: float) -> str:
+    return format_duration(round(seconds) or seconds)
 
 
 def usage_of(outcome: Outcome, used: Used | None, held: int) -> Usage:

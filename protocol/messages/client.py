@@ -375,7 +375,8 @@ class Why(Message, frozen=True, tag="why"):
     the smallest single change that would start it now. `holders` hold what it lacks, who ends first foremost.
     `snapshot` numbers the state of the ledger that all of this was said of, since the start that `epoch` counts.
     `preempts`: who would give way to a request that finds no room. `precedence`: of a job in the queue, unless it is
-    served by share. `lasting`: how long the chosen node stays idle, by its own past."""
+    served by share. `lasting`: how long the chosen node stays idle, by its own past. `prospects`: for how long
+    runs like it run, and how likely it is over when its submitter wants it to be."""
 
     id: Number
     reason: Reason
@@ -392,6 +393,7 @@ class Why(Message, frozen=True, tag="why"):
     preempts: Preemption | None = None
     precedence: Precedence | None = None
     lasting: Text = ""
+    prospects: Text = ""
 
 
 class WantBlobs(Message, frozen=True, tag="want-blobs"):

@@ -326,7 +326,8 @@ def _wanted(
 def _expected(state: GridState, request: Request, job: Job | None, user: str) -> float:
     """For how long this is expected to run (s; 0: nobody knows)."""
     limit = job.spec.time_limit + job.spec.grace if job is not None and job.spec.time_limit else 0.0
-    return expected(state, job.user if job is not None else user, request, limit)
+    planned = job.planned if job is not None else 0.0
+    return expected(state, job.user if job is not None else user, request, limit, planned)
 
 
 def _lasting(state: GridState, node: str, lasts: float) -> str:

@@ -9,14 +9,16 @@ import math
 from collections.abc import Collection, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
+from distributed_grid.coordinator.core.commands import RunTimesPredicted
+from distributed_grid.coordinator.core.lifecycle.attempts import is_restartable, time_suspended
 from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement, Refusal, time_limit
 from distributed_grid.coordinator.core.placement.capacity import FutureCapacity
 from distributed_grid.coordinator.core.placement.catalogue import Shown, Without
 from distributed_grid.coordinator.core.placement.constraints import Trait
 from distributed_grid.coordinator.core.placement.matching import NO_OVERLAY, able, gang_places, open_to, place
-from distributed_grid.coordinator.core.preemption.plan import clock
+from distributed_grid.coordinator.core.preemption.plan import clock, may
 from distributed_grid.coordinator.core.queue.precedence import OVERDUE
 from distributed_grid.coordinator.core.queue.queue import Kept, Line, Reservation, Reservations, Standing
 from distributed_grid.coordinator.core.state import GridState
@@ -45,29 +47,35 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     """A request that wants to start, its maximum duration (seconds; 0: unlimited), and its sort key in the order of
     service: its class, negated, the rank of its user there, and its turn. `expected`: for how long it is expected to
     run (seconds; 0: nobody knows); `left`: the node that it has left before its owner came, and does not go back to
-    while there is another one."""
+    while there is another one. `planned`: of a job that can be preempted, the run time (seconds) that nine in ten runs
+    like it stay within (0: nobody knows)."""
 
     request: Request
     lasts: float
     order: tuple[int, float, int]
     expected: float = 0.0
     left: str = ""
+    planned: float = 0.0
 
 
 def asked(state: GridState, job: str) -> Ask:
     """The `Ask` of a waiting job."""
     line = state.queue.line(job)
-    length = expected(state, line.standing.user, line.request, line.lasts)
+    known = state.jobs[job]
+    length = expected(state, line.standing.user, line.request, line.lasts, known.planned)
     left = state.balancing.left_by(job, state.now)
-    return Ask(line.request, line.lasts, _order(state, job), length or (AHEAD if left else 0.0), left)
+    planned = known.planned if is_restartable(known) else 0.0
+    return Ask(line.request, line.lasts, _order(state, job), length or (AHEAD if left else 0.0), left, planned)
 
 
-def expected(state: GridState, user: str, request: Request, lasts: float) -> float:
-    """For how long a job is expected to run: no longer than it may (`lasts`) and than the user's last equal requests
-    did; without either, as long as the user's last jobs in the middle (s, AHEAD at most; 0: nobody knows, or it does
-    not matter, since nothing is forecast of any node)."""
+def expected(state: GridState, user: str, request: Request, lasts: float, planned: float = 0.0) -> float:
+    """For how long a job is expected to run: no longer than it may (`lasts`), and as was predicted of it (`planned`);
+    else no longer than the user's last equal requests did; without either, as long as the user's last jobs in the
+    middle (s, AHEAD at most; 0: nobody knows, or it does not matter, since nothing is forecast of any node)."""
     if not state.index.forecasts:
         return 0.0
+    if planned:
+        return min(AHEAD, lasts or math.inf, planned)
     longest = state.chains.longest(user, request)
     if lasts or longest is not None:
         return min(AHEAD, lasts or math.inf, math.inf if longest is None else longest)
@@ -82,7 +90,8 @@ def places_of(state: GridState, job: Job) -> Places:
     """Placements of a waiting job: see `places_for`."""
     if not state.reservations.by_job and not state.balancing.left:
         line = state.queue.line(job.id)
-        return _places(state, job.request, state.index, expected(state, job.user, job.request, line.lasts))
+        length = expected(state, job.user, job.request, line.lasts, job.planned)
+        return _places(state, job.request, state.index, length)
     return places_for(state, state.reservations, asked(state, job.id), state.now)
 
 
@@ -128,6 +137,8 @@ def in_the_way(state: GridState, kept: Reservations, ask: Ask, placement: Placem
             continue
         if ask.lasts and now + STARTING + ask.lasts <= _begins(kept, one):
             continue  # it is over by then
+        if ask.planned and _likely_over(state, ask, one, _begins(kept, one), now):
+            continue
         first, then = state.jobs[one.job].request, _forecast(state, one)
         then.take(placement.grant)
         if not then.fits(first.resources, first.constraints):
@@ -157,6 +168,37 @@ def _needs(node: Node, request: Request, short: list[str], longer: list[str]) ->
 
     count = next((n for n in range(len(longer) + 1) if fits(short + longer[:n])), None)
     return count is None or not fits(longer[:count])
+
+
+def _likely_over(state: GridState, ask: Ask, one: Reservation, begins: float, now: float) -> bool:
+    """Whether nine in ten runs like this are over when the job of a reservation can start, and that job may preempt it
+    then if it is not."""
+    policy, taker = state.policy.preempting, state.jobs[one.job].request.priority
+    if not may(taker, ask.request.priority) or not policy.badput_budget:
+        return False
+    return now + STARTING + max(ask.planned, policy.min_hold) <= begins < math.inf
+
+
+def passes(state: GridState, job: Job, placement: Placement) -> Reservation | None:
+    """The reservation that a job passes on this node only because it is likely to be over in time; None: none."""
+    if not job.planned or not state.reservations.by_job:
+        return None
+    ask = asked(state, job.id)
+    return in_the_way(state, state.reservations, replace(ask, planned=0.0), placement, state.now)
+
+
+def take_predictions(state: GridState, event: RunTimesPredicted) -> None:
+    """Note how long waiting jobs will run. Where nodes are reserved, the first of a line may start before another by
+    that."""
+    for name, planned in event.planned:
+        job = state.jobs.get(name)
+        if job is None or name not in state.queue:
+            continue
+        job.planned = planned
+        line = state.queue.line(name)
+        if state.reservations.by_job and line.blocked and not line.excluded and state.queue.head(line)[1] == name:
+            line.blocked = False
+            state.fresh[name] = None
 
 
 def _begins(kept: Reservations, one: Reservation) -> float:

@@ -57,7 +57,7 @@ def _stay(
 ) -> Stay | None:
     """A job that may leave; None: it ends before its owner is likely to come."""
     seconds, limit = ran(job, allocation, now), job.spec.time_limit
-    length = expected(state, job.user, job.request, limit)
+    length = expected(state, job.user, job.request, limit, job.planned)
     if length <= seconds:  # longer than its like ever were
         length = limit if limit > seconds else math.inf
     within = min(AHEAD, length - seconds)
@@ -88,7 +88,7 @@ def _stay(
 def _elsewhere(state: GridState, job: Job, source: str, now: float) -> str:
     """The node where it would go, as it will be asked for; empty: none of which is known how long it stays idle."""
     limit = job.spec.time_limit
-    length = expected(state, job.user, job.request, limit) or AHEAD
+    length = expected(state, job.user, job.request, limit, job.planned) or AHEAD
     ask = Ask(job.request, limit, (-job.request.priority, math.inf, 0), length, source)
     found = places_for(state, state.reservations, ask, now)
     if isinstance(found, Refusal) or found[0].node == source or found[0].node not in state.index.forecasts:

@@ -50,6 +50,19 @@ def test_auto_asks_for_what_was_needed_and_says_so(grid: Grid) -> None:
     assert 40 * MIB < asks["memory"] < 400 * MIB and asks["cpu"] == 0.1
 
 
+def test_how_likely_it_is_over_in_time_is_told_before_and_while_it_waits(grid: Grid) -> None:
+    words = ("--no-ship", "--cpus", "0.1", "--begin", "+1h", "--finish-by", "+3h", "python3", "-c", FILLS, "42")
+    done = grid.run("run-shared", "-d", *words)
+    assert done.returncode == 0 and "of runs like it end within 3h00m, if it starts now" in done.stderr
+    job = done.stdout.strip()
+    assert "with a probability of" in grid.run("why", job).stdout
+    assert "nine in ten runs like it" in grid.json("why", job)["prospects"]
+    grid.run("cancel", job)
+    done = grid.run("run-shared", "--no-ship", "--finish-by", "+3h", "true")
+    assert done.returncode == 0 and "nobody knows whether it ends by then" in done.stderr
+    assert grid.run("run-shared", "--no-ship", "--finish-by", "soon", "true").returncode != 0
+
+
 def test_auto_leaves_alone_what_was_said(grid: Grid) -> None:
     words = ("--no-ship", "--cpus", "0.1", "--mem", "64M", "python3", "-c", FILLS, "42")
     done = grid.run("run-shared", "--auto", *words)

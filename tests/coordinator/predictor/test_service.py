@@ -9,15 +9,24 @@ from typing import Any
 
 import pytest
 
+from distributed_grid.coordinator.core.commands import Event, RunTimesPredicted
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.predictor.predictor import How, Predictor
 from distributed_grid.coordinator.predictor.service import NeedsService, how_it_ended, usage_of
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, RetryOn, Used
 from distributed_grid.protocol.messages import Exited, Failed, Needs, Predict, RecordUse, Started, Submission
 from distributed_grid.protocol.resources import Resources
+from tests.coordinator.core.queue.test_reservations import ask as ask_for
+from tests.coordinator.core.queue.test_reservations import reserved_for_urgent
 from tests.coordinator.ends import PATIENCE, ClientEnd, Coordinator, agent, client, coordinator, node
 
 GIB = 1 << 30
 numbers = itertools.count(1)
+
+
+def _nothing(event: Event) -> None:
+    """Nobody listens to what is predicted."""
 
 
 def runs(outcome: Outcome) -> Callable[[Any], list[Any]]:
@@ -36,7 +45,7 @@ async def learning(tmp_path: Path) -> AsyncIterator[tuple[Coordinator, NeedsServ
         service = NeedsService(tmp_path / "usage.db", 1e6, lambda: 1000.0)
         grid.server._needs = service
         grid.server._requests._needs = service
-        task = asyncio.create_task(service.run())
+        task = asyncio.create_task(service.run(grid.ledger.state, grid.driver.put))
         yield grid, service
         task.cancel()
         await service.close()
@@ -71,7 +80,7 @@ async def test_runs_are_learned_recorded_and_known_after_a_restart(tmp_path: Pat
         for end in (worker, ann, bob):
             await end.close()
     again = NeedsService(tmp_path / "usage.db", 1e6, lambda: 1000.0)
-    task = asyncio.create_task(again.run())
+    task = asyncio.create_task(again.run(Ledger(policy=Policy()).state, _nothing))
     await known(again, 6)
     after = await again.answer("ann", Predict(1, ("train", "9")))
     assert [(one.of, one.samples) for one in after.needs] == [(one.of, one.samples) for one in found.needs]
@@ -135,7 +144,7 @@ async def test_a_prediction_that_fails_is_no_prediction_and_breaks_nothing(
 
 async def test_a_database_that_cannot_be_written_stops_only_itself(tmp_path: Path) -> None:
     service = NeedsService(tmp_path / "nowhere" / "usage.db", 1e6, lambda: 1.0)
-    task = asyncio.create_task(service.run())
+    task = asyncio.create_task(service.run(Ledger(policy=Policy()).state, _nothing))
     for number in range(5):
         service.record("ann", RecordUse(1, ("x", str(number)), seconds=5.0, memory=GIB))
     await known(service, 5)
@@ -153,6 +162,54 @@ async def test_a_flood_of_ends_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     service.learn_some(20)
     assert service.predictor.learned == 20
     await service.close()
+
+
+def knowing(user: str, *argv: str, seconds: float = 50.0) -> NeedsService:
+    """It knows six runs of this command, and it is 3 s."""
+    service = NeedsService(None, 0.0, lambda: 3.0)
+    for _ in range(6):
+        service.record(user, RecordUse(1, argv, seconds=seconds, memory=GIB))
+    service.learn_some(99)
+    return service
+
+
+def test_the_run_time_of_the_first_that_wait_is_told_once_where_a_node_is_reserved() -> None:
+    ledger = reserved_for_urgent()
+    ask_for(ledger, "short", 1, 2.0, user="bob")
+    service = knowing("bob", *ledger.state.jobs["short"].spec.argv)
+    told = [service.predict_waiting(ledger.state) for _ in range(3)]
+    ((job, planned),) = told[1]
+    assert job == "short" and 50.0 <= planned < 80.0 and told[0] == told[2] == ()
+    assert ledger.handle(RunTimesPredicted(told[1]), 3.0) is not None
+
+
+def test_nothing_is_predicted_where_nothing_depends_on_it() -> None:
+    ledger = Ledger(policy=Policy())
+    ask_for(ledger, "short", 1, 2.0, user="bob")
+    service = knowing("bob", *ledger.state.jobs["short"].spec.argv)
+    assert [service.predict_waiting(ledger.state) for _ in range(3)] == [()] * 3
+
+
+async def test_how_likely_a_job_is_over_in_time_is_told_while_it_waits_and_runs(tmp_path: Path) -> None:
+    ledger = reserved_for_urgent()
+    state = ledger.state
+    words: dict[str, str] = {}
+    for name, until in (("short", 0.0), ("early", 20.0), ("late", 400.0)):
+        spec = JobSpec(("train", "1"), finish_by=until)
+        ask_for(ledger, name, 1, 2.0, user="bob")
+        state.jobs[name].spec = spec
+        words[name] = await knowing("bob", "train", "1").prospects(state, state.jobs[name])
+    assert words["short"].startswith("nine in ten runs like it end within") and "over by" not in words["short"]
+    assert "with a probability of 0 %, if it starts now" in words["early"]
+    assert "with a probability of 86 %, if it starts now" in words["late"], "six of seven"
+    state.jobs["big"].spec = JobSpec(("train", "1"), finish_by=90.0)
+    text = await knowing("ann", "train", "1").prospects(state, state.jobs["big"])
+    assert "with a probability of 0 %, if it starts at" in text, "its node is reserved from 100 s on"
+    state.jobs["long"].spec = JobSpec(("train", "1"), finish_by=400.0)
+    text = await knowing("ann", "train", "1").prospects(state, state.jobs["long"])
+    assert text.endswith("with a probability of 86 %")
+    text = await NeedsService(None, 0.0, lambda: 3.0).prospects(state, state.jobs["late"])
+    assert "nobody knows whether it is over by" in text
 
 
 def test_how_an_attempt_ended_and_what_it_used() -> None:

@@ -15,6 +15,7 @@ from distributed_grid.coordinator.core.commands import (
     MessageReceived,
     NodeDown,
     NodeUp,
+    RunTimesPredicted,
     Send,
     Tick,
 )
@@ -120,6 +121,65 @@ def test_who_is_over_before_may_go_first_and_nobody_else() -> None:
     end(ledger, "a", 30.0)
     assert states(ledger, "big", "endless", "long") == ["n1", "waiting", "waiting"]
     assert not ledger.state.reservations.by_job or "big" not in ledger.state.reservations.by_job
+
+
+def reserved_for_urgent(priority: Priority = Priority.URGENT) -> Ledger:
+    """A node that is reserved for a job from about 100 s on; a core of it is free until then."""
+    ledger = grid(4)
+    ask(ledger, "long", 3, 0.0, limit=100.0, priority=Priority.HIGH)
+    run(ledger, "long", now=0.5)
+    ask(ledger, "big", 4, 1.0, priority=priority)
+    ask(ledger, "tiny", 0.5, 1.0, user="cem")  # another request is smaller, so that something is reserved
+    return ledger
+
+
+def predict(ledger: Ledger, name: str, seconds: float, now: float = 3.0) -> None:
+    step(ledger, RunTimesPredicted(((name, seconds),)), now)
+
+
+def test_who_is_likely_over_before_an_urgent_job_may_go_first() -> None:
+    ledger = reserved_for_urgent()
+    ask(ledger, "short", 1, 2.0, user="bob")
+    assert states(ledger, "big", "short") == ["waiting", "waiting"]
+    predict(ledger, "short", 50.0)
+    assert states(ledger, "big", "short") == ["waiting", "n1"]
+    assert any("nine in ten runs like it end within 50" in one.text for one in ledger.state.jobs["short"].story)
+    ledger.check()
+
+
+def test_who_is_likely_over_and_is_not_gives_way_to_the_urgent_job() -> None:
+    ledger = reserved_for_urgent()
+    ask(ledger, "short", 1, 2.0, user="bob")
+    predict(ledger, "short", 50.0)
+    run(ledger, "short", now=4.0)
+    end(ledger, "long", 100.0)
+    for now in (101.0, 102.0, 103.0):
+        step(ledger, Tick(), now)
+    assert ledger.state.allocations[ledger.state.jobs["short"].allocation].stop is not None
+
+
+@pytest.mark.parametrize(
+    ("priority", "seconds", "of"),
+    [
+        (Priority.HIGH, 50.0, {}),  # which may not preempt it
+        (Priority.URGENT, 150.0, {}),  # it is not over by then
+        (Priority.URGENT, 50.0, {"requeue": False}),  # it could not be run again
+    ],
+)
+def test_who_may_keep_it_waiting_does_not_go_first(priority: Priority, seconds: float, of: dict[str, bool]) -> None:
+    ledger = reserved_for_urgent(priority)
+    request = Request(Resources(cpu=1000), **of)  # type: ignore[arg-type]
+    step(ledger, JobsSubmitted(1, (job("short", request, 2.0, "bob", grace=0.0),)), 2.0)
+    predict(ledger, "short", seconds)
+    assert states(ledger, "big", "short") == ["waiting", "waiting"]
+    ledger.check()
+
+
+def test_a_prediction_of_one_that_does_not_wait_changes_nothing() -> None:
+    ledger = reserved_for_urgent()
+    predict(ledger, "long", 5.0)
+    predict(ledger, "gone", 5.0)
+    assert ledger.state.jobs["long"].planned == 0.0 and states(ledger, "big") == ["waiting"]
 
 
 def test_who_leaves_enough_may_stay_longer() -> None:
