@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from distributed_grid.coordinator.core.commands import CancelRequested, Command, JobsSubmitted, MessageReceived, Send
@@ -217,9 +217,10 @@ ACTS = st.lists(
 
 @settings(max_examples=tries(20), deadline=None)
 @given(ACTS)
+@example([*[("submit", "ann", 1, Priority.LOW)] * 3, ("submit", "ben", 1, Priority.LOW), ("wait", DAY), ("end", 0)])
 def test_nobody_is_served_before_one_who_is_owed_more(acts: list[tuple[object, ...]]) -> None:
-    """Each grant goes to the highest class that waits, there to the smallest share, there to the oldest. So a grant
-    never makes the next one go back: shares are strictly ordered."""
+    """Each grant goes to the highest class that waits, there to who is overdue, there to the lowest rank, there to
+    the oldest. So a grant never makes the next one go back: ranks are strictly ordered."""
     ledger, now = grid(4, memory=64 * GIB), 1.0
     for kind, *what in acts:
         match kind:
@@ -256,8 +257,10 @@ def watched(ledger: Ledger) -> Iterator[None]:
             if not _lacks_room(ledger, other):
                 assert granted.request.priority >= other.request.priority, "a lower class passes it"
                 if granted.request.priority == other.request.priority:
-                    mine, its = (queue.line(one).standing for one in (granted.id, waiting))
-                    assert mine.rank <= its.rank, f"{mine.user} goes before {its.user}, who is owed more"
+                    mine, its = (
+                        queue.rank_at(queue.line(one).standing, queue.turns[one]) for one in (granted.id, waiting)
+                    )
+                    assert mine <= its, f"{granted.user} goes before {other.user}, who is owed more"
         return grant(granted, placement, *how)
 
     with pytest.MonkeyPatch.context() as patched:
