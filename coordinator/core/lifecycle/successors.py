@@ -65,13 +65,9 @@ def restore(state: GridState) -> None:
 
 def _serve(state: GridState) -> None:
     """Give successors to allocations as long as a line of short jobs could use what these hold, and no line before it
-    in the order of service could."""
-    while state.chains.tails and _serve_one(state):
-        pass
-
-
-def _serve_one(state: GridState) -> bool:
-    """Give one successor, if anybody may have one. At most `PASSED` lines that have to wait are passed over."""
+    in the order of service could. At most `PASSED` lines that have to wait are passed over."""
+    if not state.chains.tails:
+        return
     order, passed, firsts = Order(state.queue, lambda need: True), list[Line](), list[Line]()
     try:
         for priority in scheduler.CLASSES_IN_ORDER:
@@ -79,15 +75,15 @@ def _serve_one(state: GridState) -> bool:
                 before = _for_next(state, line, passed, firsts)
                 if before is not None:
                     _give(state, line, state.jobs[state.queue.head(line)[1]], before)
-                    return True
+                    order.served(line)
+                    continue
                 if not line.blocked or len(passed) == PASSED:
-                    return False
+                    return
                 passed.append(line)
                 if order.skip(line):
                     firsts.append(line)
     finally:
         order.end()
-    return False
 
 
 def _for_next(state: GridState, line: Line, passed: list[Line], firsts: list[Line]) -> Allocation | None:
@@ -103,9 +99,9 @@ def _for_next(state: GridState, line: Line, passed: list[Line], firsts: list[Lin
     others = len(queue.standings) > 1 or line.standing.included > 1
     typical = chains.typical(line.standing.user, line.request)
     most = 1 if others else min(MOST, math.ceil(REACH / max(typical, REACH / MOST)))
-    for one in firsts:  # as in a pass: where nothing becomes free, there is none
-        state.reservations = keep_for(state, state.reservations, one, queue.least, state.now)
     names = [name for part in tails[:most] for name in part]
+    for one in firsts if names else ():  # as in a pass: where nothing becomes free, there is none
+        state.reservations = keep_for(state, state.reservations, one, queue.least, state.now)
     if passed:
         nodes = {allocation.node: allocation for name in names[:TRIED] if (allocation := state.allocations[name])}
         free = {name for name, one in nodes.items() if not _is_wanted(state, passed, one)}
