@@ -7,6 +7,7 @@ import gc
 import heapq
 import json
 import math
+import random
 import resource
 import statistics
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import _traces
-from distributed_grid.coordinator.predictor.predictor import SHAPES, Answer, Level, Predictor, Tier, Usage
+from distributed_grid.coordinator.predictor.predictor import SHAPES, Answer, How, Level, Predictor, Tier, Usage
 from distributed_grid.coordinator.predictor.shape import Shape, shape
 
 WORKFLOWS = ("mag", "chipseq", "rnaseq", "iwd", "eager", "methylseq")
@@ -172,6 +173,29 @@ def size() -> dict[str, float]:
     return {"shapes": len(predictor), "mib": round((resident() - before) / (1 << 20), 1)}
 
 
+def poisoned() -> dict[str, float]:
+    """CPU time of a shape and its prediction (µs), after samples of no sense of commands with huge words."""
+    rng, predictor, took = random.Random(5), Predictor(), list[float]()
+    amounts = (math.nan, math.inf, -1.0, 0.0, 1e300, 5e-324, 1e15, 1.0)
+
+    def some(number: int) -> Shape:
+        words = [rng.choice("abcd") * rng.randint(1, 9), f"--x{number % 700}", rng.choice(("0", "1e308", "9" * 40))]
+        return shape([*words, "y" * rng.choice((1, 5000))], f"u{number % 40}", rng.choice((0, 1 << 62, 5)))
+
+    for number in range(60_000):
+        seconds, memory, cores, gpu_memory, held = rng.choices(amounts, k=5)
+        usage = Usage(seconds, memory, cores, gpu_memory, held, rng.choice(list(How)))
+        predictor.learn(some(number), usage, str(number))
+    for number in range(20_000):
+        began = time.process_time_ns()
+        found = predictor.predict(some(number), 1e9)
+        took.append((time.process_time_ns() - began) / 1000)
+        if not all(math.isfinite(one.value) for one in found):
+            raise ArithmeticError(f"no number was predicted: {found}")
+    took.sort()
+    return {"shapes": len(predictor), "p50_us": took[len(took) // 2], "p99_us": took[len(took) * 99 // 100]}
+
+
 def resident() -> int:
     """Bytes of this process that are in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
@@ -201,6 +225,7 @@ def main() -> None:
         show("cost", **cost([one.task for one in every]))
     elif traces is not None:
         print("needs: the traces of the workflows are not here: dos-group/sizey, data/trace_*.csv")
+    show("poisoned", **poisoned())
     show("size", **size())
 
 

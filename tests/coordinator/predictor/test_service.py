@@ -89,6 +89,21 @@ async def test_runs_are_learned_recorded_and_known_after_a_restart(tmp_path: Pat
     await again.close()
 
 
+async def test_an_end_that_is_told_twice_counts_once(tmp_path: Path) -> None:
+    def twice(launch: Any) -> list[Any]:
+        started, exited = runs(Outcome(Cause.EXITED, seconds=60.0, peak_memory=GIB))(launch)
+        return [started, exited, exited]
+
+    async with learning(tmp_path) as (grid, service):
+        worker, ann = await agent(grid.url, node(), runs=twice), await client(grid.url)
+        for job in await ann.submit(*(submission(number) for number in range(3))):
+            await ann.ended(job)
+        await known(service, 3)
+        assert not service._waiting and service.predictor.learned == 3
+        await worker.close()
+        await ann.close()
+
+
 async def test_a_job_that_ran_out_of_memory_asks_for_what_was_enough_for_others(tmp_path: Path) -> None:
     asked: list[int] = []
 
