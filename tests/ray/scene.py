@@ -120,6 +120,13 @@ class Cluster:
         # With it there, and a raylet of this cluster on the same machine, Ray would not start another head.
         (self.folder / "ray_current_cluster").unlink(missing_ok=True)
 
+    def kill_bridges(self) -> None:
+        """Kill the processes with which this cluster's coordinator asks Ray, with -9."""
+        for bridge in self.master.processes_with("distributed_grid.coordinator.ray.bridge"):
+            with suppress(OSError):  # one of another coordinator on this machine may just have ended
+                if f"XDG_STATE_HOME={self.master.home}".encode() in Path(f"/proc/{bridge}/environ").read_bytes():
+                    os.kill(bridge, signal.SIGKILL)
+
     def lent(self) -> list[dict[str, Any]] | None:
         """What `boost status` shows of boosts; None: Ray is not there."""
         answer = self.master.json("boost", "status", timeout=60.0)

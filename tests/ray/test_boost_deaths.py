@@ -5,7 +5,6 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -100,10 +99,7 @@ def test_the_agent_and_the_supervisor_are_killed_and_it_goes_on(mortal: Cluster,
 
 def test_the_process_that_asks_ray_is_killed_and_the_next_question_has_another(mortal: Cluster, lasting: str) -> None:
     before = one(mortal, lasting)
-    for bridge in mortal.master.processes_with("distributed_grid.coordinator.ray.bridge"):
-        with suppress(OSError):  # one of another coordinator on this machine may just have ended
-            if f"XDG_STATE_HOME={mortal.master.home}".encode() in Path(f"/proc/{bridge}/environ").read_bytes():
-                os.kill(bridge, signal.SIGKILL)
+    mortal.kill_bridges()
     until(lambda: mortal.lent() is not None, "Ray is asked again", 60.0)
     goes_on(mortal, lasting, before)
 

@@ -15,7 +15,7 @@ FOUR = """
 @ray.remote(num_cpus=4)
 def where():
     import os, time
-    time.sleep(5)
+    time.sleep(15)
     return os.environ.get("GRID_ALLOCATION_ID", "")
 print(ray.get(where.remote(), timeout=300))
 """
@@ -47,8 +47,10 @@ def test_a_program_that_waits_for_four_cores_gets_them_by_itself_and_they_go_bac
 
     until(lambda: [one["state"] for one in cluster.lent() or []] == ["running"], "it has lent", 120.0)
     (boost,) = cluster.lent() or []
+    cluster.kill_bridges()
     cluster.master.kill("coordinator")
     cluster.master.start_coordinator()
+    cluster.kill_bridges()
     out, _ = program.communicate(timeout=180)
     assert program.returncode == 0
     assert out.split()[-1] == f"{boost['id']}.1", "the task ran on what was lent"
