@@ -34,6 +34,9 @@ COMMANDS: dict[str, Lazy] = {
     "status": Lazy(_AT + "grid.status:status", "Show the state of the grid on one screen."),
     "trends": Lazy(_AT + "grid.trends:trends", "Show how the use of nodes went, and of one node where it will be."),
     "top": Lazy(_AT + "grid.trends:top", "List the nodes by pressure, the busiest first."),
+    "scale": Lazy(
+        _AT + "grid.scale:scale", "Plan, create and end machines of pools: plan, apply, status, pause, resume, history."
+    ),
     "nodes": Lazy(_AT + "grid.nodes:nodes", "List the nodes."),
     "node": Lazy(_AT + "grid.nodes:node", "Add, remove, drain, undrain, label and set nodes, and forecast their use."),
     "jobs": Lazy(_AT + "jobs.jobs:jobs", "List jobs."),
@@ -98,7 +101,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "support-dump",
     ),
     "Ray clusters": ("boost", "cluster"),
-    "Nodes and services": ("node", "agent", "coordinator"),
+    "Nodes and services": ("node", "scale", "agent", "coordinator"),
     "Access": ("init", "token", "login", "context", "access", "audit"),
     "Settings": ("config", "policy", "completion"),
     "Trying out and analysis": ("dev", "simulate", "replay"),

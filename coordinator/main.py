@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import gc
+import json
 import resource
 import signal
 import sys
@@ -10,10 +11,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from distributed_grid.config import lending
 from distributed_grid.config.places import NO_HOST
 from distributed_grid.config.render import format_value
+from distributed_grid.config.scaling import scaling_of
 from distributed_grid.config.schema import SETTINGS, Placement, Ray, RightsOf, RightsSection, UnusedPolicy
 from distributed_grid.config.settings import ClusterConfig
 from distributed_grid.config.sharing import ResourceSharing
@@ -46,6 +49,7 @@ from distributed_grid.protocol.groups import parse_ports
 from distributed_grid.protocol.jobs import parse_priority
 from distributed_grid.protocol.messages.rights import UNLIMITED, GroupRights, Rights, Rules
 from distributed_grid.protocol.resources import GIB, MILLI
+from distributed_grid.protocol.scaling.pools import Scaling
 from distributed_grid.protocol.sharing.policies import Balancing, Marks
 from distributed_grid.runtime.local import SCHEME, SOCKET
 from distributed_grid.runtime.logs import get_logger
@@ -63,6 +67,7 @@ from distributed_grid.runtime.service import (
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.access.ca import Pki
+    from distributed_grid.coordinator.providers.service import MachineService
 
 EX_SOFTWARE = 70
 EX_CONFIG = 78
@@ -192,6 +197,7 @@ def _policy(config: ClusterConfig) -> Policy:
         rights=_rules(config.rights),
         owner_rule=True,
         balancing=_balancing(config.resource_sharing),
+        scaling=_scaling(config),
     ).by_strategy(sharing.strategy)
 
 
@@ -230,6 +236,29 @@ def _balancing(sharing: ResourceSharing) -> Balancing:
     )
 
 
+def _scaling(config: ClusterConfig) -> Scaling:
+    return scaling_of(config.scaling, config.providers, config.pools)
+
+
+def _providers(config: ClusterConfig) -> dict[str, dict[str, Any]]:
+    """The settings of all providers, as their processes get them."""
+    found = asdict(config.providers)
+    if not found["process"]["directory"]:
+        found["process"]["directory"] = str(config.coordinator_state_dir().absolute() / "machines")
+    return found
+
+
+def _of_pools(config: ClusterConfig) -> dict[str, dict[str, Any]]:
+    """What each pool says for its provider."""
+    return {
+        one.name: {
+            "labels": dict(one.labels),
+            "options": {"partition": one.partition, "image": one.image, **one.options},
+        }
+        for one in config.pools
+    }
+
+
 def configured(config: ClusterConfig) -> Configured:
     """What the configuration says for the grid's nodes."""
     whose = "grid"
@@ -238,9 +267,11 @@ def configured(config: ClusterConfig) -> Configured:
     rest = {
         row.name: format_value(row.value)
         for row in config.rows()
-        if row.name not in handed_out and not row.name.startswith("nodes.")
+        if row.name not in handed_out and not row.name.startswith(("nodes.", "scaling.", "providers.", "pools."))
     } | {f"nodes.{node.name}.owner": node.owner for node in config.nodes if node.owner}
-    return Configured(lending.of_all(config, whose), nodes, rest, _balancing(config.resource_sharing))
+    balancing, scaling = _balancing(config.resource_sharing), _scaling(config)
+    general = lending.of_all(config, whose)
+    return Configured(general, nodes, rest, balancing, scaling, _providers(config), _of_pools(config))
 
 
 def _reader(settings: CoordinatorSettings) -> Callable[[], Awaitable[Configured]] | None:
@@ -301,7 +332,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     lost = store.loss.found if store.loss is not None else ()
     begin = (
         clock(), store.restored, living.orders, living.groups, living.shares, lost, living.rights, living.spent,
-        living.balancing, living.lent,
+        living.balancing, living.lent, living.machines, living.paused,
     )  # fmt: skip
     ledger.state.preempting.remember(living.receipts)
     try:
@@ -335,6 +366,17 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     history = History(state_dir / "history.db", own.history_size, clock)
     balancer = Balancer(ledger.state, bridge, config.ray.auth, driver.put, new_ids, config.ray.join_within)
     needs = NeedsService(state_dir / "usage.db", config.predictor.history_retention, clock, blobs.shipped_size)
+    machines: list[MachineService] = []
+
+    def machine_service() -> "MachineService":
+        """Made when the ledger wants something of a provider for the first time."""
+        if not machines:
+            from distributed_grid.coordinator.providers.service import MachineService  # only where there are pools
+
+            where = lambda: _reached_at(config, state_dir, pki)  # noqa: E731
+            machines.append(MachineService(store.grid, driver.put, pki, where, _providers(config), _of_pools(config)))
+        return machines[0]
+
     more = (
         own.memory_limit,
         boosts,
@@ -345,6 +387,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         history,
         balancer,
         needs,
+        machine_service,
     )
     server = Server(ledger.state, store, driver, blobs, audit, clock, pki, *more)
     if lost:
@@ -381,6 +424,8 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     finally:
         again = accepted.done() and not stop.is_set()
         accepted.cancel()
+        for service in machines:
+            await service.close()
         await balancer.close()
         await placing.close()
         await boosts.close()
@@ -458,6 +503,17 @@ async def _listen(server: Server, host: str, port: int) -> int:
             ) from None
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise CannotStart(f"cannot listen on {address}", why=why, hint="give another --host or --port") from None
+
+
+def _reached_at(config: ClusterConfig, state_dir: Path, pki: "Pki | None") -> str:
+    """Where machines reach the coordinator: as configured, or where it listens, by a name that its certificate has."""
+    if config.coordinator.url:
+        return config.coordinator.url
+    url: str = json.loads((state_dir / "coordinator.json").read_text())["url"]
+    parts = urlsplit(url)
+    if pki is None or not (hosts := pki.hosts()) or parts.hostname in hosts:
+        return url
+    return f"{parts.scheme}://{hosts[0]}:{parts.port}"
 
 
 def _announce(settings: CoordinatorSettings, port: int, store: Store, jobs: int, trouble: Trouble, scheme: str) -> None:

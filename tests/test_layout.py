@@ -142,6 +142,7 @@ OPENS_BY_PATH: dict[str, str] = {
     "agent.fencing": "what this node was told of its leases",
     "agent.gpus.amd": "/sys",
     "agent.launch.supervisor": "the supervisor's lock and log",
+    "agent.machine": "the machine's own directory, which its provider made; /proc",
     "agent.settings": "the settings that the grid sent last",
     "agent.main": "the incarnation and the instance of this agent",
     "agent.data.job_files": "the cache of shipped contents",

@@ -61,6 +61,12 @@ class AccessRequests:
             case messages.Withdraw():
                 return self._withdraw(self._pki, message)
 
+    def expel(self, role: Role, name: str) -> None:
+        """Take back all certificates of this role and name, and cut its connections."""
+        if self._pki is not None:
+            self._pki.identities.revoke(role, name, time.time())
+        self._cut(role, name, ())
+
     def renew(self, connection: Connection, asked: messages.WantCertificate) -> messages.NewCertificate:
         """A new certificate for a peer that is connected with one. The connection ends when the new one expires."""
         if self._renewals is None or self._pki is None:

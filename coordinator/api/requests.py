@@ -56,6 +56,7 @@ from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.queue import rights as core_rights
 from distributed_grid.coordinator.core.queue.admission import refusal
 from distributed_grid.coordinator.core.rebalancing import passes
+from distributed_grid.coordinator.core.scaling.events import ScalingRequested
 from distributed_grid.coordinator.core.trends.histogram import Histogram
 from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.coordinator.driver import Clock
@@ -253,6 +254,14 @@ class Requests:
                 look = await self._balancer.look()
                 would = views.visible_pass(visibility, passes.proposed(self._state, look, self._clock()))
                 self._reply(client, messages.Suggestions(message.id, self._state.policy.balancing, would))
+            case messages.GetScaling():
+                from distributed_grid.coordinator.api.scaling import scaling_status  # only where there are pools
+
+                self._reply(client, scaling_status(self._state, message, self._clock()))
+            case messages.OrderScaling(order=what, pool=pool, why=why):
+                self._driver.trouble.refuse()
+                token = self._answer_plainly(asked)
+                self._driver.put(ScalingRequested(token, what, pool, client.user, why))
             case messages.GetQuota():
                 self._reply(client, self._quotas(client, visibility, message))
 

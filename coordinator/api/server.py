@@ -53,6 +53,7 @@ from distributed_grid.coordinator.core.commands import (
     Send,
     Unreserve,
 )
+from distributed_grid.coordinator.core.scaling.events import CreateMachine, EndMachine, ListMachines, MachineOver
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.history.history import History
@@ -82,6 +83,7 @@ from distributed_grid.runtime.logs import get_logger
 if TYPE_CHECKING:
     from distributed_grid.coordinator.access.ca import Pki
     from distributed_grid.coordinator.access.renewing import Renewals
+    from distributed_grid.coordinator.providers.service import MachineService
 
 PROBE_SECONDS = 1.0
 """How long the old connection of a node has to answer a ping when an agent with its name comes."""
@@ -116,6 +118,7 @@ class Server:
         history: History | None = None,
         balancer: Balancer | None = None,
         needs: NeedsService | None = None,
+        machines: "Callable[[], MachineService] | None" = None,
     ) -> None:
         self._state = state
         self._heartbeat = heartbeat
@@ -124,7 +127,8 @@ class Server:
         self._blobs = blobs
         self._agents: dict[str, Agent] = {}
         self._words: dict[str, Bucket] = {}
-        self._settings = GridSettings(state, self._agents, configured, read, driver.put)
+        self._machines = machines
+        self._settings = GridSettings(state, self._agents, configured, read, driver.put, self._scaled)
         self._lookup = Lookup(state, store, driver)
         self._relay = Relay(self._agents, store, self._lookup.one)
         self._throttle = LogThrottle()
@@ -286,6 +290,9 @@ class Server:
             log.warning("second agent turned away", node=name, hostname=facts.hostname)
             await connection.refuse(refused)
             return
+        if name in self._state.scaling.machines and (refused := self._over(name)) is not None:
+            await connection.refuse(refused)
+            return
         peer = connection.wire.remote_address
         # What its token says of a node counts more than what the node says.
         given = self._pki.identities.labels(Role.AGENT, name) if self._pki is not None else {}
@@ -356,6 +363,15 @@ class Server:
             words = Bucket(WORDS_PER_SECOND, WORDS_AT_ONCE, asyncio.get_running_loop().time())
             self._words[name] = words
         return words
+
+    def _over(self, name: str) -> messages.Refused | None:
+        """Why the agent of this machine is turned away; None: it is not."""
+        from distributed_grid.coordinator.core.scaling.machines import refusal  # only where there are pools
+
+        if why := refusal(self._state, name):
+            log.warning("an agent of a machine that is over is turned away", node=name, why=why)
+            return messages.Refused(what=f"machine {name} is to end", why=why, final=True)
+        return None
 
     async def _settle_name(self, facts: NodeFacts) -> messages.Refused | None:
         """One agent per name. The same node's newer incarnation is its restarted agent and wins; anybody else only gets
@@ -474,10 +490,19 @@ class Server:
                     self._rebalanced(moves)
             case Lent(days):
                 self._history.lend(days)
+            case CreateMachine() | EndMachine() | ListMachines():
+                if self._machines is not None:
+                    self._machines().perform(command)
+            case MachineOver(name):
+                self._access.expel(Role.AGENT, name)
             case Alarm(found):
                 self._driver.trouble.alarm(found)
             case _:
                 raise GridError(f"a command that nobody performs: {command!r}")
+
+    def _scaled(self, configured: Configured) -> None:
+        if self._machines is not None:
+            self._machines().configure(configured.providers, configured.pools)
 
     def _rebalanced(self, moves: Sequence[Move]) -> None:
         """Look after the boosts that the grid has lent by itself, and note what it did in the audit log."""

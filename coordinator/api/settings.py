@@ -2,16 +2,19 @@
 over that what an operator has ordered for it. Agents get them at the connection, and when they change."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 
 from distributed_grid.coordinator.api.relay import Agent
 from distributed_grid.coordinator.core.commands import BalancingConfigured, Event
 from distributed_grid.coordinator.core.queue.admission import unknown_node
+from distributed_grid.coordinator.core.scaling.events import ScalingConfigured
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.errors import BadFrame, BadValue, GridError
 from distributed_grid.protocol.nodes import Layer, Lending, check_facts, over
+from distributed_grid.protocol.scaling.pools import NO_SCALING, Scaling
 from distributed_grid.protocol.sharing.policies import Balancing
 from distributed_grid.protocol.text import listed
 
@@ -30,13 +33,17 @@ class SharingDisabled(GridError):
 
 
 class Configured(msgspec.Struct, frozen=True):
-    """What the configuration says: for all nodes, and for single ones by name; and of rebalancing. `rest`: all its
+    """What the configuration says: for all nodes, and for single ones by name; of rebalancing, and of scaling,
+    with the settings of providers, and what each pool says for its provider. `rest`: all its
     other settings as text, which count from the next start on."""
 
     general: Layer = Layer()
     nodes: Mapping[str, Layer] = {}
     rest: Mapping[str, str] = {}
     balancing: Balancing = Balancing()
+    scaling: Scaling = NO_SCALING
+    providers: Mapping[str, dict[str, Any]] = {}
+    pools: Mapping[str, dict[str, Any]] = {}
 
     def of(self, node: str) -> Layer:
         """What it says for this node."""
@@ -48,7 +55,7 @@ NOTHING = Configured()
 
 class GridSettings:
     """The settings of all nodes. `agents` are the connected ones; `read` reads the configuration again, and `put` tells
-    the ledger what it says of rebalancing."""
+    the ledger what it says of rebalancing and scaling; `scaled` is called where there are pools."""
 
     def __init__(
         self,
@@ -57,11 +64,13 @@ class GridSettings:
         configured: Configured,
         read: Callable[[], Awaitable[Configured]] | None,
         put: Callable[[Event], None],
+        scaled: Callable[[Configured], None] = lambda now: None,
     ) -> None:
         self._state, self._agents = state, agents
         self._configured = self._started_with = configured
         self._read = read
         self._put = put
+        self._scaled = scaled
 
     def of(self, name: str) -> Layer:
         """The grid's settings for this node."""
@@ -118,6 +127,9 @@ class GridSettings:
                 self.send(name)
         if before.balancing != now.balancing:
             self._put(BalancingConfigured(now.balancing))
+        if before.scaling.pools or now.scaling.pools:
+            self._scaled(now)
+            self._put(ScalingConfigured(now.scaling))
         rest = self._started_with.rest
         later = sorted(name for name in now.rest.keys() | rest.keys() if now.rest.get(name) != rest.get(name))
         said = f"changed: {listed(changed, CHANGES)}" if (changed := _changed(before, now)) else "nothing has changed"
@@ -136,7 +148,8 @@ def _changed(before: Configured, now: Configured) -> list[str]:
         found += [f"nodes[{node}]: {name}" for name in _differ(old, new)]
     was, is_now = before.balancing, now.balancing
     differ = (name for name in Balancing.__struct_fields__ if getattr(was, name) != getattr(is_now, name))
-    return found + sorted(f"resource_sharing: {CALLED.get(name, name)}" for name in differ)
+    found += sorted(f"resource_sharing: {CALLED.get(name, name)}" for name in differ)
+    return found + [name for name in ("scaling", "providers", "pools") if getattr(before, name) != getattr(now, name)]
 
 
 def _differ(before: Lending, now: Lending) -> list[str]:

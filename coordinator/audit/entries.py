@@ -60,6 +60,8 @@ def about(message: Any) -> dict[str, Any] | None:
             return {"whose": message.whose.value, "name": message.name[:CHARS], "rights": given}
         case messages.SetBalancing():
             return {"mode": message.mode, "policy": message.policy, "unset": message.unset}
+        case messages.OrderScaling():
+            return {"order": message.order.value, "pool": message.pool[:CHARS], "reason": message.why[:REASON_CHARS]}
         case messages.MakeToken():
             asked = {"for": message.role, "name": message.name[:CHARS], "uses": message.uses, "ttl": message.ttl}
             return asked | ({"bearer": True} if message.bearer else {})

@@ -12,6 +12,7 @@ from distributed_grid.protocol.messages.loans import *
 from distributed_grid.protocol.messages.needs import *
 from distributed_grid.protocol.messages.operator import *
 from distributed_grid.protocol.messages.rights import *
+from distributed_grid.protocol.messages.scaling import *
 from distributed_grid.protocol.messages.trends import *
 from distributed_grid.protocol.nodes import Offer as Offer
 
@@ -90,6 +91,8 @@ FromClient = (
     | SuggestBoosts
     | SetBalancing
     | GetLoans
+    | GetScaling
+    | OrderScaling
 )
 ToClient = (
     Welcome
@@ -122,4 +125,5 @@ ToClient = (
     | BalancingStatus
     | Suggestions
     | Loans
+    | ScalingStatus
 )

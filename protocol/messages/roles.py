@@ -100,6 +100,8 @@ TABLE: dict[type, Row] = {
     messages.GetQuota: RIGHTS,
     messages.SetRights: OPERATORS,
     messages.SetBalancing: OPERATORS,
+    messages.GetScaling: OPERATORS,
+    messages.OrderScaling: OPERATORS,
     messages.MakeToken: OPERATORS,
     messages.ListAccess: OPERATORS,
     messages.Withdraw: OPERATORS,

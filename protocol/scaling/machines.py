@@ -86,7 +86,7 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     missed: Count = 0
     """In how many lists of its provider in a row it was missing."""
     resources: Resources = Resources()
-    price: float | None = None
+    price: Finite | None = None
     why: Text = ""
     text: Text = ""
     jobs: tuple[Word, ...] = ()

@@ -46,7 +46,7 @@ class Create(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     type: Word = ""
     zone: Word = ""
     resources: Resources = Resources()
-    price: float | None = None
+    price: Finite | None = None
     life: Finite = 0.0
     serves: Count = 0
     jobs: tuple[Word, ...] = ()
@@ -93,7 +93,7 @@ class ScalePlan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     workers: Count = 0
     rate: Finite = 0.0
     spent: Finite = 0.0
-    utilisation: float | None = None
+    utilisation: Finite | None = None
 
     @property
     def quiet(self) -> bool:

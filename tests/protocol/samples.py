@@ -8,6 +8,9 @@ from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import operator, rights
 from distributed_grid.protocol.messages.operator import Alternative, Receipt, Victim
 from distributed_grid.protocol.resources import GpuShare, Grant, Resources, ResourceType
+from distributed_grid.protocol.scaling.machines import Machine, MachineState
+from distributed_grid.protocol.scaling.plans import Create, NotDone, ScaleOrder, ScalePlan
+from distributed_grid.protocol.scaling.pools import Pool, ScalingMode, Shape
 from distributed_grid.protocol.sharing import moves, policies
 from distributed_grid.protocol.sharing.pressure import Pressure
 
@@ -485,6 +488,47 @@ MESSAGES: dict[str, Any] = {
     "SetBalancing": messages.SetBalancing(
         id=56, mode=policies.OffloadingMode.OFFLOAD_ONLY, policy=policies.PolicyName.PREDICTIVE, unset=True
     ),
+    "GetScaling": messages.GetScaling(id=57),
+    "ScalingStatus": messages.ScalingStatus(
+        id=57,
+        mode=ScalingMode.ACT,
+        now=1700000000.0,
+        pools=(
+            messages.PoolView(
+                pool=Pool(name="burst", provider="aws", shapes=(Shape(type="x", resources=Resources(4000, 1 << 30)),)),
+                paused="by op",
+                trouble="no answer",
+                refused=(("a/x", 60.0, "no capacity"),),
+                boots={"x": (30.0, 45.0)},
+            ),
+        ),
+        machines=(
+            Machine(
+                name="burst-1-1",
+                pool="burst",
+                provider="aws",
+                type="x",
+                state=MachineState.JOINED,
+                born=1699999000.0,
+                price=0.17,
+                why="1 job of ada waits for 4 cpu",
+                jobs=("j-a",),
+                ran=True,
+            ),
+        ),
+        left=3,
+        plan=ScalePlan(
+            at=1700000000.0,
+            creates=(
+                Create(pool="burst", provider="aws", type="x", life=3600.0, serves=1, jobs=("j-b",), why="it waits"),
+            ),
+            not_done=(NotDone(what="8 cpu for bob", code="no-pool", why="no pool is configured", count=2),),
+            workers=1,
+            rate=0.17,
+        ),
+        limits="20 machines",
+    ),
+    "OrderScaling": messages.OrderScaling(id=58, order=ScaleOrder.PAUSE, pool="burst", why="audit"),
     "UndrainNodes": messages.UndrainNodes(id=17, nodes=("lab1",)),
     "ForgetNodes": messages.ForgetNodes(id=19, nodes=("lab1", "lab2")),
     "LabelNodes": messages.LabelNodes(id=18, nodes=("lab1",), labels={"room": "b", "ssd": None}),

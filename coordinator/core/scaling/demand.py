@@ -156,7 +156,7 @@ def view_of(state: GridState, scaling: Scaling, now: float) -> View:
         seen={name: _seen(state, name, now) for name, one in known.machines.items() if one.live},
         boots=known.boot_times(),
         backoffs=known.backoffs_now(),
-        paused=_paused(state, scaling),
+        paused=pauses(state, scaling),
         unrecorded=_unrecorded(state),
         utilisation=known.utilisation(now, scaling.window),
         capacity=whole,
@@ -165,7 +165,8 @@ def view_of(state: GridState, scaling: Scaling, now: float) -> View:
     )
 
 
-def _paused(state: GridState, scaling: Scaling) -> dict[str, str]:
+def pauses(state: GridState, scaling: Scaling) -> dict[str, str]:
+    """Pools in which nothing is created now, and why."""
     found = {}
     for pool in scaling.pools:
         provider = state.scaling.providers.get(pool.provider)

@@ -20,6 +20,7 @@ from distributed_grid.protocol.messages.roles import Reach, reach
 from distributed_grid.protocol.nodes import Lending
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Resources, ResourceType
+from distributed_grid.protocol.scaling.plans import ScaleOrder
 from distributed_grid.protocol.sharing.policies import PolicyName
 from tests.coordinator.ends import AgentEnd, ClientEnd, Coordinator, agent, client, coordinator, job, node
 
@@ -82,6 +83,8 @@ OTHERS: dict[type, Callable[[int], Any]] = {
     m.GetBalancing: m.GetBalancing,
     m.SuggestBoosts: m.SuggestBoosts,
     m.SetBalancing: lambda n: m.SetBalancing(n, policy=PolicyName.CONSERVATIVE),
+    m.GetScaling: m.GetScaling,
+    m.OrderScaling: lambda n: m.OrderScaling(n, ScaleOrder.PAUSE),
     m.SetRights: lambda n: m.SetRights(n, Whose.USER, "ann", Rights(cores=8000)),
     m.RequestBoost: lambda n: m.RequestBoost(n, "k", "n1", ResourceType.CPU, 1.0),
     m.ListBoosts: m.ListBoosts,

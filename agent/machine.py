@@ -1,0 +1,266 @@
+"""A machine that a pool created: joins the grid, runs the agent, and ends itself. It is over when it has not joined in
+time, when the coordinator is silent for too long and no job runs, and when its life is over, whether or not there is a
+coordinator left to end it.
+
+Run as `python -m distributed_grid.agent.machine DIR`, with what `Machine` describes in `DIR/machine.json`. `DIR/lock`
+is held for as long as it lives, so that a directory has one machine however often it is started; `DIR/ended` says that
+it is over and is not to begin again. At its end nothing that it started is left.
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distributed_grid.protocol.text import format_duration
+from distributed_grid.runtime import unix
+from distributed_grid.runtime.logs import get_logger
+from distributed_grid.runtime.service import configure_logs, write_whole
+
+LOOK = 5.0
+"""Maximum interval between two looks at the agent (s)."""
+AGAIN = 2.0
+"""Pause before joining is tried again, or an agent that has ended is started again (s)."""
+STOP_SECONDS = 5.0
+"""Time that the agent gets to stop, before all processes are killed (s)."""
+JOIN_SECONDS = 60.0
+_PR_SET_CHILD_SUBREAPER = 36
+
+log = get_logger("machine")
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What a machine is told. `url`: the coordinator's, where no `invitation` names it. `ends_by`: seconds since the
+    epoch. `cores` numbers virtual ones; 0: all of the machine. `at_end`: the program that shuts the machine down."""
+
+    name: str
+    url: str = ""
+    ends_by: float
+    join_within: float
+    abandoned_after: float
+    labels: dict[str, str] = {}
+    cores: int = 0
+    memory: int = 0
+    trust: str = "owner"
+    at_end: tuple[str, ...] = ()
+
+
+CONFIG = """\
+resource_sharing:
+  monitoring_interval_seconds: 1
+  owner_pressure: 100
+  thresholds: {cpu_percent_max: 100, memory_percent_max: 100, memory_min_gb: 0.1}
+agent: {offer_after: 0, reserve_memory_gb: 0}
+"""
+"""The configuration of the agent: nobody else uses a machine that the grid has created."""
+
+
+class Timer:
+    """When a machine ends itself. Times are of the boot clock, which goes on while the machine sleeps."""
+
+    def __init__(self, of: Machine, now: float, wall: float) -> None:
+        self._of, self._began = of, now
+        self._life_ends = now + max(0.0, of.ends_by - wall)
+        self._heard: float | None = None
+        self._jobs = 0
+
+    def look(self, now: float, connected: bool, jobs: int) -> None:
+        """The agent has said whether it is connected, and how many jobs are alive."""
+        self._jobs = jobs
+        if connected or (jobs and self._heard is None):  # a job came from the coordinator
+            self._heard = now
+
+    def over(self, now: float) -> str:
+        """Why the machine is to end now; empty: it is not."""
+        if now >= self._life_ends:
+            return "its life is over"
+        if self._heard is None:
+            if now >= self._began + self._of.join_within:
+                return f"it has not joined within {format_duration(self._of.join_within)}"
+        elif not self._jobs and now >= self._heard + self._of.abandoned_after:
+            return f"the coordinator is silent for {format_duration(self._of.abandoned_after)}, and no job runs"
+        return ""
+
+    def wait(self, now: float) -> float:
+        """Seconds until the next look."""
+        soonest = self._life_ends
+        if self._heard is None:
+            soonest = min(soonest, self._began + self._of.join_within)
+        return min(LOOK, max(0.1, soonest - now), max(0.1, self._of.abandoned_after / 4))
+
+
+def agent_status(state_dir: Path) -> dict[str, Any] | None:
+    """What the agent says of itself; None: nobody answers."""
+    try:
+        connection = unix.connected(state_dir / "agent.sock", 2.0)
+    except OSError:
+        return None
+    try:
+        connection.sendall(b'{"op": "status"}\n')
+        with connection.makefile("rb") as answers:
+            said = json.loads(answers.readline(1 << 20))
+        return said if isinstance(said, dict) and "jobs" in said else None
+    except (OSError, ValueError):
+        return None
+    finally:
+        connection.close()
+
+
+def descendants(of: int) -> list[int]:
+    """All processes below this one, by what the kernel says."""
+    found: list[int] = []
+    waiting = [of]
+    while waiting:
+        pid = waiting.pop()
+        with suppress(OSError):
+            for task in os.listdir(f"/proc/{pid}/task"):
+                children = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+                found += map(int, children)
+                waiting += map(int, children)
+    return found
+
+
+class Running:
+    """A machine with its agent."""
+
+    def __init__(self, folder: Path, of: Machine) -> None:
+        self._folder, self._of = folder, of
+        self._state_dir = folder / "agent"
+        self._grid = [sys.executable, "-m", "distributed_grid.cli.main", "-c", str(folder / "agent.yaml")]
+        self._agent: subprocess.Popen[bytes] | None = None
+        self._not_before = 0.0
+        self._wake, self._signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._ended_by = ""
+
+    def run(self) -> str:
+        """Until it is over; why it is."""
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        write_whole(self._folder / "agent.yaml", CONFIG)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._told)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._signalled)
+        timer = Timer(self._of, unix.boot_clock(), time.time())
+        write_whole(self._folder / "ready", f"{os.getpid()}\n")
+        while not self._ended_by:
+            now = unix.boot_clock()
+            self._keep_up(now)
+            status = agent_status(self._state_dir)
+            if status is not None:
+                timer.look(now, status["connected_for"] is not None, len(status["jobs"]))
+            if why := timer.over(unix.boot_clock()):
+                return why
+            quick = status is None or status["connected_for"] is None
+            self._sleep(min(0.5 if quick else LOOK, timer.wait(now)))
+        return self._ended_by
+
+    def _told(self, *_: object) -> None:
+        self._ended_by = "its provider was asked to end it"
+
+    def _sleep(self, seconds: float) -> None:
+        select.select([self._wake], [], [], seconds)
+        with suppress(BlockingIOError):
+            os.read(self._wake, 4096)
+
+    def _keep_up(self, now: float) -> None:
+        """Join, and have an agent run, if neither is so."""
+        self._reap()
+        if self._agent is not None and self._agent.poll() is None:
+            return
+        if now < self._not_before:
+            return
+        self._not_before = now + AGAIN
+        if not self._joined():
+            return
+        of = self._of
+        words = ["agent", "run", "--name", of.name, "--state-dir", str(self._state_dir), "--trust", of.trust]
+        if of.cores:
+            words += ["--virtual", "--cores", f"0-{of.cores - 1}" if of.cores > 1 else "0"]
+        if of.memory:
+            words += ["--memory", f"{of.memory >> 20}M"]
+        for name, value in of.labels.items():
+            words += ["--label", f"{name}={value}"]
+        known = ["--coordinator", of.url] if of.url and not (self._state_dir / "identity").exists() else []
+        self._agent = subprocess.Popen([*self._grid, *known, *words], stdin=subprocess.DEVNULL, cwd="/")
+
+    def _joined(self) -> bool:
+        """Join by the invitation, if there is one; it is removed when it is used."""
+        invitation = self._folder / "invitation"
+        try:
+            text = invitation.read_text()
+        except OSError:
+            return True
+        words = ["agent", "join", "-", "--name", self._of.name, "--state-dir", str(self._state_dir)]
+        try:
+            said = subprocess.run([*self._grid, *words], input=text.encode(), timeout=JOIN_SECONDS, cwd="/")
+        except subprocess.TimeoutExpired:
+            return False
+        if said.returncode == 0:
+            invitation.unlink(missing_ok=True)
+        return said.returncode == 0
+
+    def _reap(self) -> None:
+        """Reap what has ended and nobody else waits for."""
+        for pid in {pid for pid in descendants(os.getpid())} - (
+            {self._agent.pid} if self._agent is not None else set()
+        ):
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+    def end(self) -> None:
+        """End all that was started."""
+        if self._agent is not None and self._agent.poll() is None:
+            self._agent.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._agent.wait(STOP_SECONDS)
+        while left := descendants(os.getpid()):
+            for pid in left:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            time.sleep(0.02)
+
+
+def main(folder: Path) -> int:
+    """Be this machine until it is over; the exit code."""
+    configure_logs("info")
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_NOFILE):
+        _, most = resource.getrlimit(kind)
+        resource.setrlimit(kind, (most, most))
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        log.info("this machine runs already", folder=str(folder))
+        return 0
+    if (folder / "ended").exists():
+        log.info("this machine is over", folder=str(folder))
+        return 1
+    of = msgspec.json.decode((folder / "machine.json").read_bytes(), type=Machine)
+    running = Running(folder, of)
+    try:
+        why = running.run()
+    finally:
+        (folder / "ended").touch()
+        running.end()
+    log.info("the machine ends", machine=of.name, why=why)
+    if of.at_end:
+        subprocess.run(of.at_end, check=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,53 @@
+"""Messages about scaling: the machines there are, the plan of now, and what operators order."""
+
+import msgspec
+
+from distributed_grid.protocol.messages.handshake import Message
+from distributed_grid.protocol.resources import Count, Finite, Number, Text, Word
+from distributed_grid.protocol.scaling.machines import Machine
+from distributed_grid.protocol.scaling.plans import ScaleOrder, ScalePlan
+from distributed_grid.protocol.scaling.pools import Pool, ScalingMode
+
+MACHINES_MOST = 1000
+"""Maximum number of machines in one answer: those that are there, then those that ended last."""
+
+
+class PoolView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A pool as it is now. `paused`: why nothing is created there; `trouble`: why its provider does not answer;
+    `refused`: what its provider has refused, and until when (seconds from now). `boots`: median and 90th percentile of
+    the seconds that its machines take to join, by type, as learned."""
+
+    pool: Pool
+    paused: Text = ""
+    trouble: Text = ""
+    refused: tuple[tuple[Word, Finite, Text], ...] = ()
+    boots: dict[str, tuple[Finite, Finite]] = {}
+
+
+class GetScaling(Message, frozen=True, tag="get-scaling"):
+    """Which machines there are, and what a pass would do now: answered by ScalingStatus."""
+
+    id: Number
+
+
+class ScalingStatus(Message, frozen=True, tag="scaling-status"):
+    """Mode, pools and machines, the newest first; those that are gone for as long as they are remembered, `left` more
+    than are named. `plan`: what a pass would do `now`."""
+
+    id: Number
+    mode: ScalingMode
+    now: Finite
+    pools: tuple[PoolView, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    left: Count = 0
+    plan: ScalePlan | None = None
+    limits: Text = ""
+
+
+class OrderScaling(Message, frozen=True, tag="order-scaling"):
+    """Carry out the plan of now, or pause or resume a pool; `pool` empty: all. Answered by Done once it is on disk."""
+
+    id: Number
+    order: ScaleOrder
+    pool: Word = ""
+    why: Text = ""

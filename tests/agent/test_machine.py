@@ -1,0 +1,106 @@
+"""A machine ends itself: not joined in time, silent without jobs, or at the end of its life. Nothing else ends it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.agent.machine import Machine, Timer, agent_status, descendants
+from tests.grid_fixture import until
+
+OF = Machine(name="a-1-1", ends_by=10_000.0, join_within=100.0, abandoned_after=50.0)
+
+
+def timer() -> Timer:
+    return Timer(OF, 0.0, 9000.0)
+
+
+def test_one_that_does_not_join_in_time_is_over() -> None:
+    assert timer().over(99.0) == ""
+    assert timer().over(100.0) == "it has not joined within 1m40s"
+
+
+def test_one_without_a_coordinator_is_over_only_when_no_job_runs() -> None:
+    one = timer()
+    one.look(90.0, True, 1)
+    one.look(95.0, False, 1)
+    assert one.over(200.0) == ""
+    one.look(200.0, False, 0)
+    assert "silent for 50" in one.over(200.0)
+
+
+def test_one_that_hears_its_coordinator_stays_without_jobs() -> None:
+    one = timer()
+    for now in range(0, 900, 10):
+        one.look(float(now), True, 0)
+        assert one.over(float(now)) == ""
+
+
+def test_a_job_shows_that_it_has_joined_even_if_nobody_saw_it_connected() -> None:
+    one = timer()
+    one.look(90.0, False, 1)
+    assert one.over(120.0) == ""
+
+
+def test_at_the_end_of_its_life_it_is_over_whatever_runs() -> None:
+    one = timer()
+    one.look(999.0, True, 5)
+    assert one.over(1000.0) == "its life is over"
+
+
+def test_the_next_look_is_never_after_a_deadline() -> None:
+    assert timer().wait(97.0) == 3.0
+    assert timer().wait(0.0) == 5.0
+
+
+def test_nobody_answers_where_no_agent_is(tmp_path: Path) -> None:
+    assert agent_status(tmp_path) is None
+
+
+def test_descendants_are_found_through_sessions_of_their_own() -> None:
+    inner = "import subprocess, sys; subprocess.run(['sleep', '60'], start_new_session=True)"
+    with subprocess.Popen([sys.executable, "-c", inner], start_new_session=True) as child:
+        try:
+            found = until(lambda: len(descendants(child.pid)) == 1 and descendants(child.pid), "its child is there")
+            os.kill(found[0], signal.SIGKILL)
+        finally:
+            child.kill()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A machine whose coordinator is not there."""
+    told = {
+        "name": "a-1-1",
+        "url": "ws://127.0.0.1:9",
+        "ends_by": time.time() + 3600,
+        "join_within": 3,
+        "abandoned_after": 60,
+        "cores": 1,
+        "memory": 64 << 20,
+    }
+    (tmp_path / "machine.json").write_text(json.dumps(told))
+    return tmp_path
+
+
+def test_a_machine_that_cannot_join_ends_and_leaves_no_process(folder: Path) -> None:
+    words = [sys.executable, "-m", "distributed_grid.agent.machine", str(folder)]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0 and "it has not joined within 3.0s" in ran.stdout + ran.stderr
+    assert (folder / "ended").exists()
+    left = [pid for pid in os.listdir("/proc") if pid.isdigit() and str(folder).encode() in _cmdline(pid)]
+    assert left == []
+    again = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert again.returncode == 1, "it does not begin anew"
+
+
+def _cmdline(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,43 @@
+"""A user's programs for `CommandProvider`: machines are files in a folder. Run as
+`fake_cloud.py FOLDER create|list|end`. `FOLDER/does` may say `hang`, `rubbish`, `fail`, or the kind of an error."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    folder, what = Path(sys.argv[1]), sys.argv[2]
+    asked = json.load(sys.stdin)
+    says = (folder / "does").read_text().strip() if (folder / "does").exists() else ""
+    if says == "hang":
+        time.sleep(600)
+    if says == "rubbish":
+        print("<html>")
+        return
+    if says == "fail":
+        sys.exit("no route to the hypervisor")
+    if says:
+        print(json.dumps({"error": says, "text": f"it says {says}"}))
+        return
+    there = folder / asked["grid"]
+    there.mkdir(exist_ok=True)
+    match what:
+        case "create":
+            path = there / asked["name"]
+            if not path.exists():
+                path.write_text(
+                    json.dumps({"handle": f"vm-{asked['name']}", "name": asked["name"], "pool": asked["pool"]})
+                )
+            print(json.dumps({"handle": f"vm-{asked['name']}"}))
+        case "end":
+            path = there / asked["name"]
+            print(json.dumps({"there": path.exists()}))
+            path.unlink(missing_ok=True)
+        case "list":
+            print(json.dumps({"machines": [json.loads(one.read_text()) for one in sorted(there.iterdir())]}))
+
+
+if __name__ == "__main__":
+    main()

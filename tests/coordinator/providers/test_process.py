@@ -1,0 +1,57 @@
+"""Machines as processes: created once however often, listed, ended with all that is theirs. Real processes, without a
+coordinator: they do not join."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core.scaling.state import Answer
+from distributed_grid.coordinator.providers.base import ProviderRefused
+from distributed_grid.coordinator.providers.process import ProcessProvider, _processes
+from tests.coordinator.providers.scene import SPEC
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> Iterator[ProcessProvider]:
+    one = ProcessProvider("g1", {"directory": str(tmp_path)})
+    try:
+        yield one
+    finally:
+        for found in one.list_workers():
+            one.terminate_worker(found.name)
+
+
+SLOW = replace(SPEC, url="ws://127.0.0.1:9", ends_by=time.time() + 3600, born=5.0, type="x")
+
+
+def test_it_is_created_once_and_ended_whole(provider: ProcessProvider, tmp_path: Path) -> None:
+    assert provider.create_worker(SLOW) == provider.create_worker(SLOW) == "a-1-1"
+    assert [(one.name, one.pool, one.type, one.born) for one in provider.list_workers()] == [("a-1-1", "a", "x", 5.0)]
+    assert provider.terminate_worker("a-1-1") is True
+    assert _processes(tmp_path / "g1" / "a-1-1") == [] and provider.list_workers() == []
+
+
+def test_one_that_was_ended_is_not_created_by_a_late_call(provider: ProcessProvider) -> None:
+    assert provider.terminate_worker("a-1-1") is False
+    with pytest.raises(ProviderRefused, match="has ended") as refused:
+        provider.create_worker(SLOW)
+    assert refused.value.answer is Answer.REFUSED and provider.list_workers() == []
+
+
+def test_what_a_killed_machine_leaves_is_listed_and_ended(provider: ProcessProvider, tmp_path: Path) -> None:
+    provider.create_worker(SLOW)
+    folder = tmp_path / "g1" / "a-1-1"
+    os.kill(int((folder / "ready").read_text()), signal.SIGKILL)
+    provider.terminate_worker("a-1-1")
+    assert _processes(folder) == []
+
+
+def test_a_name_cannot_leave_the_directory(provider: ProcessProvider) -> None:
+    for name in ("../g2/a-1-1", "", "."):
+        with pytest.raises(ProviderRefused, match="cannot be called"):
+            provider.terminate_worker(name)

@@ -1,0 +1,56 @@
+"""Commands of the ledger become questions to providers, and their answers events."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from distributed_grid.coordinator.core.scaling.events import (
+    CreateMachine,
+    EndMachine,
+    ListMachines,
+    MachineAnswered,
+    MachinesListed,
+)
+from distributed_grid.coordinator.core.scaling.state import Answer, CallKind
+from distributed_grid.coordinator.providers.service import MachineService
+from distributed_grid.protocol.scaling.machines import Machine, MachineState
+from tests.coordinator.providers.scene import settings
+
+MACHINE = Machine(name="a-1-1", pool="a", provider="command", state=MachineState.CREATING, calls=1, join_within=60.0)
+
+
+class Scene:
+    """A service with the user's programs as provider, and the events that it has put."""
+
+    def __init__(self, folder: Path) -> None:
+        self.events: asyncio.Queue[Any] = asyncio.Queue()
+        given = {"command": settings(folder)}
+        self.service = MachineService("g1", self.events.put_nowait, None, lambda: "ws://127.0.0.1:9", given, {})
+
+    async def does(self, command: CreateMachine | EndMachine | ListMachines) -> Any:
+        self.service.perform(command)
+        return await asyncio.wait_for(self.events.get(), 30)
+
+
+async def test_a_machine_is_created_listed_and_ended(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    made = await scene.does(CreateMachine(MACHINE))
+    assert made == MachineAnswered("a-1-1", CallKind.CREATE, 1, Answer.DONE, "vm-a-1-1")
+    found = await scene.does(ListMachines("command", 7))
+    assert isinstance(found, MachinesListed) and found.number == 7 and found.listed is not None
+    assert [one.name for one in found.listed] == ["a-1-1"]
+    ended = await scene.does(EndMachine("command", "a-1-1", "vm-a-1-1", 1))
+    assert ended == MachineAnswered("a-1-1", CallKind.END, 1, Answer.DONE)
+    assert (await scene.does(EndMachine("command", "a-1-1", "vm-a-1-1", 2))).answer is Answer.GONE
+    await scene.service.close()
+
+
+async def test_what_a_provider_refuses_is_an_event_and_a_list_that_fails_lists_nothing(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    (tmp_path / "does").write_text("quota")
+    made = await scene.does(CreateMachine(MACHINE))
+    assert (made.answer, made.text) == (Answer.QUOTA, "it says quota")
+    (tmp_path / "does").write_text("credentials")
+    found = await scene.does(ListMachines("command", 8))
+    assert found == MachinesListed("command", 8, None, "it says credentials", True)
+    await scene.service.close()

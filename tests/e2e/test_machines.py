@@ -1,0 +1,94 @@
+"""Machines that a pool creates, end to end: real coordinator, real provider process, real agents as processes. What
+fits nowhere gets a machine, which joins by a token of its own, runs the job, and goes; and none is forgotten.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.grid_fixture import CONFIG, Grid, founded_grid, until
+
+POOL = """
+pools:
+  - {name: burst, provider: process, cpus: 2, memory: 256M, max: 2, idle: 3, boot: 2, join_within: 120, life: 1h,
+     abandoned_after: 60, options: {trust: everyone}}
+scaling: {mode: act, look: 2, orphan_after: 5}
+"""
+
+
+@pytest.fixture(params=[POOL])
+def grid(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Grid]:
+    """A founded grid with a pool, and without a node."""
+    with founded_grid(tmp_path, CONFIG + request.param) as grid:
+        try:
+            yield grid
+        finally:
+            for pid in processes(grid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def home(grid: Grid) -> Path:
+    return grid.home / "coordinator" / "machines"
+
+
+def processes(grid: Grid) -> list[int]:
+    """The processes of all machines: their command lines name a directory below this one."""
+    return grid.processes_with(str(home(grid)))
+
+
+def machines(grid: Grid) -> list[str]:
+    """The names of machines that run."""
+    return [one.parent.name for one in home(grid).glob("*/*/ready") if grid.processes_with(str(one.parent))]
+
+
+def logs(grid: Grid) -> str:
+    return grid.log("coordinator") + "\n---\n".join(
+        ["", *(one.read_text()[-2000:] for one in home(grid).glob("*/*/log"))]
+    )
+
+
+def submit(grid: Grid, *words: str) -> str:
+    done = grid.run("run-shared", "-t", "cpu", "-a", "1", "--no-ship", "--detach", *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_job_that_fits_nowhere_gets_a_machine_which_ends_when_it_is_idle(grid: Grid) -> None:
+    done = grid.shared("sh", "-c", "echo it ran", timeout=120)
+    assert done.returncode == 0 and done.stdout == "it ran\n", done.stderr + logs(grid)
+    names = machines(grid)
+    assert len(names) == 1
+    assert not list(home(grid).glob("*/*/invitation")), "a token that was used is removed"
+    until(lambda: not processes(grid), "the machine ends when it is idle" + logs(grid))
+    until(lambda: not grid.json("nodes")["nodes"], "its node is forgotten" + logs(grid))
+    gone = until(lambda: grid.json("scale", "history")["machines"], "it is gone" + logs(grid))
+    assert [(one["name"], one["state"], one["ran"]) for one in gone] == [(names[0], "gone", True)]
+
+
+def test_a_coordinator_that_is_killed_forgets_no_machine_and_creates_none_twice(grid: Grid) -> None:
+    job = submit(grid, "sleep", "8")
+    until(lambda: machines(grid), "a machine comes" + logs(grid))
+    grid.kill("coordinator")
+    grid.start_coordinator()
+    until(lambda: grid.job(job)["state"] == "running", "the job runs on it" + logs(grid), 120)
+    assert len(machines(grid)) == 1, "it is asked for again by the same name"
+    grid.kill("coordinator")
+    grid.start_coordinator()
+    until(lambda: grid.job(job)["state"] == "ended", "the job ends" + logs(grid))
+    assert grid.job(job)["exit_code"] == 0, f"{grid.job(job)}{logs(grid)}"
+    until(lambda: not processes(grid), "the machine ends when it is idle" + logs(grid))
+    until(lambda: grid.json("scale", "history")["machines"], "it is gone" + logs(grid))
+    assert len(grid.json("scale", "history")["machines"]) == 1
+
+
+@pytest.mark.parametrize("grid", [POOL.replace("abandoned_after: 60", "abandoned_after: 6")], indirect=True)
+def test_a_machine_ends_itself_when_the_coordinator_stays_away(grid: Grid) -> None:
+    job = submit(grid, "sleep", "3")
+    until(lambda: grid.job(job)["state"] == "running", "the job runs" + logs(grid), 120)
+    grid.kill("coordinator")
+    until(lambda: not processes(grid), "nothing of the machine is left" + logs(grid))
