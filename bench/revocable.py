@@ -3,7 +3,8 @@
 The holder has all cores and uses none, until it is told to work: first with as many processes as are left to it, where
 the revocable job runs on beside it, then with one for each core, where that is frozen. After each, the revocable job is
 cancelled, and the same is measured alone. Beside the speed stands the share of CPU time that the holder got, which is
-not touched by what the machine's own speed does.
+not touched by what the machine's own speed does; and whether the revocable job was frozen at the end, in each of the
+two.
 """
 
 import argparse
@@ -71,8 +72,12 @@ def _ask(running: Grid, *words: str) -> dict[str, Any]:
     return dict(json.loads(_grid(running, *words, "-o", "json")))
 
 
+def _job(running: Grid, job: str) -> dict[str, Any]:
+    return dict(_ask(running, "job", "show", job)["jobs"][0])
+
+
 def _state(running: Grid, job: str) -> str:
-    return str(_ask(running, "job", "show", job)["job"]["state"])
+    return str(_job(running, job)["state"])
 
 
 def _work(running: Grid, holder: str, before: int) -> Worked:
@@ -91,7 +96,7 @@ def _lines(running: Grid, holder: str) -> list[str]:
     return _grid(running, "logs", holder).splitlines()
 
 
-def _round(many: int) -> dict[str, float]:
+def _round(many: int) -> dict[str, float | bool]:
     with grid(agents=1, config=CONFIG) as running:
         command = [sys.executable, "-c", HOLDER, str(many), str(SECONDS)]
         holder = _grid(running, "run-shared", "-d", "--no-ship", "--cpus", str(CORES), *command).strip()
@@ -101,7 +106,7 @@ def _round(many: int) -> dict[str, float]:
         wait_for(lambda: _state(running, user) == "running", "the start of the revocable job", 60.0)
         time.sleep(3)
         beside = _work(running, holder, 0)
-        frozen = float(_ask(running, "job", "show", user)["job"]["suspended_for"] or 0.0)
+        frozen = _job(running, user)["suspended"] is not None
         _grid(running, "cancel", user)
         wait_for(lambda: _state(running, user) == "ended", "the end of the revocable job", 60.0)
         alone = _work(running, holder, 1)
@@ -122,6 +127,7 @@ def main() -> None:
             "share_beside": part["share"],
             "speed_when_it_wants_all": whole["speed"],
             "share_when_it_wants_all": whole["share"],
+            "frozen": [part["frozen"], whole["frozen"]],
             "cores": CORES,
             "seconds": SECONDS,
             "rounds": rounds,

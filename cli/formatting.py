@@ -317,6 +317,10 @@ def precedence_json(one: Precedence | None) -> dict[str, Any] | None:
     }
 
 
+def _suspension_json(suspended: Suspension) -> dict[str, Any]:
+    return {"since": iso(suspended.since), "why": suspended.why, "by_holder": suspended.by_holder}
+
+
 def grant_json(grant: Grant | None) -> dict[str, Any] | None:
     """A grant by field."""
     if grant is None:
@@ -392,7 +396,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "submitted": iso(view.submitted),
         "started": iso(view.started),
         "ended": iso(view.ended),
-        "suspended": {"since": iso(view.suspended.since), "why": view.suspended.why} if view.suspended else None,
+        "suspended": _suspension_json(view.suspended) if view.suspended else None,
         "suspended_for": view.suspended_for,
         "awaits_reader": {"since": iso(view.awaits_reader.since), "why": view.awaits_reader.why}
         if view.awaits_reader

@@ -3,7 +3,9 @@ a second when the holder wants more, go on when it does not, and end with it."""
 
 import json
 import os
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -72,15 +74,27 @@ def cpu_of(pid: int) -> int:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    with running_grid(tmp_path, agents=1, config=LENT) as grid:
-        made = Scene(grid)
-        yield made
+def walls() -> str:
+    return "auto"
 
 
-async def test_it_runs_on_a_core_of_the_holder_with_the_least_weight_and_says_so(scene: Scene) -> None:
+@pytest.fixture
+def scene(walls: str) -> Iterator[Scene]:
+    place = Path(tempfile.mkdtemp(prefix="grid-"))
+    place.chmod(0o755)  # jobs have users of their own behind walls `user`
+    config = LENT.replace("agent:", f"agent:\n  walls: {walls}")
+    try:
+        with running_grid(place, agents=1, config=config) as grid:
+            yield Scene(grid)
+    finally:
+        shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("walls", [pytest.param("user", marks=pytest.mark.root), "none"])
+async def test_it_runs_on_a_core_of_the_holder_with_the_least_weight_and_says_so(scene: Scene, walls: str) -> None:
     grid, job = scene.grid, scene.revocable()
     (pid,) = scene.loops()
+    assert grid.job(job)["walls"] == walls
     assert os.sched_getscheduler(pid) == os.SCHED_IDLE and os.getpriority(os.PRIO_PROCESS, pid) == 19
     grant = grid.job(job)["grant"]
     assert (grant["cores"], grant["holder"]) == ([], f"{scene.holder}.1")
@@ -102,7 +116,11 @@ async def test_it_is_frozen_within_a_second_of_when_its_holder_wants_more_and_go
         await scene.busy(True)
         suspended = until(lambda: grid.job(job)["suspended"], "it is frozen")
         took.append(datetime.fromisoformat(suspended["since"]).timestamp() - begun)
-        assert f"{scene.holder} wants" in suspended["why"] and "the owner" not in grid.run("job", "show", job).stdout
+        assert (
+            suspended["by_holder"]
+            and f"{scene.holder} wants" in suspended["why"]
+            and "the owner" not in grid.run("job", "show", job).stdout
+        )
         used.append(cpu_of(pid))
         await scene.busy(False)
         until(lambda: not grid.job(job)["suspended"], "it goes on", 30)
