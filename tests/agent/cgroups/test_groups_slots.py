@@ -98,6 +98,29 @@ def test_while_a_raylet_joins_the_group_of_all_jobs_weighs_as_it_and_the_others_
     assert written(tmp_path) == {".": "15", slots.key("j-1"): "0"}
 
 
+@pytest.mark.parametrize(("version", "file", "least"), [(2, "cpu.weight", "1"), (1, "cpu.shares", "10")])
+def test_a_job_on_slack_and_its_slot_get_a_hundredth_of_the_weight_of_others(
+    tmp_path: Path, version: int, file: str, least: str
+) -> None:
+    group = Group(version, str(tmp_path))
+    slots = SlotGroups(Cgroups({"cpu": group}, print, group), str(tmp_path), print)
+    (tmp_path / ("cpu.weight.nice" if version == 2 else file)).touch()
+    jobs = []
+    for name, limits in (("j-1.1", {"nice": 15}), ("j-2.1", {"nice": 19, "idle": True})):
+        job = Job(name, limits=limits)
+        job.place = Place(name[:3], "none", 0, 0, False, 1, 1, 1)
+        for key in (slots.key(job.place.name), name):
+            (tmp_path / key).mkdir()
+            for one in ("cpu.weight.nice", "cpu.weight", "cpu.shares", "cpu.idle"):
+                (tmp_path / key / one).touch()
+        jobs.append(job)
+    slots.weigh(jobs)
+    idle = {path.parent.name for path in tmp_path.glob("*/cpu.idle") if path.read_text() == "1"}
+    assert idle == {"j-2.1", slots.key("j-2")}
+    assert {(tmp_path / key / file).read_text() for key in idle} == {least}
+    assert (tmp_path / "j-1.1" / "cpu.idle").read_text() == ""
+
+
 async def test_a_job_is_in_its_slots_group_with_all_that_hides_and_so_are_the_next_ones(grouped: Bench) -> None:
     id = grouped.launch(*LEAVES)
     main, hidden = await grouped.started(id), int((await grouped.wrote(id))[0])

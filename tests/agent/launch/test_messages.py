@@ -45,6 +45,16 @@ def test_a_slot_is_for_one_submitter_with_that_users_account() -> None:
     assert slot_order(launch(JobSpec(argv=("true",)), shared), ANN, True, 0, 15)["gpus"]
 
 
+def test_a_job_on_slack_is_idle_and_gets_no_more_of_its_cores_than_it_asked_for() -> None:
+    slack = Grant(memory=1 << 30, slack=(4, 5), slack_milli=1500, holder="j-holder.1")
+    order = slot_order(launch(JobSpec(argv=("true",)), slack), None, True, 0, 15)
+    limits = order["limits"]
+    assert (order["idle"], limits["idle"], limits["nice"], limits["cpu"]) == (True, True, 19, 1500)
+    assert launch_order(launch(JobSpec(argv=("true",)), slack), "/w", {}, 5.0, Kept("ann"))["cores"] == (4, 5)
+    plain = slot_order(launch(JobSpec(argv=("true",))), None, True, 0, 15)
+    assert (plain["idle"], plain["limits"]["nice"], plain["limits"]["cpu"]) == (False, 15, 0)
+
+
 def test_the_lower_of_the_jobs_and_the_nodes_limit_of_processes_holds() -> None:
     def pids(own: int, node: int) -> object:
         return slot_order(launch(JobSpec(argv=("true",), limits=JobLimits(pids=own))), None, False, node, 0)["limits"][

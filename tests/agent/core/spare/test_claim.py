@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from distributed_grid.agent.core.spare.claim import conflict
+from distributed_grid.agent.core.spare.claim import conflict, slack_conflict
 from distributed_grid.agent.core.spare.holdings import Holdings
 from distributed_grid.agent.core.spare.lender import Lender
 from distributed_grid.agent.core.spare.thresholds import Holding, Limits
@@ -51,6 +52,29 @@ def test_a_noisy_core_is_given_and_a_clearly_busy_one_is_not() -> None:
 )
 def test_what_another_allocation_holds_is_not_given(held: Holding, words: str) -> None:
     assert claim(held=(held,)) == words
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({}, ""),
+        ({"holder": "j-gone.1"}, "j-gone.1, whose cores it is to run on, does not hold any here"),
+        ({"slack": (0, 4)}, "j-a.1 does not hold the cores that it is to run on"),
+        ({"virtual": True}, "j-a.1 does not hold the cores that it is to run on"),
+        ({"slack": (1,)}, "j-user.1 runs on cores of j-a.1 already"),
+        ({"cores": (5,)}, "it holds cores or GPUs beside those of j-a.1"),
+        ({"gpus": (GpuShare("GPU-0"),)}, "it holds cores or GPUs beside those of j-a.1"),
+        ({"slack_milli": 1001}, "it is to get 1.001 of 1 cores of j-a.1"),
+        ({"slack_milli": 0}, "it is to get 0 of 1 cores of j-a.1"),
+    ],
+)
+def test_slack_is_given_where_its_holder_holds_the_cores_and_nobody_else_runs_on_them(
+    change: dict[str, Any], why: str
+) -> None:
+    user = Holding("j-user.1", Grant(slack=(1, 2), slack_milli=1500, holder="j-a.1"))
+    held = Holdings((holding(cores=(0, 1, 2)), user))
+    grant = Grant(slack=(0,), slack_milli=1000, holder="j-a.1")
+    assert slack_conflict(held, msgspec.structs.replace(grant, **change)) == why
 
 
 def test_what_the_agent_does_not_manage_is_not_given() -> None:
