@@ -128,7 +128,7 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     gpus: tuple[GpuShare, ...] = ()
     virtual: bool = False
     slack: tuple[Index, ...] = ()
-    slack_milli: Thousandths = 0
+    slack_milli: Count = 0
     holder: Word = ""
 
     @property

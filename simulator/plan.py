@@ -43,6 +43,8 @@ SHORT = 600
 """Arrays of many short jobs are numbered from here on."""
 STREAM = 700
 """Streams of jobs of which some are overdue are numbered from here on."""
+SLACK = 800
+"""Jobs that hold all cores of a node, and revocable ones, are numbered from here on."""
 BOOSTS = 900
 """Boosts that the grid lends by itself are numbered from here on."""
 ENDLESS = 1e6
@@ -188,11 +190,12 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     jobs += _stream(random.Random(f"stream of {seed}"), shape, moments)
     jobs = _behind(random.Random(f"jobs and walls of {seed}"), jobs)
     balancing, badput, nodes = _balanced(random.Random(f"rebalancing in {seed}"), nodes, without)
-    slack, nodes, jobs = _revocable(random.Random(f"slack of {seed}"), nodes, jobs)
-    if slack and not balancing.values.slack:
+    nodes, revocable = _revocable(random.Random(f"slack of {seed}"), shape, nodes, moments)
+    jobs += revocable
+    if revocable and not balancing.values.slack:
         balancing = replace(balancing, policy=PolicyName.AGGRESSIVE)
     demands: tuple[DemandPlan, ...] = ()
-    if not slack and "lending" not in without:
+    if not revocable and "lending" not in without:
         balancing, demands = demanded(random.Random(f"lending in {seed}"), balancing, shape.seconds)
     rules, grants = _rights(random.Random(f"rights of {seed}"), shape)
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
@@ -215,7 +218,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
         ),
         balancing=balancing,
         badput=badput,
-        slack=slack,
+        slack=bool(revocable),
         demands=demands,
     )
 
@@ -249,22 +252,26 @@ def _sharing(chance: random.Random) -> Sharing:
 
 
 def _revocable(
-    chance: random.Random, nodes: tuple[NodePlan, ...], jobs: list[JobPlan]
-) -> tuple[bool, tuple[NodePlan, ...], list[JobPlan]]:
-    """In some worlds slack is lent, and half of the jobs that may be revocable are; others hold three cores."""
-    if chance.random() >= 0.3:
-        return False, nodes, jobs
+    chance: random.Random, shape: Shape, nodes: tuple[NodePlan, ...], moments: list[float]
+) -> tuple[tuple[NodePlan, ...], list[JobPlan]]:
+    """In some worlds jobs hold all cores of the large nodes, and others, which want more memory than the small nodes
+    have, are revocable."""
+    if not shape.jobs or chance.random() >= 0.25:
+        return nodes, []
     nodes = tuple(replace(node, cores=4) if node.memory > GIB else node for node in nodes)
-    found = []
-    for job in jobs:
-        request = job.request
-        may = not (request.resources.gpu or request.gang or request.priority is Priority.URGENT)
-        if may and chance.random() < 0.5:
-            request = replace(request, revocable=True)
-        elif may and chance.random() < 0.5:
-            request = replace(request, resources=replace(request.resources, cpu=3 * MILLI))
-        found.append(replace(job, request=request))
-    return True, nodes, found
+    jobs = []
+    for number in range(sum(node.memory > GIB for node in nodes)):
+        one = _job(chance, SLACK + number, shape, moments)
+        request = Request(Resources(4 * MILLI, GIB), Priority.MEDIUM, retry_on=one.request.retry_on)
+        lasts = chance.choice((chance.uniform(5.0, 40.0), ENDLESS))
+        jobs.append(replace(one, at=chance.uniform(0.0, 2.0), request=request, seconds=lasts))
+    for number in range(len(jobs), len(jobs) + chance.choice((6, 12, 20))):
+        one = _job(chance, SLACK + number, shape, moments)
+        wanted = Resources(chance.choice((500, MILLI, MILLI, 2 * MILLI)), 3 * GIB // 2)
+        priority = chance.choice((Priority.LOW, Priority.MEDIUM))
+        request = Request(wanted, priority, retry_on=one.request.retry_on, revocable=True)
+        jobs.append(replace(one, at=max(3.0, one.at), request=request, members=chance.choice((0, 0, 0, 3))))
+    return nodes, jobs
 
 
 def _owned(chance: random.Random, sharing: Sharing, shape: Shape) -> Sharing:

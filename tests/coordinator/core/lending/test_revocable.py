@@ -4,6 +4,7 @@ preempt nobody."""
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint
@@ -35,6 +36,8 @@ def test_it_runs_on_the_holders_own_cores_with_memory_that_is_free() -> None:
     scene.uses("holder", 2.0)
     scene.ask("user", 3000, GIB)
     assert scene.grant("user") == Grant(memory=GIB, slack=(5, 6, 7), slack_milli=3000, holder="holder.1")
+    grant = scene.grant("user")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(grant), type=Grant) == grant, "as store and agent read it"
     node = scene.state.nodes["n1"]
     assert node.capacity is not None and node.capacity.free_memory == 3 * GIB
     scene.ledger.check()
