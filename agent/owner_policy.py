@@ -81,8 +81,10 @@ class OwnerControl:
             return
         holders = {one.holder: one.pid for one in users if one.pid}
         self._demands = {key: self._demands.get(key) or Demand() for key in holders}
+        began = boot_clock()
         spent = {key: self._demands[key].seconds(pid) for key, pid in holders.items()}
-        for order in self._slack.observe(boot_clock(), users, spent):
+        now = boot_clock()
+        for order in self._slack.observe(now, users, spent, now - began):
             if isinstance(order, Freeze):
                 self._launcher.freeze(order.allocation, order.why, self._holds)
             elif isinstance(order, Recall):

@@ -40,23 +40,23 @@ class SlackUser(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Holder:
-    """The measurements of a holder: when, and the CPU seconds that it wanted so far; and when it wanted more than was
-    left, or all of that, last."""
+    """The measurements of a holder: between when and when, and the CPU seconds that it wanted so far; and when it
+    wanted more than was left, or all of that, last."""
 
-    spent: deque[tuple[float, float]] = field(default_factory=deque)
+    spent: deque[tuple[float, float, float]] = field(default_factory=deque)
     wanted: float = float("-inf")
     busy: float = float("-inf")
     why: str = ""
 
-    def measured(self, now: float, cpu: float) -> float:
-        """Take in a measurement; what it wants over the window, in cores (0: not known yet)."""
-        if self.spent and cpu < self.spent[-1][1]:
+    def measured(self, began: float, now: float, cpu: float) -> float:
+        """Take in a measurement; what it wants over the window at least, in cores (0: not known yet)."""
+        if self.spent and cpu < self.spent[-1][2]:
             self.spent.clear()  # the time of a child that was not waited for is lost
-        self.spent.append((now, cpu))
-        while len(self.spent) > 2 and self.spent[1][0] <= now - WINDOW:
+        self.spent.append((began, now, cpu))
+        while len(self.spent) > 2 and self.spent[1][1] <= now - WINDOW:
             self.spent.popleft()
-        began, before = self.spent[0]
-        return (cpu - before) / (now - began) if now > began else 0.0
+        first, _, before = self.spent[0]
+        return (cpu - before) / (now - first) if len(self.spent) > 1 and now > first else 0.0
 
 
 class SlackWatch:
@@ -67,9 +67,12 @@ class SlackWatch:
         self._frozen: dict[str, tuple[float, float]] = {}
         """Since when a job is frozen, and when that was ordered last."""
 
-    def observe(self, now: float, users: Sequence[SlackUser], spent: Mapping[str, float | None]) -> list[Order]:
+    def observe(
+        self, now: float, users: Sequence[SlackUser], spent: Mapping[str, float | None], took: float = 0.0
+    ) -> list[Order]:
         """Take in the CPU seconds that holders have wanted so far (None: it has too many threads to be measured, and is
-        taken to want all), and all jobs on slack that run; gives the orders."""
+        taken to want all), and all jobs on slack that run; gives the orders. `took`: seconds that it took to measure,
+        on a busy machine: no holder is taken to want more than it did for that."""
         lent: dict[str, float] = {}
         for one in users:
             lent[one.holder] = lent.get(one.holder, 0.0) + one.cores
@@ -78,7 +81,7 @@ class SlackWatch:
         self._holders = {key: one for key, one in self._holders.items() if key in lent}
         for one in {user.holder: user for user in users}.values():
             if one.holder in spent:
-                self._see(one, one.of - lent[one.holder], now, spent[one.holder])
+                self._see(one, one.of - lent[one.holder], now, spent[one.holder], took)
         return [order for one in users if (order := self._decide(one, now)) is not None]
 
     def wants(self, allocation: str) -> bool:
@@ -89,13 +92,13 @@ class SlackWatch:
         """An earlier agent has frozen this job, at that time."""
         self._frozen[allocation] = since, since
 
-    def _see(self, user: SlackUser, left: float, now: float, cpu: float | None) -> None:
+    def _see(self, user: SlackUser, left: float, now: float, cpu: float | None, took: float) -> None:
         holder, job = self._holders.setdefault(user.holder, _Holder(busy=now)), user.holder.rpartition(".")[0]
         if cpu is None:
             holder.wanted = holder.busy = now
             holder.why = f"{job} has too many threads to measure what it wants"
             return
-        used = holder.measured(now, cpu)
+        used = holder.measured(now - took, now, cpu)
         if used > left + NOISE:
             holder.wanted = now
             holder.why = f"{job} wants {used:.1f} cores, and {left:g} are left to it"

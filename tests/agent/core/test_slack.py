@@ -42,6 +42,14 @@ def test_a_job_is_frozen_within_half_a_second_of_when_its_holder_wants_more() ->
     assert scene.watch.wants("j-user.1")
 
 
+def test_a_machine_that_is_too_busy_to_measure_in_time_makes_no_holder_want_more() -> None:
+    watch, orders = SlackWatch(), list[Order]()
+    for number in range(40):
+        at, late = 100.0 + number * EVERY, 0.2 * (number % 3 == 0)  # measured at `at`, and the clock is read then
+        orders += watch.observe(at + late, [user()], {HOLDER: 1.7 * at}, late)
+    assert orders == []
+
+
 def test_a_freeze_is_repeated_before_it_expires() -> None:
     scene = Scene()
     times = [after for after, order in scene.wants(4.0, 25.0) if isinstance(order, Freeze)]
