@@ -332,7 +332,8 @@ def _as_lent(node: Node) -> Hashable:
 
 
 def _calm(state: GridState, node: Node) -> bool:
-    """Whether the end of all that is on a node is known, and nothing there starts or ends late."""
+    """Whether the end of all that is on a node is known, and nothing there starts or ends late: as on a node that has
+    just gone, or after the clock of a new coordinator went ahead."""
     return node.usable and all(_ends(state, one) < math.inf for one in node.allocations.values())
 
 
@@ -347,4 +348,5 @@ def _ends(state: GridState, one: Allocation) -> float:
     ending = one.stop is not None or one.state is State.LOST or job.active.frozen
     if late or ending or not job.spec.time_limit or job.request.gang or job.active.attempt.suspended_for:
         return math.inf
-    return began + job.spec.time_limit + job.spec.grace
+    over = began + job.spec.time_limit + job.spec.grace
+    return over if state.now <= over + SLACK else math.inf

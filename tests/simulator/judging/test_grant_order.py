@@ -110,20 +110,49 @@ def test_nobody_is_watched_before_it_is_overdue() -> None:
     assert (watch.watched, watch.latest) == ("wide", 101.0)
 
 
-def test_who_has_not_started_when_all_should_be_over_is_a_violation() -> None:
+def end_without_a_pass(ledger: Ledger, now: float) -> None:
+    """All is over that was running, and nothing starts."""
+    over = Exited("held.1", Outcome(Cause.EXITED, seconds=99.0), True)
+    ledger.handle(MessageReceived("n1", over), now)
+
+
+def see(ledger: Ledger, watch: FirstOverdue, now: float) -> None:
+    ledger.handle(Tick(), now)
+    watch.see(ledger.state)
+
+
+def test_who_has_not_started_when_all_is_over_is_a_violation() -> None:
+    ledger, watch = grid(), FirstOverdue()
+    look(ledger, watch, 20.0)
+    end_without_a_pass(ledger, 101.0)
+    see(ledger, watch, 101.0 + SLACK)
+    with pytest.raises(Violation, match="wide: it is overdue and the first, and should have started 4.1 s ago"):
+        see(ledger, watch, 101.1 + SLACK)
+
+
+def test_who_waits_for_what_should_be_over_on_a_node_that_went_is_not_watched() -> None:
     ledger, watch = grid(), FirstOverdue()
     for now in (20.0, 101.0, 101.0 + SLACK):
         look(ledger, watch, now)
-    with pytest.raises(Violation, match="wide: it is overdue and the first, and should have started"):
-        look(ledger, watch, 101.1 + SLACK)
+        assert (watch.watched, watch.latest) == ("wide", 101.0)
+    look(ledger, watch, 101.1 + SLACK)
+    assert not watch.watched
+
+
+def test_who_waits_for_what_ended_long_ago_by_the_clock_of_a_new_coordinator_is_not_watched() -> None:
+    ledger, watch = grid(), FirstOverdue()
+    for now in (86400.0, 86400.1):
+        look(ledger, watch, now)
+        assert not watch.watched
 
 
 def test_where_the_node_lends_something_else_it_is_watched_anew() -> None:
     ledger, watch = grid(), FirstOverdue()
     look(ledger, watch, 20.0)
+    end_without_a_pass(ledger, 101.0)
     ledger.state.nodes["n1"].closed = frozenset({"0"})
-    look(ledger, watch, 200.0)
-    assert (watch.watched, watch.latest) == ("wide", 101.0)
+    see(ledger, watch, 200.0)
+    assert (watch.watched, watch.latest) == ("wide", 200.0)
 
 
 def test_who_is_overdue_is_so_until_it_was_granted_what_another_one_holds() -> None:
