@@ -236,8 +236,4 @@ def _comes_before(state: GridState, line: Line, job: Job) -> bool:
     first = state.queue.head(line)[0]
     if there is standing:
         return first < state.turns[job.id]
-    rank = state.queue.rank_at(standing, first)
-    if there is not None:
-        return rank < there.rank
-    waited = max(0.0, state.now - job.waits_since)
-    return rank < ranking.rank_of_new(state, job.request, job.user, lasts, state.now, waited)
+    return state.queue.rank_at(standing, first) < ranking.rank_of_successor(state, job, lasts, there)

@@ -5,7 +5,7 @@ change are ranked at once.
 
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.queue.fairness import RANKED_EVERY, aged, dominant
-from distributed_grid.coordinator.core.queue.precedence import limit_by, limit_of, precedence
+from distributed_grid.coordinator.core.queue.precedence import OVERDUE, limit_by, limit_of, precedence
 from distributed_grid.coordinator.core.queue.queue import Line, Rank, Standing
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Precedence, Request, ServiceOrder
@@ -76,6 +76,19 @@ def rank_of_new(state: GridState, request: Request, user: str, lasts: float, at:
         return share - aged(waited, sharing)
     limit = limit_of(lasts, user, state.queue.run_times, sharing)
     return -precedence(waited, limit, _size(state, request), share, sharing)
+
+
+def rank_of_successor(state: GridState, job: Job, lasts: float, standing: Standing | None) -> float:
+    """The rank of a successor, if it waited in the queue: in this standing, or alone (None)."""
+    sharing, at = state.policy.sharing, as_of(state, state.now)
+    if sharing.order is not ServiceOrder.SHARE and (standing is None or state.turns[job.id] < standing.place[1]):
+        since = job.waits_since if standing is None else max(job.waits_since, standing.served_at)
+        due = since + sharing.overdue_after * limit_of(lasts, job.user, state.queue.run_times, sharing)
+        if due <= at:
+            return due - OVERDUE
+    if standing is not None:
+        return standing.rank
+    return rank_of_new(state, job.request, job.user, lasts, state.now, max(0.0, state.now - job.waits_since))
 
 
 def precedence_of(state: GridState, job: Job, now: float) -> Precedence | None:
