@@ -226,12 +226,12 @@ def load(
     for allocation in state.allocations.values():
         if allocation.state is State.STARTING and allocation.started:
             boosts.arm(state, allocation)
+    groups.release_all(state)
     state.quotas.rebuild(state.jobs, state.holders())
     views.restore_shares(state, past)
     accounts.restore(state, lent)
     ray.restore(state)
     handle_facts(state)
-    groups.release_all(state)
 
 
 def end_after_restore(state: GridState, text: str, why: str = "a backup was restored") -> list[Command]:

@@ -14,6 +14,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.queue.admission import refusal
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Started
+from distributed_grid.protocol.messages.rights import Rights, Rules
 from distributed_grid.protocol.nodes import Known
 from distributed_grid.protocol.resources import MILLI, Resources
 from tests.coordinator.core.explain.test_why_changes import grid, request
@@ -175,6 +176,18 @@ def test_a_plan_outlives_the_coordinator() -> None:
     assert stops(out) == ["a0.1"] and launches(out) == []
     caught = Exited(allocation="a0.1", outcome=Outcome(cause=Cause.PREEMPTED, signal=15), returned=True)
     assert sorted(launches(step(again, MessageReceived("n1", caught), 54.0))) == ["g_0.1", "g_1.1"]
+
+
+def test_what_is_kept_for_a_gang_counts_once_in_a_quota_also_after_a_restart() -> None:
+    limited = Rules(users={"ann": Rights(cores=4 * MILLI)})
+    ledger = full(1, nodes=2, rules=msgspec.structs.replace(policy(), rights=limited))
+    gang(ledger, 50.0)
+    again, groups = Ledger(epoch=1, policy=ledger.state.policy), [one.group for one in ledger.state.groups.values()]
+    nodes = [node.facts for node in ledger.state.nodes.values()]
+    again.restore(ledger.state.jobs.values(), ledger.state.allocations.values(), nodes, 52.0, many=groups)
+    (mine,) = again.state.quotas.all_pools()
+    assert mine.held == Resources(4 * MILLI)  # two held by those who give way, and two kept
+    again.check()
 
 
 def test_a_plan_is_in_a_checkpoint() -> None:
