@@ -166,7 +166,8 @@ def _kind_of_end(job: Job, allocation: Allocation, outcome: Outcome | None) -> E
     if outcome.cause is Cause.EXITED and outcome.code == 0:
         return EndKind.DONE
     if attempts.RETRY_CLASSES.get(outcome.cause) is RetryOn.LOST:  # also where it had been told to end with the others
-        return EndKind.TO_RETRY if attempts.may_retry(job, outcome) else EndKind.FAILED
+        cancelled = allocation.stop is not None and allocation.stop.cause not in attempts.BY_THE_GRID
+        return EndKind.TO_RETRY if not cancelled and attempts.may_retry(job, outcome) else EndKind.FAILED
     if allocation.stop is not None and allocation.stop.cause == Cause.GANG.value:
         return EndKind.ENDED
     if attempts.was_evicted(job, allocation, outcome):

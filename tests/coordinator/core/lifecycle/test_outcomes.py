@@ -367,6 +367,15 @@ def test_a_gang_that_is_cancelled_while_its_place_is_taken_back_does_not_wait_ag
     assert results(out) == {"g_0": ("cancelled", 0), "g_1": ("cancelled", 0)} and not ledger.state.jobs
 
 
+def test_a_gang_that_is_cancelled_does_not_run_again_though_its_nodes_had_ended_it_before() -> None:
+    ledger = running(Request(CORE, gang=2, retry_on=(RetryOn.LOST,), retries=1))
+    step(ledger, CancelRequested(2, ("g",)), 3.0)
+    expired = Outcome(Cause.LEASE_EXPIRED, signal=9)
+    ends(ledger, 0, expired, 3.5)
+    out = ends(ledger, 1, expired, 4.0)
+    assert results(out) == {"g_0": ("lease-expired", 0), "g_1": ("lease-expired", 0)} and not ledger.state.jobs
+
+
 def test_one_that_ran_and_is_cancelled_while_the_others_end_is_not_told_never_to_have_run() -> None:
     ledger = running(Request(CORE, gang=2, retry_on=(RetryOn.FAILED,), retries=1))
     ends(ledger, 0, FAILED)
