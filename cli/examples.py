@@ -70,6 +70,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "resource-sharing status": ("grid resource-sharing status", "grid -o json resource-sharing status"),
     "policy": ("grid policy show", "grid policy set conservative"),
     "policy show": ("grid policy show", "grid policy show aggressive"),
+    "scale": ("grid scale plan", "grid scale pause burst"),
     "scale plan": ("grid scale plan", "grid -o json scale plan"),
     "scale status": ("grid scale status", "grid -o json scale status"),
     "scale apply": ("grid scale apply", "grid scale apply burst"),

@@ -260,6 +260,9 @@ def test_each_setting_is_handed_to_the_nodes_or_named_when_it_changes(tmp_path: 
         f"resource_sharing.{name}"
         for name in ("mode", "policy", "rebalance_interval_seconds", "thresholds.excess_threshold")
     }
-    rest = {".".join(path) for path in SETTINGS} - handed_out - of_rebalancing
+    of_scaling = {
+        name for name in map(".".join, SETTINGS) if name.partition(".")[0] in ("scaling", "providers", "pools")
+    }
+    rest = {".".join(path) for path in SETTINGS} - handed_out - of_rebalancing - of_scaling
     assert rest == found.rest.keys() - {"rights.users.bob.cores"}
     assert found.rest["rights.users.bob.cores"] == "4" and found.rest["coordinator.port"] == "7433"
