@@ -124,6 +124,7 @@ class ChainsAt(msgspec.Struct, frozen=True):
     tails: list[str] = []
     run_times: list[tuple[str, Request, list[float]]] = []
     closed_nodes: list[str] = []
+    overdue: list[tuple[str, tuple[float, float]]] = []
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,6 +259,7 @@ def _chains(known: Chains) -> ChainsAt:
         [name for parts in known.tails.values() for part in parts for name in part],
         [(user, request, [*runs]) for (user, request), runs in known.run_times.items()],
         [*known.closed_nodes],
+        [*known.overdue.items()],
     )
 
 
@@ -271,6 +273,7 @@ def _restore_chains(known: Chains, at: ChainsAt) -> None:
         for seconds in runs:
             known.learn(user, request, seconds)
     known.closed_nodes = dict.fromkeys(at.closed_nodes)
+    known.overdue = dict(at.overdue)
 
 
 def _quotas(state: GridState) -> QuotasAt:

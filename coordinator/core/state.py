@@ -396,6 +396,7 @@ class GridState(GridData):
         self.placements.pop(allocation.id, None)
         self.idle.pop(allocation.id, None)
         slack.leave(self, allocation)
+        self.chains.overdue.pop(allocation.id, None)
         job, node = self.jobs[allocation.job], self.nodes[allocation.node]
         self.index.affinity.displace(job, allocation.node)
         if allocation.id in node.not_holding:

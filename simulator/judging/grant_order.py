@@ -8,6 +8,8 @@ that nobody starves:
 - Who has a node kept is not kept waiting longer. Whoever is granted something on a node that is kept for one before it
   is over by the moment that was promised, or leaves room for that one when those have ended whom it waits for.
 
+A successor that was overdue and is taken back before it has started is overdue again: nobody was served.
+
 So what waits is delayed only by those before it, and these come to an end: who is overdue is passed by nobody who comes
 later, and the first that cannot start has its node, and keeps it. A third rule looks at that: who is first and overdue
 starts by the time that is due to it. What users hold is added up here from the allocations.
@@ -16,7 +18,7 @@ starts by the time that is due to it. What users hold is added up here from the 
 import math
 from collections.abc import Hashable
 
-from distributed_grid.coordinator.core.commands import Command, Event, RecordJob
+from distributed_grid.coordinator.core.commands import Command, Event, MessageReceived, RecordJob
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle.outcomes import end_of_member
 from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement
@@ -30,6 +32,7 @@ from distributed_grid.coordinator.core.queue.reservations import STARTING, asked
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Cause, Request, ServiceOrder, State
+from distributed_grid.protocol.messages import Exited
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.simulator.engine import Violation
 from distributed_grid.simulator.judging.moves import headroom_stays_free
@@ -49,10 +52,13 @@ class Watched(Ledger):
     def __init__(self, epoch: int, policy: Policy) -> None:
         super().__init__(epoch, policy=policy)
         self.overdue = FirstOverdue()
-        self.state = _Watched(epoch, policy, self.overdue)
+        self.state: _Watched = _Watched(epoch, policy, self.overdue)
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        return self._patiently(super().handle(event, now))
+        commands = self._patiently(super().handle(event, now))
+        if type(event) is MessageReceived and type(event.message) is Exited and not event.message.outcome.started:
+            self.state.was_not_served(event.message.allocation)
+        return commands
 
     def settle(self, now: float) -> list[Command]:
         commands = self._patiently(super().settle(now))
@@ -70,6 +76,8 @@ class _Watched(GridState):
     def __init__(self, epoch: int, policy: Policy, overdue: "FirstOverdue") -> None:
         super().__init__(epoch, policy=policy)
         self._overdue = overdue
+        self._given: dict[str, tuple[str, float]] = {}
+        """By allocation: the successors that were overdue, and when they were granted that."""
 
     def grant(self, job: Job, placement: Placement, lease: float, gang: Gang | None = None) -> Allocation:
         """What was kept for a job is nobody else's, so nobody is passed by that."""
@@ -87,7 +95,17 @@ class _Watched(GridState):
         nobody_passes_a_quota(self, job, before.grant.resources, besides=before.grant.resources)
         _nobody_comes_before(self, job, before)
         self._overdue.note_grant(self, job)
-        return super().grant_next(job, before)
+        overdue = self.queue.line(job.id).standing.overdue == self.queue.turns[job.id]
+        allocation = super().grant_next(job, before)
+        if overdue:
+            self._given[allocation.id] = job.id, self.now
+        return allocation
+
+    def was_not_served(self, allocation: str) -> None:
+        """An attempt is over that had not started: it keeps nobody waiting who was overdue."""
+        job, granted = self._given.pop(allocation, ("", 0.0))
+        if job in self.queue and self.queue.line(job).standing.served_at == granted:
+            raise Violation(job, f"it was taken back before it started, and its lane waits as if {allocation} had")
 
 
 def _not_given_up_early(state: GridState, job: Job) -> None:

@@ -24,6 +24,7 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.core.placement.matching import able, meeting
 from distributed_grid.coordinator.core.preemption import earmarks
+from distributed_grid.coordinator.core.queue import ranking
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Cause, Outcome, Reason, Request, RetryOn, State
@@ -88,6 +89,8 @@ def conclude(
 
 def requeue(state: GridState, job: Job, allocation: Allocation, text: str) -> None:
     """End an allocation and put its job back in the queue, with its old turn."""
+    if not allocation.started:
+        ranking.not_served(state, job)
     state.move(allocation, State.ENDED)
     state.become(job, Queued(), text)
     state.enqueue(job)

@@ -151,6 +151,7 @@ def _give(state: GridState, line: Line, job: Job, before: Allocation) -> None:
     overdue = state.queue.turns[job.id] == line.standing.overdue
     allocation = state.grant_next(job, before)
     if overdue:
+        state.chains.overdue[allocation.id] = (state.now, line.standing.served_at)
         line.standing.served_at = state.now
     if kept is not None and line.count:
         name = state.queue.head(line)[1]

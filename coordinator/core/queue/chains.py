@@ -41,6 +41,9 @@ class Chains:
     run_times: dict[tuple[str, Request], deque[float]] = field(default_factory=dict)
     """The last run times of the jobs of a user and request (s); the line that ended a job last comes last."""
 
+    overdue: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """The successors that were overdue in the queue: when each was granted, and when an overdue job of its lane had
+    been granted something before that (0: never)."""
     closed_nodes: dict[str, None] = field(default_factory=dict)
     """Nodes with successors that take no new jobs any more."""
 

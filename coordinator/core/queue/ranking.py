@@ -3,10 +3,12 @@
 change are ranked at once.
 """
 
+import math
+
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.queue.fairness import RANKED_EVERY, aged, dominant
 from distributed_grid.coordinator.core.queue.precedence import OVERDUE, limit_by, limit_of, precedence
-from distributed_grid.coordinator.core.queue.queue import Line, Rank, Standing
+from distributed_grid.coordinator.core.queue.queue import Line, Rank, Standing, key_of
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Precedence, Request, ServiceOrder
 
@@ -82,13 +84,47 @@ def rank_of_successor(state: GridState, job: Job, lasts: float, standing: Standi
     """The rank of a successor, if it waited in the queue: in this standing, or alone (None)."""
     sharing, at = state.policy.sharing, as_of(state, state.now)
     if sharing.order is not ServiceOrder.SHARE and (standing is None or state.turns[job.id] < standing.place[1]):
-        since = job.waits_since if standing is None else max(job.waits_since, standing.served_at)
+        since = job.waits_since if standing is None else max(job.waits_since, _served_without(state, standing, job))
         due = since + sharing.overdue_after * limit_of(lasts, job.user, state.queue.run_times, sharing)
         if due <= at:
             return due - OVERDUE
     if standing is not None:
         return standing.rank
     return rank_of_new(state, job.request, job.user, lasts, state.now, max(0.0, state.now - job.waits_since))
+
+
+def not_served(state: GridState, job: Job) -> None:
+    """A job is to go back to the queue without having started. If it was overdue when it became a successor, it is so
+    again: nothing of its lane was served by that."""
+    overdue = state.chains.overdue
+    if job.allocation not in overdue:
+        return
+    granted, before = overdue.pop(job.allocation)
+    standing = _standing_of(state, job)
+    if standing is None:
+        return
+    if standing.served_at == granted:
+        standing.served_at = before
+        return
+    for name, (later, other) in overdue.items():  # of its lane, another one was granted something since
+        if other == granted and _standing_of(state, state.jobs[state.allocations[name].job]) is standing:
+            overdue[name] = (later, before)
+
+
+def _served_without(state: GridState, standing: Standing, job: Job) -> float:
+    """When an overdue job of a standing was served last, if a successor and those behind it had not been."""
+    served_at, overdue = standing.served_at, state.chains.overdue
+    if overdue:
+        for name in reversed([job.allocation, *state.chains.successors_of(job.allocation)]):
+            granted, before = overdue.get(name, (math.inf, 0.0))
+            if granted == served_at and _standing_of(state, state.jobs[state.allocations[name].job]) is standing:
+                served_at = before
+    return served_at
+
+
+def _standing_of(state: GridState, job: Job) -> Standing | None:
+    """The standing that a job would be in, if it waited; None: nobody waits there."""
+    return state.queue.standings.get(state.queue.stand_of(job.user, job.request.priority, key_of(job)[2]))
 
 
 def precedence_of(state: GridState, job: Job, now: float) -> Precedence | None:

@@ -7,6 +7,7 @@ from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageRec
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Attempt, Ended, Placement
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Sharing
+from distributed_grid.coordinator.core.queue import ranking
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, ServiceOrder
 from distributed_grid.protocol.messages import Exited, Inventory, Started
 from distributed_grid.protocol.resources import Grant, Resources
@@ -177,6 +178,28 @@ def test_who_is_overdue_is_so_until_it_was_granted_what_another_one_holds() -> N
     submit(2.06, "ben", "his", limit=1.0)
     runs(2.07, "j4", "j5")
     assert ledger.state.chains.predecessors == {"j7.1": "j6.1"}
+
+
+def test_who_was_overdue_is_so_again_when_it_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    sharing = Sharing(shortest=1.0, overdue_after=0.05)
+
+    def play() -> None:
+        ledger = Watched(1, replace(PATIENT, sharing=sharing))
+        join(ledger, facts("n1", 1), expires_in=1e9)
+        new = tuple(job(f"j{number}", asked(), 1.0) for number in range(12))
+        step(ledger, JobsSubmitted(1, new), 1.0)
+        step(ledger, JobsSubmitted(2, (job("his", asked(), 1.0, "ben", time_limit=36000.0),)), 1.0)
+        for number in range(5):
+            over = Exited(f"j{number}.1", Outcome(Cause.EXITED, seconds=0.01), True)
+            step(ledger, MessageReceived("n1", over), 1.01 if number < 4 else 3.0)
+        assert ledger.state.chains.predecessors == {"j6.1": "j5.1"}
+        gone = Exited("j6.1", Outcome(Cause.WITHDRAWN, started=False))
+        step(ledger, MessageReceived("n1", gone), 3.1)
+
+    play()
+    monkeypatch.setattr(ranking, "not_served", lambda state, job: None)
+    with pytest.raises(Violation, match="j6: it was taken back before it started, and its lane waits as if j6.1 had"):
+        play()
 
 
 @pytest.mark.parametrize("priority", [Priority.MEDIUM, Priority.HIGH])
