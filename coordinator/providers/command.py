@@ -9,6 +9,7 @@ cannot be read, means that nobody knows what was done.
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import threading
@@ -30,6 +31,8 @@ T = TypeVar("T")
 
 SECONDS = 40.0
 """Time-out of a program (s): less than what the coordinator waits for."""
+LATEST = 1.0
+"""Seconds after that time-out in which `timeout` of coreutils ends a program whose caller was killed itself."""
 ANSWER_BYTES = 8 << 20
 
 
@@ -76,16 +79,19 @@ class CommandProvider(CloudProviderBase):
 
     def _run(self, what: str, told: dict[str, Any], answers: type[T]) -> T:
         argv = self._argv[what]
+        if shutil.which(argv[0]) is None:
+            why = f"{argv[0]} cannot be run ({what}): there is no such program"
+            raise ProviderRefused(Answer.CREDENTIALS, why)
         try:
             process = subprocess.Popen(
-                argv,
+                ["timeout", "--signal=KILL", f"{self._seconds + LATEST:.3f}", *argv],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
         except OSError as error:
-            why = f"{argv[0]} cannot be run ({what}): {error.strerror or error}"
+            why = f"timeout of coreutils, which runs {argv[0]} ({what}), cannot be run: {error.strerror or error}"
             raise ProviderRefused(Answer.CREDENTIALS, why) from None
         late = threading.Timer(self._seconds, _kill, (process.pid,))
         late.start()

@@ -12,6 +12,7 @@ def main() -> None:
     asked = json.load(sys.stdin)
     says = (folder / "does").read_text().strip() if (folder / "does").exists() else ""
     if says == "hang":
+        (folder / "hangs").touch()
         time.sleep(600)
     if says == "rubbish":
         print("<html>")

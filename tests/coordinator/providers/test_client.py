@@ -1,6 +1,7 @@
 """The coordinator's end of a provider's process: one that hangs is killed, and begun again."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,19 @@ async def test_it_asks_and_is_answered(tmp_path: Path) -> None:
         await child.close()
 
 
+def running(folder: Path) -> list[int]:
+    """The programs of this folder that run."""
+    found = []
+    for one in Path("/proc").iterdir():
+        if one.name.isdigit():
+            with contextlib.suppress(OSError):
+                if str(folder).encode() in (one / "cmdline").read_bytes():
+                    found.append(int(one.name))
+    return found
+
+
 async def test_a_process_that_does_not_answer_is_killed_and_begun_again(tmp_path: Path) -> None:
-    child = ProviderChild("command", "g1", settings(tmp_path))
+    child = ProviderChild("command", "g1", settings(tmp_path, seconds=2))
     try:
         assert await child.ask("list", list[Listed]) == []
         (tmp_path / "does").write_text("hang")
@@ -44,6 +56,19 @@ async def test_a_process_that_does_not_answer_is_killed_and_begun_again(tmp_path
                     await asyncio.sleep(0.1)
     finally:
         await child.close()
+
+
+async def test_a_program_that_hangs_ends_in_time_also_when_its_provider_was_killed(tmp_path: Path) -> None:
+    child = ProviderChild("command", "g1", settings(tmp_path, seconds=2))
+    (tmp_path / "does").write_text("hang")
+    asked = asyncio.create_task(refusal(child, "list", 60))
+    async with asyncio.timeout(60):
+        while not (tmp_path / "hangs").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await child.close()
+        assert (await asked).answer is Answer.LOST
+        while running(tmp_path):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
 
 async def test_too_little_memory_ends_the_process_and_not_the_coordinator(tmp_path: Path) -> None:
