@@ -110,6 +110,8 @@ def _round(many: int) -> dict[str, float | bool]:
         _grid(running, "cancel", user)
         wait_for(lambda: _state(running, user) == "ended", "the end of the revocable job", 60.0)
         alone = _work(running, holder, 1)
+        _grid(running, "cancel", holder)  # a supervisor stays as long as its jobs do
+        wait_for(lambda: _state(running, holder) == "ended", "the end of the holder", 60.0)
         return {"speed": beside.done / alone.done, "share": beside.cpu / alone.cpu, "frozen": frozen}
 
 
