@@ -65,7 +65,7 @@ def request(patient: bool, duration: str, name: str, priority: str, nodes: tuple
         return
     formatting.emit(f"{view.id}\n")
     held = view.grant.resources if view.grant is not None else view.request.resources
-    invocation.say(f"{held} of {view.node} are held until {formatting.clock(_expires(view))}: --in {name or view.id}")
+    invocation.say(f"held: {held} of {view.node} until {formatting.clock(_expires(view))}: --in {name or view.id}")
 
 
 def _not_held(view: JobView) -> GridError:

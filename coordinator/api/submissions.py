@@ -241,7 +241,14 @@ def in_hold(request: Request, visibility: Visibility, lookup: Lookup) -> Request
     seen."""
     if not request.within:
         return request
-    return msgspec.structs.replace(request, within=lookup.single(visibility, request.within))
+    try:
+        name = lookup.single(visibility, request.within)
+    except Unanswerable as error:
+        if error.code != "unknown-job":
+            raise
+        hint = "`grid hold list` shows yours; grid hold request makes one"
+        raise Unanswerable(error.code, error.what.replace("no job", "no hold", 1), error.why, hint) from None
+    return msgspec.structs.replace(request, within=name)
 
 
 class NewJobs:
