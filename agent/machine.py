@@ -5,15 +5,21 @@ coordinator left to end it.
 Run as `python -m distributed_grid.agent.machine DIR`, with what `Machine` describes in `DIR/machine.json`. `DIR/lock`
 is held for as long as it lives, so that a directory has one machine however often it is started; `DIR/ended` says that
 it is over and is not to begin again. At its end nothing that it started is left.
+
+SIGTERM ends it at once. SIGUSR1 says that its provider takes it back in `notice` seconds: its agent takes no more jobs,
+those that run get most of that time, and it ends.
 """
 
 import ctypes
 import fcntl
 import json
+import math
 import os
 import resource
 import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -35,6 +41,11 @@ AGAIN = 2.0
 STOP_SECONDS = 5.0
 """Time that the agent gets to stop, before all processes are killed (s)."""
 JOIN_SECONDS = 60.0
+HANDLE_VARIABLE = "GRID_MACHINE"
+"""Variable of the environment with what the provider calls the machine, where only the machine itself can know it."""
+GRACE, ENDING = 30.0, 10.0
+"""Of the time until its provider takes a machine: what jobs get to end once they are told to, and what is left for the
+end of the machine itself (s); half of it each at most."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 log = get_logger("machine")
@@ -42,7 +53,9 @@ log = get_logger("machine")
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What a machine is told. `url`: the coordinator's, where no `invitation` names it. `ends_by`: seconds since the
-    epoch. `cores` numbers virtual ones; 0: all of the machine. `at_end`: the program that shuts the machine down."""
+    epoch. `cores` numbers virtual ones; 0: all of the machine. `gpus` 0: none, whatever is there. `handle`: what its
+    provider calls it. `notice`: seconds from SIGUSR1 until it is taken. `at_end`: the program that shuts the machine
+    down; `scratch`: nothing of its directory is kept."""
 
     name: str
     url: str = ""
@@ -52,8 +65,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     cores: int = 0
     memory: int = 0
+    gpus: int | None = None
     trust: str = "owner"
+    handle: str = ""
+    notice: float = 60.0
     at_end: tuple[str, ...] = ()
+    scratch: bool = False
 
 
 CONFIG = """\
@@ -142,6 +159,9 @@ class Running:
         self._not_before = 0.0
         self._wake, self._signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._ended_by = ""
+        self._taken = False
+        self._leaving: socket.socket | None = None
+        self._leaves_by = math.inf
 
     def run(self) -> str:
         """Until it is over; why it is."""
@@ -149,24 +169,55 @@ class Running:
         write_whole(self._folder / "agent.yaml", CONFIG)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._told)
+        signal.signal(signal.SIGUSR1, self._noticed)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._signalled)
         timer = Timer(self._of, unix.boot_clock(), time.time())
         write_whole(self._folder / "ready", f"{os.getpid()}\n")
         while not self._ended_by:
             now = unix.boot_clock()
+            if self._taken and self.left(now):
+                return "its provider takes it back"
             self._keep_up(now)
             status = agent_status(self._state_dir)
             if status is not None:
                 timer.look(now, status["connected_for"] is not None, len(status["jobs"]))
             if why := timer.over(unix.boot_clock()):
                 return why
-            quick = status is None or status["connected_for"] is None
+            quick = status is None or status["connected_for"] is None or self._taken
             self._sleep(min(0.5 if quick else LOOK, timer.wait(now)))
         return self._ended_by
 
     def _told(self, *_: object) -> None:
         self._ended_by = "its provider was asked to end it"
+
+    def _noticed(self, *_: object) -> None:
+        self._taken = True
+
+    def left(self, now: float) -> bool:
+        """Whether all jobs have left, or the time for that is over. Asks the agent for it as long as it does not know:
+        it takes no more jobs while somebody holds the connection."""
+        if self._leaves_by == math.inf:
+            self._leaves_by = now + max(0.0, self._of.notice - min(ENDING, self._of.notice / 2))
+            log.info("taken back by its provider", machine=self._of.name, seconds=self._of.notice)
+        if now >= self._leaves_by:
+            return True
+        try:
+            if self._leaving is None:
+                grace = min(GRACE, self._of.notice / 2)
+                order = {"op": "stop", "jobs": "drain", "deadline": max(0.1, self._leaves_by - now - grace)}
+                self._leaving = unix.connected(self._state_dir / "agent.sock", 2.0)
+                self._leaving.sendall(json.dumps(order).encode() + b"\n")
+                self._leaving.setblocking(False)
+            said = self._leaving.recv(65536)
+        except BlockingIOError:
+            return False
+        except OSError:
+            said = b""
+        if not said and self._leaving is not None:  # that agent has ended
+            self._leaving.close()
+            self._leaving = None
+        return b'"ready"' in said
 
     def _sleep(self, seconds: float) -> None:
         select.select([self._wake], [], [], seconds)
@@ -187,12 +238,17 @@ class Running:
         words = ["agent", "run", "--name", of.name, "--state-dir", str(self._state_dir), "--trust", of.trust]
         if of.cores:
             words += ["--virtual", "--cores", f"0-{of.cores - 1}" if of.cores > 1 else "0"]
+        if of.gpus == 0:
+            words += ["--gpus", "none"]
         if of.memory:
             words += ["--memory", f"{of.memory >> 20}M"]
         for name, value in of.labels.items():
             words += ["--label", f"{name}={value}"]
         known = ["--coordinator", of.url] if of.url and not (self._state_dir / "identity").exists() else []
-        self._agent = subprocess.Popen([*self._grid, *known, *words], stdin=subprocess.DEVNULL, cwd="/")
+        environment = {**os.environ, HANDLE_VARIABLE: of.handle or os.environ.get(HANDLE_VARIABLE, "")}
+        self._agent = subprocess.Popen(
+            [*self._grid, *known, *words], stdin=subprocess.DEVNULL, cwd="/", env=environment
+        )
 
     def _joined(self) -> bool:
         """Join by the invitation, if there is one; it is removed when it is used."""
@@ -257,6 +313,8 @@ def main(folder: Path) -> int:
         (folder / "ended").touch()
         running.end()
     log.info("the machine ends", machine=of.name, why=why)
+    if of.scratch:
+        shutil.rmtree(folder, ignore_errors=True)
     if of.at_end:
         subprocess.run(of.at_end, check=False)
     return 0

@@ -34,6 +34,7 @@ from distributed_grid.agent.launch.isolation import (
 from distributed_grid.agent.launch.launcher import Launcher, SupervisorGone
 from distributed_grid.agent.launch.raylet import RaySettings
 from distributed_grid.agent.launch.supervisor import start
+from distributed_grid.agent.machine import HANDLE_VARIABLE
 from distributed_grid.agent.runtime import Runtime, RuntimeSettings
 from distributed_grid.agent.sampling.probe import Probe
 from distributed_grid.agent.sampling.trees import sibling_roots
@@ -243,7 +244,13 @@ async def _run(settings: AgentSettings, walled: Walled, process: subprocess.Pope
     probe.watch(effective.limits)
     facts = probe.facts(settings.name, incarnation, effective.limits, settings.labels, __version__, effective.priority)
     facts = msgspec.structs.replace(
-        facts, instance=instance, directory=_directory(settings.state_dir), ray=ray, ray_python=python, **walled.facts
+        facts,
+        instance=instance,
+        directory=_directory(settings.state_dir),
+        ray=ray,
+        ray_python=python,
+        machine=os.environ.get(HANDLE_VARIABLE, ""),
+        **walled.facts,
     )
     place = RuntimeSettings(
         settings.coordinator,

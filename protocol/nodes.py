@@ -242,6 +242,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `nameless`: why the users of jobs there have no entry in what these see as /etc/passwd, behind walls `user`; empty:
     they have.
     `ends` says by what the node knows that nothing of a job lives (agent/launch/isolation.py).
+    `machine`: what the provider that created this machine calls it, as the machine itself was told; empty: not known.
     `unknown`: why the node does not know what ran on it before, and whether it lives; empty: it knows.
     """
 
@@ -272,6 +273,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     unknown: Text = ""
     nameless: Text = ""
     ends: Word = ""
+    machine: Word = ""
 
 
 _LOSS = "~"
@@ -487,6 +489,7 @@ def check_facts(facts: NodeFacts) -> None:
         ("hostname", (facts.hostname,)),
         ("boot_id", (facts.boot_id,)),
         ("instance", (facts.instance,)),
+        ("machine", (facts.machine,)),
         ("software", (facts.software, facts.python, facts.ray, facts.ray_python)),
         ("labels", (*facts.labels, *facts.labels.values())),
         ("limits", (*facts.limits, *facts.limits.values())),

@@ -53,7 +53,13 @@ from distributed_grid.coordinator.core.commands import (
     Send,
     Unreserve,
 )
-from distributed_grid.coordinator.core.scaling.events import CreateMachine, EndMachine, ListMachines, MachineOver
+from distributed_grid.coordinator.core.scaling.events import (
+    CreateMachine,
+    EndMachine,
+    ListMachines,
+    MachineMismatched,
+    MachineOver,
+)
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.history.history import History
@@ -290,7 +296,7 @@ class Server:
             log.warning("second agent turned away", node=name, hostname=facts.hostname)
             await connection.refuse(refused)
             return
-        if name in self._state.scaling.machines and (refused := self._over(name)) is not None:
+        if name in self._state.scaling.machines and (refused := self._over(facts)) is not None:
             await connection.refuse(refused)
             return
         peer = connection.wire.remote_address
@@ -364,13 +370,15 @@ class Server:
             self._words[name] = words
         return words
 
-    def _over(self, name: str) -> messages.Refused | None:
+    def _over(self, facts: NodeFacts) -> messages.Refused | None:
         """Why the agent of this machine is turned away; None: it is not."""
-        from distributed_grid.coordinator.core.scaling.machines import refusal  # only where there are pools
+        from distributed_grid.coordinator.core.scaling.machines import mismatch, refusal  # only where there are pools
 
-        if why := refusal(self._state, name):
-            log.warning("an agent of a machine that is over is turned away", node=name, why=why)
-            return messages.Refused(what=f"machine {name} is to end", why=why, final=True)
+        if why := refusal(self._state, facts):
+            log.warning("an agent of a machine that is over, or another one, is turned away", node=facts.name, why=why)
+            if mismatch(self._state.scaling.machines[facts.name], facts) == why:
+                self._driver.put(MachineMismatched(facts.name, why))
+            return messages.Refused(what=f"machine {facts.name} is not admitted", why=why, final=True)
         return None
 
     async def _settle_name(self, facts: NodeFacts) -> messages.Refused | None:

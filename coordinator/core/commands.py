@@ -17,6 +17,7 @@ from distributed_grid.coordinator.core.scaling.events import (
     EndMachine,
     ListMachines,
     MachineAnswered,
+    MachineMismatched,
     MachineOver,
     MachinesListed,
     RecordMachine,
@@ -315,6 +316,7 @@ Event = (
     | ScalingRequested
     | MachineAnswered
     | MachinesListed
+    | MachineMismatched
 )
 
 

@@ -60,6 +60,7 @@ from distributed_grid.coordinator.core.queue.quotas import Spent
 from distributed_grid.coordinator.core.rebalancing import orders, passes
 from distributed_grid.coordinator.core.scaling.events import (
     MachineAnswered,
+    MachineMismatched,
     MachinesListed,
     ScalingConfigured,
     ScalingRequested,
@@ -88,7 +89,10 @@ def _node_up(state: GridState, event: NodeUp) -> None:
         machines.joined(state, event.facts)
 
 
-def _scaling(state: GridState, event: ScalingConfigured | ScalingRequested | MachineAnswered | MachinesListed) -> None:
+def _scaling(
+    state: GridState,
+    event: ScalingConfigured | ScalingRequested | MachineAnswered | MachinesListed | MachineMismatched,
+) -> None:
     from distributed_grid.coordinator.core.scaling import passes as scaling_passes  # only where there are pools
 
     scaling_passes.take(state, event)
@@ -138,6 +142,7 @@ ON: dict[type, Callable[[GridState, Any], None]] = {
     ScalingRequested: _scaling,
     MachineAnswered: _scaling,
     MachinesListed: _scaling,
+    MachineMismatched: _scaling,
 }
 DUE: dict[str, Callable[[GridState, str], None]] = {
     "silence": agents.silence,

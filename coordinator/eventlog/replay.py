@@ -45,6 +45,7 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.scaling.events import (
     MachineAnswered,
+    MachineMismatched,
     MachinesListed,
     ScalingConfigured,
     ScalingRequested,
@@ -134,6 +135,8 @@ def event_words(event: Event) -> str:
             return f"{by} ordered: scale {order} {pool}".rstrip()
         case MachineAnswered(machine, call, number, answer, _, text):
             return f"call {number} to {call} {machine} was answered: {answer}{f', {text}' if text else ''}"
+        case MachineMismatched(name, why):
+            return f"an agent that says to be machine {name} is refused: {why}"
         case MachinesListed(provider, _, listed, trouble):
             there = f"has {names([one.name for one in listed]) or 'no machine'}" if listed is not None else trouble
             return f"provider {provider} {there}"

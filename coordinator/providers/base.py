@@ -43,6 +43,7 @@ def machine_json(spec: WorkerSpec) -> dict[str, Any]:
         "labels": spec.labels,
         "cores": -(-spec.resources.cpu // MILLI),
         "memory": spec.resources.memory,
+        "gpus": spec.resources.gpu // MILLI,
         "trust": str(spec.options.get("trust", "owner")),
         "pool": spec.pool,
         "type": spec.type,

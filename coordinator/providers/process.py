@@ -59,7 +59,8 @@ class ProcessProvider(CloudProviderBase):
             descriptor = os.open(folder / "invitation", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with open(descriptor, "w") as file:
                 file.write(spec.invitation + "\n")
-        write_whole(folder / "machine.json", msgspec.json.encode(machine_json(spec)).decode())
+        told = {**machine_json(spec), "handle": spec.name}
+        write_whole(folder / "machine.json", msgspec.json.encode(told).decode())
         with (folder / "log").open("ab") as log:
             subprocess.Popen(
                 [sys.executable, "-m", "distributed_grid.agent.machine", str(folder)],

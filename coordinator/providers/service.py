@@ -115,9 +115,10 @@ class MachineService:
         labels = {**pool.get("labels", {}), "pool": machine.pool}
         invitation = ""
         if self._pki is not None:
-            # For this one name, used once, and for as long as the machine may take to join.
+            # For this one name, used once, and for as long as the machine may take to be begun and to join.
+            seconds = max(60.0, machine.join_within + machine.queue_within)
             token = self._pki.identities.mint(
-                self._pki.authority.pin, Role.AGENT, machine.name, labels, 1, max(60.0, machine.join_within), BY,
+                self._pki.authority.pin, Role.AGENT, machine.name, labels, 1, seconds, BY,
                 time.time(),
             )  # fmt: skip
             invitation = f"grid://{urlsplit(self._url()).netloc}/{token}"

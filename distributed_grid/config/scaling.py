@@ -34,6 +34,9 @@ from distributed_grid.protocol.scaling.pools import Billing, Orphans, ScalingMod
 
 PRICE_MOST = 1e6
 TYPES_MOST = 64
+ABANDONED_LEAST = 60.0
+"""Least `abandoned_after` (s): a coordinator that is started again, or agents that all connect again, take a while."""
+QUEUE_WITHIN = 86_400.0
 _SECRET = re.compile(r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$")
 _SHAPE = ("cpus", "memory", "gpus", "gpu_model", "gpu_memory")
 
@@ -184,6 +187,8 @@ class DockerLocal:
     cpu_limit: float = setting(0.0, AMOUNT, "cores of a container, where a pool does not say")
     memory_limit: str = setting("", TEXT, "memory of a container, such as 16g, where a pool does not say")
     network: str = setting("host", TEXT, "network of the containers")
+    volumes: tuple[str, ...] = setting((), WORDS, "directories of this machine in them, such as /data:/data:ro")
+    python: str = setting("python3", TEXT, "Python in the image that has the grid")
     socket: str = setting("", TEXT, "the engine's address; empty: DOCKER_HOST, or its usual socket")
 
 
@@ -201,8 +206,10 @@ class SlurmSection:
     partition: str = setting("", TEXT, "partition, where a pool names none")
     account: str = setting("", TEXT, "account that pays")
     qos: str = setting("", TEXT, "quality of service")
-    options: tuple[str, ...] = setting((), WORDS, "further options of sbatch")
+    options: tuple[str, ...] = setting((), WORDS, "further options of sbatch, such as --output=/home/grid/%x.log")
     directory: str = setting("", TEXT, "directory of agents on the compute nodes; empty: below /tmp")
+    python: str = setting("", TEXT, "Python there that has the grid; empty: the coordinator's, by the same path")
+    notice: float = setting(120.0, SECONDS, "time before the end of a job at which its agent takes no more jobs")
 
 
 @section(frozen=True)
@@ -244,6 +251,9 @@ class PoolSection:
         900.0, SECONDS, "time without word from the coordinator after which a machine without jobs ends itself"
     )
     life: float = setting(43_200.0, SECONDS, "time after which each machine ends itself")
+    queue_within: float | None = setting(
+        None, SECONDS, "time for which one may wait in its provider's queue; unset: 24 h with slurm, else 0"
+    )
     labels: dict[str, str] = setting({}, PAIRS, "labels of its nodes; each has pool=NAME, too")
     price: dict[str, float] = setting({}, PRICES, "price per hour, by type; none: it counts against max_workers alone")
     shape: dict[str, dict[str, str]] = setting({}, SHAPES, "what a node lends at most, by type")
@@ -310,12 +320,19 @@ def _pool(one: PoolSection, providers: ProvidersSection) -> pools.Pool:
         join_within=one.join_within,
         abandoned_after=one.abandoned_after,
         life=one.life,
+        queue_within=_queue_within(one),
         labels=dict(one.labels),
         billing=one.billing,
         backlog=one.backlog,
         max_cost_per_hour=one.max_cost_per_hour,
         max_cost_per_day=one.max_cost_per_day,
     )
+
+
+def _queue_within(one: PoolSection) -> float:
+    if one.queue_within is not None:
+        return one.queue_within
+    return QUEUE_WITHIN if one.provider == "slurm" else 0.0
 
 
 def types_of(one: PoolSection, providers: ProvidersSection) -> tuple[tuple[str, str], ...]:
@@ -396,6 +413,9 @@ def _wrong_in(one: PoolSection, providers: ProvidersSection) -> Any:
         yield what, f"idle: {one.boot:g} or more"
     if one.join_within <= one.boot:
         yield f"join_within ({one.join_within:g} s) is not more than boot ({one.boot:g} s): no machine would join", ""
+    if one.abandoned_after < ABANDONED_LEAST:
+        what = f"abandoned_after ({one.abandoned_after:g} s) is less than {ABANDONED_LEAST:g} s"
+        yield f"{what}: machines would end whenever the coordinator is started again", "abandoned_after: 15m"
     if one.life < one.boot + one.idle:
         yield f"life ({one.life:g} s) is less than boot and idle together: machines would hardly run anything", ""
     yield from _wrong_shapes(one, providers)

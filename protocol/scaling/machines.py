@@ -53,9 +53,10 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     state. `born`: when its provider was asked first, from which it may cost something. `ends_by`: when it ends itself
     at the latest. `handle`: what its provider calls it. `calls`: how often its provider was asked to create it,
     `answered` the bits of those calls that were answered for sure, `asked` when the last one was made; `ends`: how
-    often it was asked to end it, and `retry` when it is asked again. `resources` and `price` as in its pool when it was
-    decided, `why` the reason of that, `jobs` those that it was created for, and `ran` whether any job has run on it.
-    `text`: what happened to it last. Times are grid time."""
+    often it was asked to end it, and `retry` when it is asked again. `queued`: it waits in its provider's queue, for
+    `queue_within` at most; its life, and the time it has to join, begin when it leaves it. `resources` and `price` as
+    in its pool when it was decided, `why` the reason of that, `jobs` those that it was created for, and `ran` whether
+    any job has run on it. `text`: what happened to it last. Times are grid time."""
 
     name: Word
     pool: Word
@@ -73,6 +74,8 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ends_by: Finite = 0.0
     join_within: Finite = 0.0
     abandoned_after: Finite = 0.0
+    queue_within: Finite = 0.0
+    queued: bool = False
     handle: Word = ""
     boot: Word = ""
     """The boot id of its node when that joined: another one is another machine."""

@@ -58,7 +58,8 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Pool(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Machines of one provider that are alike. `zones` are tried in this order; `boot` is what a machine takes from its
     creation until it can run jobs, as long as nothing was learned. A machine that has not joined after `join_within`
-    has failed; one without jobs for `idle` ends; each ends after `life`. `backlog`: maximum number that are being
+    has failed; one without jobs for `idle` ends; each ends after `life`. `queue_within`: how long one may wait in its
+    provider's queue, before all of this begins (0: its provider has none). `backlog`: maximum number that are being
     created at once (0: no limit of its own)."""
 
     name: Word
@@ -73,6 +74,7 @@ class Pool(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     join_within: Span = 600.0
     abandoned_after: Span = 900.0
     life: Span = 43_200.0
+    queue_within: Span = 0.0
     labels: dict[Word, Word] = {}
     billing: Billing = Billing.SECOND
     backlog: Count = 0

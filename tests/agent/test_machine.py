@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from distributed_grid.agent.machine import Machine, Timer, agent_status, descendants
+from distributed_grid.agent.machine import Machine, Running, Timer, agent_status, descendants
+from distributed_grid.runtime.unix import bound
 from tests.grid_fixture import until
 
 OF = Machine(name="a-1-1", ends_by=10_000.0, join_within=100.0, abandoned_after=50.0)
@@ -56,6 +58,28 @@ def test_at_the_end_of_its_life_it_is_over_whatever_runs() -> None:
 def test_the_next_look_is_never_after_a_deadline() -> None:
     assert timer().wait(97.0) == 3.0
     assert timer().wait(0.0) == 5.0
+
+
+def test_one_whose_provider_takes_it_back_drains_its_agent_and_ends_when_that_is_ready(tmp_path: Path) -> None:
+    running, asked = Running(tmp_path, replace(OF, notice=100.0)), bytearray()
+    (tmp_path / "agent").mkdir()
+    with bound(tmp_path / "agent" / "agent.sock") as listening:
+        listening.listen()
+        assert running.left(0.0) is False
+        agent, _ = listening.accept()
+        with agent:
+            asked += agent.recv(4096)
+            assert json.loads(asked) == {"op": "stop", "jobs": "drain", "deadline": 60.0}
+            agent.sendall(b'{"left": 1}\n')
+            assert running.left(5.0) is False
+            agent.sendall(b'{"ready": true, "left": 0}\n')
+            assert running.left(6.0) is True
+
+
+def test_one_whose_agent_does_not_answer_ends_before_it_is_taken(tmp_path: Path) -> None:
+    running = Running(tmp_path, replace(OF, notice=100.0))
+    assert running.left(0.0) is False and running.left(89.0) is False
+    assert running.left(90.0) is True
 
 
 def test_nobody_answers_where_no_agent_is(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def test_the_keys_of_the_seed_and_of_the_issue_are_read(tmp_path: Path) -> None:
     assert burst.spot and burst.zones == ("a", "b") and burst.billing is Billing.HOUR and burst.life == 43_200
     assert hpc.shapes[0].resources == Resources(32_000, 120 * GIB) and hpc.shapes[0].price == 0 and hpc.backlog == 2
     assert here.shapes[0].resources == Resources(4000, 16 * GIB) and here.shapes[0].price is None
+    assert (burst.queue_within, hpc.queue_within) == (0, 86_400)
     assert google.spot and google.zones == ("us-central1-a",) and google.shapes[0].type == "n2-standard-4"
 
 
@@ -92,6 +93,7 @@ def test_the_numbers_of_the_seed_are_the_defaults() -> None:
         (pool(idle="30s"), "machines would end and come again in turn"),
         (pool(boot="20m"), "no machine would join"),
         (pool(life="5m"), "hardly run anything"),
+        (pool(abandoned_after="59s"), "machines would end whenever the coordinator is started again"),
         (pool(min=5, max=2), "min (5) is more than max (2)"),
         (pool(min=5) + "scaling: {max_workers: 4}\n", "the pools are to have 5 at least"),
         ("pools: [{provider: process}]\n", "pools[0] has no name"),

@@ -47,6 +47,13 @@ class MachinesListed(msgspec.Struct, frozen=True, gc=False, tag=True, array_like
     credentials: bool = False
 
 
+class MachineMismatched(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """An agent that says to be this machine was refused: what it says does not agree with the record."""
+
+    machine: str
+    why: str
+
+
 # --- what the shell has to do -----------------------------------------------------------------------------------------
 
 

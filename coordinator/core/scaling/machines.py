@@ -16,8 +16,8 @@ from distributed_grid.coordinator.core.scaling.events import (
     EndMachine,
     ListMachines,
     MachineAnswered,
+    MachineMismatched,
     MachineOver,
-    MachinesListed,
     RecordMachine,
     RecordPauses,
 )
@@ -26,15 +26,14 @@ from distributed_grid.coordinator.core.scaling.state import (
     REFUSED_MOST,
     Answer,
     CallKind,
-    Listed,
     Paused,
     Provider,
 )
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.nodes import NodeFacts
-from distributed_grid.protocol.scaling.machines import MACHINE_MOVES, OVER, STARTING, Machine, MachineState
+from distributed_grid.protocol.scaling.machines import MACHINE_MOVES, OVER, Machine, MachineState
 from distributed_grid.protocol.scaling.plans import Create, DrainMachine
-from distributed_grid.protocol.scaling.pools import Orphans, Scaling
+from distributed_grid.protocol.scaling.pools import Scaling
 from distributed_grid.protocol.text import format_duration
 
 THE_GRID = "the grid"
@@ -45,8 +44,6 @@ AGAIN_FIRST, AGAIN_MOST = 2.0, 60.0
 """Pause before a call is made again, doubled each time (s)."""
 CALLS_MOST = 40
 """A machine that was asked for so often is given up."""
-MISSED_MOST = 2
-"""A machine is gone if it is missing in so many lists in a row."""
 SLOW = 30.0
 """For how long a provider that throttles is asked for nothing more (s)."""
 OVERDUE = 60.0
@@ -137,6 +134,8 @@ def want(state: GridState, one: Create) -> Machine:
         ends_by=state.now + one.life,
         join_within=pool.join_within,
         abandoned_after=pool.abandoned_after,
+        queue_within=pool.queue_within,
+        queued=pool.queue_within > 0,
         resources=one.resources,
         price=one.price,
         why=one.why[:1000],
@@ -178,7 +177,7 @@ def _answered_create(state: GridState, machine: Machine, event: MachineAnswered)
         if machine.state is S.CREATING:
             state.scaling.refused.pop(machine.pool, None)
             state.scaling.backoffs.pop("/".join((machine.pool, machine.zone, machine.type)), None)
-            _is_there(state, machine, handle, sure)
+            is_there(state, machine, handle, sure)
         elif machine.live:
             move(state, machine, machine.state, handle=handle, answered=sure)
         return
@@ -205,7 +204,7 @@ def _refused(state: GridState, machine: Machine, event: MachineAnswered) -> None
     known = state.scaling
     text = event.text or f"{machine.provider} refuses it ({event.answer})"
     if event.answer is Answer.CREDENTIALS:
-        _halt(state, known.provider(machine.provider), machine.provider, text)
+        halt(state, known.provider(machine.provider), machine.provider, text)
     else:
         known.back_off(machine, text, state.now)
     if machine.sure:
@@ -218,21 +217,32 @@ def _refused(state: GridState, machine: Machine, event: MachineAnswered) -> None
     state.deadlines.arm("scaling", "", state.now)
 
 
-def _halt(state: GridState, provider: Provider, name: str, text: str) -> None:
+def halt(state: GridState, provider: Provider, name: str, text: str) -> None:
     if not provider.halted:
         provider.halted, provider.trouble = True, text[:500]
         state.out.append(Audit("", f"provider {name} is paused until the configuration changes: {text}"))
 
 
-def _is_there(state: GridState, machine: Machine, handle: str, sure: int = 0) -> None:
+def is_there(state: GridState, machine: Machine, handle: str, sure: int = 0) -> None:
     """A machine that was asked for is there."""
     known = {"handle": handle, "answered": sure or machine.answered}
     node = state.nodes.get(machine.name)
     made = move(state, machine, S.BOOTING, "it is there", **known)
     if node is not None and node.session:
-        joined(state, node.facts)
+        if why := mismatch(made, node.facts):
+            state.out.append(Audit(made.name, why))
+            end(state, made, why)
+        else:
+            joined(state, node.facts)
     else:
-        state.deadlines.arm("machine", made.name, made.born + made.join_within)
+        await_join(state, made)
+
+
+def await_join(state: GridState, machine: Machine) -> None:
+    if machine.queued:
+        state.deadlines.arm("machine", machine.name, machine.wanted + machine.queue_within)
+    else:
+        state.deadlines.arm("machine", machine.name, machine.born + machine.join_within)
 
 
 def pause(state: GridState, pool: str, by: str, why: str) -> None:
@@ -265,9 +275,12 @@ def joined(state: GridState, facts: NodeFacts) -> None:
     """The agent of a machine has connected."""
     known = state.scaling
     machine = known.machines[facts.name]
+    if machine.state in (S.JOINED, S.DRAINING) and machine.boot != facts.boot_id:
+        move(state, machine, machine.state, boot=facts.boot_id)  # the same machine has booted again
     if machine.state not in (S.CREATING, S.BOOTING):
         return
-    made = move(state, machine, S.JOINED, "its agent has joined", joined=state.now, boot=facts.boot_id)
+    began = {"queued": False, **begins(machine, state.now)} if machine.queued else {}
+    made = move(state, machine, S.JOINED, "its agent has joined", joined=state.now, boot=facts.boot_id, **began)
     known.booted(made)
     known.never_joined.pop(made.pool, None)
     known.idle[made.name] = state.now
@@ -275,12 +288,45 @@ def joined(state: GridState, facts: NodeFacts) -> None:
     state.deadlines.arm("scaling", "", state.now + SOON)
 
 
-def refusal(state: GridState, name: str) -> str:
-    """Why the agent of this name may not connect: its machine is to end, or has ended. Empty: it may."""
-    machine = state.scaling.machines.get(name)
-    if machine is not None and (machine.state is S.ENDING or not machine.live):
-        return f"machine {name} of pool {machine.pool} is {machine.state}: {machine.text}"
+def refusal(state: GridState, facts: NodeFacts) -> str:
+    """Why the agent with these facts may not connect: the machine of its name is to end, or has ended, or is another
+    one. Empty: it may."""
+    machine = state.scaling.machines.get(facts.name)
+    if machine is None:
+        return ""
+    if machine.state is S.ENDING or not machine.live:
+        return f"machine {machine.name} of pool {machine.pool} is {machine.state}: {machine.text}"
+    return mismatch(machine, facts)
+
+
+def mismatch(machine: Machine, facts: NodeFacts) -> str:
+    """Why a node with these facts is another machine than the one that is recorded by its name. Empty: it may be that
+    one. A machine that proves by its provider's name for it that it is the same one may have booted again."""
+    if facts.machine and machine.handle:
+        if facts.machine == machine.handle:
+            return ""
+        return (
+            f"machine {machine.name} is {machine.handle} of {machine.provider}, and its agent runs on {facts.machine}"
+        )
+    if machine.boot and facts.boot_id != machine.boot:
+        return (
+            f"machine {machine.name} joined with boot id {machine.boot}, and its agent now has {facts.boot_id}: "
+            "another machine, or one that has booted again and does not say what its provider calls it"
+        )
     return ""
+
+
+def mismatched(state: GridState, event: MachineMismatched) -> None:
+    """An agent was refused because of a `mismatch`: tell it once, however often it comes."""
+    machine = state.scaling.machines.get(event.machine)
+    if machine is not None and machine.live and machine.text != event.why[:1000]:
+        move(state, machine, machine.state, event.why)
+        state.out.append(Audit(machine.name, event.why))
+
+
+def begins(machine: Machine, now: float) -> dict[str, float]:
+    """Its life begins now: it was in its provider's queue until now, and may still be there."""
+    return {"born": now, "ends_by": now + machine.ends_by - (machine.born or machine.wanted)}
 
 
 def drain(state: GridState, one: DrainMachine) -> None:
@@ -343,7 +389,7 @@ def _answered_end(state: GridState, machine: Machine, event: MachineAnswered) ->
         return
     if event.answer is Answer.CREDENTIALS:
         provider = state.scaling.provider(machine.provider)
-        _halt(state, provider, machine.provider, event.text)
+        halt(state, provider, machine.provider, event.text)
     pause = min(AGAIN_MOST, AGAIN_FIRST * 2 ** min(machine.ends, 10))
     move(state, machine, S.ENDING, event.text, retry=state.now + pause)
     state.deadlines.arm("machine", machine.name, state.now + pause)
@@ -379,10 +425,13 @@ def due(state: GridState, name: str) -> None:
             else:
                 state.deadlines.arm("machine", name, max(machine.retry, now + AGAIN_FIRST))
         case S.BOOTING:
-            if now >= machine.born + machine.join_within:
+            if machine.queued and now >= machine.wanted + machine.queue_within:
+                waited = format_duration(machine.queue_within)
+                end(state, machine, f"it has waited in the queue of {machine.provider} for {waited} (queue_within)")
+            elif not machine.queued and now >= machine.born + machine.join_within:
                 _never_joined(state, machine, "has not joined")
             else:
-                state.deadlines.arm("machine", name, machine.born + machine.join_within)
+                await_join(state, machine)
         case S.JOINED | S.DRAINING:
             if now >= machine.ends_by + OVERDUE:
                 end(state, machine, "its life is over, and it has not ended itself")
@@ -396,9 +445,13 @@ def due(state: GridState, name: str) -> None:
 
 
 def _never_joined(state: GridState, machine: Machine, what: str) -> None:
-    known = state.scaling
     text = f"it {what} within {format_duration(machine.join_within)}{f': {machine.text}' if machine.text else ''}"
     end(state, machine, text)
+    count_never_joined(state, machine, text)
+
+
+def count_never_joined(state: GridState, machine: Machine, text: str) -> None:
+    known = state.scaling
     count = known.never_joined[machine.pool] = known.never_joined.get(machine.pool, 0) + 1
     known.back_off(machine, text, state.now)
     if count >= NEVER_JOINED_MOST:
@@ -415,118 +468,6 @@ def look_due(state: GridState, name: str) -> None:
         provider.listing += 1
         provider.listing_since = state.now
         state.out.append(ListMachines(name, provider.listing))
-
-
-# --- lists ------------------------------------------------------------------------------------------------------------
-
-
-def listed(state: GridState, event: MachinesListed) -> None:
-    """A provider has told its machines: compare with what is recorded. A list that failed changes nothing."""
-    provider = state.scaling.provider(event.provider)
-    if event.number != provider.listing:
-        return  # an older list, or one of an earlier start
-    if event.listed is None:
-        provider.trouble = event.trouble[:500]
-        if event.credentials:
-            _halt(state, provider, event.provider, event.trouble)
-        return
-    provider.trouble, provider.answered, provider.seen = "", event.number, state.now
-    found: dict[str, list[Listed]] = {}
-    for one in event.listed:
-        if not one.ending:
-            found.setdefault(one.name, []).append(one)
-    for machine in [one for one in state.scaling.machines.values() if one.live and one.provider == event.provider]:
-        if (mine := found.pop(machine.name, None)) is not None:
-            _is_listed(state, machine, mine)
-        else:
-            _is_missing(state, machine, provider)
-    _unrecorded(state, event.provider, provider, [one for many in found.values() for one in many])
-    state.deadlines.arm("scaling", "", state.now)
-
-
-def _is_listed(state: GridState, machine: Machine, mine: list[Listed]) -> None:
-    """A machine is there; where there are two of its name, one that nobody uses is ended."""
-    kept = next(
-        (one for one in mine if one.handle == machine.handle), min(mine, key=lambda one: (one.born, one.handle))
-    )
-    for other in mine:
-        if other.handle != kept.handle:
-            state.out.append(EndMachine(machine.provider, other.name, other.handle))
-    if machine.state in (S.WANTED, S.CREATING):
-        if machine.state is S.WANTED:
-            machine = move(state, machine, S.CREATING, born=machine.born or state.now)
-        _is_there(state, machine, kept.handle)
-    elif machine.handle != kept.handle or machine.missed:
-        move(state, machine, machine.state, handle=kept.handle, missed=0)
-
-
-def _is_missing(state: GridState, machine: Machine, provider: Provider) -> None:
-    """A machine is not in a list that was asked for at `listing_since`."""
-    since = provider.listing_since
-    if machine.state in STARTING and machine.state is not S.BOOTING:
-        return  # it is asked for again
-    if machine.state is S.ENDING:
-        late = machine.asked + state.policy.scaling.orphan_after
-        if since > machine.since and (machine.sure or since >= late):
-            gone(state, machine, machine.text)
-        return
-    if since <= machine.since:
-        return
-    missed = machine.missed + 1
-    if missed >= MISSED_MOST:
-        gone(state, machine, "is not there any more")
-    else:
-        move(state, machine, machine.state, missed=missed)
-        state.deadlines.arm("look", machine.provider, state.now + SOON)
-
-
-def _unrecorded(state: GridState, name: str, provider: Provider, found: list[Listed]) -> None:
-    """Machines of this grid that no record knows to be there."""
-    scaling, seen = state.policy.scaling, dict[str, int]()
-    left: list[Listed] = []
-    for one in found:
-        node, known = state.nodes.get(one.name), state.scaling.machines.get(one.name)
-        if known is None and node is not None and node.session:
-            _adopt(state, name, one, node.facts)
-            continue
-        left.append(one)
-        seen[one.handle] = provider.unrecorded.get(one.handle, 0) + 1
-        old = known is not None or state.now >= one.born + scaling.orphan_after
-        if seen[one.handle] >= 2 and old and scaling.orphans is Orphans.END:
-            if seen[one.handle] == 2:
-                state.out.append(
-                    Audit("", f"machine {one.name} ({one.handle}) of {name} is in no record, and is ended")
-                )
-            state.out.append(EndMachine(name, one.name, one.handle))
-    if left and any(one.handle not in provider.unrecorded for one in left):
-        state.deadlines.arm("look", name, state.now + min(scaling.look, 5.0))
-    provider.unrecorded, provider.unknown = seen, left
-
-
-def _adopt(state: GridState, provider: str, one: Listed, facts: NodeFacts) -> None:
-    """Take up a machine that runs and that no record knows, as after the restore of a backup."""
-    pool = state.policy.scaling.pool(one.pool)
-    life = pool.life if pool is not None else 0.0
-    shape = pool.shape(one.type) if pool is not None else None
-    machine = Machine(
-        name=one.name,
-        pool=one.pool,
-        provider=provider,
-        type=one.type,
-        zone=one.zone,
-        state=S.BOOTING,
-        wanted=one.born or state.now,
-        since=state.now,
-        born=one.born or state.now,
-        ends_by=one.ends_by or (one.born or state.now) + life,
-        handle=one.handle,
-        resources=facts.lendable,
-        price=shape.price if shape is not None else None,
-        why="it was found running",
-    )
-    state.scaling.machines[one.name] = machine
-    state.out.append(Audit(one.name, f"machine {one.handle} of {provider} was in no record, and is taken up"))
-    joined(state, facts)
 
 
 def forget(state: GridState, name: str) -> None:

@@ -5,10 +5,11 @@ has ordered it.
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Granted, Rejected
-from distributed_grid.coordinator.core.scaling import machines
+from distributed_grid.coordinator.core.scaling import lists, machines
 from distributed_grid.coordinator.core.scaling.demand import demand_of, note_usage, view_of
 from distributed_grid.coordinator.core.scaling.events import (
     MachineAnswered,
+    MachineMismatched,
     MachinesListed,
     ScalingConfigured,
     ScalingRequested,
@@ -24,7 +25,10 @@ INTERVAL_MOST = 30.0
 """Longest time between two passes while something is there (s)."""
 
 
-def take(state: GridState, event: ScalingConfigured | ScalingRequested | MachineAnswered | MachinesListed) -> None:
+def take(
+    state: GridState,
+    event: ScalingConfigured | ScalingRequested | MachineAnswered | MachinesListed | MachineMismatched,
+) -> None:
     """Something has happened to machines or their configuration."""
     match event:
         case ScalingConfigured(scaling):
@@ -34,7 +38,9 @@ def take(state: GridState, event: ScalingConfigured | ScalingRequested | Machine
         case MachineAnswered():
             machines.answered(state, event)
         case MachinesListed():
-            machines.listed(state, event)
+            lists.listed(state, event)
+        case MachineMismatched():
+            machines.mismatched(state, event)
 
 
 def on_time(state: GridState, kind: str, name: str) -> None:

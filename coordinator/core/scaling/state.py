@@ -50,7 +50,10 @@ class Answer(StrEnum):
 
 
 class Listed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A machine in its provider's list, by the tags that the grid gave it. `ending`: it is on its way out."""
+    """A machine in its provider's list, by the tags that the grid gave it. `ending`: it is on its way out. `queued`: it
+    waits in its provider's queue, and does not run yet. `ended`: it is there no more, and its provider still knows how
+    it ended; `failed`: by what was to run there, rather than by its provider. `why`: what it waits for, or how it
+    ended."""
 
     handle: Word
     name: Word
@@ -60,6 +63,10 @@ class Listed(msgspec.Struct, frozen=True, omit_defaults=True):
     born: Finite = 0.0
     ends_by: Finite = 0.0
     ending: bool = False
+    queued: bool = False
+    ended: bool = False
+    failed: bool = False
+    why: Text = ""
 
 
 class Backoff(msgspec.Struct, frozen=True):

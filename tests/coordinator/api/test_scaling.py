@@ -7,7 +7,7 @@ from distributed_grid.protocol.messages import GetScaling, ScalingStatus
 from distributed_grid.protocol.scaling.machines import MachineState
 from distributed_grid.protocol.scaling.plans import ScaleOrder
 from distributed_grid.protocol.scaling.pools import ScalingMode
-from tests.coordinator.core.scaling.test_machines_lists import Stage, calls
+from tests.coordinator.core.scaling.test_lists import Stage, calls
 
 
 def status(of: Stage) -> ScalingStatus:

@@ -308,7 +308,7 @@ class World:
     def connect(self, vm: VM) -> None:
         if not vm.alive or vm.session:
             return
-        if self.ledger is None or refusal(self.ledger.state, vm.machine.name):
+        if self.ledger is None or refusal(self.ledger.state, self.facts(vm)):
             if not vm.joined:
                 self.at(5, lambda: self.connect(vm))
             return

@@ -9,7 +9,7 @@ from distributed_grid.coordinator.core.explain.why import why
 from distributed_grid.coordinator.core.scaling.events import CreateMachine, ScalingRequested
 from distributed_grid.protocol.scaling.plans import ScaleOrder
 from distributed_grid.protocol.scaling.pools import ScalingMode
-from tests.coordinator.core.scaling.test_machines_lists import Stage, calls
+from tests.coordinator.core.scaling.test_lists import Stage, calls
 
 ROOT = Path(__file__).parents[4]
 

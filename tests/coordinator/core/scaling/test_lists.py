@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, NodeUp
+from distributed_grid.coordinator.core.commands import Audit, Command, JobsSubmitted, NodeUp
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.scaling.events import (
@@ -12,6 +12,7 @@ from distributed_grid.coordinator.core.scaling.events import (
     EndMachine,
     ListMachines,
     MachineAnswered,
+    MachineMismatched,
     MachineOver,
     MachinesListed,
     ScalingConfigured,
@@ -224,10 +225,10 @@ def test_a_machine_that_never_joins_is_ended_and_three_pause_the_pool() -> None:
 
 def test_an_agent_of_a_machine_that_is_to_end_is_refused() -> None:
     stage = Stage(machine(S.ENDING))
-    assert "is ending" in refusal(stage.ledger.state, "a-1-1")
+    assert "is ending" in refusal(stage.ledger.state, facts("a-1-1"))
     stage.ledger.handle(NodeUp(facts("a-1-1"), "s"), stage.now)
     assert stage.state("a-1-1") is S.ENDING
-    assert refusal(stage.ledger.state, "another") == ""
+    assert refusal(stage.ledger.state, facts("another")) == ""
 
 
 def test_an_idle_machine_is_drained_and_ended() -> None:
@@ -237,3 +238,91 @@ def test_an_idle_machine_is_drained_and_ended() -> None:
     out = stage.settle(150)
     assert stage.state("a-1-1") is S.ENDING and calls(out, EndMachine)
     assert stage.ledger.state.nodes["a-1-1"].orders.drain is not None
+
+
+# --- providers with a queue -------------------------------------------------------------------------------------------
+
+
+def queued(**more: Any) -> Machine:
+    """One in its provider's queue since 900, for 5000 s at most; it lives for 8100 s."""
+    return machine(S.BOOTING, **({"wanted": 900.0, "queue_within": 5000.0, "queued": True} | more))
+
+
+def test_a_machine_in_a_queue_neither_fails_nor_ages_until_it_leaves_it() -> None:
+    stage = Stage(queued())
+    stage.told(Listed("i-1", "a-1-1", "a", queued=True, why="Resources"))
+    stage.settle(2000)
+    assert stage.state("a-1-1") is S.BOOTING and "Resources" in stage.machines["a-1-1"].text
+    stage.told(Listed("i-1", "a-1-1", "a"))
+    begun = stage.machines["a-1-1"]
+    assert (begun.queued, begun.born, begun.ends_by) == (False, stage.now, stage.now + 8100)
+    stage.settle(201)
+    assert stage.state("a-1-1") is S.ENDING, "from then on it has to join"
+
+
+def test_a_machine_that_stays_in_a_queue_for_too_long_is_ended_and_is_no_failure() -> None:
+    stage = Stage(queued())
+    ended = calls(stage.settle(4901), EndMachine)
+    assert [one.name for one in ended] == ["a-1-1"] and "queue_within" in stage.machines["a-1-1"].text
+    assert not stage.ledger.state.scaling.never_joined
+
+
+def test_one_that_joins_from_a_queue_begins_its_life_then_and_ends_as_its_provider_says() -> None:
+    stage = Stage(queued())
+    stage.settle(1000)
+    stage.tell(NodeUp(facts("a-1-1"), "s"))
+    assert stage.state("a-1-1") is S.JOINED and stage.machines["a-1-1"].ends_by == stage.now + 8100
+    stage.told(Listed("i-1", "a-1-1", "a", ends_by=stage.now + 500))
+    assert stage.machines["a-1-1"].ends_by == pytest.approx(stage.now + 500, abs=0.1)
+    stage.told(Listed("i-1", "a-1-1", "a", ends_by=stage.now + 9999))
+    assert stage.machines["a-1-1"].ends_by < stage.now + 501, "its own clock has not become later"
+
+
+def test_one_whose_end_is_told_is_gone_at_once_and_has_failed_only_by_its_own_fault() -> None:
+    for failed, count in ((True, {"a": 1}), (False, {})):
+        stage = Stage(machine(S.BOOTING))
+        stage.told(Listed("i-1", "a-1-1", "a", ended=True, failed=failed, why="exit code 127"))
+        assert stage.state("a-1-1") is S.GONE and "exit code 127" in stage.machines["a-1-1"].text
+        assert stage.ledger.state.scaling.never_joined == count
+
+
+def test_the_end_of_another_one_by_its_name_says_nothing() -> None:
+    stage = Stage(machine(S.BOOTING))
+    stage.told(Listed("i-7", "a-1-1", "a", ended=True, failed=True), Listed("i-1", "a-1-1", "a"))
+    assert stage.state("a-1-1") is S.BOOTING and not calls(stage.told(Listed("i-1", "a-1-1", "a")), EndMachine)
+
+
+# --- facts that do not agree ------------------------------------------------------------------------------------------
+
+
+def test_an_agent_on_another_machine_than_the_recorded_one_is_refused() -> None:
+    stage = Stage(machine(S.BOOTING))
+    why = refusal(stage.ledger.state, facts("a-1-1", machine="i-2"))
+    assert why == "machine a-1-1 is i-1 of p, and its agent runs on i-2"
+    assert refusal(stage.ledger.state, facts("a-1-1", machine="i-1")) == ""
+
+
+def test_one_that_has_another_boot_id_is_refused_unless_it_proves_to_be_the_same() -> None:
+    stage = Stage(machine(S.BOOTING))
+    stage.tell(NodeUp(facts("a-1-1", boot="b1"), "s"))
+    assert "joined with boot id b1, and its agent now has b2" in refusal(stage.ledger.state, facts("a-1-1", boot="b2"))
+    again = facts("a-1-1", boot="b2", machine="i-1")
+    assert refusal(stage.ledger.state, again) == ""
+    stage.tell(NodeUp(again, "s2"))
+    assert stage.machines["a-1-1"].boot == "b2"
+
+
+def test_a_refused_one_is_told_once_however_often_it_comes() -> None:
+    stage = Stage(machine(S.BOOTING))
+    said = [one for _ in range(3) for one in stage.tell(MachineMismatched("a-1-1", "it runs on i-2"))]
+    assert [one.what for one in calls(said, Audit)] == ["it runs on i-2"]
+    assert stage.state("a-1-1") is S.BOOTING and stage.machines["a-1-1"].text == "it runs on i-2"
+
+
+def test_one_that_had_joined_before_its_provider_named_another_is_ended() -> None:
+    stage = Stage(machine(S.CREATING, answered=0, handle="", retry=5000.0))
+    node = facts("a-1-1", machine="i-2")
+    join(stage.ledger, node, stage.now)
+    stage.ledger.state.scaling.machines["a-1-1"] = machine(S.CREATING, answered=0, handle="", retry=5000.0)
+    out = stage.tell(MachineAnswered("a-1-1", CallKind.CREATE, 1, Answer.DONE, "i-1"))
+    assert stage.state("a-1-1") is S.ENDING and [one.handle for one in calls(out, EndMachine)] == ["i-1"]

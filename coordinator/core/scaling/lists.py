@@ -1,0 +1,159 @@
+"""What a provider's list of its machines changes, beside what is recorded of them."""
+
+from distributed_grid.coordinator.core.commands import Audit
+from distributed_grid.coordinator.core.scaling import machines
+from distributed_grid.coordinator.core.scaling.events import EndMachine, MachinesListed
+from distributed_grid.coordinator.core.scaling.machines import SOON
+from distributed_grid.coordinator.core.scaling.state import Listed, Provider
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.scaling.machines import STARTING, Machine, MachineState
+from distributed_grid.protocol.scaling.pools import Orphans
+
+MISSED_MOST = 2
+"""A machine is gone if it is missing in so many lists in a row."""
+QUEUE_STEP = 60.0
+"""How exactly it is recorded since when a machine may run that waits in its provider's queue (s)."""
+SLACK = 5.0
+"""How far the end of a machine's life may be from what its provider says of it (s)."""
+S = MachineState
+ENDS_BY_ITSELF = (S.BOOTING, S.JOINED, S.DRAINING)
+
+
+def listed(state: GridState, event: MachinesListed) -> None:
+    """A provider has told its machines: compare with what is recorded. A list that failed changes nothing."""
+    provider = state.scaling.provider(event.provider)
+    if event.number != provider.listing:
+        return  # an older list, or one of an earlier start
+    if event.listed is None:
+        provider.trouble = event.trouble[:500]
+        if event.credentials:
+            machines.halt(state, provider, event.provider, event.trouble)
+        return
+    provider.trouble, provider.answered, provider.seen = "", event.number, state.now
+    found: dict[str, list[Listed]] = {}
+    over = {one.handle: one for one in event.listed if one.ended}
+    for one in event.listed:
+        if not one.ending and not one.ended:
+            found.setdefault(one.name, []).append(one)
+    for machine in [one for one in state.scaling.machines.values() if one.live and one.provider == event.provider]:
+        if (mine := found.pop(machine.name, None)) is not None:
+            _is_listed(state, machine, mine)
+        elif machine.state in ENDS_BY_ITSELF and (how := over.get(machine.handle)) is not None:
+            _has_ended(state, machine, how)
+        else:
+            _is_missing(state, machine, provider)
+    _unrecorded(state, event.provider, provider, [one for many in found.values() for one in many])
+    state.deadlines.arm("scaling", "", state.now)
+
+
+def _is_listed(state: GridState, machine: Machine, mine: list[Listed]) -> None:
+    """A machine is there; where there are two of its name, one that nobody uses is ended."""
+    kept = next(
+        (one for one in mine if one.handle == machine.handle), min(mine, key=lambda one: (one.born, one.handle))
+    )
+    for other in mine:
+        if other.handle != kept.handle:
+            state.out.append(EndMachine(machine.provider, other.name, other.handle))
+    if machine.state in (S.WANTED, S.CREATING):
+        if machine.state is S.WANTED:
+            machine = machines.move(state, machine, S.CREATING, born=machine.born or state.now)
+        machines.is_there(state, machine, kept.handle)
+    elif machine.handle != kept.handle or machine.missed:
+        machines.move(state, machine, machine.state, handle=kept.handle, missed=0)
+    machine = state.scaling.machines[machine.name]
+    if machine.state is S.BOOTING and (machine.queued or kept.queued):
+        _is_queued(state, machine, kept)
+    elif machine.state in (S.JOINED, S.DRAINING) and 0 < kept.ends_by < machine.ends_by - SLACK:
+        machines.move(state, machine, machine.state, ends_by=kept.ends_by)  # its provider's own clock ends it sooner
+
+
+def _is_queued(state: GridState, machine: Machine, listed: Listed) -> None:
+    """A machine waits in its provider's queue, or has just left it."""
+    text = f"it waits in the queue of {machine.provider}{f': {listed.why}' if listed.why else ''}"
+    if not listed.queued:
+        machines.await_join(
+            state,
+            machines.move(state, machine, S.BOOTING, "it runs", queued=False, **machines.begins(machine, state.now)),
+        )
+    elif not machine.queued or state.now >= machine.born + QUEUE_STEP or machine.text != text[:1000]:
+        machines.await_join(
+            state, machines.move(state, machine, S.BOOTING, text, queued=True, **machines.begins(machine, state.now))
+        )
+
+
+def _has_ended(state: GridState, machine: Machine, how: Listed) -> None:
+    """A machine has ended by itself, or its provider has taken it back; what it was to run may have failed."""
+    text = f"has ended{f': {how.why}' if how.why else ''}"
+    machines.gone(state, machine, text)
+    if machine.state is S.BOOTING and how.failed:
+        machines.count_never_joined(state, machine, f"it {text}")
+
+
+def _is_missing(state: GridState, machine: Machine, provider: Provider) -> None:
+    """A machine is not in a list that was asked for at `listing_since`."""
+    since = provider.listing_since
+    if machine.state in STARTING and machine.state is not S.BOOTING:
+        return  # it is asked for again
+    if machine.state is S.ENDING:
+        late = machine.asked + state.policy.scaling.orphan_after
+        if since > machine.since and (machine.sure or since >= late):
+            machines.gone(state, machine, machine.text)
+        return
+    if since <= machine.since:
+        return
+    missed = machine.missed + 1
+    if missed >= MISSED_MOST:
+        machines.gone(state, machine, "is not there any more")
+    else:
+        machines.move(state, machine, machine.state, missed=missed)
+        state.deadlines.arm("look", machine.provider, state.now + SOON)
+
+
+def _unrecorded(state: GridState, name: str, provider: Provider, found: list[Listed]) -> None:
+    """Machines of this grid that no record knows to be there."""
+    scaling, seen = state.policy.scaling, dict[str, int]()
+    left: list[Listed] = []
+    for one in found:
+        node, known = state.nodes.get(one.name), state.scaling.machines.get(one.name)
+        if known is None and node is not None and node.session:
+            _adopt(state, name, one, node.facts)
+            continue
+        left.append(one)
+        seen[one.handle] = provider.unrecorded.get(one.handle, 0) + 1
+        old = known is not None or state.now >= one.born + scaling.orphan_after
+        if seen[one.handle] >= 2 and old and scaling.orphans is Orphans.END:
+            if seen[one.handle] == 2:
+                state.out.append(
+                    Audit("", f"machine {one.name} ({one.handle}) of {name} is in no record, and is ended")
+                )
+            state.out.append(EndMachine(name, one.name, one.handle))
+    if left and any(one.handle not in provider.unrecorded for one in left):
+        state.deadlines.arm("look", name, state.now + min(scaling.look, 5.0))
+    provider.unrecorded, provider.unknown = seen, left
+
+
+def _adopt(state: GridState, provider: str, one: Listed, facts: NodeFacts) -> None:
+    """Take up a machine that runs and that no record knows, as after the restore of a backup."""
+    pool = state.policy.scaling.pool(one.pool)
+    life = pool.life if pool is not None else 0.0
+    shape = pool.shape(one.type) if pool is not None else None
+    machine = Machine(
+        name=one.name,
+        pool=one.pool,
+        provider=provider,
+        type=one.type,
+        zone=one.zone,
+        state=S.BOOTING,
+        wanted=one.born or state.now,
+        since=state.now,
+        born=one.born or state.now,
+        ends_by=one.ends_by or (one.born or state.now) + life,
+        handle=one.handle,
+        resources=facts.lendable,
+        price=shape.price if shape is not None else None,
+        why="it was found running",
+    )
+    state.scaling.machines[one.name] = machine
+    state.out.append(Audit(one.name, f"machine {one.handle} of {provider} was in no record, and is taken up"))
+    machines.joined(state, facts)
