@@ -206,7 +206,7 @@ class SlurmSection:
     partition: str = setting("", TEXT, "partition, where a pool names none")
     account: str = setting("", TEXT, "account that pays")
     qos: str = setting("", TEXT, "quality of service")
-    options: tuple[str, ...] = setting((), WORDS, "further options of sbatch, such as --output=/home/grid/%x.log")
+    options: tuple[str, ...] = setting((), WORDS, "further options of sbatch, such as --output=grid-%x.log")
     directory: str = setting("", TEXT, "directory of agents on the compute nodes; empty: below /tmp")
     python: str = setting("", TEXT, "Python there that has the grid; empty: the coordinator's, by the same path")
     notice: float = setting(120.0, SECONDS, "time before the end of a job at which its agent takes no more jobs")
