@@ -12,6 +12,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from distributed_grid.coordinator.access.identities import IDENTITIES, Identities, has_authority
@@ -105,6 +106,12 @@ class Authority:
     @property
     def pin(self) -> str:
         return pin_of(self.certificate)
+
+    def secret_of(self, purpose: str) -> bytes:
+        """A secret of 32 bytes that only this authority can make, the same for the same purpose. It says nothing of the
+        private key, nor of the secret of another purpose."""
+        private = self._key.private_numbers().private_value.to_bytes(32, "big")
+        return HKDF(hashes.SHA256(), 32, None, b"distributed-grid " + purpose.encode()).derive(private)
 
     def sign(
         self, request: bytes, identity: Identity, now: datetime.datetime, life: float, hosts: Iterable[str] = ()

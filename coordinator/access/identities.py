@@ -2,6 +2,7 @@
 its secret is kept. `Identities.redeem` checks a token to join with, `Bearers.verify` a bearer token.
 """
 
+import base64
 import fnmatch
 import hashlib
 import hmac
@@ -30,6 +31,12 @@ def has_authority(folder: Path) -> bool:
 def new_secret() -> tuple[str, str]:
     """A new random id and secret."""
     return secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
+
+
+def derived_secret(seed: bytes) -> tuple[str, str]:
+    """The id and secret that belong to a secret seed of 32 bytes or more."""
+    secret = base64.urlsafe_b64encode(hashlib.sha256(seed + b"secret").digest()).rstrip(b"=").decode()
+    return hashlib.sha256(seed + b"id").hexdigest()[: 4 * ID_BYTES], secret
 
 
 def digest_of(secret: str) -> bytes:
@@ -224,8 +231,10 @@ class Identities:
         ttl: float,
         creator: str,
         now: float,
+        seed: bytes = b"",
     ) -> str:
-        """A new token, as text that is not stored. Raises BadValue."""
+        """A new token, as text that is not stored. The same secret `seed` gives the same token: its uses and its expiry
+        stay as they are. Raises BadValue."""
         if not 1 <= uses <= MOST_USES:
             raise BadValue(f"a token for {uses} uses cannot be made", hint=f"give 1 to {MOST_USES}")
         if not 0 < ttl <= LONGEST:
@@ -234,12 +243,13 @@ class Identities:
             )
         if role is not Role.AGENT or (name and not any(char in name for char in "*?[")):
             check_name("a node" if role is Role.AGENT else "a user", name)
-        id, secret = new_secret()
+        id, secret = derived_secret(seed) if seed else new_secret()
         digest, told = digest_of(secret), json.dumps(dict(labels))
         row = (id, digest, role.value, name, told, uses, now + ttl, creator, now)
         with self._db:
             self._db.execute("DELETE FROM tokens WHERE expires < ?", (now - LONGEST,))
-            self._db.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            again = "OR IGNORE " if seed else ""
+            self._db.execute(f"INSERT {again}INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608
         return f"grid1.{pin}.{id}.{secret}"
 
     def tokens(self, now: float) -> list[Token]:
@@ -251,6 +261,11 @@ class Identities:
         """Revoke this token; False: there is none of this id."""
         with self._db:
             return self._db.execute("UPDATE tokens SET uses = 0 WHERE id = ?", (id,)).rowcount > 0
+
+    def withdraw_of(self, role: Role, name: str) -> None:
+        """Revoke all tokens that are for this name alone."""
+        with self._db:
+            self._db.execute("UPDATE tokens SET uses = 0 WHERE role = ? AND name = ?", (role.value, name))
 
     def redeem(self, id: str, secret: str, asked: str, now: float, to_be: str = "") -> Token:
         """Use a token once, for a member that asks for the name `asked`; the token, with the name that it gets. `to_be`

@@ -62,8 +62,9 @@ class AccessRequests:
                 return self._withdraw(self._pki, message)
 
     def expel(self, role: Role, name: str) -> None:
-        """Take back all certificates of this role and name, and cut its connections."""
+        """Revoke all certificates and tokens of this role and name, and cut its connections."""
         if self._pki is not None:
+            self._pki.identities.withdraw_of(role, name)
             self._pki.identities.revoke(role, name, time.time())
         self._cut(role, name, ())
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 BY = "(grid)"
 """Who makes the tokens of machines."""
+TOKEN_LEAST = 60.0
+"""Minimum validity of a machine's token (s)."""
 LIST_MOST = 10_000
 """Maximum number of machines of one list."""
 
@@ -115,12 +117,14 @@ class MachineService:
         labels = {**pool.get("labels", {}), "pool": machine.pool}
         invitation = ""
         if self._pki is not None:
-            # For this one name, used once, and for as long as the machine may take to be begun and to join.
-            seconds = max(60.0, machine.join_within + machine.queue_within)
+            # For this one machine, used once, and for as long as it may take to be begun and to join. Asked again, a
+            # provider is told the same token: with other user data it takes the call for another one, or refuses it.
+            now = time.time()
+            left = machine.born + max(TOKEN_LEAST, machine.join_within + machine.queue_within) - now
+            seed = self._pki.authority.secret_of(f"token of machine {machine.name} of {machine.wanted!r}")
             token = self._pki.identities.mint(
-                self._pki.authority.pin, Role.AGENT, machine.name, labels, 1, seconds, BY,
-                time.time(),
-            )  # fmt: skip
+                self._pki.authority.pin, Role.AGENT, machine.name, labels, 1, max(1.0, left), BY, now, seed
+            )
             invitation = f"grid://{urlsplit(self._url()).netloc}/{token}"
         return WorkerSpec(
             name=machine.name,

@@ -174,3 +174,12 @@ def test_a_secret_is_never_written_through_a_link(tmp_path: Path) -> None:
     write_secret(tmp_path / "secret", b"x")
     assert (tmp_path / "elsewhere").read_text() == "mine"
     assert read_secret(tmp_path / "secret") == b"x"
+
+
+def test_a_derived_secret_is_the_same_after_a_restart_and_another_for_each_purpose_and_grid(tmp_path: Path) -> None:
+    authority = Authority.create("0a1b", NOW)
+    authority.save(tmp_path)
+    secret = authority.secret_of("token of m-1")
+    assert len(secret) == 32 and Authority.load(tmp_path, "0a1b").secret_of("token of m-1") == secret
+    assert secret != authority.secret_of("token of m-2")
+    assert secret != Authority.create("0a1b", NOW).secret_of("token of m-1")

@@ -1,6 +1,12 @@
 """Only who has the secret is right, and what is kept of it does not open anything."""
 
+from functools import partial
+from pathlib import Path
+
+import pytest
+
 from distributed_grid.coordinator.access import identities
+from distributed_grid.protocol.identity import Role
 
 
 def test_a_secret_is_known_by_what_is_kept_of_it_and_no_other_is() -> None:
@@ -14,3 +20,29 @@ def test_a_secret_is_known_by_what_is_kept_of_it_and_no_other_is() -> None:
 def test_where_nothing_is_kept_no_secret_is_right() -> None:
     assert not identities.is_right(None, "") and not identities.is_right(None, "\0" * 32)
     assert not identities.is_right(identities.digest_of("a"), "\udcff")
+
+
+def test_the_same_seed_gives_the_same_token_which_is_used_once_all_the_same(tmp_path: Path) -> None:
+    known = identities.Identities(tmp_path / "identities.db")
+    mint = partial(known.mint, "pin", Role.AGENT, "m-1", {}, 1)
+    first, again = mint(60.0, "grid", 100.0, seed=b"x" * 32), mint(60.0, "grid", 130.0, seed=b"x" * 32)
+    assert first == again != mint(60.0, "grid", 100.0, seed=b"y" * 32)
+    _, _, id, secret = first.split(".")
+    with pytest.raises(identities.TokenRefused, match="has expired"):
+        known.redeem(id, secret, "m-1", 160.0)
+    assert known.redeem(id, secret, "m-1", 150.0).name == "m-1"
+    assert mint(60.0, "grid", 155.0, seed=b"x" * 32) == first
+    with pytest.raises(identities.TokenRefused, match="is used up"):
+        known.redeem(id, secret, "m-1", 156.0)
+    known.close()
+
+
+def test_a_token_of_a_name_that_is_expelled_opens_nothing_even_when_it_is_made_again(tmp_path: Path) -> None:
+    known = identities.Identities(tmp_path / "identities.db")
+    mint = partial(known.mint, "pin", Role.AGENT, "m-1", {}, 1, 60.0, "grid", 100.0, seed=b"x" * 32)
+    _, _, id, secret = mint().split(".")
+    known.withdraw_of(Role.AGENT, "m-1")
+    assert mint().split(".")[3] == secret
+    with pytest.raises(identities.TokenRefused, match="is used up"):
+        known.redeem(id, secret, "m-1", 101.0)
+    known.close()

@@ -22,6 +22,7 @@ def main() -> None:
     if says:
         print(json.dumps({"error": says, "text": f"it says {says}"}))
         return
+    (folder / f"told-{what}").write_text(json.dumps(asked, sort_keys=True))
     there = folder / asked["grid"]
     there.mkdir(exist_ok=True)
     match what:

@@ -1,9 +1,13 @@
 """Commands of the ledger become questions to providers, and their answers events."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.access.ca import Pki
 from distributed_grid.coordinator.core.scaling.events import (
     CreateMachine,
     EndMachine,
@@ -22,10 +26,10 @@ MACHINE = Machine(name="a-1-1", pool="a", provider="command", state=MachineState
 class Scene:
     """A service with the user's programs as provider, and the events that it has put."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pki: Pki | None = None) -> None:
         self.events: asyncio.Queue[Any] = asyncio.Queue()
         given = {"command": settings(folder)}
-        self.service = MachineService("g1", self.events.put_nowait, None, lambda: "ws://127.0.0.1:9", given, {})
+        self.service = MachineService("g1", self.events.put_nowait, pki, lambda: "ws://127.0.0.1:9", given, {})
 
     async def does(self, command: CreateMachine | EndMachine | ListMachines) -> Any:
         self.service.perform(command)
@@ -54,3 +58,20 @@ async def test_what_a_provider_refuses_is_an_event_and_a_list_that_fails_lists_n
     found = await scene.does(ListMachines("command", 8))
     assert found == MachinesListed("command", 8, None, "it says credentials", True)
     await scene.service.close()
+
+
+async def test_a_creation_that_is_repeated_says_the_same_with_the_same_token_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    pki = Pki.create(tmp_path / "pki", "0a1b", ["127.0.0.1"])
+    machine = replace(MACHINE, born=time.time(), calls=2)
+    told = []
+    for each in range(2):
+        scene = Scene(tmp_path, pki if not each else Pki(tmp_path / "pki", "0a1b"))
+        for call in (1, 2):
+            assert (await scene.does(CreateMachine(replace(machine, calls=call)))).answer is Answer.DONE
+            told.append((tmp_path / "told-create").read_text())
+        await scene.service.close()
+    assert len(set(told)) == 1 and "grid://127.0.0.1:9/grid1." in told[0]
+    assert len(pki.identities.tokens(time.time())) == 1, "one token, for one use"
+    pki.close()
