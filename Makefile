@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo     the whole grid on this machine, with a job run on borrowed capacity"
 	@echo "make test     all tests this machine can run, several at once (pytest's arguments: ARGS='-k name'; one by one: ARGS='-n 0')"
-	@echo "make deep     the random tests of what is pure with forty times as many examples, seeds and states; 20 boosts in turn"
+	@echo "make deep     the random tests with forty times as many examples, seeds and states; 20 boosts in turn"
 	@echo "make coverage lines and branches that the tests of all rooms reach; less than the floor in pyproject.toml fails"
 	@echo "make test-all the tests with each of Python 3.11, 3.12 and 3.13 that is installed"
 	@echo "make lint     ruff: rules and format       make format   fix both"
@@ -48,10 +48,11 @@ test: $(STAMP) $(VENV)/.ray
 	@scripts/system-packages.sh || true
 	@scripts/test.sh $(PY) -n auto $(ARGS)
 
-PURE := tests/protocol tests/coordinator/core tests/agent/core tests/simulator
+# Only these try more then; all others are what they are in `make test`.
+DEEP = $(shell grep -rl --include='test_*.py' '^from tests.depth import' tests)
 
 deep: $(STAMP) $(VENV)/.ray
-	@GRID_DEEP=1 $(PY) -m pytest -n logical --timeout 3600 $(PURE) tests/ray/test_boosts_in_turn.py $(ARGS)
+	@GRID_DEEP=1 $(PY) -m pytest -n logical --timeout 3600 $(DEEP) $(ARGS)
 
 # Whole grids of real processes (tests/e2e, tests/ray, …) would make it several times as long, for a few lines more.
 ROOMS := tests/protocol tests/coordinator tests/agent tests/cli tests/config tests/runtime tests/push tests/simulator

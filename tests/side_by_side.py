@@ -7,6 +7,7 @@ Most tests wait for something more than they compute, so that three processes ke
 
 import contextlib
 import fcntl
+import gc
 import os
 import shutil
 import tempfile
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+
+from tests.depth import DEEP
 
 ALONE = "alone"
 TOGETHER = {
@@ -65,11 +68,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def together(nodeid: str) -> str:
-    """What is run with this test in one process: its group, or its file."""
+    """What is run with this test in one process: its group, or its file. With forty times as much to try one file would
+    keep a process busy long after the others are done: then each test is handed out by itself."""
     for group, paths in TOGETHER.items():
         if nodeid.startswith(paths):
             return group
-    return nodeid.partition("::")[0]
+    return nodeid if DEEP else nodeid.partition("::")[0]
 
 
 def turn(nodeid: str) -> int:
@@ -82,6 +86,10 @@ def turn(nodeid: str) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: turn(item.nodeid))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()  # what was collected stays to the end: nobody looks through it again and again for what may go
 
 
 @pytest.hookimpl(optionalhook=True)

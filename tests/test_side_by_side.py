@@ -28,6 +28,12 @@ def test_what_shares_a_scene_or_wants_much_is_a_chain_and_all_else_goes_by_file(
     assert side_by_side.together(nodeid) == group
 
 
+def test_what_takes_long_because_it_tries_more_is_handed_out_test_by_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "DEEP", True)
+    assert side_by_side.together("tests/simulator/test_run.py::test_a[1]") == "tests/simulator/test_run.py::test_a[1]"
+    assert side_by_side.together("tests/ray/test_boosts.py::test_a") == "boosts"
+
+
 def test_every_chain_and_what_begins_first_is_there() -> None:
     paths = [path for paths in side_by_side.TOGETHER.values() for path in paths]
     root = Path(__file__).parents[1]
