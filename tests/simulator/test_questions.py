@@ -17,7 +17,7 @@ from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from distributed_grid.simulator import run
 
 QUESTIONS = 10_000
-EACH = 12
+EACH = 40
 """Questions to one state."""
 MEMOS = {"_kinds", "_everything", "_entries"}
 """What the index remembers of what follows from the rest, so that it need not be worked out again: as

@@ -27,7 +27,7 @@ def test_many_grids_keep_their_promises() -> None:
 
 
 def test_the_same_seed_is_the_same_grid_whatever_the_hash_seed() -> None:
-    program = "from distributed_grid.simulator import run\nfor seed in range(20, 28): print(run(seed).trace)"
+    program = "from distributed_grid.simulator import run\nfor seed in range(20, 24): print(run(seed).trace)"
     traces = [
         subprocess.run(
             [sys.executable, "-c", program],
@@ -40,7 +40,7 @@ def test_the_same_seed_is_the_same_grid_whatever_the_hash_seed() -> None:
         for hash_seed in ("1", "2")
     ]
     assert traces[0] == traces[1]
-    assert len(set(traces[0].split())) == 8
+    assert len(set(traces[0].split())) == 4
     assert run(20).trace == traces[0].split()[0]
 
 
@@ -58,12 +58,12 @@ def test_what_is_violated_is_cut_down_and_told(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_command_counts_faults_and_says_how_fast_it_is() -> None:
-    result = CliRunner().invoke(main, ["simulate", "--seed", "7", "--seeds", "20", "--jobs", "2", "-o", "json"])
+    result = CliRunner().invoke(main, ["simulate", "--seed", "7", "--seeds", "10", "--jobs", "2", "-o", "json"])
     assert result.exit_code == 0, result.output
     said = json.loads(result.output[result.output.index("{") :])
-    assert (said["seeds"], said["violations"]) == (20, [])
+    assert (said["seeds"], said["violations"]) == (10, [])
     assert said["seeds_per_second"] > 0 and said["fewest_events"] >= 200
-    assert sum(said["faults"].values()) > 20
+    assert sum(said["faults"].values()) > 10
 
 
 def test_a_violation_is_told_with_the_command_that_shows_it_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What is said of a request is what the ledger does with it, in thousands of grids drawn by lot; the test double is
+"""What is said of a request is what the ledger does with it, in a thousand grids drawn by lot; the test double is
 nothing but the lot: the ledger, the matching and the explanation are the product's."""
 
 import functools
@@ -31,8 +31,8 @@ from distributed_grid.protocol.resources import GIB, MIB, Resources, parse_cpu, 
 from tests.coordinator.core.scene import facts, job, join
 from tests.depth import tries
 
-STATES = tries(2500)
-PARTS = 10
+STATES = tries(1000)
+PARTS = 5
 
 
 def amount(lot: random.Random) -> Resources:
