@@ -499,6 +499,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     """Whose it is, where that decides which nodes may run it (protocol/placement.py); the coordinator says this, not
     the client."""
     revocable: bool = False
+    hold: bool = False
+    """It is of a hold (`JobSpec.hold`), which a node without agent takes; the coordinator says this of a submission."""
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -244,6 +244,8 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `ends` says by what the node knows that nothing of a job lives (agent/launch/isolation.py).
     `machine`: what the provider that created this machine calls it, as the machine itself was told; empty: not known.
     `unknown`: why the node does not know what ran on it before, and whether it lives; empty: it knows.
+    `declared`: what is free of a node without agent, as an operator declared it (coordinator/core/nodes/declared.py);
+    None: it has an agent. The coordinator says this, never a node.
     """
 
     name: Word
@@ -274,6 +276,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     nameless: Text = ""
     ends: Word = ""
     machine: Word = ""
+    declared: Resources | None = None
 
 
 _LOSS = "~"

@@ -71,6 +71,8 @@ EDGES: dict[str, set[str]] = {
     },
     "systemd": set(),
     "orchestration.hardware_detector": {"agent.sampling.hardware"},  # a name of the guides for what the agent does
+    # What programs derive their own providers from.
+    "orchestration.cloud_provider_manager": {"coordinator.providers", "coordinator.core.scaling.state"},
     "": {"", "protocol", "coordinator.client", "config"},  # re-exports; `core`, `orchestration`, `sync` are in here
 }
 SHARED = {"config", "identity", "push", "runtime"}

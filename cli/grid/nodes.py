@@ -166,6 +166,8 @@ def _node_row(node: NodeView) -> list[str]:
 def _walls(facts: NodeFacts) -> str:
     """The level, and with it that not all users' jobs run there, or do where the walls are weak."""
     level = facts.walls or "-"
+    if facts.declared is not None:
+        return level
     if not open_to_all(facts.walls, facts.trusts):
         return f"{level}, owners"
     return level if level_of(facts.walls).meets(LEAST_SHARED) else f"{level}, everyone"
@@ -173,11 +175,12 @@ def _walls(facts: NodeFacts) -> str:
 
 def _state(node: NodeView) -> str:
     """As the link is, and what was ordered: `up`, `draining` (jobs are there still), `drained`, `set aside`, or as
-    `lost, drained`."""
+    `lost, drained`; `no agent` of one that was declared."""
+    link = "no agent" if node.facts.declared is not None else str(node.state)
     if node.orders.open:
-        return str(node.state)
+        return link
     ordered = "set aside" if node.orders.drain is None else "draining" if node.jobs else "drained"
-    return ordered if node.state is NodeState.UP else f"{node.state}, {ordered}"
+    return ordered if link == "up" else f"{link}, {ordered}"
 
 
 def orders_words(node: NodeView) -> str:
@@ -243,7 +246,8 @@ def node_json(node: NodeView) -> dict[str, Any]:
     return {
         "name": facts.name,
         "state": str(node.state),
-        "silent_for": round(node.silent_for, 3),
+        "agent": facts.declared is None,
+        "silent_for": round(node.silent_for, 3) if facts.declared is None else None,
         "hostname": facts.hostname,
         "cores": list(facts.cores),
         "limits": dict(facts.limits),

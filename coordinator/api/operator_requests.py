@@ -5,9 +5,11 @@ import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from distributed_grid.coordinator.access.admission import is_valid_name
 from distributed_grid.coordinator.core.commands import (
     DrainRequested,
     LabelsRequested,
+    NodeDeclared,
     RemovalRequested,
     RightsSet,
     SettingsRequested,
@@ -19,6 +21,7 @@ from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import PEOPLE, Role
 from distributed_grid.protocol.messages.rights import NO_RIGHTS, check_name
 from distributed_grid.protocol.nodes import ORDERED, REASON_CHARS, check_labels
+from distributed_grid.protocol.resources import MILLI, MOST_MEMORY
 from distributed_grid.protocol.text import MOST
 
 if TYPE_CHECKING:
@@ -163,6 +166,32 @@ def order(
             return SettingsRequested(token(), nodes, values, unset, user)
         case messages.ForgetNodes(nodes=nodes):
             return RemovalRequested(token(), nodes, user)
+
+
+DECLARED_CORES, DECLARED_GPUS = 4096, 256
+"""The most that a node may be declared to have."""
+
+
+def declaration(message: messages.DeclareNode, user: str, token: Callable[[], int]) -> NodeDeclared:
+    """The event for the ledger, as `order`. Raises BadValue."""
+    name, whole, free = message.node, message.whole, message.free
+    if not is_valid_name(name):
+        raise BadValue(f"a node cannot be called {name[:80]!r}", hint="give 1 to 64 printable characters")
+    if not message.known and not whole:
+        raise BadValue(f"nothing is declared of {name}", hint="say what it has, such as its cores and memory")
+    if max(whole.cpu, free.cpu) > DECLARED_CORES * MILLI or max(whole.gpu, free.gpu) > DECLARED_GPUS * MILLI:
+        raise BadValue(
+            f"{name} cannot have that many", why=f"{DECLARED_CORES} cores, {DECLARED_GPUS} GPUs are the most"
+        )
+    if max(whole.memory, free.memory) > MOST_MEMORY:
+        raise BadValue(f"{name} cannot have that much memory")
+    if not message.known and not free.fits(whole):
+        raise BadValue(f"{free} cannot be free on {name}", why=f"it has {whole}")
+    if message.labels:
+        check_labels(message.labels)
+    return NodeDeclared(
+        token(), name, whole, free, message.gpu_model, message.gpu_memory, message.labels, message.known, user
+    )
 
 
 def rights(message: messages.SetRights, user: str, token: Callable[[], int]) -> RightsSet:

@@ -28,7 +28,7 @@ from distributed_grid.coordinator.api.lookup import (
     node_page,
     shared_page,
 )
-from distributed_grid.coordinator.api.operator_requests import AccessRequests, order, rights
+from distributed_grid.coordinator.api.operator_requests import AccessRequests, declaration, order, rights
 from distributed_grid.coordinator.api.relay import Client, Relay
 from distributed_grid.coordinator.api.settings import GridSettings
 from distributed_grid.coordinator.api.submissions import (
@@ -240,6 +240,9 @@ class Requests:
             ):
                 self._driver.trouble.refuse()
                 self._driver.put(order(message, client.user, lambda: self._answer_plainly(asked)))
+            case messages.DeclareNode():
+                self._driver.trouble.refuse()
+                self._driver.put(declaration(message, client.user, lambda: self._answer_plainly(asked)))
             case messages.SetRights():
                 self._driver.trouble.refuse()
                 self._driver.put(rights(message, client.user, lambda: self._answer_plainly(asked)))
@@ -258,10 +261,10 @@ class Requests:
                 from distributed_grid.coordinator.api.scaling import scaling_status  # only where there are pools
 
                 self._reply(client, scaling_status(self._state, message, self._clock()))
-            case messages.OrderScaling(order=what, pool=pool, why=why):
+            case messages.OrderScaling(order=what, pool=pool, why=why, machine_type=kind, machine=machine):
                 self._driver.trouble.refuse()
                 token = self._answer_plainly(asked)
-                self._driver.put(ScalingRequested(token, what, pool, client.user, why))
+                self._driver.put(ScalingRequested(token, what, pool, client.user, why, kind, machine))
             case messages.GetQuota():
                 self._reply(client, self._quotas(client, visibility, message))
 

@@ -303,7 +303,7 @@ class Server:
         # What its token says of a node counts more than what the node says.
         given = self._pki.identities.labels(Role.AGENT, name) if self._pki is not None else {}
         address = str(peer[0]) if peer else LOOPBACK[0]  # by the Unix socket
-        facts = msgspec.structs.replace(facts, address=address, labels=facts.labels | given)
+        facts = msgspec.structs.replace(facts, address=address, labels=facts.labels | given, declared=None)
         agent = Agent(facts, secrets.token_hex(8), connection)
         self._welcome(connection, agent.session)
         self._agents[name] = agent

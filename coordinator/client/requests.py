@@ -17,6 +17,7 @@ from distributed_grid.protocol.codec import BULK_BYTES, encode
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import GroupView
 from distributed_grid.protocol.history.trends import parse_window
+from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import (
     JobView,
     Priority,
@@ -28,11 +29,14 @@ from distributed_grid.protocol.messages import (
     BalancingStatus,
     Boosts,
     Cancel,
+    DeclareNode,
+    Done,
     DrainNodes,
     GetBalancing,
     GetLoans,
     GetQuota,
     GetReceipts,
+    GetScaling,
     GetShared,
     GetShares,
     GetStatus,
@@ -42,12 +46,15 @@ from distributed_grid.protocol.messages import (
     ListBoosts,
     ListJobs,
     Loans,
+    MakeToken,
     Needs,
     NewCertificate,
+    OrderScaling,
     Predict,
     Quotas,
     RecordUse,
     RequestBoost,
+    ScalingStatus,
     SetRights,
     Shared,
     Shares,
@@ -56,6 +63,7 @@ from distributed_grid.protocol.messages import (
     Status,
     Submission,
     Submit,
+    TokenMade,
     Trends,
     UndrainNodes,
     WantCertificate,
@@ -68,8 +76,10 @@ from distributed_grid.protocol.messages.rights import Whose, parse_rights
 from distributed_grid.protocol.nodes import NodeView
 from distributed_grid.protocol.placement import Walls
 from distributed_grid.protocol.resources import (
+    Resources,
     ResourceType,
 )
+from distributed_grid.protocol.scaling.plans import ScaleOrder
 from distributed_grid.protocol.text import parse_duration
 
 _GROUP_BYTES, _GROUP_JOBS = BULK_BYTES // 4, 4000
@@ -234,6 +244,48 @@ def record_use(
     GPU memory (bytes); 0 is not known. `ended`: done, "out of memory" (of the `held` bytes), "time limit" or cut. It
     counts for your jobs alone."""
     yield RecordUse(0, as_argv(command), dict(features or {}), seconds, memory, cores, gpu_memory, held, ended)
+
+
+def declare_node(
+    name: str,
+    whole: Resources,
+    free: Resources | None = None,
+    *,
+    known: bool = False,
+    gpu_model: str = "",
+    gpu_memory: int = 0,
+    labels: Mapping[str, str] | None = None,
+) -> Steps[str]:
+    """Declare what a node without agent has, and how much of that is `free` (None: all): holds that name it take of
+    that, and no job runs there. `known`: only what is free has changed of a node declared before; `gpu_memory`: bytes
+    of each GPU. What was answered."""
+    left = whole if free is None else free
+    answer: Done = yield DeclareNode(0, name, whole, left, gpu_model, gpu_memory, dict(labels or {}), known)
+    return answer.text
+
+
+def scaling() -> Steps[ScalingStatus]:
+    """Machines that the grid creates by itself, its pools, and the plan of now (docs/scaling.md)."""
+    answer: ScalingStatus = yield GetScaling(0)
+    return answer
+
+
+def create_machine(pool: str, type: str = "", why: str = "") -> Steps[str]:
+    """Have a machine of a pool created, within its limits: its name. Raises ConnectionLost where it is not known
+    whether that was ordered."""
+    answer: Done = yield Once(OrderScaling(0, ScaleOrder.CREATE, pool, why, type))
+    return answer.text
+
+
+def end_machine(name: str, why: str = "") -> Steps[None]:
+    """Have a machine ended as soon as no job runs on it."""
+    yield OrderScaling(0, ScaleOrder.END, why=why, machine=name)
+
+
+def make_token(role: Role, name: str, ttl: float, labels: Mapping[str, str] | None = None) -> Steps[str]:
+    """A token by which a peer of this name joins, once, within `ttl` seconds."""
+    answer: TokenMade = yield Once(MakeToken(0, role, name, ttl, 1, dict(labels or {})))
+    return answer.token
 
 
 def _groups(jobs: Sequence[Submission]) -> Iterator[tuple[Submission, ...]]:

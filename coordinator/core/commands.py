@@ -163,6 +163,21 @@ class SettingsRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_l
     by: str = ""
 
 
+class NodeDeclared(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """The operator `by` this name declares what a node without agent has, and how much of that is `free`; `known`: it
+    has to be declared already. `gpu_memory`: bytes of each GPU."""
+
+    token: int
+    node: str
+    whole: Resources
+    free: Resources
+    gpu_model: str = ""
+    gpu_memory: int = 0
+    labels: dict[str, str] = {}
+    known: bool = False
+    by: str = ""
+
+
 class RemovalRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The operator removes these nodes from the grid."""
 
@@ -296,6 +311,7 @@ Event = (
     | UndrainRequested
     | LabelsRequested
     | SettingsRequested
+    | NodeDeclared
     | RayletJoined
     | RayletLeft
     | ExtensionRequested

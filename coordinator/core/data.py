@@ -35,7 +35,7 @@ from distributed_grid.protocol.resources import Resources
 
 HOUR = 3600.0
 """Lost work counts for so many seconds."""
-Asked = tuple[Resources, Constraints | None, str | None]
+Asked = tuple[Resources, Constraints | None, str | None, bool]
 """The parts of a request that decide whether a node could ever meet it."""
 
 

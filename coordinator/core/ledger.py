@@ -27,6 +27,7 @@ from distributed_grid.coordinator.core.commands import (
     LossFound,
     MemoryAdvised,
     MessageReceived,
+    NodeDeclared,
     NodeDoubted,
     NodeDown,
     NodeUp,
@@ -50,7 +51,7 @@ from distributed_grid.coordinator.core.lending import accounts, revocable
 from distributed_grid.coordinator.core.lending.loans import Pair
 from distributed_grid.coordinator.core.lifecycle import attempts, boosts, holds, outcomes, successors
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
-from distributed_grid.coordinator.core.nodes import agents, operator, quarantine
+from distributed_grid.coordinator.core.nodes import agents, declared, operator, quarantine
 from distributed_grid.coordinator.core.placement import ray
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.preemption import execute
@@ -122,6 +123,7 @@ ON: dict[type, Callable[[GridState, Any], None]] = {
     UndrainRequested: operator.undrain,
     LabelsRequested: operator.label,
     SettingsRequested: operator.lend,
+    NodeDeclared: declared.declare,
     RayletJoined: boosts.joined,
     RayletLeft: boosts.left,
     ExtensionRequested: boosts.extend,
@@ -226,6 +228,7 @@ def load(
     for job in sorted(jobs, key=lambda job: job.submitted):
         if job.state is not State.ENDED:
             admission.enter(state, job)
+    declared.restore(state)
     successors.restore(state)
     holds.restore(state)
     for allocation in state.allocations.values():

@@ -25,6 +25,7 @@ from distributed_grid.coordinator.core.commands import (
     LossFound,
     MemoryAdvised,
     MessageReceived,
+    NodeDeclared,
     NodeDoubted,
     NodeDown,
     NodeUp,
@@ -98,6 +99,8 @@ def event_words(event: Event) -> str:
                 f"{name} as configured" for name in unset
             ]
             return f"{by} set for {names(nodes)}: {', '.join(said)}"
+        case NodeDeclared(_, node, whole, free, by=by):
+            return f"{by} declared {node}: {whole}, {free or 'nothing'} of it free"
         case RayletJoined(allocation, node):
             return f"Ray showed {allocation} as node {node[:12]}"
         case RayletLeft(allocation, why):

@@ -10,6 +10,7 @@ from distributed_grid.coordinator.client.compat.resources import (
     DEFAULT_TARGET_UTILIZATION,
     DEFAULT_WORKER_REASSESSMENT_INTERVAL,
     DynamicResourceManager,
+    ScalingDecision,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "DEFAULT_TARGET_UTILIZATION",
     "DEFAULT_WORKER_REASSESSMENT_INTERVAL",
     "DynamicResourceManager",
+    "ScalingDecision",
 ]

@@ -70,6 +70,7 @@ FromClient = (
     | UndrainNodes
     | LabelNodes
     | SetNodes
+    | DeclareNode
     | GetSettings
     | ReloadSettings
     | RequestBoost

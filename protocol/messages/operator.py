@@ -116,6 +116,21 @@ class SetNodes(Message, frozen=True, tag="set-nodes"):
     unset: tuple[Word, ...] = ()
 
 
+class DeclareNode(Message, frozen=True, tag="declare-node"):
+    """What a node has on which no agent runs, and how much of that is `free`: holds that name it take of that, and
+    nothing is ever started there. `known`: what is free has changed of a node that was declared before. `gpu_memory`:
+    bytes of each GPU. Answered as DrainNodes; a node that has an agent is refused."""
+
+    id: Number
+    node: Word
+    whole: Resources
+    free: Resources
+    gpu_model: Word = ""
+    gpu_memory: Count = 0
+    labels: dict[Word, Word] = {}
+    known: bool = False
+
+
 class ReloadSettings(Message, frozen=True, tag="reload-settings"):
     """Read the grid's configuration again and hand it to the nodes. Answered by Done, which says what has changed and
     what will only at the next start; by Failed, and nothing has changed, where there is a mistake in it."""

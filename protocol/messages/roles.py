@@ -95,6 +95,7 @@ TABLE: dict[type, Row] = {
     messages.UndrainNodes: OPERATORS,
     messages.LabelNodes: OPERATORS,
     messages.SetNodes: OPERATORS,
+    messages.DeclareNode: OPERATORS,
     messages.ReloadSettings: OPERATORS,
     messages.ForgetNodes: OPERATORS,
     messages.GetQuota: RIGHTS,

@@ -45,9 +45,13 @@ class ScalingStatus(Message, frozen=True, tag="scaling-status"):
 
 
 class OrderScaling(Message, frozen=True, tag="order-scaling"):
-    """Carry out the plan of now, or pause or resume a pool; `pool` empty: all. Answered by Done once it is on disk."""
+    """Carry out the plan of now, or pause or resume a pool; `pool` empty: all. Or create a machine of a pool, within
+    its limits (`machine_type` empty: its first type that may be), or end one (`machine`) when it is empty. Answered by
+    Done once it is on disk: for a creation its text is the machine's name."""
 
     id: Number
     order: ScaleOrder
     pool: Word = ""
     why: Text = ""
+    machine_type: Word = ""
+    machine: Word = ""

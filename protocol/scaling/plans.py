@@ -31,6 +31,10 @@ class ScaleOrder(StrEnum):
     APPLY = "apply"
     PAUSE = "pause"
     RESUME = "resume"
+    CREATE = "create"
+    """One machine of a pool."""
+    END = "end"
+    """One machine, when no job runs on it any more."""
 
 
 RETURNING = frozenset({DrainCause.IDLE, DrainCause.UNUSED})

@@ -2,12 +2,16 @@
 over one client connection."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from distributed_grid.config.scaling import ScalingSection
 from distributed_grid.config.settings import ClusterConfig, load
 from distributed_grid.coordinator.client.aio import GridClient
 from distributed_grid.coordinator.client.compat.sharing import ResourceSharingManager
+from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.coordinator.client.submission import HOLD_DURATION
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Request
@@ -32,9 +36,30 @@ GPUS = {"gpus": MILLI, "gpu": MILLI, "gpu_count": MILLI, "devices": MILLI, "avai
 GPU_MEMORY = {"gpu_memory_mb": MIB, "gpu_memory_gb": GIB, "total_memory_mb": MIB, "available_memory_mb": MIB}
 
 
+SCALE_UP, SCALE_DOWN, NO_ACTION = "scale_up", "scale_down", "none"
+
+
+@dataclass(frozen=True)
+class ScalingDecision:
+    """What the grid's plan says now. `action`: `scale_up`, `scale_down` or `none`; `count` of machines. To create:
+    `resource_requirements` of each (by the names that `create_worker` takes), its `worker_type` (as its pool names the
+    type; else `gpu` or `cpu`), `pool` and `provider`. To end: `worker_ids`. `reasons`: of all that the plan does, and
+    then of what it does not do."""
+
+    action: str
+    count: int = 0
+    resource_requirements: dict[str, float] = field(default_factory=dict)
+    worker_type: str = ""
+    worker_ids: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    pool: str = ""
+    provider: str = ""
+
+
 class DynamicResourceManager:
-    """Reserves resources of workers for tasks. A worker is a node of the grid, a reservation is a hold: it expires, and
-    the task's job takes it by `within=` (`grid run-shared --in`).
+    """Reserves resources of workers for tasks, and tells when to scale. A worker is a node of the grid, with an agent
+    or registered here without one; a reservation is a hold: it expires, and the task's job takes it by `within=`
+    (`grid run-shared --in`).
 
     Requirements are amounts by name: `cpu_cores`, `memory_mb` or `memory_gb`, `gpus`, `gpu_memory_mb`; or as workers
     report resources, `{"cpu": {"cores": 2}, "memory": {"available_mb": 1024}, "gpu": {"devices": 1}}`.
@@ -64,6 +89,58 @@ class DynamicResourceManager:
 
     async def __aexit__(self, *_: object) -> None:
         await self.shutdown()
+
+    async def register_worker(self, worker_id: str, resources: Mapping[str, Any]) -> bool:
+        """Declare what a worker has on which no agent runs, as the document's workers report it: `cores`, `total_mb`
+        and `devices` are what it has, `available_cores`, `available_mb` and `available_devices` what of that nothing
+        but reservations uses (else all). Reservations take of it; no job is ever started there. True once it is on the
+        coordinator's disk. Raises RequestRefused for a worker that has an agent, and BadValue. For operators."""
+        found = capacities(resources)
+        await self.initialize()
+        await self._declare(worker_id, found.whole, found.free, gpu_memory=found.gpu_memory)
+        return True
+
+    async def update_worker_resources(self, worker_id: str, resources: Mapping[str, Any]) -> bool:
+        """Say what is available of a worker that was registered: of each kind the `available_…` amount, or, without
+        one, the whole. Reservations stay, and count into what is used of it. Raises as `register_worker`."""
+        found = capacities(resources)
+        await self.initialize()
+        await self._declare(worker_id, found.whole, found.free, known=True)
+        return True
+
+    async def _declare(self, worker: str, whole: Resources, free: Resources, **more: Any) -> None:
+        try:
+            await self.client.declare_node(str(worker), whole, free, **more)
+        except RequestRefused as refused:
+            if refused.code == "bad-value":
+                raise BadValue(refused.what, refused.why, refused.hint) from None
+            raise
+
+    async def evaluate_scaling(self) -> ScalingDecision:
+        """What the plan of now does first: the machines of one type that it creates, else those that it ends. With
+        `scaling.mode: act` the grid does it itself. For operators."""
+        await self.initialize()
+        plan = (await self.client.scaling()).plan
+        if plan is None:
+            return ScalingDecision(NO_ACTION, reasons=("no pool of machines is configured (docs/scaling.md)",))
+        does = [*(one.why for one in plan.creates), *(one.why for one in plan.drains)]
+        reasons = tuple(dict.fromkeys([*does, *(f"{one.what}: {one.why}" for one in plan.not_done)]))
+        if plan.creates:
+            first = plan.creates[0]
+            alike = [one for one in plan.creates if (one.pool, one.type) == (first.pool, first.type)]
+            return ScalingDecision(
+                SCALE_UP,
+                len(alike),
+                plain_requirements(first.resources),
+                first.type or ("gpu" if first.resources.gpu else "cpu"),
+                reasons=reasons,
+                pool=first.pool,
+                provider=first.provider,
+            )
+        if plan.drains:
+            names = tuple(one.machine for one in plan.drains)
+            return ScalingDecision(SCALE_DOWN, len(names), worker_ids=names, reasons=reasons)
+        return ScalingDecision(NO_ACTION, reasons=reasons)
 
     async def reserve_resources(
         self,
@@ -98,7 +175,8 @@ class DynamicResourceManager:
         return verdict.confidence if verdict is not None and verdict.ok else 0.0
 
     async def _verdict(self, worker: str, needs: Mapping[str, Any]) -> NodeVerdict | None:
-        why = await self.client.why(request=await self._request(worker, needs))
+        # Asked of a reservation, which is also possible where no job could start.
+        why = await self.client.why(request=replace(await self._request(worker, needs), hold=True))
         return next((one for one in why.verdicts if one.node == worker), None)
 
     async def _request(self, worker: str, needs: Mapping[str, Any]) -> Request:
@@ -131,6 +209,60 @@ def requirements(needs: Mapping[str, Any]) -> tuple[Resources, int]:
     if found["gpu_memory"] and not found["gpu"]:
         found["gpu"] = MILLI
     return Resources(found["cpu"] or MILLI, found["memory"], found["gpu"]), found["gpu_memory"]
+
+
+class Capacities(NamedTuple):
+    """What a worker has, what of that is available, and the memory of each of its GPUs in bytes."""
+
+    whole: Resources
+    free: Resources
+    gpu_memory: int
+
+
+_WHOLE = {
+    "cpu": ("cores", "cpu_cores", "cpus"),
+    "memory": ("total_mb", "memory_mb", "memory_gb"),
+    "gpu": ("devices", "gpus"),
+}
+_FREE = {"cpu": ("available_cores",), "memory": ("available_mb",), "gpu": ("available_devices",)}
+_BESIDE = ("physical_cores", "available_memory_mb")
+"""What workers report, too, and nothing is held by."""
+
+
+def capacities(resources: Mapping[str, Any]) -> Capacities:
+    """What a worker reports of itself: in parts (`{"cpu": {"cores": 8, "available_cores": 6.5}, "memory": {…}, "gpu":
+    {…}}`) or flat (`{"cpu_cores": 8, "memory_mb": 16384}`). Raises BadValue."""
+    said = dict(_flat(resources))
+    known = {
+        *_BESIDE,
+        "total_memory_mb",
+        "gpu_memory_mb",
+        *(name for of in (_WHOLE, _FREE) for names in of.values() for name in names),
+    }
+    if unknown := next((name for name in said if name not in known), None):
+        hint = f"{suggestion(unknown, sorted(known))}there are {', '.join(sorted(known))}"
+        raise BadValue(f"{unknown!r} is no resource of a worker", hint=hint)
+    units = CORES | MEMORY | GPUS | GPU_MEMORY
+    whole, free = dict.fromkeys(_WHOLE, 0), dict.fromkeys(_WHOLE, 0)
+    for kind in _WHOLE:
+        most = next((_whole(name, said[name], units[name]) for name in _WHOLE[kind] if name in said), None)
+        left = next((_whole(name, said[name], units[name]) for name in _FREE[kind] if name in said), None)
+        whole[kind] = most if most is not None else left or 0
+        free[kind] = min(left, whole[kind]) if left is not None else whole[kind]
+    if not any(whole.values()):
+        raise BadValue("a worker without resources cannot be registered", hint='such as {"cpu": {"cores": 8}}')
+    if whole["gpu"] % MILLI or free["gpu"] % MILLI:
+        raise BadValue("a worker has whole GPUs", hint='such as {"gpu": {"devices": 2, "available_devices": 1}}')
+    memory = _whole("gpu_memory_mb", said.get("gpu_memory_mb", 0), MIB)
+    if not memory and whole["gpu"]:
+        memory = _whole("total_memory_mb", said.get("total_memory_mb", 0), MIB) * MILLI // whole["gpu"]
+    return Capacities(Resources(**whole), Resources(**free), memory)
+
+
+def plain_requirements(of: Resources) -> dict[str, float]:
+    """An amount by the names of requirements."""
+    found = {"cpu_cores": of.cpu / MILLI, "memory_mb": of.memory / MIB, "gpus": of.gpu / MILLI}
+    return {name: value for name, value in found.items() if value}
 
 
 def _flat(needs: Mapping[str, Any]) -> list[tuple[str, Any]]:

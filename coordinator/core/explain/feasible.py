@@ -3,7 +3,14 @@
 from difflib import get_close_matches
 
 from distributed_grid.coordinator.core.model import Node
-from distributed_grid.coordinator.core.placement.constraints import Condition, amount, conditions, opened, owners_words
+from distributed_grid.coordinator.core.placement.constraints import (
+    Condition,
+    admitted,
+    amount,
+    conditions,
+    opened,
+    owners_words,
+)
 from distributed_grid.coordinator.core.placement.matching import able, could_ever, labels
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request
@@ -15,13 +22,14 @@ ASKED_KEPT = 10_000
 """Size of the cache of how many nodes could ever meet a request."""
 NAMED = 5
 """Maximum number of values, models or nodes named in a sentence."""
+AGENT = "start an agent on a machine that may lend: grid agent run"
 FEW = 3
 """Maximum number of nodes with the reason why they do not run a user's jobs."""
 
 
 def can_fit(state: GridState, request: Request) -> int:
     """How many of the known nodes could ever meet this."""
-    key = (request.resources, request.constraints, state.index.whose(request.user))
+    key = (request.resources, request.constraints, state.index.whose(request.user), request.hold)
     count = state.feasible_nodes.get(key)
     if count is None:
         if len(state.feasible_nodes) >= ASKED_KEPT:
@@ -39,7 +47,10 @@ def unknown_name(state: GridState, request: Request) -> str:
 
 def never_fits(state: GridState, request: Request) -> tuple[str, str, str]:
     """What, why and a hint, with the numbers, for a request that no known node could ever meet."""
-    nodes = list(state.nodes.values())
+    known = [*state.nodes.values()]
+    nodes = [node for node in known if node.facts.declared is None or admitted(node.facts, request)]
+    if len(nodes) < len(known) and (missed := _no_agent(state, request, nodes)) is not None:
+        return missed
     tests = conditions(request, owners=state.index.whose(request.user) is not None)
     for done, one in enumerate(tests):
         left = [node for node in nodes if one.met(node.facts, labels(node))]
@@ -47,6 +58,16 @@ def never_fits(state: GridState, request: Request) -> tuple[str, str, str]:
             return _no_node(state, request, nodes, tests[: done + 1])
         nodes = left
     return _too_much(nodes, request.resources, " in question" if len(nodes) < len(state.nodes) else "")
+
+
+def _no_agent(state: GridState, request: Request, nodes: list[Node]) -> tuple[str, str, str] | None:
+    """For a request that names only nodes without agent, or where there are no others; None: for any other."""
+    only = request.constraints.only if request.constraints is not None else ()
+    names = [name for name in only if name in state.nodes]
+    why = "nothing can be started there: it only takes holds that name it"
+    if names and all(state.nodes[name].facts.declared is not None for name in names) and not request.hold:
+        return f"{listed(names, NAMED)} {'has' if len(names) == 1 else 'have'} no agent", why, "see `grid nodes`"
+    return None if nodes else ("no node has an agent", "nodes without one only take holds that name them", AGENT)
 
 
 def _no_node(state: GridState, request: Request, nodes: list[Node], tests: list[Condition]) -> tuple[str, str, str]:

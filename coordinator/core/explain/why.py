@@ -194,8 +194,8 @@ def why(
     if job_id is None:
         assert request is not None, "neither a job nor a request is asked about"
         return _wanted(
-            state, marked(state.policy, constraints.marked_for_ray(state.policy, request), user), None, user, now,
-            _over_as_new(state, request, user, operator),
+            state, marked(state.policy, constraints.marked_for_ray(state.policy, request), user, request.hold), None,
+            user, now, _over_as_new(state, request, user, operator),
         )  # fmt: skip
     job = state.jobs.get(job_id)
     if job is None:
@@ -378,6 +378,9 @@ def _funnel(state: GridState, request: Request) -> tuple[FunnelStep, ...]:
     nodes = list(state.nodes.values())
     steps = [FunnelStep("known", len(nodes))]
     labels = state.index.labels_of
+    taking = [node for node in nodes if node.facts.declared is None or admitted(node.facts, request)]
+    if len(taking) < len(nodes):
+        nodes = _step(steps, "with an agent", nodes, taking)
     for one in conditions(request, owners=state.index.whose(request.user) is not None):
         nodes = _step(steps, one.step, nodes, [node for node in nodes if one.met(node.facts, labels(node.facts.name))])
     nodes = _step(steps, "large enough", nodes, [node for node in nodes if could_ever(node.facts, wanted)])
@@ -499,6 +502,7 @@ def _hint(state: GridState, request: Request) -> str:
     if not request.user:
         return ""
     anybody = msgspec.structs.replace(request, user="")
-    others = (node for node in state.nodes.values() if not admitted(node.facts, request))
+    with_agent = (node for node in state.nodes.values() if node.facts.declared is None)
+    others = (node for node in with_agent if not admitted(node.facts, request))
     closed_to = next((node.facts.name for node in others if able(node, anybody)), "")
     return f"{opened(closed_to)}: it could lend this" if closed_to else ""

@@ -63,6 +63,10 @@ def refusal(state: GridState, token: int, job: Job) -> Rejected | None:
     if hold.user != job.user:
         what, why = f"{name} is a hold of {hold.user}", "only jobs of its own user run in it"
         return Rejected(token, "not-allowed", what, why, "grid hold request makes one of yours")
+    there = state.nodes.get(hold.node)
+    if there is not None and there.facts.declared is not None:
+        what, why = f"nothing can be started in {name}", f"it is a hold on {hold.node}, which has no agent"
+        return Rejected(token, "not-allowed", what, why, "a hold on a node with an agent takes jobs")
     wanted, whole = job.request.resources, hold.request.resources
     if not wanted.fits(whole):
         what, why = f"asks {wanted} of the hold {name}, which has {whole}", "it could never start there"
@@ -204,6 +208,8 @@ def reason(state: GridState, request: Request) -> Reason:
 def _away(node: Node) -> str:
     if node.state is not NodeState.UP:
         return f"is {node.state.value}"
+    if node.facts.declared is not None:
+        return "has no agent"
     if node.orders.drain is not None:
         return drained_words(node.orders.drain)
     return "" if node.usable else "takes no new jobs now"

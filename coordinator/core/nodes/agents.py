@@ -152,7 +152,7 @@ def node_down(state: GridState, event: NodeDown) -> None:
 
 def arm(state: GridState, node: Node) -> None:
     """Set the deadline of the node's next silence timeout."""
-    if node.state is NodeState.LOST:
+    if node.state is NodeState.LOST or node.facts.declared is not None:
         return
     policy = state.policy
     patience = policy.suspect_after if node.state is NodeState.UP else policy.disconnected_after

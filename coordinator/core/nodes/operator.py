@@ -133,6 +133,10 @@ def label(state: GridState, event: LabelsRequested) -> None:
 def lend(state: GridState, event: SettingsRequested) -> None:
     """Set what these nodes lend at most, over the configuration. What was set before stays, where this does not say."""
     nodes = _known(state, event)
+    if agentless := [node.facts.name for node in nodes if node.facts.declared is not None]:
+        what, why = f"{agentless[0]} has no agent", "what it has and lends is declared"
+        state.out.append(Rejected(event.token, "bad-value", what, why, "see register_worker in docs/seed-names.md"))
+        return
     for node in nodes:
         before = node.orders.lending
         values = event.values.given()

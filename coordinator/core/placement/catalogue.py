@@ -220,9 +220,17 @@ class Catalogue(Index):
         """Nodes that run everyone's jobs."""
         self._owned: dict[str, dict[str, None]] = {}
         """The other nodes, by the users whose jobs they run."""
+        self._declared: dict[str, None] = {}
+        """Usable nodes without agent, which no search finds: only a request that names one may have it."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._index_keys or name in self._declared
 
     def put(self, name: str, priority: float, capacity: Capacity) -> None:
         """Add or update a node."""
+        if self._nodes[name].facts.declared is not None:
+            self._declared[name] = None
+            return
         super().put(name, priority, capacity)
         self.mix.changed(name)
 
@@ -235,6 +243,7 @@ class Catalogue(Index):
 
     def drop(self, name: str) -> bool:
         """Remove a node; returns whether it was there."""
+        self._declared.pop(name, None)
         news = super().drop(name)
         self.mix.changed(name)
         if news:

@@ -109,6 +109,7 @@ class Known(NamedTuple):
 def known(facts: NodeFacts, labels: dict[str, str]) -> Known:
     """The indexed properties of a node with these facts and labels."""
     only = None if open_to_all(facts.walls, facts.trusts) else facts.owners
+    only = () if facts.declared is not None else only
     return Known(facts.hostname, labels, facts.gpus, level_of(facts.walls), only)
 
 
@@ -151,14 +152,18 @@ def has_trait(trait: Trait, node: Known) -> bool:
     return any(gpu.memory >= trait.gpu_memory and same_model(trait.gpu_model, gpu.model) for gpu in node.gpus)
 
 
-def marked(policy: Policy, request: Request, user: str) -> Request:
-    """The request, with its user if that decides which nodes may run it."""
+def marked(policy: Policy, request: Request, user: str, hold: bool = False) -> Request:
+    """The request, with its user if that decides which nodes may run it, and whether it is of a hold."""
     whose = user if policy.owner_rule else ""
-    return request if request.user == whose else msgspec.structs.replace(request, user=whose)
+    same = request.user == whose and request.hold is hold
+    return request if same else msgspec.structs.replace(request, user=whose, hold=hold)
 
 
 def admitted(facts: NodeFacts, request: Request) -> bool:
-    """Whether the node runs jobs of the request's user, if it has one."""
+    """Whether the node runs jobs of the request's user, if it has one. A node without agent runs none, and takes the
+    holds that name it."""
+    if facts.declared is not None:
+        return request.hold and request.constraints is not None and facts.name in request.constraints.only
     return not request.user or admits(facts.walls, facts.owners, facts.trusts, request.user)
 
 
@@ -227,7 +232,8 @@ def unmet(facts: NodeFacts, labels: Labels, request: Request) -> Unmet | None:
     if name in asked.exclude:
         return Unmet("excluded", _others(asked), "is excluded")
     if not admitted(facts, request):
-        return Unmet("owner", _runs_jobs_of(request), owners_words(facts))
+        step = _runs_jobs_of(request) if facts.declared is None else "with an agent"
+        return Unmet("owner" if facts.declared is None else "no-agent", step, owners_words(facts))
     if not level_of(facts.walls).meets(asked.walls):
         return Unmet("walls", _walls(asked), walls_words(facts))
     for rule in asked.labels:
@@ -249,7 +255,7 @@ def unmet(facts: NodeFacts, labels: Labels, request: Request) -> Unmet | None:
 
 def meets(node: Node, labels: Labels, request: Request) -> bool:
     """Whether the node meets all constraints, whatever is free on it. (`unmet` without texts.)"""
-    if request.user and not admitted(node.facts, request):
+    if (request.user or node.facts.declared is not None) and not admitted(node.facts, request):
         return False
     asked = request.constraints
     if asked is None:
@@ -269,6 +275,8 @@ def meets(node: Node, labels: Labels, request: Request) -> bool:
 
 def owners_words(facts: NodeFacts) -> str:
     """Why it does not run everybody's jobs: what follows a node's name."""
+    if facts.declared is not None:
+        return "has no agent, so nothing can be started there: it only takes holds that name it"
     owners = listed([owner[:USER_CHARS] for owner in facts.owners], NAMED) or "nobody"
     return f"runs jobs of its owners only ({owners}), as {_level(facts)}"
 

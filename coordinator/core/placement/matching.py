@@ -214,7 +214,7 @@ def able(node: Node, request: Request) -> bool:
     if not could_ever(node.facts, request.resources):
         return False
     if request.constraints is None:
-        return not request.user or admitted(node.facts, request)
+        return admitted(node.facts, request)
     return meets(node, labels(node), request)
 
 
@@ -231,7 +231,7 @@ def open_to(node: Node, request: Request, index: Shown, alone: bool = False) -> 
     if request.ray and not constraints.fits_on_ray(node, request, alone):
         return False
     if request.constraints is None:
-        return not request.user or admitted(node.facts, request)
+        return admitted(node.facts, request)
     name = node.facts.name
     near, apart, missing = index.affinity.bounds(request.constraints)
     if missing or name in apart or (near is not None and name not in near):

@@ -37,7 +37,7 @@ from distributed_grid.protocol.resources import MILLI
 
 def enter(state: GridState, job: Job) -> None:
     """Add a job, new or restored, with the next turn."""
-    job.request = marked(state.policy, job.request, job.user)
+    job.request = marked(state.policy, job.request, job.user, job.spec.hold)
     _enter(state, job)
 
 
@@ -106,7 +106,7 @@ def submit(state: GridState, event: JobsSubmitted) -> None:
     keys: dict[tuple[str, str], str] = {}
     sound: set[Request] = set()
     judged: tuple[Any, ...] = ()
-    asked: tuple[Request, str] | None = None
+    asked: tuple[Request, str, bool] | None = None
     stands_for: dict[str, str] = {}
     groups_of = {group.id: group for group in event.groups}
     for number, job in enumerate(event.jobs, 1):
@@ -117,8 +117,8 @@ def submit(state: GridState, event: JobsSubmitted) -> None:
             stands_for[job.id] = known
             continue
         # Most of a long list are alike: what was worked out of the last one holds for the next.
-        if asked is None or job.request is not asked[0] or job.user != asked[1]:
-            asked = job.request, job.user
+        if asked is None or job.request is not asked[0] or job.user != asked[1] or job.spec.hold is not asked[2]:
+            asked = job.request, job.user, job.spec.hold
             mark = marked(state.policy, *asked)
         refused, job.request = None, mark
         if job.id in state.jobs or job.id in state.groups or job.id in new:

@@ -117,6 +117,8 @@ def _closed(state: GridState, node: Node, look: RayLook) -> str:
         return f"it is {node.state}"
     if not node.orders.open:
         return "it is drained" if node.orders.drain is not None else "it is set aside, as launches failed there"
+    if facts.declared is not None:
+        return "it has no agent"
     if not node.usable:
         return "it offers nothing now"
     if not facts.ray:

@@ -211,7 +211,7 @@ def _usage(state: GridState) -> tuple[float, Resources]:
     """How much of what the usable nodes lend is held, of the kind that is used most; and what they lend."""
     used, whole = Resources(), Resources()
     for node in state.nodes.values():
-        if node.state is NodeState.UP and node.orders.open:
+        if node.state is NodeState.UP and node.orders.open and node.facts.declared is None:
             whole += node.facts.lendable
             for one in node.allocations.values():
                 used += one.grant.resources

@@ -15,13 +15,16 @@ class ScalingConfigured(msgspec.Struct, frozen=True, gc=False, tag=True, array_l
 
 
 class ScalingRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """The operator `by` this name orders something of scaling; `pool` empty: of all pools."""
+    """The operator `by` this name orders something of scaling; `pool` empty: of all pools. `machine_type`: of one to
+    create; `machine`: to end."""
 
     token: int
     order: ScaleOrder
     pool: str = ""
     by: str = ""
     why: str = ""
+    machine_type: str = ""
+    machine: str = ""
 
 
 class MachineAnswered(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):

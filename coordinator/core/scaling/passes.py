@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Granted, Rejected
 from distributed_grid.coordinator.core.scaling import lists, machines
+from distributed_grid.coordinator.core.scaling.budget import Refused
 from distributed_grid.coordinator.core.scaling.demand import demand_of, note_usage, view_of
 from distributed_grid.coordinator.core.scaling.events import (
     MachineAnswered,
@@ -14,10 +15,10 @@ from distributed_grid.coordinator.core.scaling.events import (
     ScalingConfigured,
     ScalingRequested,
 )
-from distributed_grid.coordinator.core.scaling.plan import plan
+from distributed_grid.coordinator.core.scaling.plan import ordered, plan
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.scaling.machines import Machine
-from distributed_grid.protocol.scaling.plans import DrainCause, ScaleOrder, ScalePlan
+from distributed_grid.protocol.scaling.machines import Machine, MachineState
+from distributed_grid.protocol.scaling.plans import DrainCause, DrainMachine, ScaleOrder, ScalePlan
 from distributed_grid.protocol.scaling.pools import ScalingMode
 from distributed_grid.protocol.text import counted, suggestion
 
@@ -113,8 +114,11 @@ def _forget(state: GridState) -> None:
 
 
 def request(state: GridState, event: ScalingRequested) -> None:
-    """An operator orders something: carry out the plan of now, or pause or resume pools."""
+    """An operator orders something: carry out the plan of now, pause or resume pools, create or end a machine."""
     scaling = state.policy.scaling
+    if event.order is ScaleOrder.END:
+        _end(state, event)
+        return
     if not scaling.pools:
         why = "the configuration of the coordinator names none"
         state.out.append(Rejected(event.token, "bad-value", "there is no pool", why, "see docs/scaling.md"))
@@ -127,6 +131,8 @@ def request(state: GridState, event: ScalingRequested) -> None:
     match event.order:
         case ScaleOrder.APPLY:
             _apply_now(state, event)
+        case ScaleOrder.CREATE:
+            _create(state, event)
         case ScaleOrder.PAUSE:
             for name in [event.pool] if event.pool else names:
                 machines.pause(state, name, event.by, event.why)
@@ -135,6 +141,53 @@ def request(state: GridState, event: ScalingRequested) -> None:
             for name in [event.pool] if event.pool else names:
                 machines.resume(state, name)
             state.out.append(Granted(event.token, f"{event.pool or 'all pools'} resumed"))
+
+
+def _create(state: GridState, event: ScalingRequested) -> None:
+    what, scaling = "no machine is created", state.policy.scaling
+    pool = scaling.pool(event.pool)
+    if state.halted:
+        why = "the coordinator cannot store what it would create"
+        state.out.append(Rejected(event.token, "unavailable", what, why, "see `grid status`"))
+        return
+    if pool is None:
+        state.out.append(Rejected(event.token, "bad-value", what, "no pool is named", "see `grid scale status`"))
+        return
+    types = [shape.type for shape in pool.shapes]
+    if event.machine_type and event.machine_type not in types:
+        hint = (
+            suggestion(event.machine_type, types)
+            or f"it has {', '.join(filter(None, types)) or 'one type without a name'}"
+        )
+        state.out.append(
+            Rejected(event.token, "bad-value", f"pool {pool.name} has no type {event.machine_type[:80]!r}", "", hint)
+        )
+        return
+    why = event.why or f"{event.by} ordered it"
+    known = state.scaling.machines.values()
+    found = ordered(view_of(state, scaling, state.now), known, scaling, event.pool, event.machine_type, why, state.now)
+    if isinstance(found, Refused):
+        state.out.append(Rejected(event.token, "not-allowed", what, found.why, "see `grid scale status`"))
+        return
+    state.out.append(Granted(event.token, machines.want(state, found).name))
+
+
+def _end(state: GridState, event: ScalingRequested) -> None:
+    machine = state.scaling.machines.get(event.machine)
+    if machine is None:
+        hint = suggestion(event.machine, [*state.scaling.machines]) or "see `grid scale status`"
+        state.out.append(Rejected(event.token, "bad-value", f"there is no machine {event.machine[:80]!r}", "", hint))
+        return
+    why = event.why or f"{event.by} ordered it"
+    if machine.state is MachineState.JOINED:
+        gone = DrainMachine(machine=machine.name, pool=machine.pool, cause=DrainCause.ORDERED, why=why)
+        machines.drain(state, gone)
+        machines.end_drained(state)
+    elif machine.state is MachineState.DRAINING:
+        machines.move(state, machine, machine.state, why, cause=DrainCause.ORDERED)  # a plan does not take it back
+    elif machine.live and machine.state is not MachineState.ENDING:
+        machines.end(state, machine, why)
+    state.out.append(Granted(event.token, f"{machine.name} is {state.scaling.machines[machine.name].state}"))
 
 
 def _apply_now(state: GridState, event: ScalingRequested) -> None:

@@ -112,6 +112,13 @@ def plan(view: View, demand: Demand, machines: Iterable[Machine], scaling: Scali
     return _Plan(view, [*machines], scaling, now).made(demand)
 
 
+def ordered(
+    view: View, machines: Iterable[Machine], scaling: Scaling, pool: str, type: str, why: str, now: float
+) -> Create | Refused:
+    """One machine of a pool that an operator wants; `type` empty: the first type that may be created."""
+    return _Plan(view, [*machines], scaling, now).ordered(pool, type, why)
+
+
 class _Plan:
     def __init__(self, view: View, machines: list[Machine], scaling: Scaling, now: float) -> None:
         self._view, self._scaling, self._now = view, scaling, now
@@ -165,6 +172,18 @@ class _Plan:
             spent=self._spent,
             utilisation=self._view.utilisation,
         )
+
+    def ordered(self, pool: str, type: str, why: str) -> Create | Refused:
+        """As the function of this name."""
+        refused: list[str] = []
+        self._stock = Stock([], Resources())
+        for option in self._options:
+            if option.pool.name != pool or type not in ("", option.shape.type):
+                continue
+            if (found := self._open(option, None, refused)) is not None:
+                self._new(option, *found, why)
+                return self._create(self._news[0], 0, ())
+        return Refused("; ".join(refused) or f"pool {pool} has no type {type}")
 
     # --- what is there, or on its way ---------------------------------------------------------------------------------
 

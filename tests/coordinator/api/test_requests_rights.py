@@ -72,6 +72,7 @@ OTHERS: dict[type, Callable[[int], Any]] = {
     m.UndrainNodes: lambda n: m.UndrainNodes(n, ("none",)),
     m.LabelNodes: lambda n: m.LabelNodes(n, ("none",), {"a": "b"}),
     m.SetNodes: lambda n: m.SetNodes(n, ("none",), Lending(can_share=False)),
+    m.DeclareNode: lambda n: m.DeclareNode(n, "n9", Resources(1000), Resources(1000)),
     m.GetSettings: lambda n: m.GetSettings(n, "n1"),
     m.Predict: lambda n: m.Predict(n, ("train",)),
     m.RecordUse: lambda n: m.RecordUse(n, ("train",)),

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.client.compat.resources import requirements
-from distributed_grid.core import BadValue
+from distributed_grid.coordinator.client.compat.resources import capacities, requirements
+from distributed_grid.core import BadValue, GridError, RequestRefused
 from distributed_grid.orchestration.dynamic_resource_manager import DynamicResourceManager
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.resources import GIB, MIB, Resources
+from distributed_grid.protocol.scaling.pools import Pool, Shape
+from tests.coordinator.client.compat.scene_pools import pools
 from tests.coordinator.client.compat.test_boosts import config
 from tests.coordinator.ends import agent, coordinator, node
 
@@ -99,3 +101,86 @@ def test_requirements_are_read_in_the_documents_units(needs: dict[str, Any], fou
 def test_requirements_that_make_no_sense_are_said(needs: Any, says: str) -> None:
     with pytest.raises(BadValue, match=says):
         requirements(needs)
+
+
+REPORT = {
+    "cpu": {"cores": 8, "physical_cores": 4, "available_cores": 6.5},
+    "memory": {"total_mb": 16384, "available_mb": 8192},
+    "gpu": {"devices": 2, "available_devices": 1, "total_memory_mb": 32768, "available_memory_mb": 20000},
+}
+"""As the document's workers report themselves."""
+
+
+async def test_a_worker_without_agent_is_registered_reserved_and_released(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, DynamicResourceManager(config(grid.url)) as manager:
+        assert await manager.register_worker("w1", REPORT) is True
+        (view,) = await manager.client.nodes()
+        assert view.facts.name == "w1" and view.facts.declared == view.offered == Resources(6500, 8 * GIB, 1000)
+        assert view.facts.lendable == Resources(8000, 16 * GIB, 2000) and view.facts.gpus[0].memory == 16 * GIB
+        assert await manager.check_resource_availability("w1", TASK) is True
+        assert 0 < await manager.calculate_task_worker_fitness("w1", TASK) <= 1
+        reservation_id = await manager.reserve_resources("w1", "task-7", {"cpu_cores": 5, "gpus": 1})
+        assert reservation_id is not None
+        assert (await manager.client.show(reservation_id)).node == "w1"
+        assert await manager.check_resource_availability("w1", TASK) is False, "one and a half cores are left"
+        assert await manager.update_worker_resources("w1", {"cpu": {"cores": 8}, "memory": {"total_mb": 16384}}) is True
+        assert await manager.check_resource_availability("w1", TASK) is True
+        assert await manager.release_resources(reservation_id) is True
+        await manager.client.wait(reservation_id)
+        assert (await manager.client.nodes())[0].offered == Resources(8000, 16 * GIB)
+        with pytest.raises(GridError, match="w1 has no agent"):
+            await manager.client.submit("true", only=("w1",))
+
+
+async def test_a_worker_that_has_an_agent_tells_itself_what_it_has(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, DynamicResourceManager(config(grid.url)) as manager:
+        worker = await agent(grid.url, node("n1"))
+        for tell in (manager.register_worker, manager.update_worker_resources):
+            with pytest.raises(RequestRefused) as refused:
+                await tell("n1", REPORT)
+            assert (refused.value.what, refused.value.why) == ("n1 has an agent", "its agent tells what it has")
+        with pytest.raises(BadValue, match="unknown node"):
+            await manager.update_worker_resources("w9", REPORT)
+        assert [one.facts.name for one in await manager.client.nodes()] == ["n1"]
+        await worker.close()
+
+
+@pytest.mark.parametrize(
+    ("report", "says"),
+    [
+        ({}, "without resources"),
+        ({"cpu": {"cores": 0}}, "without resources"),
+        ({"cpu": {"core": 4}}, "'core' is no resource of a worker"),
+        ({"cpu": {"cores": float("nan")}}, "cores cannot be nan"),
+        ({"gpu": {"devices": 1.5}}, "whole GPUs"),
+    ],
+)
+def test_reports_that_make_no_sense_are_said(report: Any, says: str) -> None:
+    with pytest.raises(BadValue, match=says):
+        capacities(report)
+
+
+async def test_without_a_pool_the_decision_says_so(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, DynamicResourceManager(config(grid.url)) as manager:
+        decision = await manager.evaluate_scaling()
+        assert (decision.action, decision.count) == ("none", 0)
+        assert decision.reasons == ("no pool of machines is configured (docs/scaling.md)",)
+
+
+POOL = Pool(
+    name="burst", provider="p", idle=1.0, boot=0.5, shapes=(Shape(type="c5", resources=Resources(4000, 8 * GIB)),)
+)
+
+
+async def test_the_decision_is_the_plan_of_now(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, DynamicResourceManager(config(grid.url)) as manager:
+        await pools(grid, manager, POOL)
+        decision = await manager.evaluate_scaling()
+        assert (decision.action, decision.count) == ("none", 0)
+        for _ in range(2):
+            await manager.client.submit("true", cpus=3)
+        decision = await manager.evaluate_scaling()
+        assert (decision.action, decision.count, decision.worker_type) == ("scale_up", 2, "c5")
+        assert decision.resource_requirements == {"cpu_cores": 4.0, "memory_mb": 8192.0}
+        assert (decision.pool, decision.provider, decision.worker_ids) == ("burst", "p", ())
+        assert "2 jobs of" in decision.reasons[0]

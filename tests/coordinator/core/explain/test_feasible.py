@@ -24,7 +24,7 @@ def test_nodes_count_by_all_they_may_lend_whatever_is_free_now() -> None:
     assert [can_fit(state, cores(count)) for count in (1, 4, 9)] == [2, 1, 0]
     join(Ledger(), facts("other"))
     assert state.feasible_nodes == {
-        (cores(count).resources, None, None): fit for count, fit in ((1, 2), (4, 1), (9, 0))
+        (cores(count).resources, None, None, False): fit for count, fit in ((1, 2), (4, 1), (9, 0))
     }
 
 

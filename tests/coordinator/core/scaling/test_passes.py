@@ -4,12 +4,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-from distributed_grid.coordinator.core.commands import Granted, Rejected
+from distributed_grid.coordinator.core.commands import Granted, JobsSubmitted, MessageReceived, Rejected
 from distributed_grid.coordinator.core.explain.why import why
-from distributed_grid.coordinator.core.scaling.events import CreateMachine, ScalingRequested
+from distributed_grid.coordinator.core.scaling.events import (
+    CreateMachine,
+    EndMachine,
+    MachineAnswered,
+    ScalingRequested,
+)
+from distributed_grid.coordinator.core.scaling.state import Answer, CallKind
+from distributed_grid.protocol.jobs import Cause, Outcome, Request
+from distributed_grid.protocol.messages import Exited
+from distributed_grid.protocol.resources import GIB, Resources
+from distributed_grid.protocol.scaling.machines import MachineState
 from distributed_grid.protocol.scaling.plans import ScaleOrder
-from distributed_grid.protocol.scaling.pools import ScalingMode
+from distributed_grid.protocol.scaling.pools import Limits, ScalingMode
 from tests.coordinator.core.scaling.test_lists import Stage, calls
+from tests.coordinator.core.scene import facts, job, join
 
 ROOT = Path(__file__).parents[4]
 
@@ -46,6 +57,32 @@ def test_a_paused_pool_creates_nothing_until_it_is_resumed() -> None:
 def test_an_unknown_pool_is_refused_with_a_suggestion() -> None:
     out = Stage().tell(ScalingRequested(5, ScaleOrder.PAUSE, "b", "ann"))
     assert [one.what for one in calls(out, Rejected)] == ["there is no pool 'b'"]
+
+
+def test_an_operator_has_one_machine_created_within_the_limits_and_ended_when_it_is_empty() -> None:
+    stage = Stage(mode=ScalingMode.PLAN, limits=Limits(max_workers=1))
+    stage.told()
+    out = stage.tell(ScalingRequested(5, ScaleOrder.CREATE, "a", "ann"))
+    assert [one.text for one in calls(out, Granted)] == ["a-7-1"] and len(calls(out, CreateMachine)) == 1
+    assert stage.machines["a-7-1"].why.startswith("ann ordered it")
+    (refused,) = calls(stage.tell(ScalingRequested(6, ScaleOrder.CREATE, "a", "ann")), Rejected)
+    assert refused.why == "there are 1 of 1 machines (scaling.max_workers)"
+    assert calls(stage.tell(ScalingRequested(7, ScaleOrder.CREATE, "a", "ann", machine_type="x")), Rejected)
+    assert [one.what for one in calls(stage.tell(ScalingRequested(8, ScaleOrder.END, machine="a-7-2")), Rejected)] == [
+        "there is no machine 'a-7-2'"
+    ]
+    stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.DONE, "i-1"))
+    join(stage.ledger, facts("a-7-1"), stage.now)
+    stage.tell(JobsSubmitted(1, (job("j-1", Request(Resources(1000, GIB)), stage.now),)))
+    out = stage.tell(ScalingRequested(9, ScaleOrder.END, by="ann", machine="a-7-1"))
+    assert [one.text for one in calls(out, Granted) if one.token] == ["a-7-1 is draining"] and not calls(
+        out, EndMachine
+    )
+    stage.tell(ScalingRequested(10, ScaleOrder.APPLY, by="ann"))
+    assert stage.state("a-7-1") is MachineState.DRAINING, "no plan takes back what an operator ordered"
+    done = Outcome(cause=Cause.EXITED, code=0)
+    out = stage.tell(MessageReceived("a-7-1", Exited(allocation="j-1.1", outcome=done)))
+    assert [one.name for one in calls(out, EndMachine)] == ["a-7-1"]
 
 
 def test_mode_off_plans_nothing() -> None:

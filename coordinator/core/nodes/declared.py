@@ -1,0 +1,97 @@
+"""Declared nodes: machines without agent, of which an operator tells what they have. Holds that name one take of it,
+and nothing is ever started there. As it tells nothing itself, it is up until it is forgotten; an agent of its name that
+connects makes it an ordinary node.
+"""
+
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core.commands import Granted, NodeDeclared, RecordNode, Rejected
+from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.nodes import agents
+from distributed_grid.coordinator.core.queue.admission import unknown_node
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, NodeState, Offer
+from distributed_grid.protocol.resources import MILLI, Resources
+
+
+def declare(state: GridState, event: NodeDeclared) -> None:
+    """Take what was declared of a node, new or declared before."""
+    name, node = event.node, state.nodes.get(event.node)
+    if node is None and event.known:
+        state.out.append(unknown_node(state, event.token, name))
+        return
+    if node is not None and node.facts.declared is None:
+        what, seen = f"{name} has an agent", node.state is NodeState.UP
+        why = "its agent tells what it has" if seen else f"its agent told what it has, and is {node.state} now"
+        hint = f"grid nodes shows it; a node that is no more: grid node remove {name} --forget"
+        state.out.append(Rejected(event.token, "not-allowed", what, why, hint))
+        return
+    if name in state.scaling.machines:
+        what, why = f"{name} is a machine of a pool", "its agent will tell what it has"
+        state.out.append(Rejected(event.token, "not-allowed", what, why, "grid scale status"))
+        return
+    facts = _facts(event)
+    if node is not None and event.known:
+        old = node.facts
+        facts = replace(old, declared=event.free)
+        if not event.free.fits(old.lendable):
+            what, why = f"{event.free} cannot be free on {name}", f"it was declared to have {old.lendable}"
+            state.out.append(Rejected(event.token, "bad-value", what, why, "register the worker anew with all it has"))
+            return
+    if node is None or node.facts != facts:
+        state.out.append(RecordNode(facts))
+    offer(state, agents.know(state, facts))
+    left = state.nodes[name].capacity
+    free = left.left if left is not None else Resources()
+    can = "all" if free == facts.lendable else str(free or "nothing")
+    state.out.append(Granted(event.token, f"{name} is declared: {facts.lendable}; {can} of it can be held now"))
+
+
+def offer(state: GridState, node: Node) -> None:
+    """Let a declared node offer what is free of it, those devices first that holds have already."""
+    facts, free = node.facts, node.facts.declared
+    assert free is not None, f"{facts.name} has an agent"
+    held = [one.grant for one in node.allocations.values()]
+    cores_held = {core for one in held for core in (*one.cores, one.shared_core)}
+    gpus_held = {gpu.uuid for one in held for gpu in one.gpus}
+    cores = sorted(facts.cores, key=lambda core: (core not in cores_held, core))
+    devices = sorted(facts.gpus, key=lambda gpu: (gpu.uuid not in gpus_held, gpu.index))
+    whole, part = divmod(free.cpu, MILLI)
+    gpus = []
+    for at, gpu in enumerate(devices):
+        if (milli := min(MILLI, free.gpu - at * MILLI)) > 0:
+            gpus.append(GpuOffer(gpu.uuid, gpu.index, gpu.model, gpu.memory, gpu.memory * milli // MILLI, milli))
+    number = node.offer.number + 1 if node.offer is not None else 1
+    shares = {cores[whole]: part} if part else {}
+    node.offer = Offer(
+        number=number, expires_in=0.0, cores=tuple(cores[:whole]), shares=shares, memory=free.memory, gpus=tuple(gpus)
+    )
+    node.synced, node.last_seen = True, state.now
+    state.move_node(node, NodeState.UP)
+    state.rebuild(node)
+
+
+def restore(state: GridState) -> None:
+    """Let the declared nodes among the restored ones offer again."""
+    for node in state.nodes.values():
+        if node.facts.declared is not None:
+            offer(state, node)
+
+
+def _facts(event: NodeDeclared) -> NodeFacts:
+    count = -(-event.whole.gpu // MILLI)
+    model = event.gpu_model or "GPU"
+    gpus = tuple(GpuFacts(f"{event.node}/gpu{at}", at, model, event.gpu_memory) for at in range(count))
+    return NodeFacts(
+        name=event.node,
+        hostname="",
+        boot_id="",
+        incarnation=0,
+        cores=tuple(range(-(-event.whole.cpu // MILLI))),
+        memory=event.whole.memory,
+        lendable=event.whole,
+        virtual=True,
+        gpus=gpus,
+        labels=event.labels,
+        declared=event.free,
+    )

@@ -1,0 +1,231 @@
+"""`CloudProviderManager`: workers of the resource management document, over one client connection.
+
+A provider of the coordinator's configuration creates machines of its pools, through the ledger: recorded before they
+are created, within their budgets, and ended when they have nothing to do. A provider that a program adds is called by
+that program itself: its workers join by a token of their own, are ordinary nodes, and end themselves.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from distributed_grid.coordinator.client.aio import GridClient
+from distributed_grid.coordinator.client.compat.resources import plain_requirements, requirements
+from distributed_grid.coordinator.client.session import RequestRefused
+from distributed_grid.coordinator.core.scaling.state import Listed
+from distributed_grid.coordinator.providers.base import CloudProviderBase, WorkerSpec
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.identity import Role
+from distributed_grid.protocol.messages import PoolView, ScalingStatus
+from distributed_grid.protocol.resources import MILLI, Resources
+from distributed_grid.protocol.scaling.machines import Machine, MachineState
+from distributed_grid.protocol.scaling.pools import Pool, Shape, check_pool_name
+from distributed_grid.protocol.text import suggestion
+
+KINDS = ("cpu", "gpu")
+"""The worker types of the document, beside the types that pools name."""
+LIFE = 43_200.0
+"""Seconds after which a worker of an added provider ends itself."""
+JOIN_WITHIN, ABANDONED_AFTER = 600.0, 900.0
+"""As of a pool (s)."""
+
+
+class CloudProviderManager:
+    """Creates, lists and ends workers of providers. Worker ids are the names of machines, and of their nodes.
+
+    It connects on first use; `async with` and `shutdown()` disconnect, and workers stay. A given `client` is used as it
+    is: its owner connects and closes it. For operators."""
+
+    def __init__(self, client: GridClient | None = None) -> None:
+        self.client = client or GridClient()
+        self._own = client is None
+        self._added: dict[str, CloudProviderBase] = {}
+
+    async def initialize(self) -> None:
+        """Connect now. Raises GridUnavailable if no coordinator answers."""
+        if self._own:
+            await self.client.connect()
+
+    async def shutdown(self) -> None:
+        """Disconnect."""
+        if self._own:
+            await self.client.close()
+
+    async def __aenter__(self) -> "CloudProviderManager":
+        await self.initialize()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shutdown()
+
+    def add_provider(self, name: str, provider: CloudProviderBase) -> None:
+        """Register a provider for this manager, under a name that the configuration of the coordinator does not have.
+        (A provider for pools is an entry point of the group `distributed_grid.providers`.) Raises BadValue."""
+        check_pool_name(name)
+        if not isinstance(provider, CloudProviderBase):
+            hint = "derive it from CloudProviderBase of distributed_grid.orchestration.cloud_provider_manager"
+            raise BadValue(f"{type(provider).__name__} is no provider", hint=hint)
+        if name in self._added:
+            raise BadValue(f"there is a provider {name} already", hint="add it under another name")
+        self._added[name] = provider
+
+    async def create_worker(
+        self, provider: str, resources: Mapping[str, Any] | None = None, worker_type: str = "cpu", *, life: float = LIFE
+    ) -> str:
+        """Have a worker created that has at least these `resources` (as `DynamicResourceManager` takes requirements):
+        its id, once that is on the coordinator's disk. `worker_type`: `cpu`, `gpu`, or a type that a pool of the
+        provider names; of those that fit the cheapest. An added provider has created it when this returns; `life`
+        (seconds) is for those. Raises BadValue, and RequestRefused where a limit, a pause or a provider refuses it."""
+        wanted = requirements(resources)[0] if resources else Resources()
+        await self.initialize()
+        if (added := self._added.get(provider)) is not None:
+            return await self._create(provider, added, wanted, worker_type, life)
+        status = await self._status(provider)
+        pools = [one.pool for one in status.pools if one.pool.provider == provider]
+        pool, shape = _cheapest(provider, pools, wanted, worker_type)
+        return await self.client.create_machine(pool.name, shape.type, "ordered through CloudProviderManager")
+
+    async def _create(
+        self, name: str, provider: CloudProviderBase, wanted: Resources, worker_type: str, life: float
+    ) -> str:
+        worker, now = f"{name}-{secrets.token_hex(4)}", time.time()
+        labels = {"provider": name}
+        try:
+            token = await self.client.make_token(Role.AGENT, worker, JOIN_WITHIN, labels)
+            invitation = f"grid://{urlsplit(self.client.url).netloc}/{token}"
+        except RequestRefused as refused:
+            if refused.code != "no-authority":  # such a grid lets in who reaches it
+                raise
+            invitation = ""
+        spec = WorkerSpec(
+            name=worker,
+            pool=name,
+            type="" if worker_type in KINDS else worker_type,
+            born=now,
+            ends_by=now + life,
+            join_within=JOIN_WITHIN,
+            abandoned_after=ABANDONED_AFTER,
+            resources=wanted or Resources(MILLI),
+            labels=labels,
+            url=self.client.url,
+            invitation=invitation,
+        )
+        await asyncio.to_thread(provider.create_worker, spec)
+        return worker
+
+    async def terminate_worker(self, provider: str, worker_id: str) -> bool:
+        """End a worker: a machine of a pool as soon as no job runs on it, one of an added provider at once. False:
+        there is none of this id, or it has ended."""
+        await self.initialize()
+        if (added := self._added.get(provider)) is not None:
+            return await asyncio.to_thread(added.terminate_worker, worker_id)
+        found = _find(await self._status(provider), provider, worker_id)
+        if found is None or not found.live:
+            return False
+        await self.client.end_machine(worker_id, "ordered through CloudProviderManager")
+        return True
+
+    async def get_worker_status(self, provider: str, worker_id: str) -> dict[str, Any]:
+        """Plain values: `worker_id`, `provider`, `status` (as `grid scale status` has it; of an added provider
+        `running`, `ending` or `gone`) and `text`; of a pool's also `pool`, `type`, `zone`, `resources`, `ran`."""
+        await self.initialize()
+        if (added := self._added.get(provider)) is not None:
+            status = await asyncio.to_thread(added.get_worker_status, worker_id)
+            return {"worker_id": worker_id, "provider": provider, "status": status, "text": ""}
+        found = _find(await self._status(provider), provider, worker_id)
+        if found is None:
+            gone = MachineState.GONE.value
+            return {"worker_id": worker_id, "provider": provider, "status": gone, "text": "no record knows it"}
+        return _plain(found)
+
+    async def get_available_resources(self, provider: str) -> dict[str, Any]:
+        """Plain values: what may still be created of each type of the provider's pools (`types`: `pool`, `type`,
+        `resources`, `price`, `workers`, and why none: `paused`); what an added provider says itself."""
+        await self.initialize()
+        if (added := self._added.get(provider)) is not None:
+            return await asyncio.to_thread(added.get_available_resources)
+        status = await self._status(provider)
+        views = [one for one in status.pools if one.pool.provider == provider]
+        return {"types": [_available(status, view, shape) for view in views for shape in view.pool.shapes]}
+
+    async def list_workers(self, provider: str = "") -> list[dict[str, Any]]:
+        """The workers that are there or on their way, of one provider or of all, as `get_worker_status` has them."""
+        await self.initialize()
+        found: list[dict[str, Any]] = []
+        for name, added in self._added.items():
+            if provider in ("", name):
+                found += [_listed(name, one) for one in await asyncio.to_thread(added.list_workers)]
+        if provider not in self._added:
+            status = await (self._status(provider) if provider else self.client.scaling())
+            found += [_plain(one) for one in status.machines if one.live and provider in ("", one.provider)]
+        return found
+
+    async def _status(self, provider: str) -> ScalingStatus:
+        """Raises BadValue for a provider that there is not."""
+        status = await self.client.scaling()
+        known = {one.pool.provider for one in status.pools} | {one.provider for one in status.machines}
+        if provider not in known:
+            names = sorted(known | self._added.keys())
+            hint = suggestion(provider, names) or f"there are {', '.join(names)}" if names else "see docs/scaling.md"
+            raise BadValue(f"no pool has a provider {provider!r}", "and none of that name was added", hint)
+        return status
+
+
+def _cheapest(provider: str, pools: list[Pool], wanted: Resources, worker_type: str) -> tuple[Pool, Shape]:
+    """The cheapest type that is wanted, one without a price last. Raises BadValue."""
+    types = {shape.type for pool in pools for shape in pool.shapes if shape.type}
+    if worker_type not in KINDS and worker_type not in types:
+        names = [*KINDS, *sorted(types)]
+        hint = suggestion(worker_type, names) or f"there are {', '.join(names)}"
+        raise BadValue(f"provider {provider} has no worker type {worker_type!r}", hint=hint)
+    found = [
+        (pool, shape)
+        for pool in pools
+        for shape in pool.shapes
+        if wanted.fits(shape.resources)
+        and (
+            worker_type == shape.type or (worker_type in KINDS and bool(shape.resources.gpu) is (worker_type == "gpu"))
+        )
+    ]
+    if not found:
+        shapes = ", ".join(str(shape) for pool in pools for shape in pool.shapes)
+        raise BadValue(f"provider {provider} has no {worker_type} worker with {wanted}", f"its pools have {shapes}")
+    return min(found, key=lambda one: (one[1].price is None, one[1].price or 0.0, one[1].resources.cpu))
+
+
+def _find(status: ScalingStatus, provider: str, name: str) -> Machine | None:
+    return next((one for one in status.machines if one.name == name and one.provider == provider), None)
+
+
+def _plain(one: Machine) -> dict[str, Any]:
+    return {
+        "worker_id": one.name,
+        "provider": one.provider,
+        "status": one.state.value,
+        "text": one.text,
+        "pool": one.pool,
+        "type": one.type,
+        "zone": one.zone,
+        "resources": plain_requirements(one.resources),
+        "ran": one.ran,
+    }
+
+
+def _listed(provider: str, one: Listed) -> dict[str, Any]:
+    status = "ending" if one.ending else "running"
+    return {"worker_id": one.name, "provider": provider, "status": status, "text": ""}
+
+
+def _available(status: ScalingStatus, view: PoolView, shape: Shape) -> dict[str, Any]:
+    there = sum(one.live and one.pool == view.pool.name for one in status.machines)
+    return {
+        "pool": view.pool.name,
+        "type": shape.type,
+        "resources": plain_requirements(shape.resources),
+        "price": shape.price,
+        "workers": 0 if view.paused else max(0, view.pool.max - there),
+        "paused": view.paused,
+    }
