@@ -22,6 +22,7 @@ from distributed_grid.coordinator.providers.base import CloudProviderBase, Provi
 AT_ONCE = 8
 """Questions that are worked on at once."""
 PROVIDERS = {
+    "aws": "distributed_grid.coordinator.providers.aws:AWSCloudProvider",
     "process": "distributed_grid.coordinator.providers.process:ProcessProvider",
     "command": "distributed_grid.coordinator.providers.command:CommandProvider",
 }
