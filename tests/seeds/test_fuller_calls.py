@@ -103,7 +103,7 @@ async def test_a_running_job_is_listed_cancelled_and_gone(grid: Grid) -> None:
 
 
 async def test_a_caller_who_gives_up_leaves_nothing_running(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_orchestrator, "_CANCEL_SECONDS", PATIENCE)  # on a busy machine
+    monkeypatch.setattr(client_orchestrator, "CANCEL_SECONDS", PATIENCE)  # on a busy machine
     config = load(None, environment={}, here=Path("/none"), flags={"coordinator.url": grid.url})
     async with GridOrchestrator(config) as orchestrator:
         asking = asyncio.create_task(

@@ -1,28 +1,21 @@
 """The API of the resource boost guide: `ResourceBoostManager` over one client connection, and the options that run a
 Ray program's tasks on one boost. Ray is optional; if the program has it, it is asked whether the boost is exclusive."""
 
-import asyncio
-import contextlib
 import logging
 import math
 import sys
-from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from distributed_grid.config.settings import ClusterConfig, load
+from distributed_grid.config.settings import ClusterConfig
 from distributed_grid.coordinator.client.aio import GridClient
-from distributed_grid.coordinator.client.session import RequestRefused
+from distributed_grid.coordinator.client.compat.connected import Connected, borrowed, given_back
 from distributed_grid.protocol.boosts import DURATION, LABEL, group_name, is_boost_id, rounding
-from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.jobs import Cause, JobView, Priority, State, parse_priority
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.jobs import Priority, State, parse_priority
 from distributed_grid.protocol.messages import BoostView
 from distributed_grid.protocol.resources import GIB, MILLI, ResourceType, parse_kind
-
-_CANCEL_SECONDS = 5.0  # seconds to release the boost of a caller who was cancelled
-NO_NODE = "No nodes have sufficient available resources"
-"""What the guides say where nobody has it."""
 
 log = logging.getLogger("distributed_grid.boosts")
 
@@ -69,33 +62,14 @@ class ResourceBoost:
     ending: str = ""
 
 
-class ResourceBoostManager:
+class ResourceBoostManager(Connected):
     """Lends idle resources of other nodes to a node's Ray cluster.
 
     Made with a configuration (default: the one that `grid` would find), it connects on first use; `async with` and
     `shutdown()` disconnect. Boosts stay. A given `client` is used as it is: its owner connects and closes it."""
 
     def __init__(self, config: ClusterConfig | None = None, client: GridClient | None = None) -> None:
-        self.config = config or load()
-        self.client = client or GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
-        self._own = client is None
-
-    async def initialize(self) -> None:
-        """Connect now. Raises GridUnavailable if no coordinator answers."""
-        if self._own:
-            await self.client.connect()
-
-    async def shutdown(self) -> None:
-        """Disconnect. Boosts stay until they expire or are released."""
-        if self._own:
-            await self.client.close()
-
-    async def __aenter__(self) -> "ResourceBoostManager":
-        await self.initialize()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.shutdown()
+        super().__init__(config, client)
 
     async def request_boost(self, request: ResourceBoostRequest) -> str | None:
         """Request a boost. Returns its id once Ray shows it; None if no node has the resources now, or ever could: the
@@ -108,58 +82,14 @@ class ResourceBoostManager:
         if more := rounding(asked["kind"], asked["amount"]):
             log.warning("%s", more)
         await self.initialize()
-        asking = asyncio.ensure_future(self.client.request_boost(**asked))
-        try:
-            view = await self._settled(await asyncio.shield(asking))
-        except RequestRefused as refused:
-            if refused.code == "bad-value":
-                raise BadValue(refused.what, refused.why, refused.hint) from None
-            if refused.code != "never-fits":
-                raise
-            log.warning("%s: %s", NO_NODE, refused.what)
-            return None
-        except asyncio.CancelledError:
-            with contextlib.suppress(GridError, TimeoutError):
-                async with asyncio.timeout(_CANCEL_SECONDS):
-                    await self.client.cancel(await asking, reason="its caller was cancelled")
-            raise
-        if view.state is State.RUNNING:
-            return view.id
-        outcome = view.outcome
-        why = outcome.text if outcome is not None else ""
-        if outcome is not None and outcome.cause is Cause.NOT_PLACED:
-            log.warning("%s: %s", NO_NODE, why)
-            return None
-        raise GridError(f"the boost {view.id} was not lent", why=why, hint=f"grid job events {view.id}")
-
-    async def _settled(self, boost: str) -> JobView:
-        """The boost, once it is lent or has ended."""
-        async with aclosing(self.client.follow(boost)) as views:
-            async for view in views:
-                if view.state in (State.RUNNING, State.STOPPING):
-                    break
-        if view.state is State.STOPPING:
-            view = await self.client.wait(boost)
-        return view
+        return await borrowed(self.client, self.client.request_boost(**asked), {State.RUNNING}, "boost", log)
 
     async def release_boost(self, boost_id: str) -> bool:
         """Release it before it expires (by id or prefix). True once that is on the coordinator's disk: Ray drains it
         then, and its source has it back when its raylet is gone. False if it has ended or is unknown. Raises BadValue
         for a job that is no boost."""
         await self.initialize()
-        try:
-            view = await self.client.show(boost_id)
-        except RequestRefused as refused:
-            if refused.code != "unknown-job":
-                raise
-            log.warning("nothing to release: %s%s", refused.what, f" ({refused.hint})" if refused.hint else "")
-            return False
-        if view.spec.boost is None:
-            raise BadValue(f"{view.id} is no boost", why="it is a job", hint=f"grid cancel {view.id}")
-        if view.state in (State.STOPPING, State.ENDED):
-            return False
-        await self.client.cancel(view.id, reason="released")
-        return True
+        return await given_back(self.client, boost_id, "no boost", lambda spec: spec.boost is not None, log)
 
     async def get_active_boosts(self, target_node: str | None = None) -> list[ResourceBoost]:
         """The boosts lent now, for this node or for all, oldest first; none for a node that nobody knows."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distributed_grid.config.settings import ClusterConfig, OffloadingMode, load
-from distributed_grid.coordinator.client.aio import GridClient
+from distributed_grid.config.settings import ClusterConfig, OffloadingMode
+from distributed_grid.coordinator.client.compat.connected import Connected
 from distributed_grid.coordinator.client.compat.metrics import ResourceMetricsCollector
 from distributed_grid.coordinator.client.compat.sharing import plain_move
 from distributed_grid.protocol.errors import BadValue
@@ -33,7 +33,7 @@ class OffloadingRecommendation:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-class EnhancedOffloadingExecutor:
+class EnhancedOffloadingExecutor(Connected):
     """Runs the command of a recommendation as a job of the grid. `mode` says where it may run:
 
     `offload_only` on any node but the source; `share_and_offload` on any, by the grid's strategy; `dynamic_balancing`
@@ -49,24 +49,12 @@ class EnhancedOffloadingExecutor:
         cluster_config: ClusterConfig | None = None,
         mode: OffloadingMode | str = OffloadingMode.DYNAMIC_BALANCING,
     ) -> None:
-        self.config = cluster_config or load()
+        super().__init__(cluster_config)
         try:
             self.mode = OffloadingMode(mode)
         except ValueError:
             raise BadValue(f"unknown mode {mode!r}", hint=f"use one of {', '.join(OffloadingMode)}") from None
-        self.client = GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
         self.metrics = ResourceMetricsCollector(self.config, self.client)
-
-    async def __aenter__(self) -> "EnhancedOffloadingExecutor":
-        await self.client.connect()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.shutdown()
-
-    async def shutdown(self) -> None:
-        """Disconnect. Jobs continue."""
-        await self.client.close()
 
     async def execute_offloading(self, recommendation: OffloadingRecommendation) -> str:
         """Submit it and return the job's id, once that is on the coordinator's disk; `client.result(id)` waits for its
@@ -75,7 +63,7 @@ class EnhancedOffloadingExecutor:
         self.config.require_sharing()
         if not isinstance(recommendation, OffloadingRecommendation):
             raise BadValue(f"{recommendation!r:.80} is no recommendation", hint="give an OffloadingRecommendation")
-        await self.client.connect()
+        await self.initialize()
         where = await self._where(recommendation)
         bundle = ""
         if recommendation.directory is not None:
@@ -93,7 +81,7 @@ class EnhancedOffloadingExecutor:
 
     async def get_moves(self) -> list[dict[str, Any]]:
         """What the grid has moved by itself lately, the oldest first, with its reasons, in plain values."""
-        await self.client.connect()
+        await self.initialize()
         return [plain_move(one) for one in (await self.client.balancing()).recent]
 
     async def _where(self, recommendation: OffloadingRecommendation) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from distributed_grid.config.settings import ClusterConfig, load
 from distributed_grid.coordinator.client.aio import GridClient, describe_job
+from distributed_grid.coordinator.client.compat.connected import CANCEL_SECONDS, Connected
 from distributed_grid.coordinator.client.compat.metrics import ResourceMetricsCollector
 from distributed_grid.coordinator.client.compat.resources import DynamicResourceManager
 from distributed_grid.coordinator.client.compat.scheduler import IntelligentScheduler
@@ -29,10 +30,8 @@ from distributed_grid.protocol.jobs import Priority, State
 from distributed_grid.protocol.messages import Submission
 from distributed_grid.protocol.resources import ResourceType
 
-_CANCEL_SECONDS = 5.0  # seconds to cancel the job of a caller who was cancelled
 
-
-class GridOrchestrator:
+class GridOrchestrator(Connected):
     """Runs commands on borrowed capacity.
 
     `initialize()` connects and `shutdown()` disconnects; `async with GridOrchestrator(config)` does both. The default
@@ -40,8 +39,7 @@ class GridOrchestrator:
     `resources`, over the same connection; `client` is the full API."""
 
     def __init__(self, config: ClusterConfig | None = None) -> None:
-        self.config = config or load()
-        self.client = GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
+        super().__init__(config)
         self.metrics = ResourceMetricsCollector(self.config, self.client)
         self.sharing = ResourceSharingManager(self.config, self.client)
         self.scheduler = IntelligentScheduler(self.config, self.client)
@@ -50,21 +48,6 @@ class GridOrchestrator:
         self._shipping: asyncio.Task[str] | None = None
         self._shipping_next: dict[Path, asyncio.Task[str]] = {}
         self._naming: dict[str, asyncio.Lock] = {}
-
-    async def initialize(self) -> None:
-        """Connect. Raises GridUnavailable if no coordinator answers."""
-        await self.client.connect()
-
-    async def shutdown(self) -> None:
-        """Disconnect. Running jobs continue."""
-        await self.client.close()
-
-    async def __aenter__(self) -> "GridOrchestrator":
-        await self.initialize()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.shutdown()
 
     async def run_with_shared_resources(
         self,
@@ -111,7 +94,7 @@ class GridOrchestrator:
             return await self.client.result(job)
         except asyncio.CancelledError:
             with contextlib.suppress(GridError, TimeoutError):
-                async with asyncio.timeout(_CANCEL_SECONDS):
+                async with asyncio.timeout(CANCEL_SECONDS):
                     job, started = await starting  # it may run although we have not heard of it yet
                     if started:
                         await self.client.cancel(job, reason="its caller was cancelled")

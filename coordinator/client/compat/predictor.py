@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distributed_grid.config.settings import ClusterConfig, load
-from distributed_grid.coordinator.client.aio import GridClient
+from distributed_grid.coordinator.client.compat.connected import Connected
 from distributed_grid.coordinator.client.submission import as_argv
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages.needs import MOST_FEATURES, Need, Needs
@@ -52,34 +51,12 @@ class PredictedResources:
     why: dict[str, str]
 
 
-class ResourcePerformancePredictor:
+class ResourcePerformancePredictor(Connected):
     """Predicts what tasks need. A task is a mapping: `command` (text or words) or `task_type`, a name; `parameters` by
     name, of which numbers are those that needs may grow with, and all else says which tasks are alike; `batch_size`.
 
     It connects on first use; `async with` and `shutdown()` disconnect. A given `client` is used as it is: its owner
     connects and closes it. The grid learns, for this user's tasks: jobs of the same command count, too."""
-
-    def __init__(self, cluster_config: ClusterConfig | None = None, client: GridClient | None = None) -> None:
-        self.config = cluster_config or load()
-        self.client = client or GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
-        self._own = client is None
-
-    async def initialize(self) -> None:
-        """Connect now. Raises GridUnavailable if no coordinator answers."""
-        if self._own:
-            await self.client.connect()
-
-    async def shutdown(self) -> None:
-        """Disconnect."""
-        if self._own:
-            await self.client.close()
-
-    async def __aenter__(self) -> "ResourcePerformancePredictor":
-        await self.initialize()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.shutdown()
 
     async def record_task_execution(self, task: Mapping[str, Any], usage: Mapping[str, Any]) -> None:
         """Record what a task used, once the grid has taken it: `execution_time` (s), `memory_mb` at the most,

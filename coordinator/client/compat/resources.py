@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from distributed_grid.config.scaling import ScalingSection
-from distributed_grid.config.settings import ClusterConfig, load
+from distributed_grid.config.settings import ClusterConfig
 from distributed_grid.coordinator.client.aio import GridClient
+from distributed_grid.coordinator.client.compat.connected import Connected
 from distributed_grid.coordinator.client.compat.sharing import ResourceSharingManager
 from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.coordinator.client.submission import HOLD_DURATION
@@ -56,7 +57,7 @@ class ScalingDecision:
     provider: str = ""
 
 
-class DynamicResourceManager:
+class DynamicResourceManager(Connected):
     """Reserves resources of workers for tasks, and tells when to scale. A worker is a node of the grid, with an agent
     or registered here without one; a reservation is a hold: it expires, and the task's job takes it by `within=`
     (`grid run-shared --in`).
@@ -68,27 +69,8 @@ class DynamicResourceManager:
     as it is: its owner connects and closes it."""
 
     def __init__(self, cluster_config: ClusterConfig | None = None, client: GridClient | None = None) -> None:
-        self.config = cluster_config or load()
-        self.client = client or GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
+        super().__init__(cluster_config, client)
         self._sharing = ResourceSharingManager(self.config, self.client)
-        self._own = client is None
-
-    async def initialize(self) -> None:
-        """Connect now. Raises GridUnavailable if no coordinator answers."""
-        if self._own:
-            await self.client.connect()
-
-    async def shutdown(self) -> None:
-        """Disconnect."""
-        if self._own:
-            await self.client.close()
-
-    async def __aenter__(self) -> "DynamicResourceManager":
-        await self.initialize()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.shutdown()
 
     async def register_worker(self, worker_id: str, resources: Mapping[str, Any]) -> bool:
         """Declare what a worker has on which no agent runs, as the document's workers report it: `cores`, `total_mb`

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distributed_grid.config.settings import ClusterConfig, load
+from distributed_grid.config.settings import ClusterConfig
 from distributed_grid.coordinator.client.aio import GridClient
+from distributed_grid.coordinator.client.compat.connected import Connected
 from distributed_grid.coordinator.client.compat.sharing import ResourceSharingManager, units
 from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.coordinator.client.submission import HOLD_DURATION, describe_job
@@ -43,33 +44,14 @@ class TaskRequest:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-class IntelligentScheduler:
+class IntelligentScheduler(Connected):
     """Schedules tasks. It connects on first use; `async with` and `shutdown()` disconnect, and tasks go on. A given
     `client` is used as it is: its owner connects and closes it."""
 
     def __init__(self, cluster_config: ClusterConfig | None = None, client: GridClient | None = None) -> None:
-        self.config = cluster_config or load()
-        self.client = client or GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
+        super().__init__(cluster_config, client)
         self._sharing = ResourceSharingManager(self.config, self.client)
-        self._own = client is None
         self._tasks: dict[str, None] = {}
-
-    async def initialize(self) -> None:
-        """Connect now. Raises GridUnavailable if no coordinator answers."""
-        if self._own:
-            await self.client.connect()
-
-    async def shutdown(self) -> None:
-        """Disconnect."""
-        if self._own:
-            await self.client.close()
-
-    async def __aenter__(self) -> "IntelligentScheduler":
-        await self.initialize()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.shutdown()
 
     async def schedule_task(self, request: TaskRequest | Mapping[str, Any]) -> str | None:
         """Schedule a task (a TaskRequest, or its fields by name) and return its id, once that is on the coordinator's

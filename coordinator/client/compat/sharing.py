@@ -1,32 +1,29 @@
 """`ResourceSharingManager`: capacity borrowed and given back, by boosts where there is a Ray cluster and by holds where
 there is none, over one client connection."""
 
-import asyncio
-import contextlib
 import logging
 import socket
-from contextlib import aclosing
 from typing import Any
 
-from distributed_grid.config.settings import ClusterConfig, load
+from distributed_grid.config.settings import ClusterConfig
 from distributed_grid.coordinator.client.aio import GridClient
-from distributed_grid.coordinator.client.compat.boosts import NO_NODE, ResourceBoostManager, ResourceBoostRequest
-from distributed_grid.coordinator.client.session import RequestRefused
+from distributed_grid.coordinator.client.compat.boosts import ResourceBoostManager, ResourceBoostRequest
+from distributed_grid.coordinator.client.compat.connected import Connected, borrowed, given_back
 from distributed_grid.coordinator.client.submission import HOLD_DURATION
-from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.history.performance import performance
-from distributed_grid.protocol.jobs import Cause, JobView, Priority, State, parse_priority
+from distributed_grid.protocol.jobs import JobSpec, JobView, Priority, State, parse_priority
 from distributed_grid.protocol.nodes import AllocationView, OfferView
 from distributed_grid.protocol.resources import GIB, MILLI, Resources, ResourceType, parse_amount, parse_kind
 from distributed_grid.protocol.sharing.moves import Move
 from distributed_grid.protocol.text import parse_duration, unknown_node
 
-_CANCEL_SECONDS = 5.0  # seconds to release what a caller asked for who was cancelled
+_HELD = frozenset(State) - {State.WAITING, State.ENDED}
 
 log = logging.getLogger("distributed_grid.sharing")
 
 
-class ResourceSharingManager:
+class ResourceSharingManager(Connected):
     """Borrows capacity for a node, and gives it back. What is borrowed is a boost where the grid has a Ray cluster;
     else a hold, which the caller's jobs take by `within=` (`grid run-shared --in`). Both expire.
 
@@ -34,27 +31,8 @@ class ResourceSharingManager:
     used as it is: its owner connects and closes it."""
 
     def __init__(self, cluster_config: ClusterConfig | None = None, client: GridClient | None = None) -> None:
-        self.config = cluster_config or load()
-        self.client = client or GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
+        super().__init__(cluster_config, client)
         self.boosts = ResourceBoostManager(self.config, self.client)
-        self._own = client is None
-
-    async def initialize(self) -> None:
-        """Connect now. Raises GridUnavailable if no coordinator answers."""
-        if self._own:
-            await self.client.connect()
-
-    async def shutdown(self) -> None:
-        """Disconnect."""
-        if self._own:
-            await self.client.close()
-
-    async def __aenter__(self) -> "ResourceSharingManager":
-        await self.initialize()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.shutdown()
 
     async def request_resource(
         self,
@@ -89,56 +67,14 @@ class ResourceSharingManager:
         """Hold this amount of one node (options as in `describe_hold`): the id once it is held; None if no node has it
         now, or ever could: the log says why."""
         await self.initialize()
-        asking = asyncio.ensure_future(self.client.request_hold(resources=resources, **options))
-        try:
-            view = await self._settled(await asyncio.shield(asking))
-        except RequestRefused as refused:
-            if refused.code == "bad-value":
-                raise BadValue(refused.what, refused.why, refused.hint) from None
-            if refused.code != "never-fits":
-                raise
-            log.warning("%s: %s", NO_NODE, refused.what)
-            return None
-        except asyncio.CancelledError:
-            with contextlib.suppress(GridError, TimeoutError):
-                async with asyncio.timeout(_CANCEL_SECONDS):
-                    await self.client.cancel(await asking, reason="its caller was cancelled")
-            raise
-        if view.state is not State.ENDED:
-            return view.id
-        outcome = view.outcome
-        why = outcome.text if outcome is not None else ""
-        if outcome is not None and outcome.cause is Cause.NOT_PLACED:
-            log.warning("%s: %s", NO_NODE, why)
-            return None
-        raise GridError(f"the hold {view.id} was not made", why=why, hint=f"grid job events {view.id}")
-
-    async def _settled(self, hold: str) -> JobView:
-        async with aclosing(self.client.follow(hold)) as views:
-            async for view in views:
-                if view.state is not State.WAITING:
-                    break
-        return view
+        asking = self.client.request_hold(resources=resources, **options)
+        return await borrowed(self.client, asking, _HELD, "hold", log)
 
     async def release_resource(self, allocation_id: str) -> bool:
         """Give back what was borrowed, by id, prefix or name. True once that is on the coordinator's disk; False if it
         has ended or is unknown. Raises BadValue for what is neither a boost nor a hold."""
         await self.initialize()
-        try:
-            view = await self.client.show(allocation_id)
-        except RequestRefused as refused:
-            if refused.code != "unknown-job":
-                raise
-            log.warning("nothing to release: %s", refused.what)
-            return False
-        if view.spec.boost is not None:
-            return await self.boosts.release_boost(view.id)
-        if not view.spec.hold:
-            raise BadValue(f"{view.id} is neither a boost nor a hold", why="it is a job", hint=f"grid cancel {view.id}")
-        if view.state in (State.STOPPING, State.ENDED):
-            return False
-        await self.client.cancel(view.id, reason="released")
-        return True
+        return await given_back(self.client, allocation_id, "neither a boost nor a hold", _is_borrowed, log)
 
     async def get_resource_status(self) -> dict[str, Any]:
         """Plain values: what is offered (`offers`) and lent (`allocations`), the `holds` with what they hold and when
@@ -152,6 +88,10 @@ class ResourceSharingManager:
             "boosts": await self.boosts.get_boost_status(),
             "performance": performance(status).plain(),
         }
+
+
+def _is_borrowed(spec: JobSpec) -> bool:
+    return spec.boost is not None or spec.hold
 
 
 def amount_of(kind: ResourceType | str, amount: float | int | str) -> Resources:

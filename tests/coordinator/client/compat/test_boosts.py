@@ -13,7 +13,7 @@ import pytest
 
 from distributed_grid.config import ClusterConfig
 from distributed_grid.config.settings import load
-from distributed_grid.coordinator.client.compat import boosts as client_boosts
+from distributed_grid.coordinator.client.compat import connected
 from distributed_grid.core import (
     BadValue,
     GridError,
@@ -258,7 +258,7 @@ async def test_words_are_taken_for_types_and_priorities_as_everywhere(tmp_path: 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who gives up takes the time that a busy machine needs."""
-    monkeypatch.setattr(client_boosts, "_CANCEL_SECONDS", 60.0)
+    monkeypatch.setattr(connected, "CANCEL_SECONDS", 60.0)
 
 
 @pytest.mark.usefixtures("unhurried")

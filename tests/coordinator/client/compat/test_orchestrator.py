@@ -143,7 +143,7 @@ async def test_a_job_id_joins_the_living_job_and_starts_a_new_one_after_its_end(
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who gives up takes the time that a busy machine needs."""
-    monkeypatch.setattr(client_orchestrator, "_CANCEL_SECONDS", 60.0)
+    monkeypatch.setattr(client_orchestrator, "CANCEL_SECONDS", 60.0)
 
 
 @pytest.mark.usefixtures("unhurried")

@@ -1,0 +1,105 @@
+"""What the classes of the guides have in common: a connection, their own or a given one; and how they borrow and give
+back, as a boost or as a hold."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import aclosing
+from logging import Logger
+from typing import Self
+
+from distributed_grid.config.settings import ClusterConfig, load
+from distributed_grid.coordinator.client.aio import GridClient
+from distributed_grid.coordinator.client.session import RequestRefused
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, State
+
+CANCEL_SECONDS = 5.0
+"""Time to cancel what was asked for by a caller who was cancelled (s)."""
+NO_NODE = "No nodes have sufficient available resources"
+"""What the guides say where nobody has it."""
+
+
+class Connected:
+    """Made with a configuration (default: the one that `grid` would find), it connects on first use; `async with` and
+    `shutdown()` disconnect. A given `client` is used as it is: its owner connects and closes it."""
+
+    def __init__(self, cluster_config: ClusterConfig | None = None, client: GridClient | None = None) -> None:
+        self.config = cluster_config or load()
+        self.client = client or GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
+        self._own = client is None
+
+    async def initialize(self) -> None:
+        """Connect now. Raises GridUnavailable if no coordinator answers."""
+        if self._own:
+            await self.client.connect()
+
+    async def shutdown(self) -> None:
+        """Disconnect. What was started or borrowed stays."""
+        if self._own:
+            await self.client.close()
+
+    async def __aenter__(self) -> Self:
+        await self.initialize()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shutdown()
+
+
+async def borrowed(
+    client: GridClient, request: Awaitable[str], states: Collection[State], what: str, log: Logger
+) -> str | None:
+    """The id of what is requested (`what` it is, for an error) once it is in one of these states; None if no node has
+    it now, or ever could: the log says why. Raises BadValue for an invalid request, GridError if it ends before. If
+    the caller is cancelled, it is cancelled too."""
+    asking = asyncio.ensure_future(request)
+    try:
+        view = await _settled(client, await asyncio.shield(asking), states)
+    except RequestRefused as refused:
+        if refused.code == "bad-value":
+            raise BadValue(refused.what, refused.why, refused.hint) from None
+        if refused.code != "never-fits":
+            raise
+        log.warning("%s: %s", NO_NODE, refused.what)
+        return None
+    except asyncio.CancelledError:
+        with contextlib.suppress(GridError, TimeoutError):
+            async with asyncio.timeout(CANCEL_SECONDS):
+                await client.cancel(await asking, reason="its caller was cancelled")
+        raise
+    if view.state in states:
+        return view.id
+    outcome = view.outcome
+    why = outcome.text if outcome is not None else ""
+    if outcome is not None and outcome.cause is Cause.NOT_PLACED:
+        log.warning("%s: %s", NO_NODE, why)
+        return None
+    raise GridError(f"the {what} {view.id} was not granted", why=why, hint=f"grid job events {view.id}")
+
+
+async def _settled(client: GridClient, job: str, states: Collection[State]) -> JobView:
+    """The job, once it is in one of these states or has ended."""
+    async with aclosing(client.follow(job)) as views:
+        async for view in views:
+            if view.state in states:
+                break
+    return view
+
+
+async def given_back(client: GridClient, job: str, other: str, fits: Callable[[JobSpec], bool], log: Logger) -> bool:
+    """Give back what was borrowed, by id, prefix or name. True once that is on the coordinator's disk; False if it has
+    ended or is unknown. Raises BadValue for what does not fit: `other` says what it is not."""
+    try:
+        view = await client.show(job)
+    except RequestRefused as refused:
+        if refused.code != "unknown-job":
+            raise
+        log.warning("nothing to release: %s%s", refused.what, f" ({refused.hint})" if refused.hint else "")
+        return False
+    if not fits(view.spec):
+        raise BadValue(f"{view.id} is {other}", why="it is a job", hint=f"grid cancel {view.id}")
+    if view.state in (State.STOPPING, State.ENDED):
+        return False
+    await client.cancel(view.id, reason="released")
+    return True
