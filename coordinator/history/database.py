@@ -1,31 +1,26 @@
 """`history.db`: a row for each node and minute of the last two days, and for each quarter of an hour of ninety days;
 and what users lent each other, by day.
 
-All calls are made by one thread that is not the coordinator's. A batch of rows is one statement: while SQLite runs it,
-nobody waits for the interpreter. The file is bounded in size, the oldest goes first. A damaged one is put aside and
-another begun: what is lost is history."""
+A batch of rows is one statement: while SQLite runs it, nobody waits for the interpreter. The file is bounded in size,
+the oldest goes first."""
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from distributed_grid.coordinator.history.series import BYTES, COUNT, Series, joined, row, rows
+from distributed_grid.coordinator.store.disposable import DisposableDatabase
 from distributed_grid.protocol.messages.loans import DayOfLoans
-from distributed_grid.runtime.logs import get_logger
 
 MINUTE, QUARTER = 60, 900
 DAY = 86400
 MINUTES_KEPT, QUARTERS_KEPT = 2 * DAY, 90 * DAY
 """How long rows are kept (s)."""
-VERSION = 2
-SPARE = 64 << 20
-"""Bytes that must stay free on the disk: below, nothing is written."""
+VERSION = 1
 RECENT = 12
 """Quarters of an hour that are completed when their last minute was not measured."""
 NODES_AT_ONCE = 100
@@ -38,9 +33,7 @@ CREATE TABLE minutes (node INTEGER NOT NULL, at INTEGER NOT NULL, codes BLOB NOT
 CREATE TABLE quarters (node INTEGER NOT NULL, at INTEGER NOT NULL, codes BLOB NOT NULL, PRIMARY KEY (node, at))
     WITHOUT ROWID;
 CREATE TABLE learned (node INTEGER PRIMARY KEY, memory BLOB NOT NULL);
-"""
-_LOANS = """
-CREATE TABLE IF NOT EXISTS loans (
+CREATE TABLE loans (
     day INTEGER NOT NULL, lender TEXT NOT NULL, borrower TEXT NOT NULL, node TEXT NOT NULL,
     share REAL NOT NULL, cpu REAL NOT NULL, memory REAL NOT NULL, gpu REAL NOT NULL,
     PRIMARY KEY (day, lender, borrower, node)
@@ -71,8 +64,6 @@ _PUT = (
     " substr(?2, 1 + key * ?3, ?3) FROM json_each(?1)"
 )
 
-log = get_logger("history")
-
 
 class Row(NamedTuple):
     """The codes of a node over one interval, by the number of the interval."""
@@ -82,17 +73,12 @@ class Row(NamedTuple):
     codes: bytes
 
 
-class FullDisk(sqlite3.OperationalError):
-    """So little is free on the disk that history leaves it to others."""
-
-
-class HistoryDatabase:
-    """Opened when it is first used, and again after an error. `size`: the most that the file may hold."""
+class HistoryDatabase(DisposableDatabase):
+    """`size`: the most that the file may hold."""
 
     def __init__(self, path: Path, size: int) -> None:
-        self._path = path
+        super().__init__(path, _SCHEMA, VERSION, "the history")
         self._size = size
-        self._db: sqlite3.Connection | None = None
         self._ids: dict[str, int] = {}
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -100,46 +86,23 @@ class HistoryDatabase:
     def write(self, minutes: Sequence[Row], learned: Mapping[str, bytes] | None = None) -> None:
         """Keep these minutes, the quarters of an hour that they complete or change, and what was learned of nodes.
         Raises sqlite3.Error."""
-        db = self._open()
-        try:
-            self._check_room()
-            db.execute("BEGIN")
+        with self.writing() as db:
             numbered = [(self._id(db, one.node), one.at, one.codes) for one in minutes]
             _put(db, "minutes", numbered)
             _put(db, "quarters", self._quarters(db, numbered))
             memories = [(self._id(db, name), memory) for name, memory in (learned or {}).items()]
             db.executemany("INSERT OR REPLACE INTO learned (node, memory) VALUES (?, ?)", memories)
-            db.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._failed(error)
-            raise
 
     def lend(self, days: Iterable[DayOfLoans]) -> None:
         """Add these loans to those of their days. Raises sqlite3.Error."""
-        db = self._open()
-        try:
-            self._check_room()
-            db.execute("BEGIN")
+        with self.writing() as db:
             db.executemany(_LEND, map(msgspec.structs.astuple, days))
-            db.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._failed(error)
-            raise
 
     def lent(self, since: int, node: str, users: tuple[str, str], limit: int) -> list[DayOfLoans]:
         """The loans since a day, the newest and largest first: on this node, and of both of these users (empty: all).
         Raises sqlite3.Error."""
-        db = self._open()
-        try:
+        with self.reading() as db:
             return [DayOfLoans(*row) for row in db.execute(_LENT, (since, node, *users, limit))]
-        except sqlite3.Error as error:
-            self._failed(error)
-            raise
-
-    def _check_room(self) -> None:
-        space = os.statvfs(self._path.parent)
-        if space.f_bavail * space.f_frsize < SPARE:
-            raise FullDisk("less than 64 MiB are free on the disk")
 
     def _id(self, db: sqlite3.Connection, name: str) -> int:
         if (known := self._ids.get(name)) is None:
@@ -175,8 +138,7 @@ class HistoryDatabase:
 
     def prune(self, now: float) -> None:
         """Remove what is too old or too much, and nodes of which nothing is left. Raises sqlite3.Error."""
-        db = self._open()
-        try:
+        with self.reading() as db:
             oldest = {"minutes": int(now - MINUTES_KEPT) // MINUTE, "quarters": int(now - QUARTERS_KEPT) // QUARTER}
             self._complete(db, now)
             self._remove(db, oldest)
@@ -189,9 +151,6 @@ class HistoryDatabase:
             db.execute(_GONE)
             db.execute("DELETE FROM learned WHERE node NOT IN (SELECT id FROM nodes)")
             self._ids = dict(db.execute("SELECT name, id FROM nodes"))
-        except sqlite3.Error as error:
-            self._failed(error)
-            raise
 
     def _remove(self, db: sqlite3.Connection, oldest: dict[str, int]) -> int:
         removed = 0
@@ -219,83 +178,35 @@ class HistoryDatabase:
     def read(self, nodes: Iterable[str], step: int, first: int, behind: int) -> dict[str, list[Row]]:
         """The rows of these nodes, in minutes or quarters, from interval `first` to before `behind`. Raises
         sqlite3.Error."""
-        db, table = self._open(), "minutes" if step == MINUTE else "quarters"
+        table = "minutes" if step == MINUTE else "quarters"
         found: dict[str, list[Row]] = {}
-        try:
+        with self.reading() as db:
             for name in nodes:
                 if (node := self._ids.get(name)) is not None:
                     told = db.execute(_READ.format(table), (node, first, behind))
                     found[name] = [Row(name, at, codes) for at, codes in told if len(codes) == BYTES]
-        except sqlite3.Error as error:
-            self._failed(error)
-            raise
         return found
 
     def recall(self, name: str) -> bytes | None:
         """What was learned of a node; None: nothing. Raises sqlite3.Error."""
-        db = self._open()
-        found = db.execute("SELECT memory FROM learned WHERE node = ?", (self._ids.get(name),)).fetchone()
+        with self.reading() as db:
+            found = db.execute("SELECT memory FROM learned WHERE node = ?", (self._ids.get(name),)).fetchone()
         return bytes(found[0]) if found is not None else None
 
     def names(self) -> list[str]:
         """The nodes of which something is kept. Raises sqlite3.Error."""
-        self._open()
-        return sorted(self._ids)
+        with self.reading():
+            return sorted(self._ids)
 
     # --- the file -----------------------------------------------------------------------------------------------------
 
-    def _open(self) -> sqlite3.Connection:
-        if self._db is None:
-            try:
-                self._db = self._opened()
-            except sqlite3.DatabaseError as error:
-                if isinstance(error, sqlite3.OperationalError):
-                    raise
-                self._put_aside(error)
-                self._db = self._opened()
-        return self._db
-
-    def _opened(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5)
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
-            elif version != VERSION:
-                raise sqlite3.DatabaseError(f"it has the format {version}, and {VERSION} is written")
-            db.executescript(_LOANS)  # files from before it are read too
-            self._ids = dict(db.execute("SELECT name, id FROM nodes"))
-            os.chmod(self._path, 0o600)
-        except BaseException:
-            db.close()
-            raise
-        return db
-
-    def _failed(self, error: sqlite3.Error) -> None:
-        """Close; what is damaged is put aside, all else is tried again later."""
-        self.close()
-        if isinstance(error, sqlite3.DatabaseError) and not isinstance(
-            error, sqlite3.OperationalError | sqlite3.IntegrityError
-        ):
-            self._put_aside(error)
-
-    def _put_aside(self, error: sqlite3.Error) -> None:
-        aside = self._path.with_name(self._path.name + ".damaged")
-        log.error("the history is damaged: it is put aside, and begins anew", error=str(error), aside=str(aside))
-        for suffix in ("-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                os.unlink(f"{self._path}{suffix}")
-        with suppress(FileNotFoundError):
-            os.replace(self._path, aside)
+    def _opened(self, db: sqlite3.Connection) -> None:
+        self._ids = dict(db.execute("SELECT name, id FROM nodes"))
 
     def close(self) -> None:
         """Close the file; it is opened again when it is used."""
-        if self._db is not None:
-            with suppress(sqlite3.Error):
-                self._db.close()
-        self._db, self._ids = None, {}
+        super().close()
+        self._ids = {}
 
 
 def _put(db: sqlite3.Connection, table: str, found: Sequence[tuple[int, int, bytes]]) -> None:

@@ -1,23 +1,17 @@
 """`usage.db`: a row for each attempt that has ended, with what it asked for, used and held, and how it ended.
 
-All calls are made by one thread that is not the coordinator's. The file is bounded in age and in rows, the oldest go
-first. A damaged one is put aside and another begun: what is lost is history."""
+The file is bounded in age and in rows, the oldest go first."""
 
 import json
-import os
-import sqlite3
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from distributed_grid.runtime.logs import get_logger
+from distributed_grid.coordinator.store.disposable import DisposableDatabase
 
 VERSION = 1
 ROWS = 200_000
 """Maximum number of rows."""
-SPARE = 64 << 20
-"""Bytes that must stay free on the disk: below, nothing is written."""
 
 _SCHEMA = """
 CREATE TABLE usage (
@@ -34,8 +28,6 @@ _COLUMNS = (
     "allocation, at, user, shape, program_key, user_key, text, program, features, asked_cpu, asked_memory,"
     " asked_gpu, seconds, memory, cores, gpu_memory, held_memory, ended, cause"
 )
-
-log = get_logger("usage")
 
 
 class UsageRow(NamedTuple):
@@ -65,105 +57,33 @@ class UsageRow(NamedTuple):
     cause: str
 
 
-class UsageDatabase:
-    """Opened when it is first used, and again after an error."""
+class UsageDatabase(DisposableDatabase):
+    """The rows, by allocation."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._db: sqlite3.Connection | None = None
+        super().__init__(path, _SCHEMA, VERSION, "the record of usage")
 
     def write(self, rows: Iterable[UsageRow]) -> None:
         """Keep these rows; one of an allocation that has one replaces it. Raises sqlite3.Error, OSError."""
-        space = os.statvfs(self._path.parent)
-        if space.f_bavail * space.f_frsize < SPARE:
-            raise sqlite3.OperationalError("less than 64 MiB are free on the disk")
         marks = ", ".join("?" * len(UsageRow._fields))
-        self._do(
-            lambda db: db.executemany(
+        with self.writing() as db:
+            db.executemany(
                 f"INSERT OR REPLACE INTO usage ({_COLUMNS}) VALUES ({marks})",  # noqa: S608 (both are ours)
                 [one._replace(features=json.dumps(one.features)) for one in rows],  # type: ignore[arg-type]
             )
-        )
 
     def prune(self, oldest: float) -> None:
         """Remove what ended before that moment, and what is too much. Raises sqlite3.Error."""
-
-        def remove(db: sqlite3.Connection) -> None:
+        with self.reading() as db:
             db.execute("DELETE FROM usage WHERE at < ?", (oldest,))
             db.execute("DELETE FROM usage WHERE id <= (SELECT max(id) FROM usage) - ?", (ROWS,))
 
-        self._do(remove)
-
     def newest(self, count: int) -> list[UsageRow]:
         """The newest rows, oldest first; those that cannot be read are left out. Raises sqlite3.Error."""
-        found: list[Sequence[object]] = []
         query = f"SELECT {_COLUMNS} FROM usage ORDER BY id DESC LIMIT ?"  # noqa: S608
-        self._do(lambda db: found.extend(db.execute(query, (count,))))
+        with self.reading() as db:
+            found = db.execute(query, (count,)).fetchall()
         return [row for one in reversed(found) if (row := _row(one)) is not None]
-
-    def _do(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        try:
-            db = self._open()
-            db.execute("BEGIN")
-            work(db)
-            db.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._failed(error)
-            raise
-
-    # --- the file -----------------------------------------------------------------------------------------------------
-
-    def _open(self) -> sqlite3.Connection:
-        if self._db is None:
-            try:
-                self._db = self._opened()
-            except sqlite3.DatabaseError as error:
-                if isinstance(error, sqlite3.OperationalError):
-                    raise
-                self._put_aside(error)
-                self._db = self._opened()
-        return self._db
-
-    def _opened(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5)
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
-            elif version != VERSION:
-                raise sqlite3.DatabaseError(f"it has the format {version}, and {VERSION} is written")
-            os.chmod(self._path, 0o600)
-        except BaseException:
-            db.close()
-            raise
-        return db
-
-    def _failed(self, error: sqlite3.Error) -> None:
-        self.close()
-        if isinstance(error, sqlite3.DatabaseError) and not isinstance(
-            error, sqlite3.OperationalError | sqlite3.IntegrityError
-        ):
-            self._put_aside(error)
-
-    def _put_aside(self, error: sqlite3.Error) -> None:
-        aside = self._path.with_name(self._path.name + ".damaged")
-        log.error(
-            "the record of usage is damaged: it is put aside, and begins anew", error=str(error), aside=str(aside)
-        )
-        for suffix in ("-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                os.unlink(f"{self._path}{suffix}")
-        with suppress(FileNotFoundError):
-            os.replace(self._path, aside)
-
-    def close(self) -> None:
-        """Close the file; it is opened again when it is used."""
-        if self._db is not None:
-            with suppress(sqlite3.Error):
-                self._db.close()
-        self._db = None
 
 
 def _row(found: Sequence[object]) -> UsageRow | None:

@@ -1,17 +1,15 @@
-"""The database of the history: minutes, quarters of an hour, bounds, and a file that is damaged."""
+"""The database of the history: minutes, quarters of an hour, and bounds."""
 
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from distributed_grid.coordinator.history import database as module
 from distributed_grid.coordinator.history.database import (
     MINUTE,
     MINUTES_KEPT,
     QUARTER,
     QUARTERS_KEPT,
-    FullDisk,
     HistoryDatabase,
     Row,
 )
@@ -92,17 +90,7 @@ def test_beyond_its_size_the_oldest_goes_first(tmp_path: Path) -> None:
     db.close()
 
 
-@pytest.mark.parametrize("damage", [b"no database at all", b"SQLite format 3\0" + b"\xff" * 5000])
-def test_a_damaged_file_is_put_aside_and_begins_anew(tmp_path: Path, damage: bytes) -> None:
-    path = tmp_path / "history.db"
-    path.write_bytes(damage)
-    database = HistoryDatabase(path, 1 << 30)
-    database.write([minute(FIRST)])
-    assert kept(database) == [FIRST]
-    assert (tmp_path / "history.db.damaged").read_bytes() == damage
-
-
-def test_a_file_that_is_damaged_while_it_is_open_is_put_aside(tmp_path: Path) -> None:
+def test_a_file_that_is_damaged_begins_anew_without_the_nodes_of_before(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     database = HistoryDatabase(path, 1 << 30)
     database.write([minute(FIRST + at) for at in range(1000)])
@@ -112,29 +100,6 @@ def test_a_file_that_is_damaged_while_it_is_open_is_put_aside(tmp_path: Path) ->
     path.write_bytes(whole[:half] + b"\xff" * half)
     with pytest.raises(sqlite3.DatabaseError):
         database.read(["lab1"], MINUTE, 0, 1 << 40)
+    assert database.names() == []
     database.write([minute(FIRST)])
-    assert kept(database) == [FIRST] and (tmp_path / "history.db.damaged").exists()
-
-
-def test_a_file_of_another_format_is_put_aside(tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    db = sqlite3.connect(path)
-    db.executescript("CREATE TABLE other (x); PRAGMA user_version = 99;")
-    db.close()
-    database = HistoryDatabase(path, 1 << 30)
-    assert database.names() == [] and (tmp_path / "history.db.damaged").exists()
-
-
-def test_little_room_on_the_disk_is_left_to_others(database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    database.write([minute(FIRST)])
-    monkeypatch.setattr(module, "SPARE", 1 << 62)
-    with pytest.raises(FullDisk):
-        database.write([minute(FIRST + 1)])
-    monkeypatch.undo()
     assert kept(database) == [FIRST]
-
-
-def test_a_folder_that_is_not_there_is_an_error_and_no_damage(tmp_path: Path) -> None:
-    database = HistoryDatabase(tmp_path / "none" / "history.db", 1 << 30)
-    with pytest.raises(sqlite3.OperationalError):
-        database.names()

@@ -1,4 +1,4 @@
-"""The record of usage: rows, bounds, and a file that is damaged."""
+"""The record of usage: rows and bounds."""
 
 import sqlite3
 from pathlib import Path
@@ -44,22 +44,6 @@ def test_what_is_too_old_and_too_much_goes(database: UsageDatabase, monkeypatch:
     assert database.newest(99) == [row(8, 800.0), row(9, 900.0)]
 
 
-@pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\0" + b"\xff" * 5000])
-def test_a_damaged_file_is_put_aside_and_another_begun(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "usage.db").write_bytes(content)
-    database = UsageDatabase(tmp_path / "usage.db")
-    database.write([row(1)])
-    assert database.newest(9) == [row(1)]
-    assert (tmp_path / "usage.db.damaged").read_bytes() == content
-
-
-def test_a_file_of_another_version_is_put_aside(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "usage.db") as db:
-        db.execute("PRAGMA user_version = 99")
-    assert UsageDatabase(tmp_path / "usage.db").newest(9) == []
-    assert (tmp_path / "usage.db.damaged").exists()
-
-
 def test_rows_that_somebody_else_wrote_are_left_out(tmp_path: Path, database: UsageDatabase) -> None:
     database.write([row(1), row(2), row(3)])
     database.close()
@@ -67,12 +51,3 @@ def test_rows_that_somebody_else_wrote_are_left_out(tmp_path: Path, database: Us
         db.execute("UPDATE usage SET features = '{' WHERE allocation = 'j-1.1'")
         db.execute("UPDATE usage SET shape = 'x', seconds = 'long' WHERE allocation = 'j-2.1'")
     assert database.newest(9) == [row(3)]
-
-
-def test_a_disk_that_is_nearly_full_is_left_to_others(
-    database: UsageDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SPARE", 1 << 62)
-    with pytest.raises(sqlite3.OperationalError, match="free on the disk"):
-        database.write([row(1)])
-    assert not (tmp_path / "usage.db").exists()

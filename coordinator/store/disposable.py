@@ -1,0 +1,110 @@
+"""A SQLite file whose loss harms nobody, such as a history: opened when it is first used and again after an error, put
+aside when it is damaged, and not written while the disk is nearly full.
+
+All calls are made by one thread that is not the coordinator's. How much is kept is for those who derive from it."""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from distributed_grid.runtime.logs import get_logger
+
+SPARE = 64 << 20
+"""Bytes that must stay free on the disk: below, nothing is written."""
+
+
+class FullDisk(sqlite3.OperationalError):
+    """So little is free on the disk that it is left to others."""
+
+
+class DisposableDatabase:
+    """`schema` makes a new file. One with another number than `version` is put aside like a damaged one, and another
+    is begun. `what` is in it, for the log."""
+
+    def __init__(self, path: Path, schema: str, version: int, what: str) -> None:
+        self._path = path
+        self._schema = schema
+        self._version = version
+        self._what = what
+        self._db: sqlite3.Connection | None = None
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """The open file. After an error it is closed, and put aside if it is damaged. Raises sqlite3.Error."""
+        if self._db is None:
+            self._db = self._open_or_begin()
+        try:
+            yield self._db
+        except sqlite3.Error as error:
+            self.close()
+            if _is_damage(error):
+                self._put_aside(error)
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it is kept, or nothing. Raises sqlite3.Error, and FullDisk before it begins."""
+        with self.reading() as db:
+            if shutil.disk_usage(self._path.parent).free < SPARE:
+                raise FullDisk("less than 64 MiB are free on the disk")
+            db.execute("BEGIN")
+            yield db
+            db.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the file; it is opened again when it is used."""
+        if self._db is not None:
+            with suppress(sqlite3.Error):
+                self._db.close()
+        self._db = None
+
+    def _opened(self, db: sqlite3.Connection) -> None:
+        """Called with the file when it has been opened, for those who derive from it."""
+
+    def _open_or_begin(self) -> sqlite3.Connection:
+        try:
+            return self._open()
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
+            self._put_aside(error)
+            return self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5)
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                db.executescript(f"BEGIN; {self._schema} PRAGMA user_version = {self._version}; COMMIT;")
+            elif version != self._version:
+                raise sqlite3.DatabaseError(f"it has the format {version}, and {self._version} is written")
+            os.chmod(self._path, 0o600)
+            self._opened(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _put_aside(self, error: sqlite3.Error) -> None:
+        aside = self._path.with_name(self._path.name + ".damaged")
+        log = get_logger(self._path.stem)
+        log.error(f"{self._what} is damaged: it is put aside, and begins anew", error=str(error), aside=str(aside))
+        for suffix in ("-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self._path}{suffix}")
+        with suppress(FileNotFoundError):
+            os.replace(self._path, aside)
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    """An error of the file itself, and neither of the disk, of a lock nor of what was to be written."""
+    passing = sqlite3.OperationalError | sqlite3.IntegrityError
+    return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, passing)
