@@ -24,9 +24,9 @@ from distributed_grid.agent.supervisor.endings import Endings, Freezer
 from distributed_grid.agent.supervisor.job import NEVER, READER, Job, Leases, never_ran, of_order
 from distributed_grid.agent.supervisor.journal import JournaledJobs
 from distributed_grid.agent.supervisor.limits import Limits, Outputs
-from distributed_grid.agent.supervisor.recovery import Survivors
+from distributed_grid.agent.supervisor.recovery import Adopted, Survivors
 from distributed_grid.agent.supervisor.sockets import AgentSocket, FilesSocket, Warnings
-from distributed_grid.agent.supervisor.spawners import Launches, Noted, Spawners, Spawning
+from distributed_grid.agent.supervisor.spawners import Launches, Spawners, Spawning
 from distributed_grid.agent.supervisor.tree import Stopper, Tree
 from distributed_grid.agent.walls import syscalls
 from distributed_grid.agent.walls.enclosure import NAMESPACE
@@ -45,9 +45,6 @@ COLD = 0.02
 follows the other that would be a message more for a core that has enough to do."""
 LINGER = 10.0
 """Seconds that a supervisor stays without jobs and agent."""
-CODE = 10.0
-"""Timeout for a spawner to note how an earlier supervisor's job ended (s)."""
-EXIT_EVERY = 0.005  # seconds between two looks whether it has
 LONGEST_WAIT = 86400.0  # seconds: epoll takes at most 2^31 milliseconds
 _DOZE = 1.0  # seconds that we sleep at most while something runs: `select` does not count those that the machine slept
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
@@ -81,7 +78,6 @@ class Supervisor:
         self._soonest = 0.0  # when `_fire` has something to do, or earlier
         self._children_ended = True
         self.spawners: dict[str, Spawning] = {}
-        self.codes: dict[Job, float] = {}  # of an earlier supervisor, ended, and until when the exit code is looked for
         self.selector = selectors.DefaultSelector()
         jobs_score, _ = procs.protect_from_oom()
         self.warnings = Warnings(log, self._tell_warning, procs.now)
@@ -108,6 +104,7 @@ class Supervisor:
         self.limits = Limits(self.tree, groups, self.groups, self.endings.ask, self._strayed)
         places = [*found.places.values(), freezer(cgroup)]
         self.survivors = Survivors(self.journaled, self.tree, self.slots, places, warn)
+        self.adopted = Adopted(self.slots, self.selector, self.tree.main_ended)
         self._take_signals()
         self._restore()
         self.files = FilesSocket(state_dir, walls, forks, self.selector, warn, self.tree.is_job)
@@ -151,34 +148,18 @@ class Supervisor:
                 job.end({"cause": "rebooted", "text": "the node was restarted while it ran"})
                 continue
             self.allocations.restore(job)
-            if not job.pid and (noted := self._noted(job)) is not None:
-                job.spawned = noted.before, noted.after
-                job.runs(noted.pid)
+            self.adopted.find(job)
             if not job.pid:
                 self.tree.stop_spawner(job)  # its spawner may just be about to start it
-            if not self._adopt(job):
-                self.tree.watched.add(job)
-                self.codes[job] = procs.now() + (CODE if job.pid else 0.0)  # its spawner may just be about to note it
-        self._find_codes(procs.now())
+            runs = self.adopted.watch(job)
+            self.tree.watched.add(job)
+            if runs:
+                self._adopt(job)
+        self.adopted.poll(procs.now())
         self.journaled.save(sync=True)
 
-    def _noted(self, job: Job) -> Noted | None:
-        return self.slots.noted(job.place, job.id) if job.place is not None else None
-
-    def _adopt(self, job: Job) -> bool:
-        """Watch a main process that is not our child; False if it is gone."""
-        try:
-            fd = os.pidfd_open(job.pid) if job.pid else -1
-        except OSError:
-            return False
-        seen = procs.stat(job.pid)
-        if fd < 0 or seen is None or not job.spawned[0] <= seen.start <= job.spawned[1]:
-            if fd >= 0:
-                os.close(fd)
-            return False
-        job.pidfd, job.start = fd, seen.start
-        self.tree.watched.add(job)
-        self.selector.register(fd, selectors.EVENT_READ, lambda: self._adopted_ended(job))
+    def _adopt(self, job: Job) -> None:
+        """A job whose main process runs."""
         if job.cause:
             self.endings.end(job, job.grace)
         self.freezer.restore(job)
@@ -186,38 +167,11 @@ class Supervisor:
         self.pipes.adopt(job.id)
         self._watch(job)
         log(f"{job.id} of an earlier supervisor still runs (pid {job.pid}) and is watched")
-        return True
 
     def _watch(self, job: Job) -> None:
         now = procs.now()
         self.outputs.watch(job, now)
         self.limits.watch(job, now)
-
-    def _adopted_ended(self, job: Job) -> None:
-        self.selector.unregister(job.pidfd)
-        self.codes[job] = procs.now() + CODE
-        self._find_codes(procs.now())
-
-    def _find_codes(self, now: float) -> None:
-        """Read exit codes, available once the spawner has reaped: usually at once."""
-        for job, until in [*self.codes.items()]:
-            last = now >= until or not self._spawner_works(job)
-            noted = self._noted(job)
-            status = noted.status if noted is not None else None
-            if status is None and job.pidfd >= 0:
-                status = procs.status_by_pidfd(job.pidfd, job.pid, job.start)
-            if status is None and not last:
-                continue
-            del self.codes[job]
-            if job.pidfd >= 0:
-                os.close(job.pidfd)
-                job.pidfd = -1
-            self.tree.main_ended(job, status)
-
-    def _spawner_works(self, job: Job) -> bool:
-        place = job.place
-        seen = procs.stat(place.pid) if place is not None else None
-        return place is not None and seen is not None and seen.start == place.start and seen.state not in "TtZX"
 
     # --- what the agent says -------------------------------------------------------------------------------------
 
@@ -380,9 +334,7 @@ class Supervisor:
     def _timeout(self) -> float | None:
         now = procs.now()
         due = [self.endings.due, self.limits.due, self.freezer.due, self.slots.due, self.pipes.due, self.leases.next]
-        due.append(self.survivors.due)
-        if self.codes:
-            due.append(now + EXIT_EVERY)
+        due += [self.survivors.due, self.adopted.due]
         if self.tree.running or self.tree.watched:
             due += [self.outputs.due, now + _DOZE]
         self._soonest = soonest = min(due)
@@ -400,7 +352,7 @@ class Supervisor:
     def _fire(self, now: float) -> None:
         """Handle what is due: time limits, leases, grace, and checks of outputs and limits."""
         self.allocations.end_unleased(now)
-        self._find_codes(now)
+        self.adopted.poll(now)
         if self.survivors.poll(now):
             self._proven()
         self.endings.fire(now)

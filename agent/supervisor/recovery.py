@@ -1,6 +1,10 @@
-"""Survivors: live processes of allocations that a damaged journal does not name, found by what the kernel reports.
+"""What an earlier supervisor left: jobs of the journal, which are adopted, and survivors, which it does not name.
 
-Only `Survivors.find` searches for them: in control groups named after an allocation or a slot, and among the spawners
+The main process of an adopted job is no child of this supervisor: a pidfd tells its end, and how it ended is read from
+the notes of its spawner, or from the kernel where that still knows.
+
+Survivors are live processes of allocations that a damaged journal does not name, found by what the kernel reports. Only
+`Survivors.find` searches for them: in control groups named after an allocation or a slot, and among the spawners
 of earlier supervisors, their descendants and the processes with their user ids. Each spawner has a note outside of the
 journal. If no note is lost, finding nothing proves that nothing lives; else only a reboot or the owner's word does.
 Stdlib only.
@@ -8,6 +12,7 @@ Stdlib only.
 
 import os
 import re
+import selectors
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -17,15 +22,83 @@ from distributed_grid.agent.cgroups.cgroupfs import members_below
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER, Job, Place
 from distributed_grid.agent.supervisor.journal import JournaledJobs
-from distributed_grid.agent.supervisor.spawners import Spawners
+from distributed_grid.agent.supervisor.spawners import Noted, Spawners
 from distributed_grid.agent.supervisor.tree import Tree
 
 ALLOCATION = re.compile(r"j-[a-z2-7]{12}(?:_\d{1,9})?\.\d{1,9}")
 """Names of control groups that count as unknown allocations."""
 EVERY = 2.0
 """Interval between searches while the journal is damaged (s)."""
+CODE = 10.0
+"""Timeout for a spawner to note how an adopted job ended (s)."""
+LOOK_EVERY = 0.005
+"""Seconds between two looks whether it has."""
 _GROUP_TRIES = 10  # attempts to empty a group, 0.1 s each
 _PAUSES = (0.0, *(0.01 * 2**again for again in range(9)))  # pauses between attempts to end a slot (s)
+
+
+class Adopted:
+    """Watches main processes; `ended` is called with a job and its wait status, None where nobody knows that."""
+
+    def __init__(
+        self, slots: Spawners, selector: selectors.BaseSelector, ended: Callable[[Job, int | None], object]
+    ) -> None:
+        self._slots = slots
+        self._selector = selector
+        self._ended = ended
+        self._unread: dict[Job, float] = {}
+        """Jobs that have ended, and until when their exit code is looked for."""
+
+    @property
+    def due(self) -> float:
+        """When the next look for an exit code is due."""
+        return procs.now() + LOOK_EVERY if self._unread else NEVER
+
+    def find(self, job: Job) -> None:
+        """Where the journal has no process of a job: take it from the notes of its spawner, if there is one."""
+        if not job.pid and (noted := self._noted(job)) is not None:
+            job.spawned = noted.before, noted.after
+            job.runs(noted.pid)
+
+    def watch(self, job: Job) -> bool:
+        """Watch the main process; False if it is gone: its exit code is looked for then."""
+        try:
+            fd = os.pidfd_open(job.pid) if job.pid else -1
+        except OSError:
+            fd = -1
+        seen = procs.stat(job.pid)
+        if fd >= 0 and seen is not None and job.spawned[0] <= seen.start <= job.spawned[1]:
+            job.pidfd, job.start = fd, seen.start
+            self._selector.register(fd, selectors.EVENT_READ, lambda: self._gone(job))
+            return True
+        if fd >= 0:
+            os.close(fd)
+        self._unread[job] = procs.now() + (CODE if job.pid else 0.0)  # its spawner may just be about to note it
+        return False
+
+    def poll(self, now: float) -> None:
+        """Read exit codes. They are there once the spawner has reaped: usually at once."""
+        for job, until in [*self._unread.items()]:
+            last = now >= until or not _spawner_works(job)
+            noted = self._noted(job)
+            status = noted.status if noted is not None else None
+            if status is None and job.pidfd >= 0:
+                status = procs.status_by_pidfd(job.pidfd, job.pid, job.start)
+            if status is None and not last:
+                continue
+            del self._unread[job]
+            if job.pidfd >= 0:
+                os.close(job.pidfd)
+                job.pidfd = -1
+            self._ended(job, status)
+
+    def _gone(self, job: Job) -> None:
+        self._selector.unregister(job.pidfd)
+        self._unread[job] = procs.now() + CODE
+        self.poll(procs.now())
+
+    def _noted(self, job: Job) -> Noted | None:
+        return self._slots.noted(job.place, job.id) if job.place is not None else None
 
 
 class Survivors:
@@ -137,3 +210,9 @@ def _names(path: str) -> list[str]:
         return [entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
+
+
+def _spawner_works(job: Job) -> bool:
+    place = job.place
+    seen = procs.stat(place.pid) if place is not None else None
+    return place is not None and seen is not None and seen.start == place.start and seen.state not in "TtZX"

@@ -1,0 +1,113 @@
+"""Jobs of an earlier supervisor: real processes, watched by pidfds, and their ends as spawners noted them."""
+
+import os
+import selectors
+import subprocess
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.supervisor.job import NEVER, Job, Place
+from distributed_grid.agent.supervisor.recovery import CODE, Adopted
+from distributed_grid.agent.supervisor.spawners import Noted
+
+
+class Scene:
+    """A job whose main process is `process`, behind a spawner that works as long as we do."""
+
+    def __init__(self) -> None:
+        before = procs.ticks()
+        self.process = subprocess.Popen(["sleep", "60"])
+        self.notes: dict[str, Noted] = {}
+        self.told: list[tuple[str, int | None]] = []
+        self.selector = selectors.DefaultSelector()
+        self.job = Job("j-aaaaaaaaaaaa.1")
+        self.job.spawned = before, procs.ticks()
+        self.job.pid = self.process.pid
+        ours = procs.stat(os.getpid())
+        assert ours is not None
+        self.job.place = Place("a1", "none", os.getuid(), os.getgid(), False, os.getpid(), ours.start, 0)
+        slots: Any = SimpleNamespace(noted=lambda place, key: self.notes.get(key))
+        self.adopted = Adopted(slots, self.selector, lambda job, status: self.told.append((job.id, status)))
+
+    def note(self, status: int | None) -> None:
+        self.notes[self.job.id] = Noted(status, self.process.pid, *self.job.spawned)
+
+    def ends(self) -> None:
+        self.process.kill()
+        for key, _ in self.selector.select(30.0):
+            key.data()
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    made.process.kill()
+    made.process.wait()
+    made.selector.close()
+
+
+def test_a_process_that_runs_is_watched_until_its_spawner_has_noted_how_it_ended(scene: Scene) -> None:
+    assert scene.adopted.watch(scene.job)
+    assert scene.job.pidfd >= 0 and scene.adopted.due == NEVER
+    scene.note(9)
+    scene.ends()
+    assert scene.told == [(scene.job.id, 9)]
+    assert scene.job.pidfd < 0 and not scene.selector.get_map() and scene.adopted.due == NEVER
+
+
+def test_an_exit_code_that_is_not_noted_yet_is_looked_for_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procs, "status_by_pidfd", lambda *_: None)  # as before Linux 6.15
+    assert scene.adopted.watch(scene.job)
+    scene.note(None)
+    scene.ends()
+    assert not scene.told and scene.adopted.due < NEVER
+    scene.note(9)
+    scene.adopted.poll(procs.now())
+    assert scene.told == [(scene.job.id, 9)]
+
+
+def test_where_nobody_notes_it_in_time_it_is_unknown(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procs, "status_by_pidfd", lambda *_: None)
+    assert scene.adopted.watch(scene.job)
+    scene.ends()
+    scene.adopted.poll(procs.now())
+    assert not scene.told
+    scene.adopted.poll(procs.now() + CODE)
+    assert scene.told == [(scene.job.id, None)]
+
+
+def test_a_spawner_that_is_gone_is_not_waited_for(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procs, "status_by_pidfd", lambda *_: None)
+    scene.job.place = Place("a1", "none", os.getuid(), os.getgid(), False, 2**22 + 1, 1, 0)
+    assert scene.adopted.watch(scene.job)
+    scene.ends()
+    assert scene.told == [(scene.job.id, None)]
+
+
+def test_another_process_with_its_pid_is_not_taken_for_it(scene: Scene) -> None:
+    scene.job.spawned = 1, 2
+    scene.note(0)
+    assert not scene.adopted.watch(scene.job)
+    assert scene.job.pidfd < 0 and not scene.selector.get_map()
+    scene.adopted.poll(procs.now())
+    assert scene.told == [(scene.job.id, 0)]
+
+
+def test_what_the_journal_does_not_say_is_taken_from_the_notes(scene: Scene) -> None:
+    scene.note(None)
+    scene.job.pid = 0
+    scene.adopted.find(scene.job)
+    assert scene.job.pid == scene.process.pid and scene.adopted.watch(scene.job)
+
+
+def test_a_job_of_which_nobody_knows_a_process_has_not_run(scene: Scene) -> None:
+    scene.job.pid = 0
+    scene.adopted.find(scene.job)
+    assert not scene.adopted.watch(scene.job)
+    scene.adopted.poll(procs.now())
+    assert scene.told == [(scene.job.id, None)]
