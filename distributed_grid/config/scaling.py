@@ -4,7 +4,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -41,21 +41,20 @@ _SECRET = re.compile(r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$")
 _SHAPE = ("cpus", "memory", "gpus", "gpu_model", "gpu_memory")
 
 
-def _price(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= PRICE_MOST:  # nan fails both
-        raise ValueError
-    return value
+PRICE = number(0, PRICE_MOST, "a price from 0 up")
+MACHINES = count(0, 100_000, "a whole number from 0 up")
+_CPUS = number(0, 65536, "a number from 0 to 65536")
+_GPUS = count(0, 1024, "a whole number from 0 to 1024")
 
 
 def _prices(parts: list[str]) -> dict[str, float]:
     """Prices by type; of the only type by an empty name."""
     if len(parts) == 1 and "=" not in parts[0]:
-        return {"": _price(parts[0])} if parts[0].strip() else {}
+        return {"": PRICE.parse(parts)} if parts[0].strip() else {}
     found = {}
     for part in parts:
         type, _, text = part.partition("=")
-        found[type.strip()] = _price(text)
+        found[type.strip()] = PRICE.parse([text])
     return found
 
 
@@ -77,9 +76,7 @@ def _shapes(parts: list[str]) -> dict[str, dict[str, str]]:
 
 def _shape(type: str, keys: Mapping[str, str]) -> Shape:
     """A shape of its keys, without a price. Raises ValueError."""
-    cpus, gpus = float(keys.get("cpus", "0")), int(keys.get("gpus", "0"))
-    if not 0 <= cpus <= 65536 or not 0 <= gpus <= 1024:
-        raise ValueError
+    cpus, gpus = _CPUS.parse([keys.get("cpus", "0")]), _GPUS.parse([keys.get("gpus", "0")])
     memory = parse_memory(keys["memory"]) if keys.get("memory", "0") != "0" else 0
     gpu_memory = parse_memory(keys["gpu_memory"]) if keys.get("gpu_memory", "0") != "0" else 0
     wanted = Resources(int(cpus * MILLI), memory, gpus * MILLI)
@@ -92,14 +89,12 @@ def _secret(parts: list[str]) -> str:
     return parts[0]
 
 
-_PRICE = {"type": "number", "minimum": 0, "maximum": PRICE_MOST}
 PRICES = Kind(
     "a price per hour from 0 up for each type",
     _prices,
-    {"anyOf": [_PRICE, {"type": "object", "additionalProperties": _PRICE}]},
+    {"anyOf": [PRICE.schema, {"type": "object", "additionalProperties": PRICE.schema}]},
     "map",
 )
-PRICE = number(0, PRICE_MOST, "a price from 0 up")
 SHAPES = Kind(
     "for each type: " + ", ".join(_SHAPE),
     _shapes,
@@ -109,7 +104,6 @@ SHAPES = Kind(
 SECRET = Kind(
     "${NAME}, a variable of the coordinator's environment: secrets stand in no file", _secret, {"type": "string"}
 )
-MACHINES = count(0, 100_000, "a whole number from 0 up")
 
 
 @section(frozen=True)
@@ -259,7 +253,7 @@ class PoolSection:
     shape: dict[str, dict[str, str]] = setting({}, SHAPES, "what a node lends at most, by type")
     cpus: float = setting(0.0, AMOUNT, "cores that a node lends, where all types are alike")
     memory: str = setting("", TEXT, "memory that a node lends, such as 8G, where all types are alike")
-    gpus: int = setting(0, count(0, 1024, "a whole number from 0 to 1024"), "GPUs, where all types are alike")
+    gpus: int = setting(0, _GPUS, "GPUs, where all types are alike")
     gpu_model: str = setting("", TEXT, "model of its GPUs, as its agent tells it")
     gpu_memory: str = setting("", TEXT, "memory of each GPU, such as 16G")
     billing: Billing = setting(
@@ -273,7 +267,7 @@ class PoolSection:
     options: dict[str, str] = setting({}, PAIRS, "further options, for its provider alone")
 
 
-KNOWN = ("aws", "gcp", "docker_local", "process", "slurm", "command")
+KNOWN = tuple(one.name for one in fields(ProvidersSection))
 """Providers that the grid brings."""
 
 
@@ -432,8 +426,6 @@ def _wrong_shapes(one: PoolSection, providers: ProvidersSection) -> Any:
             if type and all(type not in both for both in types):
                 known = [name for name, _ in types if name]
                 yield f"{what} names the type {type!r}, which is not in types", did_you_mean(type, known)
-    if any(not 0 <= price <= PRICE_MOST for price in one.price.values()):
-        yield "a price is not a number from 0 up", ""
     if one.provider in ("aws", "gcp") and not one.types:
         yield "it names no types", "types: [c5.xlarge], as the provider calls them"
     for named, type in types:
