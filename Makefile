@@ -9,7 +9,7 @@ ARGS   ?=
 # the CPU time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all deep coverage lint format types wheel pipx bench chaos abuse fuzz slurm newcomer profile docs install clean
+.PHONY: help demo test test-all deep coverage lint format types wheel pipx bench chaos machines abuse fuzz slurm newcomer profile docs install clean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make bench    run the benchmarks (ARGS='throughput latency'; ARGS=peers: beside other systems)"
 	@echo "make docs     write the generated pages"
 	@echo "make profile  CPU by process and function, system calls and syncs a job (ARGS='throughput', 'latency' or 'bulk')"
+	@echo "make machines machines of a pool under kill -9, two hundred times (KILLS=200 SEED=1)"
 	@echo "make chaos    kill, stop and cut off a real grid under load, and check the result (ARGS='--minutes 20 --seed 1')"
 	@echo "make abuse    adversarial load test: attacks by peers and by jobs, under all walls (ARGS='--levels user --no-siege')"
 	@echo "make fuzz     a million malformed frames against every reader (ARGS='--frames 1000000 --seed 1')"
@@ -96,6 +97,11 @@ profile: $(STAMP)
 chaos: $(STAMP)
 	@GRID_FAULT_MATRIX=all $(PY) -m pytest -q tests/e2e/test_faults.py
 	@$(PY) -m tests.chaos.campaign $(ARGS)
+
+# Machines of a pool under kill -9, two hundred times: KILLS=N for another number, SEED=N for another course.
+machines: $(STAMP)
+	@GRID_MACHINE_KILLS=$(or $(KILLS),200) GRID_SEED=$(or $(SEED),1) \
+		$(PY) -m pytest -q -s -n 0 --timeout 3600 tests/e2e/test_machines_kills.py
 
 abuse: $(STAMP)
 	@$(PY) -m tests.abuse.campaign $(ARGS)

@@ -195,15 +195,18 @@ class NeedsService:
 
     def predict_waiting(self, state: GridState) -> tuple[tuple[str, float], ...]:
         """How long the first jobs of lines will run, as far as it is known, once each: where nodes are reserved, or it
-        is forecast how long they are lent."""
-        if not state.reservations.by_job and not state.index.forecasts:
+        is forecast how long they are lent. Where machines are created also what runs while others wait."""
+        pools = bool(state.policy.scaling.pools) and bool(state.queue.lines)
+        if not state.reservations.by_job and not state.index.forecasts and not pools:
             self._lines = iter(())
             return ()
         now, found = self._clock(), list[tuple[str, float]]()
         looked = 0
         for name in self._lines:
             job = state.jobs.get(name)
-            if job is None or name in self._predicted or name not in state.queue or job.spec.hold or job.spec.boost:
+            if job is None or name in self._predicted or job.spec.hold or job.spec.boost:
+                continue
+            if name not in state.queue and not (pools and job.allocation in state.allocations):
                 continue
             if (bundle := job.spec.bundle) and bundle not in self._sizes:
                 self._unmeasured[bundle] = None
@@ -224,7 +227,9 @@ class NeedsService:
         if now >= self._look_again:
             self._look_again = now + LOOK_EVERY
             lines = list(islice(state.queue.lines.values(), LINES))
-            self._lines = iter([name for line in lines for _, name in islice(line.heap, FIRST)])
+            names = [name for line in lines for _, name in islice(line.heap, FIRST)]
+            running = islice(state.allocations.values(), WAITING) if pools else ()
+            self._lines = iter(names + [one.job for one in running if one.job not in self._predicted])
         return tuple(found)
 
     async def prospects(self, state: GridState, job: Job) -> str:

@@ -5,11 +5,12 @@ for a dependency, a time, a quota, another job's node, or an owner; and not what
 import math
 from collections.abc import Iterable
 
+from distributed_grid.coordinator.core.lifecycle.attempts import is_restartable
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.placement.matching import gang_candidates
 from distributed_grid.coordinator.core.queue.queue import Line
 from distributed_grid.coordinator.core.queue.quotas import Pool as QuotaPool
-from distributed_grid.coordinator.core.queue.reservations import ends
+from distributed_grid.coordinator.core.queue.reservations import ends, likely_ends
 from distributed_grid.coordinator.core.scaling.packing import Ask, Bin
 from distributed_grid.coordinator.core.scaling.plan import Demand, Seen, View
 from distributed_grid.coordinator.core.state import GridState
@@ -131,12 +132,21 @@ def _ask(state: GridState, line: Line, names: tuple[str, ...], count: int) -> As
     return Ask(
         request=line.request,
         count=count,
-        lasts=line.lasts,
+        lasts=_lasts(state, line, names),
         jobs=names[: 4 * NAMED],
         user=line.standing.user,
         alone=bool(own & set(asked.apart)),
         have=have,
     )
+
+
+def _lasts(state: GridState, line: Line, names: tuple[str, ...]) -> float:
+    """The longest that these jobs take: as predicted, where that is known of all of them and they could be run again if
+    it is wrong, and never more than their time limit; else the limit (s; 0: unlimited)."""
+    jobs = [state.jobs[name] for name in names]
+    if not all(job.planned and is_restartable(job) for job in jobs):
+        return line.lasts
+    return min(line.lasts or math.inf, max(job.planned for job in jobs))
 
 
 def _called(state: GridState, job: str) -> str:
@@ -232,12 +242,13 @@ def note_usage(state: GridState, scaling: Scaling, now: float) -> None:
 
 
 def _soon(state: GridState, now: float, until: float) -> list[Bin]:
-    """Nodes on which jobs end by their time limits before a machine could be up, with what is free of them then."""
+    """Nodes on which jobs end by their time limits, or as predicted, before a machine could be up, with what is free of
+    them then."""
     found: list[tuple[float, Node, list[str]]] = []
     for node in state.nodes.values():
         if not node.usable or not node.allocations:
             continue
-        times = [(ends(state, one, now), name) for name, one in node.allocations.items()]
+        times = [(likely_ends(state, one, now), name) for name, one in node.allocations.items()]
         over = [name for at, name in times if at <= until]
         if over:
             found.append((min(at for at, _ in times), node, over))

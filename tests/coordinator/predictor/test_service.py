@@ -17,8 +17,10 @@ from distributed_grid.coordinator.predictor.service import NeedsService, how_it_
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, RetryOn, Used
 from distributed_grid.protocol.messages import Exited, Failed, Needs, Predict, RecordUse, Started, Submission
 from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.scaling.pools import Pool, Scaling, Shape
 from tests.coordinator.core.queue.test_reservations import ask as ask_for
 from tests.coordinator.core.queue.test_reservations import reserved_for_urgent
+from tests.coordinator.core.scene import facts, join
 from tests.coordinator.ends import PATIENCE, ClientEnd, Coordinator, agent, client, coordinator, node
 
 GIB = 1 << 30
@@ -203,6 +205,21 @@ def test_nothing_is_predicted_where_nothing_depends_on_it() -> None:
     ask_for(ledger, "short", 1, 2.0, user="bob")
     service = knowing("bob", *ledger.state.jobs["short"].spec.argv)
     assert [service.predict_waiting(ledger.state) for _ in range(3)] == [()] * 3
+
+
+def test_where_machines_are_created_the_run_times_of_what_runs_are_told_while_others_wait() -> None:
+    pool = Pool(name="a", provider="p", shapes=(Shape(resources=Resources(2000, GIB)),))
+    ledger = Ledger(policy=Policy(scaling=Scaling(pools=(pool,))))
+    join(ledger, facts("n1", cores=1))
+    ask_for(ledger, "runs", 1, 2.0, user="bob")
+    service = knowing("bob", *ledger.state.jobs["runs"].spec.argv)
+    assert [service.predict_waiting(ledger.state) for _ in range(3)] == [()] * 3, "nothing waits"
+    ask_for(ledger, "waits", 1, 3.0, user="bob")
+    service._look_again = 0.0
+    told = [service.predict_waiting(ledger.state) for _ in range(3)]
+    assert sorted(name for some in told for name, _ in some) == ["runs", "waits"]
+    ledger.handle(RunTimesPredicted(tuple(one for some in told for one in some)), 4.0)
+    assert ledger.state.jobs["runs"].planned > 50.0
 
 
 async def test_how_likely_a_job_is_over_in_time_is_told_while_it_waits_and_runs(tmp_path: Path) -> None:

@@ -55,3 +55,14 @@ def test_a_name_cannot_leave_the_directory(provider: ProcessProvider) -> None:
     for name in ("../g2/a-1-1", "", "."):
         with pytest.raises(ProviderRefused, match="cannot be called"):
             provider.terminate_worker(name)
+
+
+def test_two_grids_in_one_directory_never_touch_each_others_machines(tmp_path: Path) -> None:
+    mine, other = (ProcessProvider(grid, {"directory": str(tmp_path)}) for grid in ("g1", "g2"))
+    try:
+        mine.create_worker(SLOW)
+        assert other.list_workers() == [] and other.terminate_worker(SLOW.name) is False
+        assert other.get_worker_status(SLOW.name) == "gone"
+        assert [one.name for one in mine.list_workers()] == [SLOW.name], "it still runs"
+    finally:
+        assert mine.terminate_worker(SLOW.name) is True

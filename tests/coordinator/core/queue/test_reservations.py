@@ -175,11 +175,11 @@ def test_who_may_keep_it_waiting_does_not_go_first(priority: Priority, seconds: 
     ledger.check()
 
 
-def test_a_prediction_of_one_that_does_not_wait_changes_nothing() -> None:
+def test_a_prediction_of_one_that_does_not_wait_starts_nobody() -> None:
     ledger = reserved_for_urgent()
     predict(ledger, "long", 5.0)
     predict(ledger, "gone", 5.0)
-    assert ledger.state.jobs["long"].planned == 0.0 and states(ledger, "big") == ["waiting"]
+    assert ledger.state.jobs["long"].planned == 5.0 and states(ledger, "big") == ["waiting"]
 
 
 def test_who_leaves_enough_may_stay_longer() -> None:

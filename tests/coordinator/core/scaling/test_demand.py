@@ -2,12 +2,20 @@
 
 from typing import Any
 
-from distributed_grid.coordinator.core.commands import Accepted, JobsSubmitted, Rejected
+from distributed_grid.coordinator.core.commands import (
+    Accepted,
+    JobsSubmitted,
+    MessageReceived,
+    Rejected,
+    RunTimesPredicted,
+)
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import Condition, HeldBack
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.scaling.demand import demand_of, view_of
 from distributed_grid.coordinator.core.scaling.plan import Demand
-from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.jobs import After, Request
+from distributed_grid.protocol.messages import Started
 from distributed_grid.protocol.messages.rights import Rights, Rules
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import GIB, Resources
@@ -80,6 +88,33 @@ def test_what_a_running_job_frees_before_a_machine_is_up_is_counted_on() -> None
     assert [one.keys for one in soon] == [["lab1"]] and soon[0].capacity.left.cpu == 4000
 
 
+def test_what_is_predicted_to_end_before_a_machine_is_up_is_counted_on_until_it_runs_for_longer() -> None:
+    grid = ledger()
+    submit(grid, "j-1", time_limit=50_000.0, at=1.0)
+    submit(grid, "j-2", at=2.0)
+    scaling = grid.state.policy.scaling
+    assert view_of(grid.state, scaling, 4.0).soon == [], "its limit is far away"
+    grid.handle(MessageReceived("lab1", Started(allocation="j-1.1")), 3.0)
+    grid.handle(RunTimesPredicted((("j-1", 50.0),)), 3.0)
+    assert [one.keys for one in view_of(grid.state, scaling, 4.0).soon] == [["lab1"]]
+    assert view_of(grid.state, scaling, 60.0).soon == [], "the prediction was wrong: the limit counts again"
+
+
+def test_how_long_a_job_takes_on_a_machine_is_what_is_predicted_and_never_more_than_its_limit() -> None:
+    grid = ledger()
+    submit(grid, "j-1")
+    for name, limit in (("a", 9000.0), ("b", 9000.0), ("c", 500.0), ("d", 0.0)):
+        submit(grid, name, 3, at=2.0, **({"time_limit": limit} if limit else {}))
+    submit(grid, "e", 2, at=2.0, time_limit=9000.0, requeue=False)
+    assert sorted(one.lasts for one in demand(grid).asks) == [0.0, 505.0, 9005.0, 9005.0], "with their grace"
+    grid.handle(RunTimesPredicted((("a", 700.0), ("c", 700.0), ("d", 800.0), ("e", 700.0))), 3.0)
+    found = {one.jobs: one.lasts for one in demand(grid).asks}
+    assert found[("a", "b")] == 9005.0, "nothing is known of b"
+    assert (found[("c",)], found[("d",)], found[("e",)]) == (505.0, 800.0, 9005.0), "e could not be run again"
+    grid.handle(RunTimesPredicted((("b", 650.0),)), 4.0)
+    assert {one.jobs: one.lasts for one in demand(grid).asks}[("a", "b")] == 700.0
+
+
 def test_a_question_changes_nothing() -> None:
     grid = ledger()
     submit(grid, "j-1")
@@ -88,3 +123,15 @@ def test_a_question_changes_nothing() -> None:
     demand(grid)
     view_of(grid.state, grid.state.policy.scaling, NOW)
     assert (grid.next_deadline(), dict(grid.state.queue.turns), grid.state.scaling) == before
+
+
+def test_what_waits_for_a_dependency_or_a_time_is_no_demand() -> None:
+    grid = ledger()
+    submit(grid, "j-1")
+    first = job("j-2", Request(Resources(4000, GIB)))
+    first.phase = HeldBack(after=(Condition("j-1", After.ENDED),))
+    later = job("j-3", Request(Resources(4000, GIB)))
+    later.begin = 1000.0
+    grid.handle(JobsSubmitted(1, (first, later)), 1.0)
+    grid.settle(1.0)
+    assert demand(grid) == Demand(), "a queue that only waits for its own jobs scales nothing"
