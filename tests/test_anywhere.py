@@ -16,10 +16,12 @@ MAIL = re.compile(r"\b[\w.+-]+@([\w-]+(?:\.[\w-]+)+)")
 ADDRESS = re.compile(r"(?<![\w.-])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]|-\w)")
 SIGNATURE = re.compile(r"\b(?:TODO|FIXME|XXX)\(\w+\)|@author\b|(?i:\bauthor:)|(?i:\bwritten by \b)(?!`)[A-Z]")
 KNOWN_HOSTS = {"www.apache.org", "json-schema.org", "www.w3.org"}  # a licence, a dialect and a namespace are called so
+KNOWN_HOSTS |= {"compute.googleapis.com", "www.googleapis.com"}  # an API, and the name of a right to use it
 KNOWN_DOMAINS = ("example", "example.com", "example.org", "test", "invalid", "localhost")
+METADATA = "169.254.169.254/32"  # where an instance of any cloud asks about itself
 KNOWN_NETWORKS = [
     ipaddress.ip_network(net)
-    for net in ("0.0.0.0/32", "127.0.0.0/8", "192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
+    for net in ("0.0.0.0/32", "127.0.0.0/8", "192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", METADATA)
 ]
 
 

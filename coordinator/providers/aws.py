@@ -130,10 +130,9 @@ class AWSCloudProvider(CloudProviderBase):
         return True
 
     def list_workers(self) -> list[Listed]:
-        """All instances with this grid's tag that are not terminated."""
-        all = self._found({f"tag:{TAG}": self.grid})
-        found = [self._listed(one) for one in all if one["State"]["Name"] != "terminated"]
-        told, now = {one["InstanceId"] for one in all}, time.monotonic()
+        """All instances with this grid's tag, also those that EC2 has terminated and still remembers."""
+        found = [self._listed(one) for one in self._found({f"tag:{TAG}": self.grid})]
+        told, now = {one.handle for one in found}, time.monotonic()
         with self._lock:
             self._recent = {
                 handle: (at, one)
@@ -219,7 +218,7 @@ class AWSCloudProvider(CloudProviderBase):
         )
 
     def _listed(self, one: dict[str, Any]) -> Listed:
-        tags = _tags(one)
+        tags, over = _tags(one), one["State"]["Name"] == "terminated"
         return Listed(
             handle=str(one["InstanceId"]),
             name=tags.get(f"{TAG}:machine", "")[:200],
@@ -229,6 +228,8 @@ class AWSCloudProvider(CloudProviderBase):
             born=_seconds(tags.get(f"{TAG}:born", "")),
             ends_by=_seconds(tags.get(f"{TAG}:ends-by", "")),
             ending=one["State"]["Name"] == "shutting-down",
+            ended=over,
+            why=str((one.get("StateReason") or {}).get("Message", ""))[:500] if over else "",
         )
 
     # --- errors -------------------------------------------------------------------------------------------------------

@@ -79,11 +79,12 @@ class CloudProviderBase(ABC):
 
     @abstractmethod
     def list_workers(self) -> list[Listed]:
-        """All machines of this grid that are there, or are coming."""
+        """All machines of this grid that are there, or are coming; and, as `ended`, those of which it is known how they
+        ended."""
 
     def get_worker_status(self, name: str) -> str:
         """`running`, `ending`, or `gone`."""
-        found = next((one for one in self.list_workers() if one.name == name), None)
+        found = next((one for one in self.list_workers() if one.name == name and not one.ended), None)
         return "gone" if found is None else "ending" if found.ending else "running"
 
     def get_available_resources(self) -> dict[str, Any]:

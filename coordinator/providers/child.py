@@ -23,6 +23,7 @@ AT_ONCE = 8
 """Questions that are worked on at once."""
 PROVIDERS = {
     "aws": "distributed_grid.coordinator.providers.aws:AWSCloudProvider",
+    "gcp": "distributed_grid.coordinator.providers.gcp:GCPCloudProvider",
     "process": "distributed_grid.coordinator.providers.process:ProcessProvider",
     "command": "distributed_grid.coordinator.providers.command:CommandProvider",
 }

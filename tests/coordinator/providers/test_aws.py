@@ -64,7 +64,10 @@ def test_a_machine_is_created_listed_and_ended(double: EC2) -> None:
     assert provider.list_workers() == [Listed(handle, "a-1-1", "a", "c5.xlarge", "us-west-2a", 1e9, 2e9)]
     assert provider.get_worker_status("a-1-1") == "running"
     assert provider.terminate_worker("a-1-1", handle) and double.machines() == {}
-    assert provider.list_workers() == [] and not provider.terminate_worker("a-1-1", handle)
+    (over,) = provider.list_workers()
+    assert over.ended and over.why == "Client.UserInitiatedShutdown: User initiated shutdown", "EC2 remembers it"
+    assert provider.get_worker_status("a-1-1") == "gone"
+    assert not provider.terminate_worker("a-1-1", handle)
     assert not provider.terminate_worker("a-1-9")
 
 
@@ -116,7 +119,7 @@ def test_a_machine_that_the_lists_of_ec2_do_not_show_yet_is_listed_and_ended_all
     double.hidden = {handle}
     assert [one.handle for one in provider.list_workers()] == [handle]
     assert provider.terminate_worker("a-1-1", handle) and not double.machines()
-    assert provider.list_workers() == []
+    assert all(one.ended for one in provider.list_workers())
 
 
 def test_two_grids_of_one_account_never_touch_each_others_machines(double: EC2) -> None:

@@ -2,7 +2,7 @@
 the place of its cloud: real ledger, real provider, real HTTP; simulated time, agents and disk.
 """
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from distributed_grid.coordinator.core.scaling.events import MachinesListed
 from distributed_grid.coordinator.core.scaling.state import Answer
@@ -12,8 +12,6 @@ from tests.coordinator.core.scaling.cloud import VM, World
 
 CREATE = ("capacity", "quota", "throttled", "unavailable", "before", "after", "rubbish")
 OTHER = ("throttled", "unavailable", "before", "after", "rubbish")
-TYPES = {"x": "c5.xlarge", "y": "c5a.xlarge"}
-ZONES = {"n": "a", "s": "b"}
 
 
 class Double(Protocol):
@@ -27,7 +25,11 @@ class Double(Protocol):
 
 
 class VendorWorld(World):
-    """`fault` is for the double: it goes wrong as often as the rest of this world."""
+    """`fault` is for the double: it goes wrong as often as the rest of this world. `zones` and `types`: the vendor's,
+    by those of this world."""
+
+    zones: ClassVar = {"n": "a", "s": "b"}
+    types: ClassVar = {"x": "c5.xlarge", "y": "c5a.xlarge"}
 
     def __init__(self, seed: int, faults: float, provider: CloudProviderBase, double: Double) -> None:
         self.provider, self.double = provider, double
@@ -63,9 +65,13 @@ class VendorWorld(World):
         assert machine.name in self.machines, "recorded before the call"
         self.asked[machine.name] = machine
         spec = WorkerSpec(
-            name=machine.name, pool=machine.pool, type=TYPES[machine.type], zone=ZONES[machine.zone], born=machine.born,
+            name=machine.name,
+            pool=machine.pool,
+            type=self.types[machine.type],
+            zone=self.zones[machine.zone],
+            born=machine.born,
             ends_by=machine.ends_by,
-        )  # fmt: skip
+        )
         try:
             answer = Answer.DONE, self.provider.create_worker(spec)
         except ProviderRefused as refused:
