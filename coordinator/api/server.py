@@ -231,7 +231,7 @@ class Server:
     # --- a connection -------------------------------------------------------------------------------------------------
 
     async def _serve(self, wire: Wire) -> None:
-        door = self._doors.get(wire.request.path) if wire.request is not None else None
+        door = self._doors.get(wire.opened())
         if door is not None:
             await door(wire)
             return

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.connection import Connection as Received
 from websockets.asyncio.server import ServerConnection, broadcast
+from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosedError
 from websockets.frames import CTRL_OPCODES, CloseCode, Frame, Opcode
 from websockets.protocol import Event, State
@@ -96,21 +97,26 @@ class Wire(ServerConnection):
     What arrives is parsed and queued by the library, which wakes a task for each message. A message that arrives as one
     frame, and before which nothing waits, is first offered to `take`."""
 
-    outbox = OUTBOX_STRANGER
-    address = ""
-    accepted = 0.0
-    """Time of acceptance (`unix.boot_clock`)."""
-    bearer: Bearer | None = None
-    """The bearer token of the HTTP request, verified."""
-    let_in: Callable[[], None] = staticmethod(lambda: None)
-    """Called when the peer has identified itself."""
-    take: Callable[[bytes], bool] | None = None
-    """Returns whether it took a message at once; one that it did not take is received as any other."""
-    unread = 0
-    """Messages that the library has, or has begun, and that were not received yet: whoever receives one counts down."""
+    __slots__ = (  # with them in its __dict__, that would outgrow the keys that Python shares between instances
+        "_between", "_control", "_fragments", "_most", "_newest",
+        "accepted", "address", "bearer", "let_in", "outbox", "take", "unread",
+    )  # fmt: skip
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
+        self.outbox = OUTBOX_STRANGER
+        self.address = ""
+        self.accepted = 0.0
+        """Time of acceptance (`unix.boot_clock`)."""
+        self.bearer: Bearer | None = None
+        """The bearer token of the HTTP request, verified."""
+        self.let_in: Callable[[], None] = lambda: None
+        """Called when the peer has identified itself."""
+        self.take: Callable[[bytes], bool] | None = None
+        """Returns whether it took a message at once; one that it did not take is received as any other."""
+        self.unread = 0
+        """Messages that the library has, or has begun, and that were not received yet: whoever receives one counts
+        down."""
         self._control = Bucket(CONTROL_FRAMES_PER_SECOND, CONTROL_FRAMES_AT_ONCE, self.loop.time())
         self._fragments = 0
         self._most = 0
@@ -121,6 +127,13 @@ class Wire(ServerConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         Received.connection_made(self, transport)  # not the server's: who made this connection also serves it
+
+    def opened(self) -> str:
+        """The path that was asked for by the HTTP request, whose headers were judged and are dropped."""
+        if self.request is None:
+            return ""
+        self.request.headers, self.response = Headers(), None
+        return self.request.path
 
     def known(self, most: int) -> None:
         """The peer has identified itself: its messages may have this many bytes from now on."""

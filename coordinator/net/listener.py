@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from websockets.asyncio.server import Server, ServerConnection
 from websockets.http11 import Request, Response
@@ -24,6 +24,7 @@ from websockets.server import ServerProtocol
 from distributed_grid.coordinator.net.connection import Wire
 from distributed_grid.coordinator.net.handshakes import HandshakeQueue
 from distributed_grid.coordinator.net.limits import LogThrottle
+from distributed_grid.coordinator.net.tls import TlsTransport
 from distributed_grid.protocol.codec import HELLO_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.runtime.local import SOCKET
@@ -339,12 +340,14 @@ class Listener:
                 peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._begins_well(peer):
             return False
-        tls: dict[str, Any] = {}
-        if peer.tls is not None:
-            tls = {"ssl_handshake_timeout": TLS_SECONDS, "ssl_shutdown_timeout": CLOSE_SECONDS}
         wire = self._wire(peer)
         try:
-            await self._loop.connect_accepted_socket(lambda: wire, peer.sock, ssl=peer.tls, **tls)
+            if peer.tls is None:
+                await self._loop.connect_accepted_socket(lambda: wire, peer.sock)
+            else:
+                tls = TlsTransport(peer.tls, wire)
+                await self._loop.connect_accepted_socket(lambda: tls, peer.sock)
+                await tls.handshake(TLS_SECONDS)
             peer.wire = wire
         except OSError as error:
             self._throttle.warning("turned away", peer=peer.address, why=handshake_error(error))
