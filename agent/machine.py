@@ -25,10 +25,11 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from distributed_grid.agent.metadata import Metadata
 from distributed_grid.protocol.text import format_duration
 from distributed_grid.runtime import unix
 from distributed_grid.runtime.logs import get_logger
@@ -54,8 +55,9 @@ log = get_logger("machine")
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What a machine is told. `url`: the coordinator's, where no `invitation` names it. `ends_by`: seconds since the
     epoch. `cores` numbers virtual ones; 0: all of the machine. `gpus` 0: none, whatever is there. `handle`: what its
-    provider calls it. `notice`: seconds from SIGUSR1 until it is taken. `at_end`: the program that shuts the machine
-    down; `scratch`: nothing of its directory is kept."""
+    provider calls it. `metadata`: whose metadata service (aws, gcp) it may ask about itself; `spot`: also whether it is
+    taken back. `notice`: seconds from SIGUSR1 until it is taken. `at_end`: the program that shuts the machine down;
+    `scratch`: nothing of its directory is kept."""
 
     name: str
     url: str = ""
@@ -68,6 +70,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | None = None
     trust: str = "owner"
     handle: str = ""
+    metadata: Literal["", "aws", "gcp"] = ""
+    spot: bool = False
     notice: float = 60.0
     at_end: tuple[str, ...] = ()
     scratch: bool = False
@@ -159,7 +163,9 @@ class Running:
         self._not_before = 0.0
         self._wake, self._signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._ended_by = ""
-        self._taken = False
+        self._taken, self._notice, self._cordoned = False, of.notice, False
+        self._metadata = Metadata(of.metadata) if of.metadata else None
+        self._looked = -math.inf
         self._leaving: socket.socket | None = None
         self._leaves_by = math.inf
 
@@ -174,9 +180,10 @@ class Running:
         signal.set_wakeup_fd(self._signalled)
         timer = Timer(self._of, unix.boot_clock(), time.time())
         write_whole(self._folder / "ready", f"{os.getpid()}\n")
-        while not self._ended_by:
+        while not self._ended_by or self._reprieved():
             now = unix.boot_clock()
-            if self._taken and self.left(now):
+            self.look_for_notice(now)
+            if self.keep_order(now):
                 return "its provider takes it back"
             self._keep_up(now)
             status = agent_status(self._state_dir)
@@ -194,30 +201,71 @@ class Running:
     def _noticed(self, *_: object) -> None:
         self._taken = True
 
+    def _reprieved(self) -> bool:
+        """Whether it was told to end because it is taken back: then its jobs have the time that is left."""
+        before, self._looked = self._taken, -math.inf
+        self.look_for_notice(unix.boot_clock())
+        if self._taken and not before:
+            self._ended_by = ""
+        return not self._ended_by
+
+    def look_for_notice(self, now: float) -> None:
+        """Ask a spot machine's metadata service whether the machine is taken back. One that is likely to be takes no
+        more jobs."""
+        if self._metadata is None or not self._of.spot or self._taken or now < self._looked + LOOK:
+            return
+        self._looked = now
+        if (found := self._metadata.notice(time.time())) is None:
+            return
+        if found.seconds is not None:
+            self._taken, self._notice = True, found.seconds
+        elif not self._cordoned:
+            self._cordoned = True
+            log.info("takes no more jobs", machine=self._of.name, why=found.why)
+
+    def keep_order(self, now: float) -> bool:
+        """Have the agent do what was announced; whether that is done, and the machine is to end."""
+        if self._taken:
+            return self.left(now)
+        if self._cordoned:
+            self._order({"op": "stop", "jobs": "keep"})
+        return False
+
     def left(self, now: float) -> bool:
         """Whether all jobs have left, or the time for that is over. Asks the agent for it as long as it does not know:
         it takes no more jobs while somebody holds the connection."""
         if self._leaves_by == math.inf:
-            self._leaves_by = now + max(0.0, self._of.notice - min(ENDING, self._of.notice / 2))
-            log.info("taken back by its provider", machine=self._of.name, seconds=self._of.notice)
+            self._let_go()
+            self._leaves_by = now + max(0.0, self._notice - min(ENDING, self._notice / 2))
+            log.info("taken back by its provider", machine=self._of.name, seconds=self._notice)
         if now >= self._leaves_by:
             return True
+        grace = min(GRACE, self._notice / 2)
+        return b'"ready"' in self._order(
+            {"op": "stop", "jobs": "drain", "deadline": max(0.1, self._leaves_by - now - grace)}
+        )
+
+    def _order(self, order: dict[str, Any]) -> bytes:
+        """Order this of the agent, unless it has this order already; what it says to it."""
         try:
             if self._leaving is None:
-                grace = min(GRACE, self._of.notice / 2)
-                order = {"op": "stop", "jobs": "drain", "deadline": max(0.1, self._leaves_by - now - grace)}
                 self._leaving = unix.connected(self._state_dir / "agent.sock", 2.0)
                 self._leaving.sendall(json.dumps(order).encode() + b"\n")
                 self._leaving.setblocking(False)
             said = self._leaving.recv(65536)
         except BlockingIOError:
-            return False
+            return b""
         except OSError:
             said = b""
-        if not said and self._leaving is not None:  # that agent has ended
+        if not said:  # that agent has ended
+            self._let_go()
+        return said
+
+    def _let_go(self) -> None:
+        """Withdraw the order that the agent has."""
+        if self._leaving is not None:
             self._leaving.close()
             self._leaving = None
-        return b'"ready"' in said
 
     def _sleep(self, seconds: float) -> None:
         select.select([self._wake], [], [], seconds)
@@ -245,7 +293,8 @@ class Running:
         for name, value in of.labels.items():
             words += ["--label", f"{name}={value}"]
         known = ["--coordinator", of.url] if of.url and not (self._state_dir / "identity").exists() else []
-        environment = {**os.environ, HANDLE_VARIABLE: of.handle or os.environ.get(HANDLE_VARIABLE, "")}
+        handle = of.handle or os.environ.get(HANDLE_VARIABLE, "") or (self._metadata.handle() if self._metadata else "")
+        environment = {**os.environ, HANDLE_VARIABLE: handle}
         self._agent = subprocess.Popen(
             [*self._grid, *known, *words], stdin=subprocess.DEVNULL, cwd="/", env=environment
         )

@@ -1,5 +1,6 @@
 """A machine ends itself: not joined in time, silent without jobs, or at the end of its life. Nothing else ends it."""
 
+import datetime
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from distributed_grid.agent.machine import Machine, Running, Timer, agent_status, descendants
 from distributed_grid.runtime.unix import bound
+from tests.agent.metadata_service import metadata_service
 from tests.grid_fixture import until
 
 OF = Machine(name="a-1-1", ends_by=10_000.0, join_within=100.0, abandoned_after=50.0)
@@ -80,6 +82,46 @@ def test_one_whose_agent_does_not_answer_ends_before_it_is_taken(tmp_path: Path)
     running = Running(tmp_path, replace(OF, notice=100.0))
     assert running.left(0.0) is False and running.left(89.0) is False
     assert running.left(90.0) is True
+
+
+def test_a_spot_machine_that_is_likely_to_be_taken_back_takes_no_more_jobs_and_one_that_is_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agent").mkdir()
+    with metadata_service() as service, bound(tmp_path / "agent" / "agent.sock") as listening:
+        for name, value in service.environment.items():
+            monkeypatch.setenv(name, value)
+        running = Running(tmp_path, replace(OF, metadata="aws", spot=True))
+        listening.listen()
+        service.says = {"/latest/meta-data/events/recommendations/rebalance": "{}"}
+        running.look_for_notice(0.0)
+        running.keep_order(0.0)
+        first, _ = listening.accept()
+        assert json.loads(first.recv(4096)) == {"op": "stop", "jobs": "keep"}
+        asked = len(service.asked)
+        running.look_for_notice(4.0)
+        assert len(service.asked) == asked, "every five seconds"
+        soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=100)
+        said = json.dumps({"action": "terminate", "time": soon.isoformat()})
+        service.says = {"/latest/meta-data/spot/instance-action": said}
+        running.look_for_notice(5.0)
+        assert running.keep_order(5.0) is False
+        second, _ = listening.accept()
+        order = json.loads(second.recv(4096))
+        assert order["jobs"] == "drain" and 50 < order["deadline"] <= 60
+        assert first.recv(1) == b"", "the first order is withdrawn"
+        second.sendall(b'{"ready": true, "left": 0}\n')
+        assert running.keep_order(6.0) is True
+        first.close()
+        second.close()
+
+
+def test_one_that_is_not_spot_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with metadata_service() as service:
+        for name, value in service.environment.items():
+            monkeypatch.setenv(name, value)
+        Running(tmp_path, replace(OF, metadata="gcp")).look_for_notice(0.0)
+        assert service.asked == []
 
 
 def test_nobody_answers_where_no_agent_is(tmp_path: Path) -> None:

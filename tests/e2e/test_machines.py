@@ -2,18 +2,21 @@
 fits nowhere gets a machine, which joins by a token of its own, runs the job, and goes; and none is forgotten.
 """
 
+import datetime
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.agent.metadata_service import metadata_service
 from tests.grid_fixture import CONFIG, Grid, founded_grid, until
 
 POOL = """
@@ -90,18 +93,41 @@ def test_a_coordinator_that_is_killed_forgets_no_machine_and_creates_none_twice(
     assert len(grid.json("scale", "history")["machines"]) == 1
 
 
-@pytest.mark.parametrize("grid", [""], indirect=True)
-def test_a_machine_ends_itself_when_the_coordinator_stays_away(grid: Grid) -> None:
-    # A pool may not have so little patience: a coordinator that is started again would lose its machines.
+def start_machine(grid: Grid, environment: Mapping[str, str], **more: Any) -> subprocess.Popen[bytes]:
+    """The program of a machine that no pool has created."""
     folder = home(grid) / "mine" / "x-1"
     folder.mkdir(parents=True)
     (folder / "invitation").write_text(grid.run("token", "create", "--role", "agent", "--node", "x-1").stdout)
-    told = {"name": "x-1", "ends_by": time.time() + 600, "join_within": 100, "abandoned_after": 6, "cores": 2}
-    told |= {"memory": 256 << 20, "gpus": 0, "trust": "everyone"}
+    told = {"name": "x-1", "ends_by": time.time() + 600, "join_within": 100, "abandoned_after": 60, "cores": 2}
+    told |= {"memory": 256 << 20, "gpus": 0, "trust": "everyone", **more}
     (folder / "machine.json").write_text(json.dumps(told))
     with (folder / "log").open("wb") as log:
         words = [sys.executable, "-m", "distributed_grid.agent.machine", str(folder)]
-        process = subprocess.Popen(words, stdout=log, stderr=log)
+        return subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, **environment})
+
+
+@pytest.mark.parametrize("grid", [""], indirect=True)
+def test_jobs_of_a_spot_machine_that_is_taken_back_are_told_and_wait_again(grid: Grid) -> None:
+    with metadata_service() as service:
+        process = start_machine(grid, service.environment, metadata="aws", spot=True)
+        grid.await_offers(1)
+        note = grid.home / "told"
+        script = f'while [ ! -e "$GRID_RECALL_FILE" ]; do sleep 0.1; done; echo told >{note}; exec sleep 600'
+        job = submit(grid, "sh", "-c", script)
+        until(lambda: grid.job(job)["state"] == "running", "the job runs" + logs(grid))
+        at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=20)
+        said = {"action": "terminate", "time": at.isoformat()}
+        service.says = {"/latest/meta-data/spot/instance-action": json.dumps(said)}
+        assert process.wait(60) == 0
+        assert time.time() < at.timestamp() + 5, "before it is taken"
+    assert note.read_text() == "told\n" and not processes(grid), logs(grid)
+    assert until(lambda: grid.job(job)["state"] == "waiting", "it waits for another node" + logs(grid))
+
+
+@pytest.mark.parametrize("grid", [""], indirect=True)
+def test_a_machine_ends_itself_when_the_coordinator_stays_away(grid: Grid) -> None:
+    # A pool may not have so little patience: a coordinator that is started again would lose its machines.
+    process = start_machine(grid, {}, abandoned_after=6)
     grid.await_offers(1)
     job = submit(grid, "sleep", "3")
     until(lambda: grid.job(job)["state"] == "running", "the job runs" + logs(grid))
