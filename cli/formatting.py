@@ -338,9 +338,10 @@ def grant_json(grant: Grant | None) -> dict[str, Any] | None:
 
 
 def used_words(used: Used) -> str:
-    """A job's measured use: `0.9 cores (1.2 at the most), 3G memory, 0.4 GPUs`."""
+    """A job's measured use: `0.9 cores (1.2 at the most), 3G memory, 0.4 GPUs, 5G GPU memory`."""
     parts = [f"{used.cpu:.1f} cores ({used.cpu_peak:.1f} at the most)", f"{format_bytes(used.memory)} memory"]
-    return ", ".join(parts + ([f"{used.gpu:.2f} GPUs"] if used.gpu_seconds else []))
+    parts += [f"{used.gpu:.2f} GPUs"] if used.gpu_seconds else []
+    return ", ".join(parts + ([f"{format_bytes(used.gpu_memory)} GPU memory"] if used.gpu_memory else []))
 
 
 def used_json(used: Used | None) -> dict[str, Any] | None:
@@ -353,6 +354,7 @@ def used_json(used: Used | None) -> dict[str, Any] | None:
         "cpu_peak": round(used.cpu_peak, 3),
         "memory_peak": used.memory,
         "gpu": round(used.gpu, 3),
+        "gpu_memory_peak": used.gpu_memory or None,
     }
 
 

@@ -147,8 +147,9 @@ class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Use(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What one allocation used in the last `seconds`: cores' worth of CPU time (mean, and the highest sample), and the
-    most resident memory in bytes. `usual`: the cores' worth that it did not exceed in 99 of 100 samples of the last
-    `usual_for` seconds, ten minutes at most (0: nothing is known)."""
+    most resident memory in bytes. `gpu_memory`: the most bytes that its processes had on one GPU at once (0: nobody
+    knows, as with drivers that name no processes). `usual`: the cores' worth that it did not exceed in 99 of 100
+    samples of the last `usual_for` seconds, ten minutes at most (0: nothing is known)."""
 
     allocation: Word
     seconds: Span
@@ -158,11 +159,13 @@ class Use(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     gpus: tuple[GpuUse, ...] = ()
     usual: Finite = 0.0
     usual_for: Span = 0.0
+    gpu_memory: Count = 0
 
 
 class Used(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What an attempt of a job used, as far as it was told: over `seconds` of it, CPU time in core-seconds and the most
-    cores at once, the most memory, and, times seconds, how many of its GPUs were busy (0.5: one half of the time)."""
+    cores at once, the most memory, and, times seconds, how many of its GPUs were busy (0.5: one half of the time);
+    `gpu_memory`: the most bytes on one GPU (0: nobody knows)."""
 
     allocation: str
     seconds: Finite = 0.0
@@ -170,6 +173,7 @@ class Used(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     cpu_peak: Finite = 0.0
     memory: Count = 0
     gpu_seconds: Finite = 0.0
+    gpu_memory: Count = 0
 
     @property
     def cpu(self) -> float:
@@ -191,6 +195,7 @@ class Used(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             cpu_peak=max(self.cpu_peak, use.cpu_peak),
             memory=max(self.memory, use.memory),
             gpu_seconds=_sum(self.gpu_seconds, sum(gpu.mean for gpu in use.gpus) / 100 * use.seconds),
+            gpu_memory=max(self.gpu_memory, use.gpu_memory),
         )
 
 

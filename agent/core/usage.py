@@ -24,11 +24,13 @@ MOST = 200
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Use by a process tree: resident bytes, CPU seconds since its start, live processes."""
+    """Use by a process tree: resident bytes, CPU seconds since its start, live processes; and the bytes that it has on
+    the GPU where it has most."""
 
     rss: int = 0
     cpu: float = 0.0
     processes: int = 0
+    gpu_memory: int = 0
 
 
 @dataclass(slots=True)
@@ -42,6 +44,7 @@ class Seen:
     """CPU seconds at the last report."""
     peak: float = 0.0
     memory: int = 0
+    gpu_memory: int = 0
     gpus: dict[str, list[float]] = field(default_factory=dict)
     """Utilisation percentages by GPU."""
     samples: deque[tuple[float, float, float]] = field(default_factory=deque)
@@ -76,7 +79,7 @@ class UsageReporter:
     def _refresh(self, key: str, now: float, one: Usage, grant: Grant | None, busy: Mapping[str, float]) -> None:
         seen = self._seen.get(key)
         if seen is None:
-            self._seen[key] = Seen(since=now, at=now, cpu=one.cpu, began=one.cpu, memory=one.rss)
+            self._seen[key] = Seen(now, now, one.cpu, began=one.cpu, memory=one.rss, gpu_memory=one.gpu_memory)
             return
         if now - seen.at < APART:
             return
@@ -89,6 +92,7 @@ class UsageReporter:
         while seen.samples[0][0] < now - USUAL:
             seen.samples.popleft()
         seen.memory = max(seen.memory, one.rss)
+        seen.gpu_memory = max(seen.gpu_memory, one.gpu_memory)
         for gpu in grant.gpus if grant is not None else ():
             if gpu.uuid in busy:
                 seen.gpus.setdefault(gpu.uuid, []).append(busy[gpu.uuid])
@@ -113,6 +117,7 @@ class UsageReporter:
                     gpus=gpus,
                     usual=round(_usual(seen.samples), 3),
                     usual_for=round(seen.at - seen.samples[0][0], 3) if seen.samples else 0.0,
+                    gpu_memory=seen.gpu_memory,
                 )
             )
             self._seen[key] = Seen(since=seen.at, at=seen.at, cpu=seen.cpu, began=seen.cpu, samples=seen.samples)

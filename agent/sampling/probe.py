@@ -131,7 +131,7 @@ class Probe:
     def usage(self) -> dict[int, Usage]:
         """Use of each process directly below our supervisors with its tree, by pid, in the last sample."""
         with self._lock:
-            return self._trees.usage()
+            return self._trees.usage({one.pid: one.memory for one in gpu.processes} for gpu in self._seen_gpus)
 
     def _sample(self, at: float, read_gpus: bool) -> Sample:
         began = time.perf_counter()

@@ -24,14 +24,15 @@ GB = 1e9
 
 
 class Waste(NamedTuple):
-    """What a job held and did not use: GB-hours of memory and core-hours; `memory` (bytes) and `cores` would have been
-    enough (0: it did not ask for too much)."""
+    """What a job held and did not use: GB-hours of memory and core-hours; `memory` (bytes), `cores` and, on each GPU,
+    `gpu_memory` (bytes) would have been enough (0: it did not ask for too much)."""
 
     view: JobView
     gb_hours: float
     core_hours: float
     memory: int
     cores: int
+    gpu_memory: int = 0
 
     @property
     def weight(self) -> float:
@@ -41,6 +42,7 @@ class Waste(NamedTuple):
     def enough(self) -> str:
         """The options that would have been enough."""
         parts = [f"--cpus {self.cores}"] * bool(self.cores) + [f"--mem {format_bytes(self.memory)}"] * bool(self.memory)
+        parts += [f"--gpu-memory {format_bytes(self.gpu_memory)}"] * bool(self.gpu_memory)
         return " ".join(parts)
 
 
@@ -63,7 +65,7 @@ def waste_of(view: JobView) -> Waste | None:
     if not seconds:
         return None
     held, cores = grant.resources.memory, grant.resources.cpu / MILLI
-    enough_memory = -(-max(FEWEST_BYTES, int(peak * MARGIN)) // STEP) * STEP if peak else 0
+    enough_memory = _rounded(peak) if peak else 0
     enough_cores = max(1, math.ceil(max(most, cpu_seconds / seconds) - 0.05)) if cpu_seconds else 0
     found = Waste(
         view,
@@ -71,8 +73,20 @@ def waste_of(view: JobView) -> Waste | None:
         max(0.0, cores - cpu_seconds / seconds) * seconds / 3600 if 0 < enough_cores <= TOO_MUCH * cores else 0.0,
         enough_memory if enough_memory <= TOO_MUCH * held else 0,
         enough_cores if enough_cores <= TOO_MUCH * cores else 0,
+        _gpu_memory(view, used.gpu_memory if used is not None else 0),
     )
-    return found if found.memory or found.cores else None
+    return found if found.memory or found.cores or found.gpu_memory else None
+
+
+def _gpu_memory(view: JobView, peak: int) -> int:
+    """How much free memory of a GPU would have been enough to ask for; 0: no less than it asked, or nobody knows."""
+    asked = view.request.constraints.gpu_memory if view.request.constraints is not None else 0
+    enough = _rounded(peak) if peak else 0
+    return enough if enough <= TOO_MUCH * asked else 0
+
+
+def _rounded(peak: int) -> int:
+    return -(-max(FEWEST_BYTES, int(peak * MARGIN)) // STEP) * STEP
 
 
 def wasteful(views: Iterable[JobView]) -> list[Waste]:
@@ -138,5 +152,5 @@ def _json(one: Waste) -> dict[str, Any]:
         "held": formatting.resources_json(view.grant.resources) if view.grant is not None else None,
         "gb_hours": round(one.gb_hours, 6),
         "core_hours": round(one.core_hours, 6),
-        "enough": {"cpu": one.cores or None, "memory": one.memory or None},
+        "enough": {"cpu": one.cores or None, "memory": one.memory or None, "gpu_memory": one.gpu_memory or None},
     }

@@ -392,7 +392,8 @@ def usage_of(outcome: Outcome, used: Used | None, held: int) -> Usage:
     cores = used.cpu_peak if used is not None and used.cpu_peak else 0.0
     if not cores and seconds >= 1.0:
         cores = outcome.cpu_seconds / seconds
-    return Usage(seconds, memory, cores, 0.0, held, how_it_ended(outcome))
+    gpu_memory = float(used.gpu_memory) if used is not None else 0.0
+    return Usage(seconds, memory, cores, gpu_memory, held, how_it_ended(outcome))
 
 
 def how_it_ended(outcome: Outcome) -> How:

@@ -3,7 +3,7 @@
 import pytest
 
 from distributed_grid.agent.core.usage import MOST, Usage, UsageReporter
-from distributed_grid.protocol.jobs import Use
+from distributed_grid.protocol.jobs import Use, Used
 from distributed_grid.protocol.messages import InUse
 from distributed_grid.protocol.nodes import GpuSample
 from distributed_grid.protocol.resources import GpuShare, Grant
@@ -35,6 +35,20 @@ def test_mean_and_peak_of_cores_memory_and_the_gpus_it_holds() -> None:
     assert not told(using, 12.0, cpu=10.0)
     (use,) = told(using, 20.0, cpu=10.0)
     assert (use.seconds, use.cpu, use.cpu_peak, use.memory) == (10.0, 0.0, 0.0, 0)
+
+
+def test_the_most_memory_on_a_gpu_is_that_of_the_interval() -> None:
+    using = UsageReporter(every=10.0)
+    for at, memory in ((0.0, 0), (2.0, 500), (4.0, 300)):
+        using.observe(at, {"a.1": Usage(cpu=at, gpu_memory=memory)}, {"a.1": GRANT}, busy(0.0))
+    first = using.observe(10.0, {"a.1": Usage(cpu=10.0, gpu_memory=200)}, {"a.1": GRANT}, busy(0.0))
+    later = using.observe(20.0, {"a.1": Usage(cpu=20.0, gpu_memory=100)}, {"a.1": GRANT}, busy(0.0))
+    assert [one.uses[0].gpu_memory for one in (first, later) if one is not None] == [500, 100]
+    used = Used(allocation="a.1")
+    for one in (first, later):
+        assert one is not None
+        used = used.plus(one.uses[0])
+    assert used.gpu_memory == 500
 
 
 def test_samples_in_a_burst_make_no_peak() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distributed_grid.agent.sampling.trees import children, sibling_roots
+from distributed_grid.agent.sampling.trees import Trees, children, sibling_roots
 from tests.agent.sampling.processes import BURN, probe, start, wait_for
 from tests.agent.sampling.processes import processes as processes
 
@@ -36,6 +36,21 @@ def test_the_usage_of_each_job_is_told_by_the_pid_of_its_top(processes: list[sub
     assert usage.processes == 2
     assert usage.rss == pytest.approx(resident, rel=0.1)
     assert sample.memory_own >= 0.9 * resident
+
+
+def test_memory_on_gpus_is_of_the_job_whose_processes_have_it(processes: list[subprocess.Popen[bytes]]) -> None:
+    up = "print('up', flush=True); import time; time.sleep(600)"
+    processes.append(start(f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {up!r}])"))
+    processes.append(start(up))
+    first, second = (one.pid for one in processes)
+    wait_for(lambda: len(children(first)) == 1)
+    trees = Trees(lambda: (os.getpid(),))
+    trees.walk()
+    child = children(first)[0]
+    on_gpus = [{first: 10, child: 20, second: 7, 1: 500}, {child: 25, second: 9}]
+    found = trees.usage(on_gpus)
+    assert (found[first].gpu_memory, found[second].gpu_memory) == (30, 9), "where it has most, of all its processes"
+    assert trees.usage()[first].gpu_memory == 0
 
 
 def test_a_daemon_stays_with_the_job_it_was_seen_in() -> None:

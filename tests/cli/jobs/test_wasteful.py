@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.cli.jobs.wasteful import waste_of, wasteful
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Request, State, Used
+from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import GIB, MILLI, Grant, Resources
 from tests.grid_fixture import running_grid
 
@@ -19,7 +21,7 @@ def view(cores: int = 8, memory: int = 8 * GIB, **more: Any) -> JobView:
     given: dict[str, Any] = {
         "user": "ann",
         "spec": JobSpec(("x",)),
-        "request": Request(held),
+        "request": more.pop("request", Request(held)),
         "submitted": 1.0,
         "allocation": "j.1",
     }
@@ -43,6 +45,15 @@ def test_the_most_at_once_is_what_it_needs_and_not_the_mean() -> None:
     assert waste_of(view(outcome=done(), used=used)) is None
     of_another_attempt = Used(allocation="j.0", seconds=3600.0, cpu_seconds=3600.0, cpu_peak=7.4, memory=7 * GIB)
     assert waste_of(view(outcome=done(), used=of_another_attempt)) is not None
+
+
+def test_less_free_memory_of_a_gpu_may_have_been_enough() -> None:
+    asked = Request(Resources(8000, 8 * GIB, 1000), constraints=Constraints(gpu_memory=40 * GIB))
+    full = Used(allocation="j.1", seconds=3600.0, cpu_seconds=8 * 3600.0, cpu_peak=8.0, memory=8 * GIB)
+    over = done(cpu=8 * 3600.0, peak=8 * GIB)
+    assert waste_of(view(outcome=over, used=full, request=asked)) is None, "its driver names no processes"
+    found = waste_of(view(outcome=over, used=replace(full, gpu_memory=6 * GIB), request=asked))
+    assert found is not None and found.enough() == "--gpu-memory 6.6G" and found.weight == 0.0
 
 
 def test_one_that_runs_is_judged_by_what_it_used_so_far() -> None:

@@ -256,3 +256,4 @@ def test_how_an_attempt_ended_and_what_it_used() -> None:
     told = Outcome(Cause.EXITED, seconds=100.0, suspended=40.0, cpu_seconds=120.0, peak_memory=5)
     assert usage_of(told, None, 9)[:3] == (60.0, 5, 2.0)
     assert usage_of(told, Used(allocation="j.1", cpu_peak=3.5, memory=7), 9)[:3] == (60.0, 7, 3.5)
+    assert usage_of(told, Used(allocation="j.1", gpu_memory=11), 9).gpu_memory == 11.0
