@@ -165,6 +165,7 @@ def view_of(state: GridState, scaling: Scaling, now: float) -> View:
         soon=_soon(state, now, now + boot_most(state, scaling)) if state.queue.lines else [],
         seen={name: _seen(state, name, now) for name, one in known.machines.items() if one.live},
         boots=known.boot_times(),
+        as_joined=known.as_joined_now(),
         backoffs=known.backoffs_now(),
         paused=pauses(state, scaling),
         unrecorded=_unrecorded(state),
@@ -237,6 +238,8 @@ def note_usage(state: GridState, scaling: Scaling, now: float) -> None:
         node = state.nodes.get(name)
         if machine.live and machine.joined and node is not None and not node.known and not node.earmarks:
             known.idle.setdefault(name, now)
+            if node.usable and node.offer is not None and node.capacity is not None:
+                known.offers(machine, node.capacity.left)
         else:
             known.idle.pop(name, None)
 

@@ -11,8 +11,10 @@ def pool_for(state: GridState, request: Request) -> str:
     scaling = state.policy.scaling
     if scaling.mode is ScalingMode.OFF:
         return ""
+    as_joined = state.scaling.as_joined_now()
     for pool in scaling.pools:
         enough = max(1, request.gang) <= min(pool.max, scaling.limits.max_workers)
-        if enough and any(able(node_of(pool, shape), request) for shape in pool.shapes):
+        nodes = (node_of(pool, shape, as_joined.get((pool.name, shape.type))) for shape in pool.shapes)
+        if enough and any(able(node, request) for node in nodes):
             return pool.name
     return ""

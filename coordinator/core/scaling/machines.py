@@ -25,6 +25,7 @@ from distributed_grid.coordinator.core.scaling.state import (
     NEVER_JOINED_MOST,
     REFUSED_MOST,
     Answer,
+    AsJoined,
     CallKind,
     Paused,
     Provider,
@@ -32,7 +33,7 @@ from distributed_grid.coordinator.core.scaling.state import (
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.protocol.scaling.machines import MACHINE_MOVES, OVER, Machine, MachineState
-from distributed_grid.protocol.scaling.plans import Create, DrainMachine
+from distributed_grid.protocol.scaling.plans import Create, DrainCause, DrainMachine
 from distributed_grid.protocol.scaling.pools import Scaling
 from distributed_grid.protocol.text import format_duration
 
@@ -102,7 +103,7 @@ def configure(state: GridState, scaling: Scaling) -> None:
     """The configuration was read again: what was refused before may be accepted now."""
     state.policy = replace(state.policy, scaling=scaling)
     state.feasible_nodes.clear()
-    state.scaling.backoffs.clear()
+    state.scaling.begin_anew()
     for provider in state.scaling.providers.values():
         provider.halted, provider.trouble = False, ""
     for name, one in list(state.scaling.paused.items()):
@@ -264,7 +265,7 @@ def _resume(state: GridState, pool: str) -> None:
 def resume(state: GridState, pool: str) -> None:
     """Create machines in a pool again, and forget what was refused there."""
     _resume(state, pool)
-    state.scaling.backoffs = {key: one for key, one in state.scaling.backoffs.items() if key.partition("/")[0] != pool}
+    state.scaling.begin_anew(pool)
     state.deadlines.arm("scaling", "", state.now)
 
 
@@ -275,6 +276,7 @@ def joined(state: GridState, facts: NodeFacts) -> None:
     """The agent of a machine has connected."""
     known = state.scaling
     machine = known.machines[facts.name]
+    known.as_joined[f"{machine.pool}/{machine.type}"] = AsJoined(facts)
     if machine.state in (S.JOINED, S.DRAINING) and machine.boot != facts.boot_id:
         move(state, machine, machine.state, boot=facts.boot_id)  # the same machine has booted again
     if machine.state not in (S.CREATING, S.BOOTING):
@@ -368,6 +370,9 @@ def end(state: GridState, machine: Machine, text: str) -> None:
     """Have the provider of a machine end it; its node is no member of the grid any more."""
     state.scaling.draining.pop(machine.name, None)
     state.scaling.idle.pop(machine.name, None)
+    if machine.cause is DrainCause.IDLE and machine.jobs and not machine.ran:
+        pool = state.policy.scaling.pool(machine.pool)
+        state.scaling.idle_in_vain(machine, pool.zones if pool is not None else (), state.now)
     made = move(state, machine, S.ENDING, text)
     state.out.append(MachineOver(made.name))
     _ask_end(state, made)
@@ -471,6 +476,8 @@ def look_due(state: GridState, name: str) -> None:
 
 
 def forget(state: GridState, name: str) -> None:
-    """Forget a machine that is gone."""
+    """Forget a machine that is gone, and with the last that joined of its pool and type what those have."""
+    known = state.scaling
+    known.as_joined = {key: one for key, one in known.as_joined.items() if one.facts.name != name}
     del state.scaling.machines[name]
     state.out.append(RecordMachine(name, None))

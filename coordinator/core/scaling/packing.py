@@ -5,11 +5,13 @@ equally full are one `Bin`, so that a thousand equal jobs cost what one costs.
 from collections.abc import Iterable, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.placement.constraints import meets, unmet
 from distributed_grid.coordinator.core.placement.matching import could_ever, labels
+from distributed_grid.coordinator.core.scaling.state import AsJoined
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, NodeState, Offer
 from distributed_grid.protocol.placement import Trust
@@ -41,24 +43,32 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return self.request.gang
 
 
-def node_of(pool: Pool, shape: Shape, name: str = "") -> Node:
-    """A machine of this type as the node that it will be, with nothing on it. `name` empty: no job can name it."""
-    wanted = shape.resources
+def node_of(pool: Pool, shape: Shape, joined: AsJoined | None = None) -> Node:
+    """A machine of this type as the node that it will be, with nothing on it and no name by which a job can ask for it.
+    It is as the one that has `joined` last, and before any has, as configured."""
+    wanted = shape.resources if joined is None else joined.lends
     cores = tuple(range(-(-wanted.cpu // MILLI)))
-    model, memory = shape.gpu_model or "GPU", shape.gpu_memory
-    gpus = tuple(GpuOffer(f"gpu{at}", at, model, memory, memory) for at in range(wanted.gpu // MILLI))
+    if joined is None:
+        model, memory = shape.gpu_model or "GPU", shape.gpu_memory
+        known = tuple(GpuFacts(f"gpu{at}", at, model, memory) for at in range(wanted.gpu // MILLI))
+    else:
+        known = joined.facts.gpus[: -(-wanted.gpu // MILLI)]
+    gpus = tuple(GpuOffer(gpu.uuid, gpu.index, gpu.model, gpu.memory, gpu.memory) for gpu in known)
     facts = NodeFacts(
-        name=name,
+        name="",
         hostname="",
         boot_id="",
         incarnation=0,
         cores=cores,
         memory=wanted.memory,
         lendable=wanted,
-        gpus=tuple(GpuFacts(gpu.uuid, gpu.index, gpu.model, gpu.memory) for gpu in gpus),
+        gpus=known,
         labels={**pool.labels, POOL_LABEL: pool.name},
         trusts=Trust.EVERYONE.value,
     )
+    if joined is not None:
+        own = joined.facts
+        facts = replace(facts, walls=own.walls, walls_why=own.walls_why, owners=own.owners, trusts=own.trusts)
     shares = {cores[-1]: wanted.cpu % MILLI} if wanted.cpu % MILLI else {}
     whole = cores[:-1] if shares else cores
     offer = Offer(number=1, expires_in=0.0, cores=whole, shares=shares, memory=wanted.memory, gpus=gpus)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.scaling.budget import HOUR, Budget, Refused
 from distributed_grid.coordinator.core.scaling.packing import Ask, Bin, Stock, able, never, node_of, spread
-from distributed_grid.coordinator.core.scaling.state import Key
+from distributed_grid.coordinator.core.scaling.state import AsJoined, Key
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.scaling.machines import OVER, STARTING, Machine, MachineState
 from distributed_grid.protocol.scaling.plans import (
@@ -57,14 +57,15 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 class View(msgspec.Struct, kw_only=True):
     """What a plan is made from, beside demand and machines. `soon`: existing nodes with what is free of them before a
     machine could be up. `seen`: machines' nodes, by machine. `boots`: how long machines take to boot (median and 90th
-    percentile), by pool and type. `backoffs`: what providers have refused, and until when; `paused`: pools and why.
-    `unrecorded`: machines that are the grid's and that no record knows, by pool. `utilisation` over the last window
-    (None: not known for that long), `capacity` what that is a part of, and when machines were added or removed because
-    of it."""
+    percentile), by pool and type; `as_joined`: what the one that joined last has in fact. `backoffs`: what providers
+    have refused, and until when; `paused`: pools and why. `unrecorded`: machines that are the grid's and that no record
+    knows, by pool. `utilisation` over the last window (None: not known for that long), `capacity` what that is a part
+    of, and when machines were added or removed because of it."""
 
     soon: list[Bin] = []
     seen: Mapping[str, Seen] = {}
     boots: Mapping[tuple[str, str], tuple[float, float]] = {}
+    as_joined: Mapping[tuple[str, str], AsJoined] = {}
     backoffs: Mapping[Key, tuple[float, str]] = {}
     paused: Mapping[str, str] = {}
     unrecorded: Mapping[str, int] = {}
@@ -127,13 +128,18 @@ class _Plan:
         self._spent = self._budget.spent(machines)
         self._workers, self._rate = self._budget.workers, self._budget.rate
         self._options = [
-            _Option(pool, shape, node_of(pool, shape), boot_time(pool, shape.type, view)[0])
+            _Option(
+                pool,
+                shape,
+                node_of(pool, shape, view.as_joined.get((pool.name, shape.type))),
+                boot_time(pool, shape.type, view)[0],
+            )
             for pool in scaling.pools
             for shape in pool.shapes
         ]
         self._by_type = {(one.pool.name, one.shape.type): one for one in self._options}
         self._ranked = [
-            (one.shape.resources, one.shape.price, _size(one.shape.resources), one) for one in self._options
+            (one.node.facts.lendable, one.shape.price, _size(one.node.facts.lendable), one) for one in self._options
         ]
         self._starting = {pool.name: 0 for pool in scaling.pools}
         for one in self._machines:
@@ -317,7 +323,7 @@ class _Plan:
             provider=pool.provider,
             type=shape.type,
             zone=new.zone,
-            resources=shape.resources,
+            resources=new.option.node.facts.lendable,
             price=shape.price,
             life=new.life,
             serves=serves,
@@ -355,11 +361,18 @@ class _Plan:
         """Note that these jobs get no machine, and why."""
         code = "limit"
         if not why:
-            found = {option.pool.name: never(option.node, ask.request) for option in reversed(self._options)}
+            found = {option.pool.name: self._never(option, ask) for option in reversed(self._options)}
             why = [f"a machine of pool {name} {said}" for name, said in reversed(found.items())]
             code = "no-pool"
         text = "; ".join(why[:NAMED]) or "no pool is configured"
         self._not_done.append(NotDone(what=_needs(ask), code=code, why=text, count=rest, jobs=ask.jobs[:NAMED]))
+
+    def _never(self, option: _Option, ask: Ask) -> str:
+        said, pool = never(option.node, ask.request), option.pool.name
+        joined = self._view.as_joined.get((pool, option.shape.type))
+        if joined is None:
+            return said
+        return f"{said}, as {joined.facts.name} did (after a change: grid scale resume {pool})"
 
     def _to_min(self, pool: Pool) -> None:
         """Create what is missing to a pool's `min`, of its first type that may be."""

@@ -3,14 +3,18 @@ and how much of the grid was used.
 """
 
 import math
+from collections.abc import Iterable
 from enum import StrEnum
+from typing import TypeVar
 
 import msgspec
 
-from distributed_grid.protocol.resources import Count, Finite, Text, Word
+from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.resources import Count, Finite, Resources, Text, Word
 from distributed_grid.protocol.scaling.machines import Machine
-from distributed_grid.protocol.scaling.plans import ScalePlan
+from distributed_grid.protocol.scaling.plans import NAMED, ScalePlan
 
+T = TypeVar("T")
 Key = tuple[str, str, str]
 """Pool, zone and type: what a provider refuses together."""
 
@@ -101,10 +105,24 @@ class Provider(msgspec.Struct, omit_defaults=True):
     unknown: list[Listed] = []
 
 
+class AsJoined(msgspec.Struct, frozen=True):
+    """What the machine of a pool and type that joined last has in fact. `offered`: the most that it has offered while
+    nothing ran there; nothing before its first offer. That is less than it may lend, by what its own programs use."""
+
+    facts: NodeFacts
+    offered: Resources = Resources()
+
+    @property
+    def lends(self) -> Resources:
+        """The most that a job can get there, as far as it is known."""
+        return self.offered if self.offered != Resources() else self.facts.lendable
+
+
 class ScalingState(msgspec.Struct, omit_defaults=True):
     """All that is remembered. `machines` by name, with those that are gone, for the time that they are remembered;
     `idle`: since when a joined one has no allocation; `draining`: those that end when they have none; `number`: how
-    many were named in this epoch. `used`: utilisation at the last passes."""
+    many were named in this epoch. By pool and type: `as_joined`, what the machine that joined last has in fact;
+    `idled`, how many in a row were created for jobs and ran none. `used`: utilisation at the last passes."""
 
     machines: dict[str, Machine] = {}
     number: Count = 0
@@ -114,6 +132,8 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
     paused: dict[str, Paused] = {}
     refused: dict[str, int] = {}
     never_joined: dict[str, int] = {}
+    idled: dict[str, int] = {}
+    as_joined: dict[str, AsJoined] = {}
     boots: dict[str, list[float]] = {}
     providers: dict[str, Provider] = {}
     used: list[tuple[float, float]] = []
@@ -133,6 +153,8 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
             paused=dict(self.paused),
             refused=dict(self.refused),
             never_joined=dict(self.never_joined),
+            idled=dict(self.idled),
+            as_joined=dict(self.as_joined),
             boots={key: list(times) for key, times in self.boots.items()},
             providers={
                 name: msgspec.structs.replace(one, unrecorded=dict(one.unrecorded), unknown=list(one.unknown))
@@ -155,6 +177,7 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
         """Something is granted on this machine."""
         self.idle.pop(node, None)
         machine = self.machines[node]
+        self.idled.pop(f"{machine.pool}/{machine.type}", None)
         if not machine.ran:
             self.machines[node] = msgspec.structs.replace(machine, ran=True)
 
@@ -177,6 +200,22 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
             found[pool, type] = (ordered[(len(ordered) - 1) // 2], p90)
         return found
 
+    def as_joined_now(self) -> dict[tuple[str, str], AsJoined]:
+        """What a machine has in fact, by pool and type."""
+        found = {}
+        for key, one in self.as_joined.items():
+            pool, _, type = key.partition("/")
+            found[pool, type] = one
+        return found
+
+    def offers(self, machine: Machine, free: Resources) -> None:
+        """A machine on which nothing runs offers this much."""
+        key = f"{machine.pool}/{machine.type}"
+        one = self.as_joined.get(key)
+        if one is not None and one.facts.name == machine.name:
+            most = Resources(*map(max, msgspec.structs.astuple(one.offered), msgspec.structs.astuple(free)))
+            self.as_joined[key] = AsJoined(one.facts, most)
+
     # --- what was refused ---------------------------------------------------------------------------------------------
 
     def back_off(self, machine: Machine, why: str, now: float) -> Backoff:
@@ -187,6 +226,25 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
         seconds = min(BACKOFF_MOST, before.seconds * 2) if before is not None and again else BACKOFF_FIRST
         one = self.backoffs[key] = Backoff(now + seconds, seconds, why[:500])
         return one
+
+    def idle_in_vain(self, machine: Machine, zones: Iterable[str], now: float) -> None:
+        """A machine was created for jobs and ran none: leave its type alone for a while in all zones, doubled with each
+        such machine in a row."""
+        key = f"{machine.pool}/{machine.type}"
+        count = self.idled[key] = self.idled.get(key, 0) + 1
+        seconds = min(BACKOFF_MOST, BACKOFF_FIRST * 2.0 ** min(count - 1, 20))
+        why = f"{machine.name} was created for {', '.join(machine.jobs[:NAMED])} and ran nothing"
+        for zone in zones:
+            key = "/".join((machine.pool, zone, machine.type))
+            self.backoffs[key] = Backoff(now + seconds, seconds, why[:500])
+
+    def begin_anew(self, pool: str = "") -> None:
+        """Forget what was refused and what machines turned out to be, in this pool or in all: it may be another now."""
+
+        def others(of: dict[str, T]) -> dict[str, T]:
+            return {key: one for key, one in of.items() if pool and key.partition("/")[0] != pool}
+
+        self.backoffs, self.idled, self.as_joined = others(self.backoffs), others(self.idled), others(self.as_joined)
 
     def backoffs_now(self) -> dict[Key, tuple[float, str]]:
         """What is left alone, by pool, zone and type."""

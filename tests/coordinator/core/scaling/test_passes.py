@@ -4,7 +4,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from distributed_grid.coordinator.core.commands import Granted, JobsSubmitted, MessageReceived, Rejected
+import pytest
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core.commands import (
+    CancelRequested,
+    Granted,
+    JobsSubmitted,
+    MessageReceived,
+    Rejected,
+)
 from distributed_grid.coordinator.core.explain.why import why
 from distributed_grid.coordinator.core.scaling.events import (
     CreateMachine,
@@ -83,6 +92,52 @@ def test_an_operator_has_one_machine_created_within_the_limits_and_ended_when_it
     done = Outcome(cause=Cause.EXITED, code=0)
     out = stage.tell(MessageReceived("a-7-1", Exited(allocation="j-1.1", outcome=done)))
     assert [one.name for one in calls(out, EndMachine)] == ["a-7-1"]
+
+
+def test_machines_that_turn_out_to_run_no_jobs_of_the_user_are_created_once_and_after_a_change_again() -> None:
+    stage = Stage()
+    stage.ledger.state.policy = replace(stage.ledger.state.policy, owner_rule=True)
+    stage.told()
+    assert len(calls(stage.ask(), CreateMachine)) == 1
+    stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.DONE, "i-1"))
+    join(stage.ledger, facts("a-7-1", owners=("root",), walls="none"), stage.now)
+    ended = stage.settle(500)
+    assert len(calls(ended, EndMachine)) >= 1 and not calls(ended, CreateMachine)
+    reason = why(stage.ledger.state, "j-1", None, stage.now).reason.text
+    assert "pool a runs jobs of its owners only (root), as its walls are none, as a-7-1 did" in reason
+    assert calls(stage.tell(ScalingRequested(6, ScaleOrder.RESUME, "a", "ann"), 5), CreateMachine)
+
+
+def test_a_job_that_asks_for_more_than_machines_offer_in_fact_gets_one_and_no_second_one() -> None:
+    stage = Stage()
+    stage.told()
+    wanted = job("j-1", Request(Resources(1000, 8 * GIB)), stage.now)
+    assert len(calls(stage.tell(JobsSubmitted(1, (wanted,)), 2.0), CreateMachine)) == 1
+    stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.DONE, "i-1"))
+    out = join(stage.ledger, facts("a-7-1"), stage.now, memory=7 * GIB)  # its own programs use the rest
+    assert not calls(out + stage.settle(500), CreateMachine)
+    reason = why(stage.ledger.state, "j-1", None, stage.now).reason.text
+    assert "a machine of pool a lends 4 cpu, 7G memory at the most, as a-7-1 did" in reason
+
+
+def test_a_type_is_left_alone_for_twice_as_long_each_time_that_a_machine_for_jobs_ran_none() -> None:
+    stage = Stage()
+    stage.told()
+    pauses = []
+    for number in (1, 2, 3):
+        name, since = f"a-7-{number}", stage.now
+        made = calls(stage.ask(f"j-{number}"), CreateMachine)
+        while not made:
+            assert stage.now < since + 500
+            made = calls(stage.settle(5), CreateMachine)
+        pauses.append(stage.now - since)
+        stage.tell(CancelRequested(1, (f"j-{number}",), "ann"))
+        stage.tell(MachineAnswered(name, CallKind.CREATE, 1, Answer.DONE, f"i-{number}"))
+        join(stage.ledger, facts(name), stage.now)
+        while stage.state(name) is not MachineState.ENDING:
+            assert stage.now < since + 1000
+            stage.settle(5)
+    assert pauses == [pytest.approx(most, abs=12) for most in (0, 60, 120)]
 
 
 def test_mode_off_plans_nothing() -> None:
