@@ -2,8 +2,8 @@
 it shuts down by itself whatever happens. Root on a machine with systemd runs it, at every boot.
 
 Until the machine's own program (agent/machine.py) runs, a shutdown is due after `join_within`. systemd shuts the
-machine down when that program has ended, however it did, and at the end of the machine's life. The program is an
-ordinary user's, and needs no right to shut down.
+machine down when that program has ended, however it did (also when the machine is booted again), and at the end of
+its life. The program is an ordinary user's, and needs no right to shut down.
 """
 
 import base64
@@ -35,7 +35,8 @@ trap over EXIT
 left=$(( {ends_by:.0f} - $(date +%s) ))
 [ "$left" -gt 0 ] || exit 75
 first=$(( {join_within:.0f} / 60 + 1 ))
-shutdown -P "+$first" "grid: not set up in time"
+systemctl stop grid-machine-setup.timer 2>/dev/null || true
+systemd-run --unit=grid-machine-setup --on-active="${{first}}min" /bin/systemctl --no-block poweroff
 id -u {user} >/dev/null 2>&1 || useradd --system --user-group --home-dir {folder} --shell /usr/sbin/nologin {user}
 install -d -o {user} -g {user} -m 711 {folder}
 {install}python=
@@ -89,8 +90,8 @@ EOF
 systemctl daemon-reload
 systemctl enable --now grid-machine-over.timer
 systemctl enable grid-machine.service
-systemctl restart --no-block grid-machine.service
-shutdown -c
+systemctl start --no-block grid-machine.service
+systemctl stop grid-machine-setup.timer
 """
 _PYTHONS = """"$(sed -n '1s/^#!//p' "$(command -v grid || echo /dev/null)")" /usr/local/bin/python3 /usr/bin/python3"""
 # The life's end is a minute after what the machine's own program takes for it, so that jobs end as they are used to.
