@@ -37,6 +37,8 @@ FOREVER = 1e10
 GPU_MEMORY = 16 * GIB
 ORDERS = tuple(one.value for one in ServiceOrder)
 POLICIES = tuple(one.value for one in PolicyName)
+FIT = "fit"
+"""Jobs with GPUs are placed as those without: by best-fit alone, whatever a placement takes from other requests."""
 IDLE = 0.30
 """Use by its owner up to which a machine is idle, as a part of it (`cpu_percent_max`)."""
 SILENT = frozenset({"silence", "offer", "reasons", "shares"})
@@ -45,7 +47,8 @@ SILENT = frozenset({"silence", "offer", "reasons", "shares"})
 
 def policy_of(strategy: str = "", base: Policy = DEFAULT) -> Policy:
     """The policy of a grid whose nodes are never silent, with this strategy, order of service, or policy of
-    rebalancing, under which it goes by forecasts of how long machines stay idle."""
+    rebalancing, under which it goes by forecasts of how long machines stay idle; or without the score of fragmentation
+    (`FIT`)."""
     changes = {"suspect_after": FOREVER, "disconnected_after": 2 * FOREVER, "lost_after": FOREVER}
     found = msgspec.structs.replace(base, **changes)
     if strategy in ORDERS:
@@ -54,6 +57,8 @@ def policy_of(strategy: str = "", base: Policy = DEFAULT) -> Policy:
     elif strategy in POLICIES:
         balancing = Balancing(mode=OffloadingMode.DYNAMIC_BALANCING, policy=PolicyName(strategy), interval=STEP)
         found = msgspec.structs.replace(found, balancing=balancing)
+    elif strategy == FIT:
+        found = msgspec.structs.replace(found, gpu_weights=found.weights)
     elif strategy:
         found = found.by_strategy(Strategy(strategy))
     return found

@@ -11,7 +11,7 @@ from distributed_grid.protocol.placement import Strategy
 from distributed_grid.protocol.resources import MILLI
 from distributed_grid.protocol.text import counted
 from distributed_grid.simulator.lab.baselines import BASELINES, BY_CHANCE, unknown
-from distributed_grid.simulator.lab.grid import ORDERS, Grid, policy_of
+from distributed_grid.simulator.lab.grid import FIT, ORDERS, Grid, policy_of
 from distributed_grid.simulator.lab.grid import POLICIES as REBALANCING
 from distributed_grid.simulator.lab.metrics import Figures, Fragmentation, Plain, figures, over_seeds
 from distributed_grid.simulator.lab.owners import OwnersOfMachines
@@ -20,7 +20,7 @@ from distributed_grid.simulator.lab.world import Point, Scheduler, World
 
 GRID = "grid"
 POLICIES = (GRID, *BASELINES)
-STRATEGIES = tuple(f"{GRID}:{word}" for word in (*Strategy, *ORDERS, *REBALANCING))
+STRATEGIES = tuple(f"{GRID}:{word}" for word in (*Strategy, *ORDERS, *REBALANCING, FIT))
 MOMENTS = 50
 """Moments at which fragmentation is measured."""
 

@@ -128,6 +128,8 @@ class Loans:
     def credit(self, user: str, now: float, sharing: Sharing) -> float:
         """By how much a user's share is lowered for what they have lent; below 0: raised, for what they have
         borrowed."""
+        if user not in self.lent and user not in self.borrowed:
+            return 0.0
         return max(-sharing.credit, min(sharing.credit, self.balance(user, now, sharing)))
 
     def balance(self, user: str, now: float, sharing: Sharing) -> float:

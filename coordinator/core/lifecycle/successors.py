@@ -66,7 +66,7 @@ def restore(state: GridState) -> None:
 def _serve(state: GridState) -> None:
     """Give successors to allocations as long as a line of short jobs could use what these hold, and no line before it
     in the order of service could. At most `PASSED` lines that have to wait are passed over."""
-    if not state.chains.tails:
+    if not (state.chains.tails and state.chains.short):
         return
     order, passed, firsts = Order(state.queue, lambda need: True), list[Line](), list[Line]()
     try:

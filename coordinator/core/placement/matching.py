@@ -328,6 +328,10 @@ def place(
         found.append((node, capacity))
     if not found:
         return Refusal(len(index))
+    if len(found) == 1:  # nothing to compare
+        node, capacity = found[0]
+        said = [score(node, capacity, request, context) for score in strategy.scores]
+        return _placed(node, capacity, request, strategy, said, weighted(strategy, said))
     if first is _fragmentation:  # all at once, which costs less
         values = [1.0 / (1.0 + lost) for lost in context.mix.losses(found, request)]
     else:
@@ -349,11 +353,17 @@ def place(
             mean = weighted(strategy, said)
             if mean > sure or (mean == sure and at < chosen):
                 chosen, best, sure = at, said, mean
-    node, capacity = found[chosen]
+    return _placed(*found[chosen], request, strategy, best, sure)
+
+
+def _placed(
+    node: Node, capacity: Capacity, request: Request, strategy: Scoring, said: Sequence[float], sure: float
+) -> Placement:
+    """The placement of a request on a node with these scores and this mean of them."""
     name, wanted = node.facts.name, request.resources
     assert capacity.fits(wanted), f"{name} was found for {wanted} and has no room for it"
     return Placement(
-        name, capacity.choose(wanted, request.constraints), sure, dict(zip(strategy.names, best, strict=True))
+        name, capacity.choose(wanted, request.constraints), sure, dict(zip(strategy.names, said, strict=True))
     )
 
 

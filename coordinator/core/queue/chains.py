@@ -40,6 +40,8 @@ class Chains:
     """The kind of each allocation that may get a successor, or has one."""
     run_times: dict[tuple[str, Request], deque[float]] = field(default_factory=dict)
     """The last run times of the jobs of a user and request (s); the line that ended a job last comes last."""
+    short: set[tuple[str, Request]] = field(default_factory=set)
+    """Those whose jobs may have successors and be some: none of the last ran for longer than `SHORT`."""
 
     overdue: dict[str, tuple[float, float]] = field(default_factory=dict)
     """The successors that were overdue in the queue: when each was granted, and when an overdue job of its lane had
@@ -132,13 +134,20 @@ class Chains:
 
     def learn(self, user: str, request: Request, seconds: float) -> None:
         """A job has run for so long."""
-        runs = self.run_times.pop((user, request), None)
+        line = user, request
+        runs = self.run_times.pop(line, None)
         if runs is None:
             runs = deque(maxlen=SAMPLES)
             if len(self.run_times) >= LINES:
-                del self.run_times[next(iter(self.run_times))]
+                oldest = next(iter(self.run_times))
+                self.short.discard(oldest)
+                del self.run_times[oldest]
         runs.append(seconds)
-        self.run_times[(user, request)] = runs
+        self.run_times[line] = runs
+        if len(runs) >= LEARNED and max(runs) <= SHORT:
+            self.short.add(line)
+        else:
+            self.short.discard(line)
 
     def longest(self, user: str, request: Request) -> float | None:
         """The longest of the last run times (s); None: too few are known."""
@@ -147,8 +156,7 @@ class Chains:
 
     def is_short(self, user: str, request: Request) -> bool:
         """Whether such jobs may have successors and be some."""
-        longest = self.longest(user, request)
-        return longest is not None and longest <= SHORT
+        return (user, request) in self.short
 
     def typical(self, user: str, request: Request) -> float:
         """The median of the last run times (s), of which at least one is known."""

@@ -42,6 +42,8 @@ class Shares:
         """Users whose account differs from that on disk."""
         self.ranked = -math.inf
         """When all were ranked last."""
+        self.negligible_at = 0.0
+        """Before this no account has become negligible, of those that are not held now."""
 
     def know(self, old: Resources, new: Resources) -> None:
         """The most that a node lends has changed from `old` to `new`."""
@@ -65,6 +67,8 @@ class Shares:
         account.held = account.held - amount
         if (missing := policy.charged_least - held_for) > 0:
             account.past += dominant(amount, self.capacity) * missing * LN2 / policy.half_life
+        if not account.held:
+            self.negligible_at = min(self.negligible_at, _negligible_at(account, policy))
         self.stale[user] = None
 
     def _accrue(self, account: Account, now: float, policy: Sharing) -> None:
@@ -88,14 +92,27 @@ class Shares:
 
     def drop(self, now: float, policy: Sharing) -> list[str]:
         """Remove the accounts of users who hold nothing and whose past use is negligible; returns those users."""
+        if now < self.negligible_at:
+            return []
         accounts = self.accounts.items()
         gone = [user for user, one in accounts if not one.held and self.past(one, now, policy) < FORGOTTEN]
         for user in gone:
             del self.accounts[user]
+        idle = (one for one in self.accounts.values() if not one.held)
+        self.negligible_at = min((_negligible_at(one, policy) for one in idle), default=math.inf)
         return gone
 
 
 FORGOTTEN = 1e-6
+MARGIN = 1e-6
+"""Half-lives: more than the difference between log2() on one machine and another."""
+
+
+def _negligible_at(account: Account, policy: Sharing) -> float:
+    """A little before the past use of a user who holds nothing becomes negligible."""
+    if account.past <= FORGOTTEN:
+        return account.at
+    return account.at + policy.half_life * (math.log2(account.past / FORGOTTEN) - MARGIN)
 
 
 def weight(user: str, policy: Sharing) -> float:

@@ -7,7 +7,7 @@ The lines of a user in a priority class with about the same time limit form a st
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from heapq import heapify, heappop, heappush, heapreplace
@@ -310,12 +310,29 @@ class Queue:
 
     def rank(self, standing: Standing, rank: Rank) -> None:
         """Set the rank of a standing."""
-        standing.head, standing.overdue, standing.due = rank.head, rank.overdue, rank.due
-        standing.rank = rank.rank
-        if standing.place is not NOWHERE:
-            turn = self.turns.get(rank.head, standing.place[1])
-            if standing.place != (self.rank_at(standing, turn), turn):
-                self.enter(standing, turn)
+        place = self._take(standing, rank)
+        if place is not NOWHERE and standing.place != place:
+            self.enter(standing, place[1])
+
+    def rank_all(self, ranks: Iterable[tuple[Standing, Rank]]) -> None:
+        """Set the ranks of most standings, and make the order anew, which costs less than to move each."""
+        for standing, rank in ranks:
+            standing.place = self._take(standing, rank)
+        for order in self.order.values():
+            order.clear()
+        for standing in self.standings.values():
+            if standing.place is not NOWHERE:
+                self.order[standing.priority].append((*standing.place, standing))
+        for order in self.order.values():
+            heapify(order)
+
+    def _take(self, standing: Standing, rank: Rank) -> tuple[float, int]:
+        """Note a rank; returns the place of the standing by it."""
+        standing.rank, standing.head, standing.overdue, standing.due = rank.rank, rank.head, rank.overdue, rank.due
+        if standing.place is NOWHERE:
+            return NOWHERE
+        turn = self.turns.get(rank.head, standing.place[1])
+        return (rank.due - OVERDUE if turn == rank.overdue else rank.rank), turn
 
     def rank_at(self, standing: Standing, turn: int) -> float:
         """The rank of a job with this turn in a standing."""

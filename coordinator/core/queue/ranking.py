@@ -20,13 +20,18 @@ def rank(state: GridState) -> None:
     since ranks change with time. One that waits alone needs no rank."""
     if len(state.queue.standings) < 2:
         return
-    standings = to_rank(state, state.now)
-    state.shares.ranked = as_of(state, state.now)
-    shares: dict[str, float] = {}
+    queue, standings, shares = state.queue, to_rank(state, state.now), dict[str, float]()
+    found = list[tuple[Standing, Rank]]()
+    at = state.shares.ranked = as_of(state, state.now)
     for standing in standings:
-        line = state.queue.first_line(standing)
+        line = queue.first_line(standing)
         if line is not None:
-            state.queue.rank(standing, _rank_of(state, standing, line, state.shares.ranked, shares))
+            found.append((standing, _rank_of(state, standing, line, at, shares)))
+    if len(standings) == len(queue.standings):
+        queue.rank_all(found)
+    else:
+        for standing, its_rank in found:
+            queue.rank(standing, its_rank)
     state.shares.stale, state.queue.unranked = {}, {}
 
 

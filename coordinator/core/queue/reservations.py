@@ -118,6 +118,9 @@ def _unreserved(
             break
         hidden += ways
         index = Without(state.index, without.union(one.node for one in hidden))
+        if not len(index):
+            found = Refusal(0)
+            break
     if hidden and isinstance(found, Refusal):
         return Refusal(found.offering, tuple((one.job, one.node) for one in hidden))
     return found

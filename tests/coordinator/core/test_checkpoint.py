@@ -156,7 +156,7 @@ def test_every_field_of_what_it_is_made_of_is_kept() -> None:
     derived = {"rules", "limited", "with_first", "counted", "_pools", "_allowed", "_groups"}
     assert set(vars(Quotas(Rules()))) == (derived | {*checkpoint.QuotasAt.__struct_fields__}) - {"first"}
     assert set(vars(Loans())) == {*checkpoint.LoansAt.__struct_fields__}
-    assert set(vars(Shares())) == {"capacity"} | set(checkpoint.SharesAt.__struct_fields__)
+    assert set(vars(Shares())) == {"capacity", "negligible_at"} | set(checkpoint.SharesAt.__struct_fields__)
 
 
 def test_every_field_of_a_node_comes_back() -> None:

@@ -1,6 +1,6 @@
 """Chains of successors, and learned run times."""
 
-from distributed_grid.coordinator.core.queue.chains import LEARNED, LINES, MOST, SAMPLES, Chains
+from distributed_grid.coordinator.core.queue.chains import LEARNED, LINES, MOST, SAMPLES, SHORT, Chains
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.resources import Resources
 
@@ -78,6 +78,15 @@ def test_run_times_are_known_after_some_ends_and_the_last_ones_count() -> None:
     for _ in range(SAMPLES):
         known.learn("ann", REQUEST, 0.1)
     assert known.longest("ann", REQUEST) == 0.1
+
+
+def test_a_line_is_short_once_it_is_known_until_one_of_its_jobs_runs_longer() -> None:
+    known, said = Chains(), list[bool]()
+    for seconds in [0.1] * LEARNED + [SHORT * 2] + [0.1] * SAMPLES:
+        known.learn("ann", REQUEST, seconds)
+        said.append(known.is_short("ann", REQUEST))
+    assert said == [False] * (LEARNED - 1) + [True] + [False] * SAMPLES + [True]
+    assert not known.is_short("ben", REQUEST)
 
 
 def test_the_run_times_of_so_many_lines_are_remembered() -> None:

@@ -1,6 +1,7 @@
 """Classes come by their priority, users of a class by what they hold and held, and jobs of a user by their turn."""
 
 import math
+import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, Job, Placement, Refusal
 from distributed_grid.coordinator.core.policy import Policy, Sharing
 from distributed_grid.coordinator.core.queue import fairness, reservations
-from distributed_grid.coordinator.core.queue.fairness import Shares, dominant, halved
+from distributed_grid.coordinator.core.queue.fairness import FORGOTTEN, Shares, dominant, halved
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, parse_priority
 from distributed_grid.protocol.messages import Exited, Launch, Started
 from distributed_grid.protocol.resources import GIB, Resources
@@ -162,6 +163,25 @@ def test_what_was_held_yesterday_counts_half() -> None:
     assert shares.drop(3 * DAY, policy) == []
     assert shares.drop(60 * DAY, policy) == ["ann"]
     assert not shares.accounts and not shares.share("ann", 60 * DAY, policy)
+
+
+def test_accounts_go_as_soon_as_they_are_negligible_however_often_one_looks() -> None:
+    chance, policy, shares = random.Random(2), Sharing(), Shares()
+    shares.know(Resources(), Resources(cpu=8000))
+    now, held, gone = 0.0, dict[str, Resources](), 0
+    for _ in range(tries(3000)):
+        now += chance.choice((1.0, 600.0, DAY))
+        user = f"u{chance.randrange(40)}"
+        if user in held:
+            shares.give(user, held.pop(user), chance.choice((0.1, 60.0)), now, policy)
+        elif chance.random() < 0.3:
+            held[user] = Resources(cpu=chance.choice((1, 1000, 8000)))
+            shares.take(user, held[user], now, policy)
+        past = {name: shares.past(one, now, policy) for name, one in shares.accounts.items() if not one.held}
+        dropped = shares.drop(now, policy)
+        assert dropped == [name for name, one in past.items() if one < FORGOTTEN]
+        gone += len(dropped)
+    assert gone > 50
 
 
 def test_a_short_attempt_is_charged_as_one_of_ten_seconds() -> None:

@@ -1,7 +1,10 @@
+import random
+
 from distributed_grid.coordinator.core.queue.precedence import NO_LIMIT
 from distributed_grid.coordinator.core.queue.queue import Key, Line, Queue, Rank
 from distributed_grid.protocol.jobs import Priority, Request
 from distributed_grid.protocol.resources import Resources
+from tests.depth import tries
 
 
 def asks(cores: int, priority: Priority = Priority.MEDIUM, user: str = "ann", memory: int = 0, gpus: int = 0) -> Key:
@@ -108,6 +111,31 @@ def test_a_rank_that_changes_ten_thousand_times_leaves_no_trace() -> None:
         queue.rank(queue.standings[Priority.MEDIUM, "ann", NO_LIMIT], Rank(float(number)))
     assert len(queue.order[Priority.MEDIUM]) < 100
     assert first(queue) is queue.line("b")
+
+
+def test_all_ranks_at_once_are_those_ranks_one_by_one() -> None:
+    chance = random.Random(1)
+    for _ in range(tries(20)):
+        served = list[list[str]]()
+        one, other = Queue(), Queue()
+        for turn in range(30):
+            how = asks(chance.randint(1, 3), chance.choice((*Priority,)), chance.choice(("ann", "ben", "cleo")))
+            for queue in (one, other):
+                queue.add(f"j{turn}", how, turn)
+        excluded = chance.choice([*one.lines])
+        for queue in (one, other):
+            queue.exclude(queue.lines[excluded])
+        ranks = {key: Rank(float(chance.randint(0, 3)), "", chance.choice((-1, 3)), 2.0) for key in one.standings}
+        for key, rank in ranks.items():
+            one.rank(one.standings[key], rank)
+        other.rank_all((other.standings[key], rank) for key, rank in ranks.items())
+        assert sum(map(len, other.order.values())) <= len(other.standings)
+        for queue in (one, other):
+            served.append([])
+            while (line := first(queue)) is not None:
+                served[-1].append(queue.head(line)[1])
+                queue.remove(served[-1][-1])
+        assert served[0] == served[1] and served[0]
 
 
 def test_ahead_takes_other_users_to_take_turns() -> None:
