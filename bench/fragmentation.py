@@ -12,8 +12,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import msgspec
-
 from bench._common import report, say, ticking
 from bench.traces import Workload, made, openb
 from distributed_grid.coordinator.core.model import Placement
@@ -21,12 +19,11 @@ from distributed_grid.coordinator.core.placement.matching import place
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.resources import MILLI
-from distributed_grid.simulator.lab.grid import Grid
+from distributed_grid.simulator.lab.grid import FIT, Grid, policy_of
 from distributed_grid.simulator.lab.run import arrivals
 
 FILLED = 1.3
-BEST_FIT = msgspec.structs.replace(DEFAULT, gpu_weights=DEFAULT.weights)
-"""As requests without GPUs are placed."""
+BEST_FIT = policy_of(FIT)
 
 
 class Cluster:

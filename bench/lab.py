@@ -149,13 +149,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="lab", description=__doc__)
     parser.add_argument("--traces", type=Path, default=os.environ.get("GRID_TRACES"), help="the folder with them")
     parser.add_argument("--only", default="", metavar="LIST", help="names of traces, or parts of them; without: all")
-    parser.add_argument("--policies", metavar="LIST", help="without: all, with --openb grid")
+    parser.add_argument("--policies", metavar="LIST", help="without: all, with --openb grid and best-fit alone")
     parser.add_argument("--openb", type=Path, help="the folder of FGD's workloads")
     parser.add_argument("--workloads", type=lambda text: text.split(","), default=OPENB)
     parser.add_argument("--seeds", type=int, help="of each case; without: 10 of each workload of --openb, else 3")
     args = parser.parse_args()
     if args.openb is not None:
-        openb(args.openb, args.workloads, args.policies or "grid", args.seeds or 10)
+        openb(args.openb, args.workloads, args.policies or "grid,grid:fit", args.seeds or 10)
     elif args.traces is None or not Path(args.traces).is_dir():
         print("lab: the traces are not here: name their folder with --traces or $GRID_TRACES")
     else:

@@ -98,6 +98,7 @@ def test_a_node_lends_all_of_its_machine_and_the_strategy_is_the_policy_s() -> N
     facts = node_facts(Machine("m", 4, 8, 2, "T4"))
     assert (facts.lendable.cpu, facts.lendable.gpu, [gpu.model for gpu in facts.gpus]) == (4000, 2000, ["T4", "T4"])
     assert policy_of("pack").strategy is Strategy.PACK and policy_of().strategy is Strategy.BEST_FIT
+    assert policy_of("fit").gpu_weights == policy_of().weights != policy_of().gpu_weights
 
 
 HOUR, DAY = 3600.0, 86_400.0

@@ -22,7 +22,7 @@ def clock() -> float:
 TICKS = map(float, itertools.count())
 
 
-@pytest.mark.parametrize("policy", [*runs.POLICIES, "grid:pack", "grid:share"])
+@pytest.mark.parametrize("policy", [*runs.POLICIES, "grid:pack", "grid:share", "grid:fit"])
 def test_the_same_seed_gives_the_same_figures(policy: str) -> None:
     first, second = (runs.run(SETUP, policy, 7, clock) for _ in range(2))
     assert (first.figures, first.points) == (second.figures, second.points)
