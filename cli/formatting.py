@@ -36,10 +36,6 @@ _STATE_COLORS = {
 
 def emit(text: str) -> None:
     """Text to stdout."""
-    _write(text)
-
-
-def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -48,17 +44,17 @@ def emit_json(invocation: Invocation, content: dict[str, Any], rows: str = "") -
     """One JSON value, with its schema number; with `jsonl` the items of `rows`, one per line."""
     encoder = msgspec.json.Encoder()
 
-    def emit(text: str) -> None:
+    def escaped(text: str) -> None:
         """Escape what JSON allows in strings and a terminal may take for a control character."""
-        _write(_CONTROL_CHARACTERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+        emit(_CONTROL_CHARACTERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
     if invocation.output == "jsonl" and rows:
         for row in content[rows]:
-            emit(encoder.encode({"schema": SCHEMA, **row}).decode() + "\n")
+            escaped(encoder.encode({"schema": SCHEMA, **row}).decode() + "\n")
     elif invocation.output == "jsonl":
-        emit(encoder.encode({"schema": SCHEMA, **content}).decode() + "\n")
+        escaped(encoder.encode({"schema": SCHEMA, **content}).decode() + "\n")
     else:
-        emit(msgspec.json.format(encoder.encode({"schema": SCHEMA, **content}), indent=2).decode() + "\n")
+        escaped(msgspec.json.format(encoder.encode({"schema": SCHEMA, **content}), indent=2).decode() + "\n")
 
 
 def show(

@@ -192,7 +192,7 @@ class Agent(Launcher):
         self.table.restore(known, self.machine.clock())
         if self.machine.newest is not None:
             self.table.welcome(*self.machine.newest)
-        self._stir()
+        self.stir()
         self._observe()
         self.engine.later(self.machine.chance.random() * BEAT, self, self._beat)
         self._connect()
@@ -220,15 +220,15 @@ class Agent(Launcher):
 
     def _not_welcomed(self, wire: Wire) -> None:
         if wire is self._wire and not self.session:
-            self._over(wire)
+            self.hung_up(wire)
 
     def _back_off(self) -> None:
         self._tries = 1 if self.engine.now - self._dialled > STEADY else self._tries + 1
         most = min(BACK_OFF_MOST, BACK_OFF_LEAST * 2 ** min(self._tries, 10))
         self.engine.later(self.machine.chance.uniform(BACK_OFF_LEAST / 2, most), self, self._connect)
 
-    def _over(self, wire: Wire) -> None:
-        """This connection is done with."""
+    def hung_up(self, wire: Wire) -> None:
+        """The coordinator's end is closed, or to be left."""
         if wire is not self._wire:
             return
         self._flush()
@@ -236,10 +236,6 @@ class Agent(Launcher):
         self._wire, self.session = None, ""
         self._outbox.clear()
         self._back_off()
-
-    def hung_up(self, wire: Wire) -> None:
-        """The coordinator's end is closed."""
-        self._over(wire)
 
     def receive(self, wire: Wire, frame: Any) -> None:
         """A frame of the coordinator."""
@@ -271,7 +267,7 @@ class Agent(Launcher):
         whom = welcome.grid, welcome.epoch, welcome.instance
         if why := self.table.refuses(*whom):
             self.engine.note(f"{self.machine.name} does not obey this coordinator: {why}")
-            self._over(wire)
+            self.hung_up(wire)
             return
         self.table.welcome(*whom)
         self.machine.newest = self.table.epoch
@@ -315,7 +311,7 @@ class Agent(Launcher):
             wire.answered = now
         elif now - wire.answered > SILENCE:
             self.engine.note(f"{self.machine.name} has no answer from the coordinator and hangs up")
-            self._over(wire)
+            self.hung_up(wire)
             return
         sample = self.machine.sample()
         if self.machine.dates:
@@ -335,9 +331,6 @@ class Agent(Launcher):
 
     def stir(self) -> None:
         """Something changed on this node: it is measured at every beat for a while."""
-        self._stir()
-
-    def _stir(self) -> None:
         self._stirred = self.engine.now + CALM
 
     def _observe(self) -> None:
@@ -369,7 +362,7 @@ class Agent(Launcher):
     def took(self, told: Suspended) -> None:
         """What the supervisor has frozen, or let go on."""
         self._owning.took(told, self.machine.clock())
-        self._stir()
+        self.stir()
 
     def _whole_offer(self) -> Offer:
         clock = self.machine.clock()
@@ -391,7 +384,7 @@ class Agent(Launcher):
             self._perform(command)
 
     def _perform(self, command: Command) -> None:
-        self._stir()
+        self.stir()
         match command:
             case Prepare(launch):
                 self._prepare(launch)

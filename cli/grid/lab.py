@@ -302,7 +302,7 @@ def _percent(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
-def _columns(setup: Setup, results: Sequence[Result]) -> list[Column]:
+def _columns(setup: Setup) -> list[Column]:
     columns: list[Column] = [
         ("use %", lambda one: one["use"], _percent),
         ("wait mean", lambda one: one["wait"]["mean"], _whole),
@@ -337,7 +337,7 @@ def _columns(setup: Setup, results: Sequence[Result]) -> list[Column]:
 def _tell(invocation: Invocation, trace: Trace, setup: Setup, results: Sequence[Result], timing: bool) -> None:
     from distributed_grid.simulator.lab.run import whole_words
 
-    columns = _columns(setup, results)
+    columns = _columns(setup)
     rows = [
         [one.policy, *_cells(columns, one), *([_whole(one.decisions_a_second)] if timing else [])] for one in results
     ]

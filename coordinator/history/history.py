@@ -73,7 +73,8 @@ class History:
         """Why nothing is written now; empty: it is."""
         self.learned: dict[str, bytes] = {}
         """What was learned of nodes, to be kept with the next rows."""
-        self._clock = clock
+        self.now = clock
+        """Grid time."""
         self._nodes: dict[str, _Node] = {}
         self._turns: list[set[str]] = [set() for _ in range(TURNS)]
         self._database = HistoryDatabase(path, size) if size else None
@@ -90,7 +91,7 @@ class History:
     def take(self, name: str, boot: str, message: Buckets) -> None:
         """Keep the buckets of a node in this boot. A bucket's place in grid time follows from the node's clock when the
         message was sent; it stays in step until one of the clocks has jumped by more than a bucket."""
-        behind = (self._clock() - message.at) / SECONDS
+        behind = (self.now() - message.at) / SECONDS
         node = self._nodes.get(name)
         if node is None or node.boot != boot or abs(behind - node.offset) > 1.0:
             offset = round(behind)
@@ -99,7 +100,7 @@ class History:
                 node = self._nodes[name] = _Node(boot, offset, first)
                 self._turns[zlib.crc32(name.encode()) % TURNS].add(name)
             node.boot, node.offset = boot, offset
-        latest = int(self._clock()) // SECONDS + 1
+        latest = int(self.now()) // SECONDS + 1
         for bucket in message.buckets:
             number = bucket.number + node.offset
             if 0 < number <= latest and node.ring.put(number, encode(bucket)):
@@ -123,7 +124,7 @@ class History:
 
     def tick(self) -> None:
         """Look after one part of the nodes."""
-        now = self._clock()
+        now = self.now()
         self._turn = (self._turn + 1) % TURNS
         hour_ago = int(now) // SECONDS - KEPT
         for name in list(self._turns[self._turn]):
@@ -195,7 +196,7 @@ class History:
     def _refused(self, error: Exception) -> None:
         if not self.trouble:  # not repeated every minute
             log.warning("history is not written now; all else goes on", error=str(error))
-        self.trouble, self._retry = str(error) or type(error).__name__, self._clock() + AGAIN
+        self.trouble, self._retry = str(error) or type(error).__name__, self.now() + AGAIN
 
     def _acknowledge(self, found: Sequence[_Due]) -> None:
         newest = {one.row.node: one for one in sorted(found, key=lambda one: one.row.at)}
@@ -231,10 +232,6 @@ class History:
         if node is None or node.newest is None:
             return None
         return node.newest, (node.ring.newest + 1.0) * SECONDS
-
-    def now(self) -> float:
-        """Grid time."""
-        return self._clock()
 
     def in_turn(self, turn: int) -> list[str]:
         """The nodes of one part of TURNS."""
@@ -294,7 +291,7 @@ class History:
 
     def _behind(self, name: str) -> int:
         """The bucket that is under way: the node tells of one some seconds after its end."""
-        now = int(self._clock() - SECONDS) // SECONDS
+        now = int(self.now() - SECONDS) // SECONDS
         node = self._nodes.get(name)
         return node.ring.newest + 1 if node is not None and now - node.ring.newest <= 2 else now
 
@@ -303,7 +300,7 @@ class History:
         that what is in memory. Where the database cannot be read, memory alone."""
         if step == SECONDS:
             return await self._of_an_hour(name, seconds)
-        now = self._clock()
+        now = self.now()
         behind = int(now) // step
         first = behind - seconds // step
         found = await self._read(name, step, first, behind)

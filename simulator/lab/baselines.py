@@ -21,7 +21,7 @@ class Machines:
     """The machines of a baseline, as far as it knows: what is free, and when the jobs that run there end at the
     latest."""
 
-    def __init__(self, machines: Sequence[Machine], jobs: Sequence[TraceJob], lent: bool) -> None:
+    def __init__(self, machines: Sequence[Machine], jobs: Sequence[TraceJob]) -> None:
         self.jobs = jobs
         self.free = [Free.all_of(machine) for machine in machines]
         self.lent = [machine.cores * 1000 for machine in machines]
@@ -30,7 +30,6 @@ class Machines:
         self.where: dict[int, Start] = {}
         self.cpu = sum(self.lent)
         """Milli-cores free in all."""
-        self._lent_changes = lent
 
     def first(self, job: int) -> int:
         """The first machine with room; -1: none."""
@@ -100,7 +99,7 @@ class Baseline:
         self, machines: Sequence[Machine], jobs: Sequence[TraceJob], at_once: bool = False, seed: int = 0
     ) -> None:
         self.jobs, self.at_once = jobs, at_once
-        self.machines = Machines(machines, jobs, lent=False)
+        self.machines = Machines(machines, jobs)
         self.random = random.Random(seed)
         self.queue = Queue(self.key)
 
@@ -285,10 +284,6 @@ class StrictFifo(Baseline):
         """Its quota is free."""
         self.used = self.used - self.jobs[job].resources
         super().ended(job, now, again)
-
-    def lent(self, node: int, cores: tuple[int, ...], now: float) -> None:
-        """The quota stays as configured: owners are not known to it."""
-        super().lent(node, cores, now)
 
     def choose(self, now: float) -> list[Start]:
         """Admit, then place whom there is room for."""

@@ -84,12 +84,10 @@ def _others(state: GridState, request: Request, place: Callable[[Request], Place
                 other = _with(request, kind, most)
                 yield kind, other, f"with {_option(kind, most)}", 1 - most / asked
     if request.constraints is not None:
-        yield from _relaxed(state, request, request.constraints, place)
+        yield from _relaxed(request, request.constraints, place)
 
 
-def _relaxed(
-    state: GridState, request: Request, asked: Constraints, place: Callable[[Request], Places]
-) -> Iterator[Other]:
+def _relaxed(request: Request, asked: Constraints, place: Callable[[Request], Places]) -> Iterator[Other]:
     """Requests with one constraint left out, or loosened as much as necessary."""
 
     def without(**parts: Any) -> Request:

@@ -275,7 +275,7 @@ def gang_plan(views: Sequence[View], request: Request, policy: Preempting, spent
     hour."""
     there = [view for view in views if view.capacity.fits(request.resources, request.constraints)]
     if len(there) >= request.gang:
-        return _gang_ending(there, request)
+        return _gang_ending(there)
     nodes = _Nodes(views, request)
     found = nodes.one_by_one(policy.badput_budget - spent) or nodes.one_by_one()
     if found is None:
@@ -294,7 +294,7 @@ def gang_plan(views: Sequence[View], request: Request, policy: Preempting, spent
     return Plan(first.node, tuple(victims), first.grant, lost, alternatives, tuple(more))
 
 
-def _gang_ending(there: Sequence[View], request: Request) -> NoPlan:
+def _gang_ending(there: Sequence[View]) -> NoPlan:
     ending = sum(view.ending for view in there)
     if not ending:
         return NoPlan("ending", f"no preemption: {len(there)} nodes have room")

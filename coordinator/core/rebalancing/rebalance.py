@@ -297,7 +297,7 @@ class _Lending:
             rest -= best.tasks
         if rest > 0 and (ask.group or not made):  # a part of a group would be lent in vain
             dear = "what it costs its lender is too much for what it gains"
-            return [], dear if too_dear else self._why_not(ask, need, left, need - rest)
+            return [], dear if too_dear else self._why_not(need, left, need - rest)
         self._used |= taken
         return made, f"{rest} of {need} are left over for the next pass" if rest > 0 else ""
 
@@ -317,7 +317,7 @@ class _Lending:
                     break
         return _Choice(found, most) if found is not None else None
 
-    def _why_not(self, ask: Waiting, need: int, left: int, found: int) -> str:
+    def _why_not(self, need: int, left: int, found: int) -> str:
         if left <= 0:
             return f"{counted(self._values.moves, 'move')} a pass are the most (moves)"
         if found:

@@ -190,7 +190,6 @@ def _answered_create(state: GridState, machine: Machine, event: MachineAnswered)
     if event.answer is Answer.LOST or event.answer is Answer.THROTTLED:
         pause = min(AGAIN_MOST, AGAIN_FIRST * 2 ** min(machine.calls, 10))
         if event.answer is Answer.THROTTLED:
-            state.scaling.provider(machine.provider).slow_until = state.now + SLOW
             pause = max(pause, SLOW)
         else:
             state.deadlines.arm("look", machine.provider, state.now + SOON)

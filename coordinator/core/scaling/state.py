@@ -100,7 +100,6 @@ class Provider(msgspec.Struct, omit_defaults=True):
     seen: float = 0.0
     trouble: str = ""
     halted: bool = False
-    slow_until: float = 0.0
     unrecorded: dict[str, int] = {}
     unknown: list[Listed] = []
 

@@ -58,7 +58,7 @@ async def test_they_are_found_by_day_node_and_user(tmp_path: Path) -> None:
 
 async def test_what_the_disk_refuses_is_written_later_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history, clock = of(tmp_path), Clock()
-    history._clock = clock
+    history.now = clock
     history.lend([lent(10.0)])
     with monkeypatch.context() as patched:
         patched.setattr(disposable, "SPARE", 1 << 62)
