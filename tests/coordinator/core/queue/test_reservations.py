@@ -409,11 +409,12 @@ def test_a_big_job_starts_within_a_bounded_time_under_an_endless_stream_of_small
 
 
 def _bound(ledger: Ledger, name: str, longest: float) -> float:
-    """How long a job may wait that has just come, beside jobs of three lanes: see docs/shares.md."""
+    """How long a job may wait that has just come, beside jobs of three lanes with a limit each (docs/shares.md): the
+    longest limit of its lane is its own."""
     jobs, spec = ledger.state.jobs, ledger.state.jobs[name].spec
     lane = [one for one in ledger.state.queue.turns if jobs[one].spec.time_limit == spec.time_limit]
     before = len(lane) - (name in lane)
-    return (before + 1) * (10.0 * math.sqrt(2.0) * spec.time_limit + 3 * (longest + spec.grace + 3.0))
+    return (before + 1) * (10.0 * (spec.time_limit + spec.grace) + 3 * (longest + spec.grace + 3.0))
 
 
 def test_it_is_the_same_after_heartbeats() -> None:
