@@ -392,7 +392,7 @@ class Coordinator(Driver):
     def _looked_up(self, condition: Condition) -> Condition:
         """With how it ended, if that is on disk and the ledger does not know."""
         name, ledger = condition.on, self.ledger
-        if name in ledger.state.jobs or name in ledger.state.groups or name in ledger.state.held.ends:
+        if name in ledger.state.jobs or name in ledger.state.groups or name in ledger.state.dependencies.ends:
             return condition
         if (group := self.disk.group(name)) is not None:
             return msgspec.structs.replace(condition, end=group_end(group) if group.ended else None)

@@ -46,7 +46,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     allocation: str
     outcome: Outcome | None
     body: bytes
-    held: bytes | None
+    grant: bytes | None
     new: bool = True
 
 
@@ -102,8 +102,8 @@ class Disk:
         for row in snapshot.rows:
             before = self.rows.get(row.id)
             assert row.new or before is not None, f"{row.id} is not stored, so it cannot be changed"
-            if row.held is None and before is not None:
-                row = msgspec.structs.replace(row, held=before.held)
+            if row.grant is None and before is not None:
+                row = msgspec.structs.replace(row, grant=before.grant)
             self.rows[row.id] = row
             self.keys[row.user, row.key] = row.id
         self.past.update(dict.fromkeys(snapshot.past))
@@ -130,8 +130,8 @@ class Disk:
     def allocations(self) -> Iterator[Allocation]:
         """What jobs hold that have not ended."""
         for row in self.rows.values():
-            if row.state not in (State.ENDED, State.WAITING) and row.held is not None:
-                yield _allocation(row.held)
+            if row.state not in (State.ENDED, State.WAITING) and row.grant is not None:
+                yield _allocation(row.grant)
 
     def facts(self) -> Iterator[NodeFacts]:
         """All nodes ever seen."""
@@ -148,7 +148,7 @@ class Disk:
     def last_of(self, job: str) -> Allocation | None:
         """What a job was granted last."""
         row = self.rows.get(job)
-        return _allocation(row.held) if row is not None and row.held is not None else None
+        return _allocation(row.grant) if row is not None and row.grant is not None else None
 
     def orders(self) -> dict[str, NodeOrders]:
         """What is ordered for nodes."""
@@ -196,7 +196,7 @@ def snapshot(records: Iterable[Command], clock: float) -> Snapshot:
         if one.state is State.ENDED and (of is None or of.state is not State.ENDED):
             out.past.append(one.id)
     for job in jobs.values():
-        held = newest.get(job.id)
-        what = job.id, job.user, job.key, job.state, job.allocation, job.outcome, _encode(job), held
+        grant = newest.get(job.id)
+        what = job.id, job.user, job.key, job.state, job.allocation, job.outcome, _encode(job), grant
         out.rows.append(Row(*what, job.id in first))
     return out

@@ -226,7 +226,7 @@ class World:
             return open_yet
         able = [machine for machine in self.machines if not machine.gone]
         for job in ledger.state.jobs.values():
-            if ledger.state.is_held(job) and self._rightly_held(job):
+            if ledger.state.is_held_back(job) and self._rightly_held(job):
                 continue
             if job.state is State.WAITING and rightly_waits(ledger.state, job):
                 continue
@@ -244,7 +244,7 @@ class World:
     def _rightly_held(self, job: Job) -> bool:
         """Whether it waits for another one that lives, which is looked at by itself."""
         ledger = self.coordinator.ledger
-        if (unmet := ledger.state.held.unmet.get(job.group or job.id)) is not None:
+        if (unmet := ledger.state.dependencies.unmet.get(job.group or job.id)) is not None:
             return bool(unmet)
         return not job.request.gang and ledger.state.groups[job.group].active > 0
 

@@ -209,17 +209,17 @@ def signal_members(path: str, signum: int, spare: Iterable[int] = ()) -> int:
     heard = 0
     todo = sorted(members_below(path).difference(spare))
     for some in (todo[at : at + _HELD] for at in range(0, len(todo), _HELD)):
-        held: dict[int, int] = {}
+        pidfds: dict[int, int] = {}
         try:
             for pid in some:
                 with contextlib.suppress(OSError):
-                    held[pid] = os.pidfd_open(pid)
-            for pid in held.keys() & members_below(path):
+                    pidfds[pid] = os.pidfd_open(pid)
+            for pid in pidfds.keys() & members_below(path):
                 with contextlib.suppress(OSError):
-                    signal.pidfd_send_signal(held[pid], signum)
+                    signal.pidfd_send_signal(pidfds[pid], signum)
                     heard += 1
         finally:
-            for fd in held.values():
+            for fd in pidfds.values():
                 os.close(fd)
     return heard
 

@@ -279,12 +279,12 @@ def ports(first: int, last: int, cores: int, join_within: float = JOIN_WITHIN) -
             _release(claim[1])
         for begin in range(first, last - row + 2, -(-row // BLOCK) * BLOCK):
             end = begin + row - 1
-            if (held := _claim(begin, end)) is None:
+            if (sockets := _claim(begin, end)) is None:
                 continue
             if not all(map(port_is_free, range(begin, end + 1))):
-                _release(held)
+                _release(sockets)
                 continue
-            _claimed.append((now + join_within + LISTEN_TIMEOUT, held))
+            _claimed.append((now + join_within + LISTEN_TIMEOUT, sockets))
             services = range(begin, begin + len(SERVICES))
             return (*services, services.stop, end)
     raise GridError(

@@ -170,7 +170,7 @@ class Limits:
         used = sum(seen.resident for seen in members.values())
         if job.memory and used > job.memory:
             # Files that are mapped, and pages that a fork shares, do not count, or count once. Seeing that is dear.
-            used = min(used, sum(map(procs.held, members)))
+            used = min(used, sum(map(procs.unreclaimable, members)))
         job.peak = max(job.peak, used)
         if job.unasked:
             count = sum(seen.threads for seen in members.values())

@@ -110,7 +110,7 @@ def stat(pid: int) -> Stat | None:
     return Stat(fields[0], parent, group, session, threads, start, pages * _PAGE, status)
 
 
-def held(pid: int) -> int:
+def unreclaimable(pid: int) -> int:
     """Bytes of memory that are given back only when the process ends, in RAM or swapped out: its own, and its part of
     what it shares with others; not files that it has mapped. The kernel walks all its pages for that: some 10 ms a GiB.
     """

@@ -121,7 +121,7 @@ class Authority:
         public = checked(request)
         if identity.grid != self.grid:
             raise ValueError(f"{identity.uri} is not of grid {self.grid}")
-        held = datetime.timedelta(seconds=life)
+        validity = datetime.timedelta(seconds=life)
         serves = identity.role is Role.COORDINATOR
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if serves else ExtendedKeyUsageOID.CLIENT_AUTH
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri), *map(_host, hosts)]
@@ -131,8 +131,8 @@ class Authority:
             .issuer_name(self.certificate.subject)
             .public_key(public)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - min(EARLY, abs(held) / 10))
-            .not_valid_after(min(now + held, self.certificate.not_valid_after_utc))
+            .not_valid_before(now - min(EARLY, abs(validity) / 10))
+            .not_valid_after(min(now + validity, self.certificate.not_valid_after_utc))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=True)

@@ -116,12 +116,12 @@ class Bearers:
         return row is not None and row[0] is None
 
     def _allowed(self, one: Bearer, now: float) -> Role:
-        held = self._db.execute(
+        roles = self._db.execute(
             "SELECT DISTINCT role FROM certificates WHERE name = ? AND role <> 'agent' AND expires > ?"
             " AND revoked IS NULL",
             (one.name, now),
         ).fetchall()
-        highest = max((Role(role) for (role,) in held), key=RANK.__getitem__, default=one.role)
+        highest = max((Role(role) for (role,) in roles), key=RANK.__getitem__, default=one.role)
         return min(one.role, highest, key=RANK.__getitem__)
 
     def listed(self, now: float) -> list[Bearer]:

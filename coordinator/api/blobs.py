@@ -54,7 +54,7 @@ class _Account:
         self.most = REMEMBERED
 
     @property
-    def held(self) -> int:
+    def counted(self) -> int:
         """What counts now, in bytes; an upper bound while it is below the quota."""
         return self.total + self.arriving
 
@@ -134,7 +134,7 @@ class Quota:
         return account
 
     def _check(self, user: str, account: _Account) -> None:
-        if account.held <= self.limit and len(account.blobs) <= account.most:
+        if account.counted <= self.limit and len(account.blobs) <= account.most:
             return
         now = self._clock()
         if now - account.counted_at >= COUNT_SECONDS:
@@ -145,9 +145,9 @@ class Quota:
                     account.drop(blob)
                     account.bundles.clear()
             account.most = max(REMEMBERED, 2 * len(account.blobs))
-        if account.held > self.limit:
+        if account.counted > self.limit:
             raise GridError(
-                f"the files that {user} has shipped are {format_bytes(account.held)} at the coordinator, and"
+                f"the files that {user} has shipped are {format_bytes(account.counted)} at the coordinator, and"
                 f" {format_bytes(self.limit)} are the most for one user",
                 why="they count while a live job needs them, and for an hour after their last use",
                 hint="ship less (.gridignore), wait, or have an operator raise coordinator.ship_quota",

@@ -360,7 +360,11 @@ class Submissions:
         name = before.get(on) or self._by_key(visibility, on) or self._lookup.resolve_one(visibility, on)
         other = self._lookup.job(name)
         end = None
-        if name not in self._state.jobs and name not in self._state.groups and name not in self._state.held.ends:
+        if (
+            name not in self._state.jobs
+            and name not in self._state.groups
+            and name not in self._state.dependencies.ends
+        ):
             end = _end(other) if other is not None else None
         return Condition(name, dependency.kind, other.spec.name if other is not None else "", end)
 

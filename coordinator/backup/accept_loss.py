@@ -85,8 +85,8 @@ def apply(store: Store, loss: Loss, accepted: Accepted, now: float, audit: Reque
     if not accepted.resume:
         ledger = Ledger(store.epoch)
         ledger.restore(living.jobs, living.allocations, living.nodes, now, many=living.groups)
-        held = end_after_restore(ledger.state, UNSURE, "the store had lost commits")
-        records += [one for one in held if isinstance(one, RECORDS)]
+        ended_now = end_after_restore(ledger.state, UNSURE, "the store had lost commits")
+        records += [one for one in ended_now if isinstance(one, RECORDS)]
     store.accept(store.snapshot(records, now))
     ended = 0 if accepted.resume else sum(not job.allocation or job.ended > 0 for job in living.jobs)
     taken = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(loss.at))

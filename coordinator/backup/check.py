@@ -193,13 +193,13 @@ class _Rows:
         rows = self._db.execute(
             "SELECT id, key, user, name, submitted, state, ended, node, allocation, body, change FROM whole"
         )
-        for *values, held, body, change in rows:
+        for *values, encoded, body, change in rows:
             where = f"job {values[0]}"
             if (job := self._read(where, partial(decode_job, body, change))) is None:
                 continue
             kept = len(fields) - (job.state is State.ENDED)  # of an ended job the node is not searched by
             self._compare(where, job, fields[:kept], values[:kept])
-            allocation = self._decoded(where, held, Allocation) if held is not None else None
+            allocation = self._decoded(where, encoded, Allocation) if encoded is not None else None
             if job.state is not State.ENDED:
                 self._jobs.append(job)
                 if job.state is not State.WAITING:

@@ -55,8 +55,10 @@ class QueueAt(msgspec.Struct, frozen=True):
     overdue."""
     unranked: list[tuple[int, str, int]] = []
     run_times: list[tuple[str, list[float]]] = []
-    held_back: list[tuple[Kept, list[tuple[int, str, int, int]]]] = []
-    """By reservation: class, user and lane of each standing that it holds back, and the turn."""
+    behind_reservation: list[tuple[Kept, list[tuple[int, str, int, int]]]] = msgspec.field(
+        default_factory=list, name="held_back"
+    )
+    """By reservation: class, user and lane of each standing that it keeps waiting, and the turn."""
 
 
 class SharesAt(msgspec.Struct, frozen=True):
@@ -100,7 +102,7 @@ class GroupAt(msgspec.Struct, frozen=True):
     ending: bool
 
 
-class HeldAt(msgspec.Struct, frozen=True):
+class DependenciesAt(msgspec.Struct, frozen=True):
     """The held-back jobs and groups, in order, and the remembered ends. The conditions are in their records."""
 
     waiters: list[str]
@@ -158,7 +160,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     recalls: dict[str, str] = {}
     snapshot: int = 0
     groups: list[GroupAt] = []
-    held: HeldAt = HeldAt([], {})
+    dependencies: DependenciesAt = msgspec.field(default=DependenciesAt([], {}), name="held")
     preempting: PreemptionsAt = PreemptionsAt()
     quotas: QuotasAt = QuotasAt()
     chains: ChainsAt = ChainsAt()
@@ -199,7 +201,7 @@ def take(ledger: Ledger) -> Checkpoint:
             [(user, [*last]) for user, last in queue.run_times.last.items()],
             [
                 (kept, [(int(one.priority), one.user, one.lane, turn) for one, turn in standings.items() if one.count])
-                for kept, standings in queue.held_back.items()
+                for kept, standings in queue.behind_reservation.items()
             ],
         ),
         shares=SharesAt(
@@ -228,7 +230,7 @@ def take(ledger: Ledger) -> Checkpoint:
         snapshot=state.snapshot,
         mix=state.index.mix.state,
         ray_trouble=state.ray_trouble,
-        held=HeldAt(list(state.held.unmet), state.held.ends),
+        dependencies=DependenciesAt(list(state.dependencies.unmet), state.dependencies.ends),
         groups=[GroupAt(one.group, list(one.pending), one.active, one.ending) for one in state.groups.values()],
         preempting=PreemptionsAt(
             dict(state.preempting.urgent), list(state.preempting.spent), list(state.preempting.refusals.items())
@@ -309,7 +311,7 @@ def fork(ledger: Ledger, policy: Policy) -> Ledger:
         job.phase = replace(job.phase)
         if job.phase.attempt is not None:
             job.phase.attempt = replace(job.phase.attempt)
-    held = replace(at.held, ends=dict(at.held.ends))
+    waiting_for = replace(at.dependencies, ends=dict(at.dependencies.ends))
     many = [replace(one, group=Group(**asdict(one.group)), pending=list(one.pending)) for one in at.groups]
     parts = _own({name: getattr(at, name) for name in at.__struct_fields__})
     accounts = {user: msgspec.structs.replace(one) for user, one in at.shares.accounts.items()}
@@ -324,7 +326,9 @@ def fork(ledger: Ledger, policy: Policy) -> Ledger:
     )
     parts["scaling"] = at.scaling.copy()
     parts["shares"] = msgspec.structs.replace(at.shares, accounts=accounts)
-    return resume(Checkpoint(**(parts | {"nodes": nodes, "jobs": jobs, "groups": many, "held": held})), policy)
+    return resume(
+        Checkpoint(**(parts | {"nodes": nodes, "jobs": jobs, "groups": many, "dependencies": waiting_for})), policy
+    )
 
 
 def _owned(value: Any) -> Any:
@@ -353,7 +357,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     _restore_chains(state.chains, at.chains)
     state.keys = {(job.user, job.key): job.id for job in at.jobs.values() if not job.group}
     _regroup(state, at)
-    dependencies.resume(state, at.held.waiters, at.held.ends)
+    dependencies.resume(state, at.dependencies.waiters, at.dependencies.ends)
     state.past_keys = {(user, key): job for user, key, job in at.past_keys}
     state.turns, state.next_turn = at.turns, at.next_turn
     state.freed_nodes, state.fresh = at.freed_nodes, at.fresh
@@ -428,9 +432,11 @@ def _requeue(queue: Queue, at: Checkpoint) -> None:
     for user, last in at.queue.run_times:
         for seconds in last:
             queue.run_times.add(user, seconds)
-    for reservation, standings in at.queue.held_back:
+    for reservation, standings in at.queue.behind_reservation:
         found = {queue.standings.get((Priority(of), user, lane)): turn for of, user, lane, turn in standings}
-        queue.held_back[reservation] = {standing: turn for standing, turn in found.items() if standing is not None}
+        queue.behind_reservation[reservation] = {
+            standing: turn for standing, turn in found.items() if standing is not None
+        }
     queue.lowest, queue.departed = at.queue.lowest, at.queue.departed
 
 

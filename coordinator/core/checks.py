@@ -19,9 +19,9 @@ def check(state: GridState) -> None:
         allocation = state.allocations.get(job.allocation)
         if job.state is State.WAITING:
             assert allocation is None, f"{job.id} waits and holds {job.allocation}"
-            held = job.id in (state.groups[job.group].pending if job.group else state.held.unmet)
-            is_held, is_queued = isinstance(job.phase, HeldBack), isinstance(job.phase, Queued)
-            assert job.request.gang or held is is_held, f"{job.id} is {job.phase}, held: {held}"
+            kept_back = job.id in (state.groups[job.group].pending if job.group else state.dependencies.unmet)
+            is_held_back, is_queued = isinstance(job.phase, HeldBack), isinstance(job.phase, Queued)
+            assert job.request.gang or kept_back is is_held_back, f"{job.id} is {job.phase}, held back: {kept_back}"
             assert (job.id in state.queue) is is_queued, f"{job.id} is {job.phase}, in the queue: {not is_queued}"
         else:
             assert job.state in HOLDING, f"{job.id} is {job.state.value} and still in the ledger"
@@ -157,17 +157,17 @@ def _check_loans(state: GridState) -> None:
 
 
 def _check_held(state: GridState) -> None:
-    held = state.held
-    assert not held.roots, f"the ends of {list(held.roots)} were not followed"
-    for name, unmet in held.unmet.items():
+    dependencies = state.dependencies
+    assert not dependencies.roots, f"the ends of {list(dependencies.roots)} were not followed"
+    for name, unmet in dependencies.unmet.items():
         waiter = state.groups[name].group if name in state.groups else state.jobs[name]
         assert waiter.after == tuple(unmet), f"{name} waits for {list(unmet)}, and {waiter.after} is recorded"
         for one in unmet:
-            assert held.on[one.kind][one.on][name] == one, f"{name} would not be told of {one.on}"
+            assert dependencies.on[one.kind][one.on][name] == one, f"{name} would not be told of {one.on}"
             assert one.on in state.jobs or one.on in state.groups, f"{name} waits for {one.on}, which is over"
         assert unmet or ("begin", name) in state.deadlines.armed, f"{name} waits for nothing"
-    told = sum(len(waiters) for kind in held.on.values() for waiters in kind.values())
-    assert told == sum(map(len, held.unmet.values())), "somebody would be told who does not wait"
+    told = sum(len(waiters) for kind in dependencies.on.values() for waiters in kind.values())
+    assert told == sum(map(len, dependencies.unmet.values())), "somebody would be told who does not wait"
 
 
 def _check_group(state: GridState, members: Members) -> int:
@@ -182,11 +182,11 @@ def _check_group(state: GridState, members: Members) -> int:
     if members.group.kind is GroupKind.GANG:
         outcomes.check_gang(state, jobs, members.group.count)
         return len(jobs)
-    active = sum(not state.is_held(job) for job in jobs)
+    active = sum(not state.is_held_back(job) for job in jobs)
     assert active == members.active, f"{name} counts {members.active} at work, {active} are"
     assert not members.most or active <= members.most, f"{active} of {name} are at work, {members.most} may be"
     held = len(jobs) - active
-    if name in state.held.unmet:
+    if name in state.dependencies.unmet:
         assert not active, f"{active} of {name} are at work, and it waits"
     else:
         assert not held or (members.most and active == members.most), f"{held} of {name} are held for nothing"

@@ -54,7 +54,7 @@ EVERYTHING: Container[str] = _Everything()
 class Facts:
     """State changes whose consequences were not handled yet: see `ledger.handle_facts`."""
 
-    held: deque[str] = field(default_factory=deque)
+    held_back: deque[str] = field(default_factory=deque)
     """Jobs and groups that were held back."""
     started: deque[Job] = field(default_factory=deque)
     """Jobs that have started, if any condition is on a start."""
@@ -62,7 +62,7 @@ class Facts:
     groups_ended: deque[Group] = field(default_factory=deque)
 
     def __bool__(self) -> bool:
-        return bool(self.held or self.started or self.ended or self.groups_ended)
+        return bool(self.held_back or self.started or self.ended or self.groups_ended)
 
 
 class Streak(msgspec.Struct, frozen=True):
@@ -172,7 +172,7 @@ class GridData:
         self.past_keys: dict[tuple[str, str], str] = {}
         self.groups: dict[str, Members] = {}
         """Groups that have not ended."""
-        self.held = Waiters()
+        self.dependencies = Waiters()
         self.queue = Queue(policy.sharing)
         self.shares = Shares()
         self.loans = Loans()

@@ -179,7 +179,7 @@ class FactHandlers(NamedTuple):
 
 
 FACT_HANDLERS = (
-    FactHandlers(attrgetter("held"), (dependencies.evaluate,)),
+    FactHandlers(attrgetter("held_back"), (dependencies.evaluate,)),
     FactHandlers(attrgetter("started"), (dependencies.follow_start,)),
     FactHandlers(attrgetter("ended"), (groups.follow_end, dependencies.follow_end)),
     FactHandlers(attrgetter("groups_ended"), (dependencies.follow_group,), at_once=False),
@@ -190,7 +190,7 @@ FACT_HANDLERS = (
 def handle_facts(state: GridState) -> None:
     """Handle all facts, also those that the handlers cause."""
     facts = state.facts
-    while facts.ended or facts.started or facts.held or facts.groups_ended:
+    while facts.ended or facts.started or facts.held_back or facts.groups_ended:
         for of, then, at_once in FACT_HANDLERS:
             queue = of(facts)
             if not queue:
@@ -261,7 +261,7 @@ def end_after_restore(state: GridState, text: str, why: str = "a backup was rest
         else:
             state.tell(job, said)
         state.changed(job, allocation)
-    state.facts, state.held = Facts(), Waiters()  # no consequences: all that waits has ended
+    state.facts, state.dependencies = Facts(), Waiters()  # no consequences: all that waits has ended
     return state.take_out()
 
 

@@ -104,7 +104,7 @@ class GridState(GridData):
     def has_started(self, job: Job) -> None:
         """Note that a job runs, or has run."""
         job.begun = True
-        if self.held.on[After.STARTED]:
+        if self.dependencies.on[After.STARTED]:
             self.facts.started.append(job)
 
     # --- recording and publishing -----------------------------------------------------------------------------------
@@ -210,10 +210,10 @@ class GridState(GridData):
         """Hold back a job or group, new or restored; its conditions are evaluated after the event."""
         if isinstance(waiter, Job) and not isinstance(waiter.phase, HeldBack):
             self.become(waiter, HeldBack(reason=waiter.reason))
-        self.held.unmet[waiter.id] = {}
-        self.facts.held.append(waiter.id)
+        self.dependencies.unmet[waiter.id] = {}
+        self.facts.held_back.append(waiter.id)
 
-    def is_held(self, job: Job) -> bool:
+    def is_held_back(self, job: Job) -> bool:
         """Whether a job waits neither in the queue nor for an earmark."""
         return isinstance(job.phase, (HeldBack, MemberEnded))
 

@@ -165,11 +165,11 @@ def _signal(pids: list[int], number: int, folder: Path) -> None:
     """Signal the machine, or kill all of it. A pid is held while it is looked at again, so that no other is hit."""
     for pid in pids:
         with suppress(OSError):
-            held = os.pidfd_open(pid)
+            pidfd = os.pidfd_open(pid)
             try:
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 meant = number == signal.SIGKILL or b"distributed_grid.agent.machine" in words
                 if meant and any(word.startswith(os.fsencode(folder)) for word in words):
-                    signal.pidfd_send_signal(held, number)
+                    signal.pidfd_send_signal(pidfd, number)
             finally:
-                os.close(held)
+                os.close(pidfd)

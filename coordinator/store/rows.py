@@ -236,10 +236,10 @@ def _damaged_rows(db: sqlite3.Connection, live: bool) -> Iterator[Damaged]:
             continue
         more = "allocation, allocation_sum" if table == "changes" else "NULL, NULL"
         query = f"SELECT {key}, {table}.sum, {table}.body, {more}, {columns} "  # noqa: S608
-        for found, kept, body, held, held_sum, *values in db.execute(
+        for found, kept, body, allocation, allocation_sum, *values in db.execute(
             f"{query} FROM {if_live if live and if_live else among}"
         ):
-            if kept != checksum(body, *values) or (held is not None and held_sum != checksum(held)):
+            if kept != checksum(body, *values) or (allocation is not None and allocation_sum != checksum(allocation)):
                 yield Damaged(table, found, f"{table}: the row of {values[0]!s:.64} is not what was written")
     yield from stray_rows(db, live)
 

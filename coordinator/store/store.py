@@ -241,9 +241,9 @@ class Store:
                 of_end, body = (id_, j.user, j.ended, *marks), encode_change(j)
                 out.ended.append((*of_end, body, store_sums.checksum(body, *of_end)))
             elif not is_new or state is not State.WAITING:
-                of_change, body, held = (id_, state.value, j.node), encode_change(j), newest.get(id_)
-                held_sum = store_sums.checksum(held) if held is not None else None
-                out.changes.append((*of_change, body, held, store_sums.checksum(body, *of_change), held_sum))
+                of_change, body, grant = (id_, state.value, j.node), encode_change(j), newest.get(id_)
+                grant_sum = store_sums.checksum(grant) if grant is not None else None
+                out.changes.append((*of_change, body, grant, store_sums.checksum(body, *of_change), grant_sum))
         for g in groups.values():
             of_group, body = (g.id, g.key, g.user, g.submitted, g.ended), _encode(g)
             out.groups.append((*of_group, body, store_sums.checksum(body, *of_group)))
@@ -380,7 +380,7 @@ class Store:
         ).fetchall()
         return Living(
             sorted((decode_job(body, change) for body, change, _, _ in live), key=_in_order),
-            [_allocation(held) for _, _, held, state in live if state not in (None, State.WAITING)],
+            [_allocation(body) for _, _, body, state in live if state not in (None, State.WAITING)],
             [_facts(row[0]) for row in read("SELECT body FROM nodes ORDER BY name")],
             {name: _orders(body) for name, body in read("SELECT name, body FROM node_orders")},
             [_group(row[0]) for row in read("SELECT body FROM groups INDEXED BY groups_live WHERE ended = 0")],

@@ -243,7 +243,7 @@ def let_all_of_an_array_go_at_once(patch: Patch) -> None:
     """And the ledger does not look."""
 
     def all_of_it(state: GridState, members: Members) -> None:
-        while members.group.id not in state.held.unmet and members.pending:
+        while members.group.id not in state.dependencies.unmet and members.pending:
             if (job := state.jobs.get(members.pending.popleft())) is not None:
                 state.enqueue(job)
 

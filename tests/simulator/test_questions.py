@@ -48,7 +48,14 @@ def fingerprint(ledger: Ledger) -> Any:
     placements = {name: id(one) for name, one in state.placements.items()}
     affinity = {name: repr(value) for name, value in vars(index.affinity).items() if name != "_jobs"}
     rest = repr(
-        (state.keys, state.rendezvous, state.preempting.preemptors, state.facts, state.held, state.deadlines.heap)
+        (
+            state.keys,
+            state.rendezvous,
+            state.preempting.preemptors,
+            state.facts,
+            state.dependencies,
+            state.deadlines.heap,
+        )
     )
     return (
         checkpoint.encode(checkpoint.take(ledger)),

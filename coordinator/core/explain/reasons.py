@@ -181,7 +181,7 @@ def now_for(state: GridState, job: Job) -> Reason | None:
     """Why this job waits now; None: it does not."""
     if job.state is not State.WAITING:
         return None
-    if state.is_held(job):
+    if state.is_held_back(job):
         leader = state.jobs.get(member_id(job.group, 0)) if job.request.gang else None
         if leader is not None and leader.id in state.queue and isinstance(job.phase, HeldBack):
             return of_line(state, state.queue.line(leader.id))

@@ -270,7 +270,7 @@ def _wanted(
     state: GridState, request: Request, job: Job | None, user: str, now: float, reached: rights.Over | None
 ) -> Why:
     """`reached`: the quota that does not allow it to start."""
-    if job is not None and state.is_held(job):
+    if job is not None and state.is_held_back(job):
         return _pending(state, job)
     if request.within:
         return _in_hold(state, request, job)

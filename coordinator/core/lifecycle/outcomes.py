@@ -74,7 +74,7 @@ def conclude(
     attempt: Attempt | None = None,
 ) -> None:  # fmt: skip
     """End a job for good. `attempt`: where it ran, if it has no allocation here."""
-    phase, active = job.phase, not state.is_held(job)
+    phase, active = job.phase, not state.is_held_back(job)
     if allocation is not None:
         state.move(allocation, State.ENDED)
     elif isinstance(phase, Earmarked):

@@ -19,14 +19,14 @@ _SAYS = {After.STARTED: "to start", After.OK: "to exit with 0", After.ENDED: "to
 
 def forget(state: GridState, name: str) -> None:
     """Remove a waiter."""
-    held = state.held
-    for condition in held.unmet.pop(name, ()):
-        if (waiters := held.on[condition.kind].get(condition.on)) is not None:
+    known = state.dependencies
+    for condition in known.unmet.pop(name, ()):
+        if (waiters := known.on[condition.kind].get(condition.on)) is not None:
             waiters.pop(name, None)
             if not waiters:
-                del held.on[condition.kind][condition.on]
+                del known.on[condition.kind][condition.on]
                 if condition.kind is After.STARTED:
-                    held.unstarted.pop(condition.on, None)
+                    known.unstarted.pop(condition.on, None)
 
 
 # --- what happens -----------------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ def forget(state: GridState, name: str) -> None:
 
 def evaluate(state: GridState, name: str) -> None:
     """Evaluate the conditions of a new waiter; it fails if one can never be met."""
-    if (waiter := _waiter(state, name)) is None or name not in state.held.unmet:
+    if (waiter := _waiter(state, name)) is None or name not in state.dependencies.unmet:
         return
     unmet = []
     for condition in waiter.after:
@@ -46,11 +46,11 @@ def evaluate(state: GridState, name: str) -> None:
             unmet.append(condition)
     _set(state, waiter, tuple(unmet))
     for condition in unmet:
-        state.held.on[condition.kind].setdefault(condition.on, {})[name] = condition
+        state.dependencies.on[condition.kind].setdefault(condition.on, {})[name] = condition
     if waiter.begin > state.now:
         state.deadlines.arm("begin", name, waiter.begin)
     _let_go(state, waiter)
-    if isinstance(waiter, Job) and name in state.held.unmet:
+    if isinstance(waiter, Job) and name in state.dependencies.unmet:
         state.waits_for(waiter, reason(state, waiter))
         state.publish(waiter)
 
@@ -58,7 +58,7 @@ def evaluate(state: GridState, name: str) -> None:
 def begin_due(state: GridState, name: str) -> None:
     """Handle a begin time."""
     waiter = _waiter(state, name)
-    if waiter is None or name not in state.held.unmet:
+    if waiter is None or name not in state.dependencies.unmet:
         return
     if waiter.begin > state.now:
         state.deadlines.arm("begin", name, waiter.begin)
@@ -69,7 +69,7 @@ def begin_due(state: GridState, name: str) -> None:
 def follow_start(state: GridState, job: Job) -> None:
     """Resolve the conditions on a job's start."""
     _settle(state, After.STARTED, job.id, None)
-    if job.group in state.held.unstarted:
+    if job.group in state.dependencies.unstarted:
         _has_started(state, job)
 
 
@@ -77,10 +77,10 @@ def follow_end(state: GridState, job: Job) -> None:
     """Resolve the conditions on the end of a job or its group."""
     outcome = job.outcome
     assert outcome is not None
-    held = state.held
-    if job.id in held.unmet:
+    known = state.dependencies
+    if job.id in known.unmet:
         forget(state, job.id)
-    root = held.roots.pop(job.id, "")
+    root = known.roots.pop(job.id, "")
     ok = outcome.cause is Cause.EXITED and outcome.code == 0
     end = End(ok, outcome.started or job.has_begun, end_words(outcome), root)
     if not job.group:  # a member's is found by its group
@@ -88,9 +88,9 @@ def follow_end(state: GridState, job: Job) -> None:
     _settle_all(state, job.id, end)
     if not job.group:
         return
-    if not ok and held.on[After.OK].get(job.group):
+    if not ok and known.on[After.OK].get(job.group):
         _settle(state, After.OK, job.group, End(False, True, f"has failed: {job.id} {end.text}", root))
-    if job.group in held.unstarted:
+    if job.group in known.unstarted:
         if end.started:
             _has_started(state, job)
         else:
@@ -100,7 +100,7 @@ def follow_end(state: GridState, job: Job) -> None:
 
 def follow_group(state: GridState, group: Group) -> None:
     """Resolve the conditions on the end of a group."""
-    if group.id in state.held.unmet:
+    if group.id in state.dependencies.unmet:
         forget(state, group.id)
     end = group_end(group)
     remember(state, group.id, end)
@@ -109,7 +109,7 @@ def follow_group(state: GridState, group: Group) -> None:
 
 def remember(state: GridState, name: str, end: End) -> None:
     """Keep an end for dependents that are submitted later."""
-    ends = state.held.ends
+    ends = state.dependencies.ends
     ends[name] = end
     if len(ends) > ENDS_KEPT:
         del ends[next(iter(ends))]
@@ -117,16 +117,16 @@ def remember(state: GridState, name: str, end: End) -> None:
 
 def resume(state: GridState, waiters: list[str], ends: dict[str, End]) -> None:
     """Restore the waiters from a checkpoint."""
-    held = state.held
-    held.ends = ends
+    known = state.dependencies
+    known.ends = ends
     for name in waiters:
         waiter = _waiter(state, name)
         assert waiter is not None
-        held.unmet[name] = dict.fromkeys(waiter.after)
-        for condition in held.unmet[name]:
-            held.on[condition.kind].setdefault(condition.on, {})[name] = condition
+        known.unmet[name] = dict.fromkeys(waiter.after)
+        for condition in known.unmet[name]:
+            known.on[condition.kind].setdefault(condition.on, {})[name] = condition
             if condition.kind is After.STARTED and (members := state.groups.get(condition.on)) is not None:
-                held.unstarted[condition.on] = {one for one in members.live if not state.jobs[one].has_begun}
+                known.unstarted[condition.on] = {one for one in members.live if not state.jobs[one].has_begun}
 
 
 # --- descriptions -----------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def end_words(outcome: Outcome) -> str:
 def reason(state: GridState, job: Job) -> Reason:
     """Why a job is held back."""
     waiter: Job | Group = state.groups[job.group].group if job.group else job
-    unmet = state.held.unmet.get(waiter.id)
+    unmet = state.dependencies.unmet.get(waiter.id)
     if unmet is None:
         return groups.reason(state, job)
     if unmet:
@@ -180,7 +180,7 @@ def _waiter(state: GridState, name: str) -> Job | Group | None:
 
 def _judge(state: GridState, condition: Condition) -> bool | End:
     """Whether a condition is met, or the end because of which it can never be."""
-    end = condition.end or state.held.ends.get(condition.on)
+    end = condition.end or state.dependencies.ends.get(condition.on)
     if (job := state.jobs.get(condition.on)) is not None:
         return condition.kind is After.STARTED and job.has_begun
     if (members := state.groups.get(condition.on)) is not None:
@@ -193,7 +193,7 @@ def _judge(state: GridState, condition: Condition) -> bool | End:
             return so_far
         unstarted = {name for name in members.live if not state.jobs[name].has_begun}
         if unstarted:
-            state.held.unstarted[condition.on] = unstarted
+            state.dependencies.unstarted[condition.on] = unstarted
         return not unstarted
     if end is None:
         return End(False, False, "is not known any more")
@@ -205,7 +205,7 @@ def _meets(kind: After, end: End) -> bool:
 
 
 def _settle_all(state: GridState, name: str, end: End) -> None:
-    for kind, waited_for in state.held.on.items():
+    for kind, waited_for in state.dependencies.on.items():
         if name in waited_for:
             _settle(state, kind, name, None if _meets(kind, end) else end)
 
@@ -213,23 +213,23 @@ def _settle_all(state: GridState, name: str, end: End) -> None:
 def _settle(state: GridState, kind: After, name: str, bad: End | None) -> None:
     """Resolve all conditions of this kind on this job or group: met, or (`bad`) never to be met."""
     if kind is After.STARTED:
-        state.held.unstarted.pop(name, None)
-    for who, condition in state.held.on[kind].pop(name, {}).items():
+        state.dependencies.unstarted.pop(name, None)
+    for who, condition in state.dependencies.on[kind].pop(name, {}).items():
         waiter = _waiter(state, who)
-        if waiter is None or condition not in state.held.unmet.get(who, ()):
+        if waiter is None or condition not in state.dependencies.unmet.get(who, ()):
             continue
         if bad is not None:
             _fail(state, waiter, condition, bad)
             continue
         _set(state, waiter, tuple(one for one in waiter.after if one != condition))
         _let_go(state, waiter)
-        if isinstance(waiter, Job) and who in state.held.unmet:
+        if isinstance(waiter, Job) and who in state.dependencies.unmet:
             state.waits_for(waiter, reason(state, waiter))
             state.publish(waiter)
 
 
 def _has_started(state: GridState, member: Job) -> None:
-    unstarted = state.held.unstarted[member.group]
+    unstarted = state.dependencies.unstarted[member.group]
     unstarted.discard(member.id)
     if not unstarted:
         _settle(state, After.STARTED, member.group, None)
@@ -237,7 +237,7 @@ def _has_started(state: GridState, member: Job) -> None:
 
 def _set(state: GridState, waiter: Job | Group, unmet: tuple[Condition, ...]) -> None:
     """Set the unmet conditions of a waiter."""
-    state.held.unmet[waiter.id] = dict.fromkeys(unmet)
+    state.dependencies.unmet[waiter.id] = dict.fromkeys(unmet)
     if waiter.after == unmet:
         return
     if isinstance(waiter, Group):
@@ -248,9 +248,9 @@ def _set(state: GridState, waiter: Job | Group, unmet: tuple[Condition, ...]) ->
 
 
 def _let_go(state: GridState, waiter: Job | Group) -> None:
-    if state.held.unmet[waiter.id] or waiter.begin > state.now:
+    if state.dependencies.unmet[waiter.id] or waiter.begin > state.now:
         return
-    del state.held.unmet[waiter.id]
+    del state.dependencies.unmet[waiter.id]
     if isinstance(waiter, Group):
         members = state.groups[waiter.id]
         for name in members.live:
@@ -275,5 +275,5 @@ def _fail(state: GridState, waiter: Job | Group, condition: Condition, end: End)
     else:
         jobs = [waiter]
     for job in jobs:
-        state.held.roots[job.id] = root
+        state.dependencies.roots[job.id] = root
         outcomes.conclude(state, job, outcome)

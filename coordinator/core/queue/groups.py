@@ -43,7 +43,7 @@ def release_all(state: GridState) -> None:
 
 def release(state: GridState, members: Members) -> None:
     """Release as many members to the queue as the limit allows."""
-    if members.group.id in state.held.unmet:
+    if members.group.id in state.dependencies.unmet:
         return
     while members.pending and (not members.most or members.active < members.most):
         job = state.jobs.get(members.pending.popleft())

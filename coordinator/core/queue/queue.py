@@ -166,7 +166,7 @@ class Queue:
         self.departed = 0
         self.needs: dict[Resources | None, int] = {}
         """How many lines need this (`need_of`)."""
-        self.held_back: dict[Kept, dict[Standing, int]] = {}
+        self.behind_reservation: dict[Kept, dict[Standing, int]] = {}
         """By reservation: the standings in which a line was refused because of it, and the least turn of such a line.
         They wait until they come before its job, or it is gone."""
 
@@ -471,7 +471,7 @@ def lesser(one: Resources, other: Resources) -> Resources:
     return Resources(min(one.cpu, other.cpu), min(one.memory, other.memory), min(one.gpu, other.gpu))
 
 
-# --- groups, held-back jobs and reservations --------------------------------------------------------------------------
+# --- groups, jobs held back and reservations --------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

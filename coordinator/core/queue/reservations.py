@@ -407,7 +407,7 @@ def keep_for(state: GridState, kept: Reservations, line: Line, least: Resources,
     plans: list[tuple[bool, float, int, str, tuple[str, ...]]] = []
     for name in names:
         if (holder := holders.get(name, "")) in before:
-            continue  # one reservation a node: by those of two, more would be held back than either needs
+            continue  # one reservation a node: by those of two, more would be kept waiting than either needs
         plan = outlook.plan(state.nodes[name], request)
         if plan is not None:
             plans.append((name == kept.left or bool(holder), plan[0], len(plan[1]), name, plan[1]))
@@ -423,38 +423,38 @@ def keep_for(state: GridState, kept: Reservations, line: Line, least: Resources,
     return Reservations(by_job=others if found else kept.by_job, look_again=again, left=kept.left)
 
 
-def hold_back(state: GridState, line: Line, turn: int, reserved: tuple[Kept, ...]) -> None:
+def keep_waiting(state: GridState, line: Line, turn: int, reserved: tuple[Kept, ...]) -> None:
     """The first job of a line, with this turn, was refused because of these reservations."""
     standing = line.standing
     for kept in reserved:
-        held_back = state.queue.held_back.setdefault(kept, {})
-        held_back[standing] = min(turn, held_back.get(standing, turn))
+        behind = state.queue.behind_reservation.setdefault(kept, {})
+        behind[standing] = min(turn, behind.get(standing, turn))
 
 
 def released(state: GridState, user: str = "") -> list[str]:
-    """The nodes with room for lines that were held back by a reservation there, and are not any more, since it is gone
-    or since they come before its job by now. `user`: only that user's standings were ranked since the last call."""
-    if not state.queue.held_back:
+    """The nodes with room for lines that were kept waiting by a reservation there, and are not any more: it is gone, or
+    they come before its job by now. `user`: only that user's standings were ranked since the last call."""
+    if not state.queue.behind_reservation:
         return []
     found = dict[str, None]()
     there = {(one.job, one.node) for one in state.reservations.by_job.values()}
-    for kept, held_back in [*state.queue.held_back.items()]:
+    for kept, behind in [*state.queue.behind_reservation.items()]:
         job, node = kept
         if kept not in there:
-            over = [standing for standing in held_back if standing.count]
+            over = [standing for standing in behind if standing.count]
         else:
             order, whose = _order(state, job), state.queue.line(job).standing.user
             over = [
                 standing
-                for standing, turn in held_back.items()
+                for standing, turn in behind.items()
                 if not standing.count or (user in ("", whose, standing.user) and _at_best(standing, turn) < order)
             ]
         for standing in over:
-            del held_back[standing]
+            del behind[standing]
             if standing.count and node in state.index:
                 found[node] = None
-        if not held_back or kept not in there:
-            del state.queue.held_back[kept]
+        if not behind or kept not in there:
+            del state.queue.behind_reservation[kept]
     return [*found]
 
 

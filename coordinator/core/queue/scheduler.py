@@ -20,9 +20,9 @@ from distributed_grid.coordinator.core.queue.reservations import (
     Places,
     any_from,
     expected,
-    hold_back,
     keep_first,
     keep_for,
+    keep_waiting,
     passes,
     places_for,
     places_of,
@@ -144,7 +144,7 @@ def _serve_in_order(
     state: GridState, grown: list[Node], hopeless: list[Hopeless], refused: dict[Line, None]
 ) -> list[str]:
     """Serve the lines in order, until no request fits anywhere, or none may start and none may get a reservation; or
-    until there are nodes on which lines are not held back any more: returns these."""
+    until there are nodes on which lines are not kept waiting any more: returns these."""
     queue, more = state.queue, list[str]()
     capacities = [node.capacity for node in grown if node.capacity is not None]
 
@@ -203,7 +203,7 @@ def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:
                 _has_started(state, line, job, overdue)
                 return True
         elif found.reserved:
-            hold_back(state, line, turn, found.reserved)
+            keep_waiting(state, line, turn, found.reserved)
         elif not line.request.gang and len(hopeless) < HOPELESS_KEPT:
             hopeless.append((wanted, nodes, by_ray, user))
     if (on_slack := revocable.place(state, line.request, state.now)) is not None:

@@ -43,7 +43,11 @@ def test_a_blob_counts_once_for_each_user_who_refers_to_it(scene: Scene) -> None
     scene.quota.refers("ann", ["a", "b", "a"])
     scene.quota.refers("ann", ["a"])
     scene.quota.refers("bob", ["a"])
-    assert (scene.quota._account("ann").held, scene.quota._account("bob").held, scene.quota._account("eve").held) == (
+    assert (
+        scene.quota._account("ann").counted,
+        scene.quota._account("bob").counted,
+        scene.quota._account("eve").counted,
+    ) == (
         90,
         60,
         0,
@@ -68,7 +72,7 @@ def test_what_no_live_job_needs_counts_for_an_hour(scene: Scene) -> None:
         scene.quota.refers("ann", ["b"])
     scene.now = 2 * RECENT
     scene.quota.refers("ann", ["b"])
-    assert scene.quota._account("ann").held == 60
+    assert scene.quota._account("ann").counted == 60
 
 
 def test_what_a_live_job_needs_counts_as_long_as_it_lives(scene: Scene) -> None:
@@ -95,7 +99,7 @@ def test_live_jobs_count_after_a_restart(scene: Scene) -> None:
     scene.sizes |= {"m": 10, "a": 60}
     scene.manifests["m"] = ("a",)
     scene.live["ann"] = ["m", "gone"]
-    assert scene.quota._account("ann").held == 70
+    assert scene.quota._account("ann").counted == 70
 
 
 def test_what_the_cache_has_dropped_counts_no_more(scene: Scene) -> None:
@@ -129,7 +133,7 @@ def test_what_counts_no_more_is_not_remembered_for_ever(scene: Scene, monkeypatc
         scene.sizes[str(number)] = 1
         scene.quota.refers("ann", [str(number)])
         assert len(scene.quota._accounts["ann"].blobs) <= blobs.REMEMBERED + 8
-    assert scene.quota._account("ann").held <= 11
+    assert scene.quota._account("ann").counted <= 11
 
 
 def test_by_default_it_is_10_gib_or_a_quarter_of_the_free_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

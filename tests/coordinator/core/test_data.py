@@ -47,7 +47,7 @@ def test_everybody_is_watched_where_nobody_says_who_is() -> None:
 
 def test_there_are_facts_while_one_is_to_be_followed() -> None:
     assert not Facts()
-    assert Facts(held=deque(["j-a"]))
+    assert Facts(held_back=deque(["j-a"]))
 
 
 def test_the_lost_work_is_known_again_from_receipts_in_the_order_of_time() -> None:

@@ -74,7 +74,7 @@ def test_what_a_failed_job_means_to_those_behind_it(kind: After, runs: bool) -> 
     assert launched(out) == (["j-b.1"] if runs else [])
     if not runs:
         assert outcomes(out)["j-b"] == (Cause.DEPENDENCY_FAILED, "j-a exited with 3")
-        assert not ledger.state.jobs and not ledger.state.held.unmet
+        assert not ledger.state.jobs and not ledger.state.dependencies.unmet
 
 
 def test_a_job_that_ends_without_having_started_fails_those_that_wait_for_its_start() -> None:
@@ -126,7 +126,7 @@ def test_a_whole_array_waits_and_fails_as_one() -> None:
     event = submitted("0-99%2", max_fails=0)
     event.jobs[0].phase = HeldBack(after=(Condition("j-b", OK),))
     out = step(ledger, event, 1.0)
-    assert launched(out) == [] and len(ledger.state.held.unmet) == 1
+    assert launched(out) == [] and len(ledger.state.dependencies.unmet) == 1
     assert reason(ledger, "j-a_50") == ("Dependency", "waits for j-b to exit with 0")
     out = ended(ledger, "j-b.1", code=2)
     assert {words for words in outcomes(out).values()} == {
@@ -187,7 +187,7 @@ def test_who_waits_can_be_cancelled_and_is_not_told_then() -> None:
     ledger = ledger_with()
     submit(ledger, job("j-a", CPU), waiting_job("j-b", Condition("j-a", ANY)), waiting_job("j-c", begin=9.0))
     step(ledger, CancelRequested(2, ("j-b", "j-c")), 2.0)
-    assert not ledger.state.held.unmet and not ledger.state.held.on[ANY]
+    assert not ledger.state.dependencies.unmet and not ledger.state.dependencies.on[ANY]
     assert launched(ended(ledger, "j-a.1")) == []
     assert launched(step(ledger, Tick(), 10.0)) == []
 
@@ -252,13 +252,16 @@ def test_a_restart_at_any_moment_changes_nothing_of_what_waits_for_what() -> Non
         for moment in range(200):
             now = 2.0 + moment / 100  # before the node is taken for silent
             again = as_stored(ledger)
-            assert again.state.held.unmet == ledger.state.held.unmet, seed
-            assert {kind: on for kind, on in again.state.held.on.items()} == ledger.state.held.on, seed
+            assert again.state.dependencies.unmet == ledger.state.dependencies.unmet, seed
+            assert {kind: on for kind, on in again.state.dependencies.on.items()} == ledger.state.dependencies.on, seed
             assert set(again.state.queue.turns) == set(ledger.state.queue.turns), seed
             copy = resumed(ledger)
             copy.check()
-            assert (copy.state.held.unmet, copy.state.held.on) == (ledger.state.held.unmet, ledger.state.held.on), seed
-            assert copy.state.held.unstarted == ledger.state.held.unstarted, seed
+            assert (copy.state.dependencies.unmet, copy.state.dependencies.on) == (
+                ledger.state.dependencies.unmet,
+                ledger.state.dependencies.on,
+            ), seed
+            assert copy.state.dependencies.unstarted == ledger.state.dependencies.unstarted, seed
             if not ledger.state.jobs:
                 break
             if rng.random() < 0.1:
@@ -273,7 +276,7 @@ def test_a_restart_at_any_moment_changes_nothing_of_what_waits_for_what() -> Non
                     step(ledger, MessageReceived("n1", Exited(allocation=one_of.id, outcome=outcome)), now)
             else:
                 step(ledger, Tick(), now)
-        assert not ledger.state.jobs and not ledger.state.groups and not ledger.state.held.unmet, (
+        assert not ledger.state.jobs and not ledger.state.groups and not ledger.state.dependencies.unmet, (
             f"{seed}: somebody waits for ever"
         )
 
@@ -287,4 +290,4 @@ def test_ends_are_remembered_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         submit(ledger, job(f"j-{number}", CPU))
         ended(ledger, f"j-{number}.1")
-    assert list(ledger.state.held.ends) == ["j-2", "j-3", "j-4"]
+    assert list(ledger.state.dependencies.ends) == ["j-2", "j-3", "j-4"]
