@@ -13,6 +13,10 @@ command -v ps >/dev/null || missing+=(procps)
 # A Python that every user can run, for the jobs of tests/abuse.
 [ -x /usr/bin/python3 ] || missing+=(python3-minimal)
 command -v sshd >/dev/null || [ -x /usr/sbin/sshd ] || missing+=(openssh-server)
+# Clusters and containers for tests/coordinator/providers; daemons of theirs are started by the tests alone.
+for program in munged:munge slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client podman:podman runc:runc; do
+    command -v "${program%%:*}" >/dev/null || [ -x "/usr/sbin/${program%%:*}" ] || missing+=("${program#*:}")
+done
 if [ "${1:-}" = --bootstrap ]; then
     command -v make >/dev/null || missing+=(make)
     python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3-venv)

@@ -26,8 +26,12 @@ PROVIDERS = {
     "gcp": "distributed_grid.coordinator.providers.gcp:GCPCloudProvider",
     "process": "distributed_grid.coordinator.providers.process:ProcessProvider",
     "command": "distributed_grid.coordinator.providers.command:CommandProvider",
+    "slurm": "distributed_grid.coordinator.providers.slurm:SlurmProvider",
+    "docker_local": "distributed_grid.coordinator.providers.docker_local:DockerLocalProvider",
 }
 """The providers that the grid brings, by their names in the configuration."""
+EXTRAS = {"aws": "aws", "gcp": "gcp", "docker_local": "docker"}
+"""The extras of this package that their libraries come with."""
 GROUP = "distributed_grid.providers"
 """The group of entry points by which packages bring others."""
 
@@ -65,9 +69,9 @@ def load(name: str) -> Callable[[str, dict[str, Any]], CloudProviderBase]:
     try:
         made: Callable[[str, dict[str, Any]], CloudProviderBase] = getattr(import_module(module), attribute)
     except ImportError as error:
-        raise ProviderRefused(
-            Answer.CREDENTIALS, f"provider {name} needs a package that is not here: {error}"
-        ) from None
+        hint = f"; pip install 'distributed-grid[{EXTRAS[name]}]'" if name in EXTRAS else ""
+        why = f"provider {name} needs a package that is not here: {error}{hint}"
+        raise ProviderRefused(Answer.CREDENTIALS, why) from None
     return made
 
 

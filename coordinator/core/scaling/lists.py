@@ -71,7 +71,11 @@ def _is_listed(state: GridState, machine: Machine, mine: list[Listed]) -> None:
 def _is_queued(state: GridState, machine: Machine, listed: Listed) -> None:
     """A machine waits in its provider's queue, or has just left it."""
     text = f"it waits in the queue of {machine.provider}{f': {listed.why}' if listed.why else ''}"
-    if not listed.queued:
+    if listed.queued and listed.failed:
+        why = f"{text}, so that it never begins"
+        machines.end(state, machine, why)
+        machines.count_never_joined(state, machine, why)
+    elif not listed.queued:
         machines.await_join(
             state,
             machines.move(state, machine, S.BOOTING, "it runs", queued=False, **machines.begins(machine, state.now)),

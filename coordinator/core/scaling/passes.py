@@ -244,4 +244,6 @@ def _on_its_way(state: GridState, one: Machine, now: float) -> str:
     usual = state.scaling.boot_times().get((one.pool, one.type))
     seconds = usual[0] if usual is not None else pool.boot if pool is not None else 0.0
     about = f"{one.name} of pool {one.pool} is {one.state} since {max(0.0, now - one.wanted):.0f} s"
+    if one.queued:
+        return f"{about}; {one.text}"
     return f"{about}, which usually takes {seconds:.0f} s"

@@ -38,13 +38,22 @@ def running(folder: Path) -> list[int]:
     return found
 
 
+def process_of(child: ProviderChild) -> int:
+    assert child._process is not None
+    return child._process.pid
+
+
 async def test_a_process_that_does_not_answer_is_killed_and_begun_again(tmp_path: Path) -> None:
     child = ProviderChild("command", "g1", settings(tmp_path, seconds=2))
     try:
         assert await child.ask("list", list[Listed]) == []
+        first = process_of(child)
         (tmp_path / "does").write_text("hang")
         found = await refusal(child, "list", 0.5)
         assert found.answer is Answer.LOST and "did not answer within 0.5 s" in found.text
+        async with asyncio.timeout(30):
+            while Path(f"/proc/{first}").exists():  # noqa: ASYNC110 (killed, and no zombie either)
+                await asyncio.sleep(0.02)
         (tmp_path / "does").unlink()
         async with asyncio.timeout(30):
             while True:
@@ -54,6 +63,7 @@ async def test_a_process_that_does_not_answer_is_killed_and_begun_again(tmp_path
                 except ProviderRefused as error:
                     assert error.answer is Answer.LOST
                     await asyncio.sleep(0.1)
+        assert process_of(child) != first
     finally:
         await child.close()
 

@@ -267,6 +267,14 @@ def test_a_machine_that_stays_in_a_queue_for_too_long_is_ended_and_is_no_failure
     assert not stage.ledger.state.scaling.never_joined
 
 
+def test_one_that_its_provider_never_begins_is_ended_and_counts_as_one_that_never_joined() -> None:
+    stage = Stage(queued())
+    out = stage.told(Listed("i-1", "a-1-1", "a", queued=True, failed=True, why="PartitionConfig"))
+    assert [one.name for one in calls(out, EndMachine)] == ["a-1-1"] and stage.state("a-1-1") is S.ENDING
+    assert "PartitionConfig, so that it never begins" in stage.machines["a-1-1"].text
+    assert stage.ledger.state.scaling.never_joined == {"a": 1}
+
+
 def test_one_that_joins_from_a_queue_begins_its_life_then_and_ends_as_its_provider_says() -> None:
     stage = Stage(queued())
     stage.settle(1000)
