@@ -5,7 +5,6 @@ All values come in as text, from a YAML scalar, an environment variable or a fla
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field, fields
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
@@ -56,6 +55,8 @@ class ConfigError(BadValue):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`did you mean 'x'?`, or what there is to choose from where it is little; else empty."""
+    from difflib import get_close_matches
+
     names = list(known)
     if close := get_close_matches(word.lower(), names, n=1, cutoff=0.6):
         return f"did you mean {close[0]!r}?"

@@ -3,7 +3,6 @@ Stdlib only: the supervisor uses it.
 """
 
 import contextlib
-import ctypes
 import errno
 import os
 import select
@@ -93,6 +92,8 @@ class _Changed(Exception):
 
 def name_process(name: str) -> None:
     """Give this process a name that other processes can recognise it by."""
+    import ctypes  # takes 2 ms, and commands only connect
+
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 

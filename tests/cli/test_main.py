@@ -93,7 +93,8 @@ HEAVY = {"rich", "attr", "pygments", "cryptography", "yaml", "ray", "pynvml", "h
 PROGRAMS = {
     "grid run-shared": (
         "cli.main cli.jobs.run_shared cli.attach.attached coordinator.client.blocking",
-        {"asyncio", "structlog", "psutil", "ssl", "sqlite3", "tempfile", "pathspec", "subprocess", "multiprocessing"},
+        {"asyncio", "structlog", "psutil", "ssl", "sqlite3", "tempfile", "pathspec", "subprocess", "multiprocessing"}
+        | {"ctypes", "difflib"},
     ),
     "grid shared-status": (
         "cli.main cli.grid.status coordinator.client.blocking",
