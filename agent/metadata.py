@@ -4,7 +4,6 @@ environment (AWS_EC2_METADATA_SERVICE_ENDPOINT, GCE_METADATA_HOST).
 """
 
 import datetime
-import http.client
 import json
 import os
 import re
@@ -97,6 +96,8 @@ class Metadata:
 
     def _ask(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
         """Status (0: no answer) and text. No proxy is asked."""
+        import http.client  # only machines of clouds ask
+
         connection = http.client.HTTPConnection(self._host, timeout=TIMEOUT)
         try:
             connection.request(method, path, headers=headers)
