@@ -160,7 +160,7 @@ class Runtime:
             self._verify,
             self.feed,
             RunAs(place.run_as),
-            workdir.passed_on(os.environ, place.environment),
+            workdir.inherited(os.environ, place.environment),
             place.ray,
             launcher,
             self._files,

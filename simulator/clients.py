@@ -123,7 +123,7 @@ class Client:
         if not self.cancelled:
             self.engine.later(1.0, None, self.cancel)
 
-    def make_peace(self) -> None:
+    def heal(self) -> None:
         """What would run for ever is not wanted any more."""
         if self.plan.seconds >= ENDLESS and self.cancelled:
             self.cancelled = False
@@ -139,8 +139,8 @@ ORDER_PATIENCE = 2.0
 LATE = 1.0
 """Seconds of work within which a coordinator has to see that a deadline is over."""
 SLACK = 120.0
-"""Seconds of peace after the deadline within which a drained node has to be empty: jobs have up to 5 s of grace, nodes
-up to 70 s to be given up."""
+"""Seconds without faults after the deadline within which a drained node has to be empty: jobs have up to 5 s of grace,
+nodes up to 70 s to be given up."""
 
 
 class Operator:
@@ -197,12 +197,12 @@ class Operator:
                 if allocation.stop is None:
                     raise Violation(allocation.job, f"{allocation.id} is not told to end, {self.node} was to be empty")
 
-    def end(self, peace: bool = False) -> None:
+    def end(self, healed: bool = False) -> None:
         """The node has served; it is given jobs again as soon as it may be."""
         if self._over:
             return
         if self._seconds >= 0 and self._drained and self.judge.living.get(self.node):
-            if peace and self.engine.now > self._due + SLACK:
+            if healed and self.engine.now > self._due + SLACK:
                 who = ", ".join(self.judge.living[self.node])
                 raise Violation(self.node, f"it was drained with a deadline, and {who} runs there for ever")
             return

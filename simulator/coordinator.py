@@ -36,7 +36,7 @@ from distributed_grid.coordinator.core.trends.idle import HORIZONS
 from distributed_grid.coordinator.core.trends.stay import IdleForecast
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import Array, GroupKind
-from distributed_grid.protocol.history.trends import Lasting
+from distributed_grid.protocol.history.trends import IdleChance
 from distributed_grid.protocol.jobs import Cause, State
 from distributed_grid.protocol.link import PROTOCOL, SILENCE
 from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, Stop, Welcome
@@ -218,7 +218,7 @@ class Coordinator(Driver):
         """Forecasts are told, and a pass of rebalancing is due."""
         now = self.clock()
         told: dict[str, IdleForecast | None] = {
-            name: IdleForecast(now, 600.0, tuple(Lasting(seconds, part, 31, 25) for seconds in HORIZONS))
+            name: IdleForecast(now, 600.0, tuple(IdleChance(seconds, part, 31, 25) for seconds in HORIZONS))
             for name, part in self._stays.items()
         }
         self.put(ForecastsReported(told))

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from distributed_grid.protocol.sharing.policies import POLICIES, Balancing, OffloadingMode, PolicyName
 
 AFTERWARDS = 90.0
-"""Seconds of peace in which it waits on."""
+"""Seconds without faults in which it waits on."""
 
 
 class DemandPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from distributed_grid.simulator.demand import DemandPlan, demanded
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """How large a world is: `seconds` of adversity, then peace; it goes on until all is over, and for `events` events
+    """How large a world is: `seconds` with faults, then without; it goes on until all is over, and for `events` events
     at the least."""
 
     nodes: int = 20

@@ -1,4 +1,4 @@
-"""A whole grid made from a plan: run it through its faults, let peace return, and see that everything has come to
+"""A whole grid made from a plan: run it through its faults, let it recover, and see that everything has come to
 its end.
 """
 
@@ -27,8 +27,8 @@ from distributed_grid.simulator.plan import FaultPlan, Plan
 from distributed_grid.simulator.raycluster import RayCluster
 
 WALL = 1_700_000_000.0
-PEACE = 900.0
-"""Seconds of peace within which everything must have come to its end."""
+RECOVERY_SECONDS = 900.0
+"""Seconds after the last fault within which everything must have come to its end."""
 
 
 class World:
@@ -42,7 +42,7 @@ class World:
         self.weather = Weather()
         self.wall = WALL
         self.faults: dict[str, int] = {}
-        self.peace = False
+        self.healed = False
         self._next_check = 0.0
         self._chance = random.Random(plan.chance)
         self._policy = Policy(
@@ -72,19 +72,19 @@ class World:
         self.grantors = [Grantor(self.engine, self.judge, grant, self.reachable) for grant in plan.grants]
         for fault in plan.faults:
             self.engine.at(fault.at, None, self._fault, fault)
-        self.engine.at(plan.shape.seconds, None, self._make_peace)
+        self.engine.at(plan.shape.seconds, None, self._heal)
 
     def go(self) -> None:
         """Until all is over. Raises Violation, also where a core refuses its own state."""
         try:
             while self.engine.step():
-                if self.peace and self.engine.now >= self._next_check:
+                if self.healed and self.engine.now >= self._next_check:
                     self._next_check = self.engine.now + 1.0
-                    self._look_whether_it_rests()
+                    self._check_recovered()
                     what = self._unfinished()
                     if not what and self.engine.events >= self.plan.shape.events:
                         break
-                    if what and self.engine.now > self.plan.shape.seconds + PEACE:
+                    if what and self.engine.now > self.plan.shape.seconds + RECOVERY_SECONDS:
                         raise Violation(*what)
         except AssertionError as error:
             raise Violation("the ledger", str(error)) from error
@@ -171,14 +171,14 @@ class World:
         if not operator.done:
             self.engine.later(1.0, None, self._served, operator)
 
-    # --- faults and peace ---------------------------------------------------------------------------------------------
+    # --- faults and recovery ------------------------------------------------------------------------------------------
 
     def _fault(self, fault: FaultPlan) -> None:
         if not self.machines[fault.node].gone:
             self._begin(self, fault)
 
     def until(self, fault: FaultPlan, act: Callable[..., Any], *args: Any) -> None:
-        """Have this done when the fault is over, or peace comes before."""
+        """Have this done when the fault is over, or the faults end before."""
         number = self._ending = self._ending + 1
         self._endings[number] = (act, args)
         self.engine.later(fault.seconds, None, self._end_fault, number)
@@ -187,21 +187,21 @@ class World:
         act, args = self._endings.pop(number, (_nothing, ()))
         act(*args)
 
-    def _make_peace(self) -> None:
+    def _heal(self) -> None:
         self.engine.note("peace")
         for number in [*self._endings]:
             self._end_fault(number)
         self.end_second()
         self.start_coordinator()
-        self.peace, self._next_check = True, self.engine.now
+        self.healed, self._next_check = True, self.engine.now
         for machine in self.machines:
             self.start_agent(machine)
         for client in self.clients:
-            client.make_peace()
+            client.heal()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def _look_whether_it_rests(self) -> None:
+    def _check_recovered(self) -> None:
         """Tell who judges moves what the grid's own jobs do, and what waits in Ray."""
         if self._ray is not None and self.judge.moves is not None:
             own = [(one.id, one.state) for one in self.coordinator.ledger.state.jobs.values() if one.spec.boost is None]
@@ -217,7 +217,7 @@ class World:
                 return client.job, "it was accepted and is not there any more"
         for operator in self.operators:
             if not operator.done:
-                operator.end(peace=True)
+                operator.end(healed=True)
                 return operator.node, "it is not undrained"
         for grantor in self.grantors:
             if not grantor.done:

@@ -101,7 +101,7 @@ class Folders:
         os.makedirs(self._allocs, 0o700, exist_ok=True)
         self._place = ""
         shutil.rmtree(self._places, ignore_errors=True)  # what an agent left that was killed
-        if forgets_slowly(self._allocs):
+        if is_ext4_without_journal(self._allocs):
             os.mkdir(self._places, 0o700)
             if _spread(self._places):
                 self._move()
@@ -140,7 +140,7 @@ def _take_room(folder: str) -> None:
         os.unlink(path)
 
 
-def forgets_slowly(path: str) -> bool:
+def is_ext4_without_journal(path: str) -> bool:
     """Whether this directory is on an ext4 without a journal."""
     with contextlib.suppress(OSError):
         device = os.stat(path).st_dev
@@ -177,7 +177,7 @@ def opened(folder: str) -> Iterator[int]:
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
-def passed_on(base: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+def inherited(base: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     """The variables of the agent's environment that a job inherits: those with these names, which may hold
     wildcards."""
     return {name: base[name] for name in base if any(fnmatch.fnmatchcase(name, one) for one in names)}

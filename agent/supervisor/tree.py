@@ -113,7 +113,7 @@ def end_in_rounds(
     deadline = time.monotonic() + seconds
     killed: set[tuple[int, int]] = set()
     clean = rounds = 0
-    with _before_others():
+    with _with_priority():
         while clean < _CLEAN and time.monotonic() < deadline:
             rounds += 1
             found = scan()
@@ -166,7 +166,7 @@ def _to_our_core(pid: int) -> None:
 
 
 @contextlib.contextmanager
-def _before_others() -> Iterator[None]:
+def _with_priority() -> Iterator[None]:
     """Run on one processor, with real-time priority if that is permitted."""
     cores, policy, own = os.sched_getaffinity(0), os.sched_getscheduler(0), os.sched_getparam(0)
     niceness = os.getpriority(os.PRIO_PROCESS, 0)

@@ -11,7 +11,15 @@ from distributed_grid.cli.context import current, printable
 from distributed_grid.cli.lazy import Command
 from distributed_grid.protocol.history.performance import performance
 from distributed_grid.protocol.history.summary import Summary, summary, trend_of
-from distributed_grid.protocol.history.trends import RATES, WINDOWS, Lasting, Measured, NodeTrends, Trend, parse_window
+from distributed_grid.protocol.history.trends import (
+    RATES,
+    WINDOWS,
+    IdleChance,
+    Measured,
+    NodeTrends,
+    Trend,
+    parse_window,
+)
 from distributed_grid.protocol.messages import (
     Durations,
     GetForecast,
@@ -124,14 +132,14 @@ def forecast(node: str) -> None:
     formatting.show(invocation, content, text, quiet, "lasting")
 
 
-def _lasting_row(one: Lasting) -> list[str]:
+def _lasting_row(one: IdleChance) -> list[str]:
     past = f"{one.lasted} of {counted(one.cases, 'time')}" if one.cases else "none yet"
     told = f"{100 * one.true / one.told:.0f} % of {one.told:,} came true" if one.told else "none yet"
     doubt = "" if one.believed else "; not used: it is off by more than 5 %"
     return [format_duration(one.seconds), amount(Measured.CPU, one.probability), past, told + doubt]
 
 
-def _lasting_json(one: Lasting) -> dict[str, Any]:
+def _lasting_json(one: IdleChance) -> dict[str, Any]:
     return {
         "seconds": one.seconds,
         "probability": round(one.probability, 4),

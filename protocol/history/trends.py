@@ -69,7 +69,7 @@ class Trend(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     points: tuple[Finite, ...] = ()
 
 
-class Lasting(msgspec.Struct, frozen=True, omit_defaults=True):
+class IdleChance(msgspec.Struct, frozen=True, omit_defaults=True):
     """The probability that a node stays idle for `seconds` more. `cases` times it was idle for about as long as now, of
     which `lasted` so long. In the grid forecasts like this were `told` so often, of which `true`; `believed`: that is
     about as often as they said."""

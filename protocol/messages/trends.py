@@ -1,6 +1,6 @@
 """Messages between a client and the coordinator about what nodes use over time."""
 
-from distributed_grid.protocol.history.trends import Lasting, NodeTrends
+from distributed_grid.protocol.history.trends import IdleChance, NodeTrends
 from distributed_grid.protocol.messages.handshake import Message
 from distributed_grid.protocol.resources import Finite, Number, Span, Text, Word
 
@@ -40,5 +40,5 @@ class NodeForecast(Message, frozen=True, tag="node-forecast"):
     id: Number
     node: Word
     idle_for: Span = 0.0
-    lasting: tuple[Lasting, ...] = ()
+    lasting: tuple[IdleChance, ...] = ()
     why: Text = ""

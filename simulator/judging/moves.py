@@ -74,7 +74,7 @@ class Moves:
         self._last[move.source] = life, move
 
     def seen(self, what: object, now: float) -> None:
-        """In peace this is what the grid's jobs do, and what waits."""
+        """Without faults this is what the grid's jobs do, and what waits."""
         if what != self._rests:
             self._rests, self._since = what, now
 

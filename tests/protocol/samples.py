@@ -257,7 +257,7 @@ NODE_TRENDS = trends.NodeTrends(
     owner=Pressure(0.25, 0.125, 0.375),
     trends=(TREND,),
 )
-LASTING = trends.Lasting(7200.0, 0.75, 31, 25, 1204, 987, False)
+LASTING = trends.IdleChance(7200.0, 0.75, 31, 25, 1204, 987, False)
 
 MESSAGES: dict[str, Any] = {
     "Hello": messages.Hello(protocol=(1, 0), software="0.1.0", role="agent", name="lab1", facts=FACTS, session="s-1"),

@@ -30,7 +30,7 @@ AHEAD = 3
 JOBS = 120
 SECONDS = 40.0
 """Of adversity; then nothing new comes, and all must come to its end."""
-PEACE = 120.0
+RECOVERY_SECONDS = 120.0
 
 
 class Given:
@@ -71,19 +71,19 @@ class Chainer(Process):
         self.synced = False
         self.followed = 0
         self._number = 0
-        self.peace = False
+        self.healed = False
         self.start_agent()
         for _ in range(chance.randint(0, 6)):
             self.engine.at(chance.uniform(2.0, SECONDS), None, chance.choice(FAULTS), self)
         self.engine.at(5.0, None, self._grant)
-        self.engine.at(SECONDS, None, self._make_peace)
+        self.engine.at(SECONDS, None, self._heal)
 
     def go(self) -> None:
         """To the end of all. Raises Violation."""
         while self.engine.step():
-            if self.peace and self._at_rest():
+            if self.healed and self._at_rest():
                 return
-            if self.engine.now > SECONDS + PEACE:
+            if self.engine.now > SECONDS + RECOVERY_SECONDS:
                 raise Violation("n0", f"it never rests: {self._left()}")
 
     def _left(self) -> str:
@@ -195,7 +195,7 @@ class Chainer(Process):
                 one = chance.choice(line)
                 one.stopped = True
                 self._say(Stop(allocation=one.key, grace=chance.choice((0.0, 0.2))))
-        if not self.peace:
+        if not self.healed:
             self.engine.later(chance.choice((0.0005, 0.003, 0.03, 0.3)), None, self._grant)
 
     def _launch(self, one: Given) -> None:
@@ -220,8 +220,8 @@ class Chainer(Process):
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
-    def _make_peace(self) -> None:
-        self.peace = True
+    def _heal(self) -> None:
+        self.healed = True
         self.machine.journal_bad, self.machine.slow_measure = False, 0.0
         self.machine.use(0.0)
         self.start_agent()

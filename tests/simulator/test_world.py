@@ -38,7 +38,7 @@ def test_at_peace_every_fault_is_over_before_its_time() -> None:
     of = world(faults=tuple(fault(kind, 20.0, 500.0, number=number) for number, kind in enumerate(kinds)))
     run_until(of, lambda: of.machines[0].agent.dead)
     assert of.reachable() is None and of.weather.slow and of.engine.now < 21.0
-    run_until(of, lambda: of.peace)
+    run_until(of, lambda: of.healed)
     assert of.reachable() is of.coordinator and not of.machines[0].agent.dead and not of.weather.slow
 
 

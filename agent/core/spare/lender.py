@@ -10,7 +10,7 @@ import msgspec
 from distributed_grid.agent.core.spare import claim, thresholds
 from distributed_grid.agent.core.spare import plan as spare_plan
 from distributed_grid.agent.core.spare.holdings import Holdings, Others
-from distributed_grid.agent.core.spare.plan import Idle, Plan, Standing
+from distributed_grid.agent.core.spare.plan import Idle, Plan, Supply
 from distributed_grid.agent.core.spare.returning import Node, mask
 from distributed_grid.agent.core.spare.thresholds import Held, Holding, Limits, tally
 from distributed_grid.protocol.messages import Stale
@@ -56,7 +56,7 @@ class Lender:
         self._sample: Sample | None = None
         self._idle = Idle(frozenset(), 0, frozenset())
         self._plan = Plan(withheld=(Withheld("node", "not measured yet"),))
-        self._told: Standing | None = None
+        self._told: Supply | None = None
         self._told_at = 0.0
         self._number = 0
         self._managed = mask(facts.cores)
@@ -72,17 +72,17 @@ class Lender:
         self._idle = self._let_through(sample)
         self._plan = self._make(self._held)
         self._node = None
-        standing = spare_plan.standing(self._plan, self._held, sample, self._ours)
+        supply = spare_plan.supply(self._plan, self._held, sample, self._ours)
         again = min(self.limits.check_interval, self.limits.offer_expiry / 2)
-        if self._told is not None and not standing.differs(self._told) and now - self._told_at < again:
+        if self._told is not None and not supply.differs(self._told) and now - self._told_at < again:
             return None
-        self._told = standing
+        self._told = supply
         return self._offer(now)
 
     def current(self, now: float) -> Offer:
         """The whole offer as of the last sample, for a new connection."""
         if self._sample is not None:
-            self._told = spare_plan.standing(self._plan, self._held, self._sample, self._ours)
+            self._told = spare_plan.supply(self._plan, self._held, self._sample, self._ours)
         return self._offer(now)
 
     def verify(self, grant: Grant, sample: Sample, holdings: Holdings, allocation: str) -> Stale | None:
@@ -153,9 +153,9 @@ class Lender:
     def _make(self, held: Held) -> Plan:
         if self._sample is None:
             return self._plan
-        stick = frozenset(self._plan.cores)
+        preferred = frozenset(self._plan.cores)
         return spare_plan.make(
-            self.limits, self.facts.cores, self.facts.gpus, self._sample, self._idle, held, stick, self._ours
+            self.limits, self.facts.cores, self.facts.gpus, self._sample, self._idle, held, preferred, self._ours
         )
 
     def _let_through(self, sample: Sample) -> Idle:

@@ -41,7 +41,7 @@ class Plan(msgspec.Struct, frozen=True):
     withheld: tuple[Withheld, ...] = ()
 
 
-class Standing(msgspec.Struct, frozen=True):
+class Supply(msgspec.Struct, frozen=True):
     """What a node has in the grid, offered and held: unchanged by the start or end of a job, so that only its owner or
     a limit causes a new offer."""
 
@@ -51,7 +51,7 @@ class Standing(msgspec.Struct, frozen=True):
     rooms: tuple[tuple[str, int], ...]
     withheld: tuple[tuple[str, str], ...]
 
-    def differs(self, before: "Standing") -> bool:
+    def differs(self, before: "Supply") -> bool:
         """Whether it differs enough from `before` for a new offer."""
         if (self.cpu, self.gpus, self.withheld) != (before.cpu, before.gpus, before.withheld):
             return True
@@ -63,33 +63,33 @@ class Standing(msgspec.Struct, frozen=True):
 
 def make(
     limits: Limits, cores: Sequence[int], gpus: Sequence[GpuFacts], sample: Sample, idle: Idle, held: Held,
-    stick: frozenset[int] = frozenset(), ours: Callable[[str], bool] = bool,
+    preferred: frozenset[int] = frozenset(), ours: Callable[[str], bool] = bool,
 ) -> Plan:  # fmt: skip
-    """The largest possible offer. `stick`: cores preferred among equals, those offered so far; `ours` tells of a GPU
-    whether its use is put down to the grid's jobs."""
+    """The largest possible offer. `preferred`: cores preferred among equals, those offered so far; `ours` tells
+    of a GPU whether its use is put down to the grid's jobs."""
     if idle.node:
         return Plan(withheld=(Withheld("node", idle.node),))
     withheld: list[Withheld] = []
-    whole, shares = _cpu(limits, cores, sample, idle, held, stick, withheld)
+    whole, shares = _cpu(limits, cores, sample, idle, held, preferred, withheld)
     memory = spare_memory(limits, sample, idle, held, withheld)
     too_many = _too_many(limits)
-    lots = gpu_lots(limits, bool(whole or shares or held.cpu), bool(memory or held.memory))
+    most = gpu_limit(limits, bool(whole or shares or held.cpu), bool(memory or held.memory))
     if limits.max_offers_per_node < 2 and memory:
         memory = 0 if (whole or shares or limits.max_offers_per_node < 1) else memory
         withheld.append(Withheld("memory", too_many))
     if limits.max_offers_per_node < 1:
         whole, shares = (), ()
         withheld.append(Withheld("cpu", too_many))
-    devices = spare_gpus(limits, gpus, sample, idle, held, lots, ours, withheld)
+    devices = spare_gpus(limits, gpus, sample, idle, held, most, ours, withheld)
     return Plan(whole, shares, memory, devices, tuple(withheld))
 
 
-def rank(sample: Sample, stick: frozenset[int], core: int) -> tuple[int, bool]:
+def rank(sample: Sample, preferred: frozenset[int], core: int) -> tuple[int, bool]:
     """Where a free core stands among those that are offered first; among equals by number."""
-    return sample.cores.get(core, 0) // 10, core not in stick
+    return sample.cores.get(core, 0) // 10, core not in preferred
 
 
-def gpu_lots(limits: Limits, cpu: bool, memory: bool) -> int:
+def gpu_limit(limits: Limits, cpu: bool, memory: bool) -> int:
     """How many GPUs may be offered beside `cpu` and `memory`, where there are any, offered or held."""
     return max(0, limits.max_offers_per_node - cpu - memory)
 
@@ -99,7 +99,7 @@ def _too_many(limits: Limits) -> str:
 
 
 def _cpu(
-    limits: Limits, cores: Sequence[int], sample: Sample, idle: Idle, held: Held, stick: frozenset[int],
+    limits: Limits, cores: Sequence[int], sample: Sample, idle: Idle, held: Held, preferred: frozenset[int],
     withheld: list[Withheld],
 ) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:  # fmt: skip
     """Spare whole cores, idlest first, and the spare parts of cores shared by fractional jobs."""
@@ -122,7 +122,7 @@ def _cpu(
             left -= share
     free = [core for core in cores if core in idle.cores and core not in held.cores and core not in held.shared]
     room = max(0, idle.most - len(held.cores) - len(held.shared))
-    free.sort(key=lambda core: (*rank(sample, stick, core), core))
+    free.sort(key=lambda core: (*rank(sample, preferred, core), core))
     if room < len(free):
         use = f"others use {sample.foreign_cpu:.1f} cores' worth"
         if limits.reserve_cpu:
@@ -160,10 +160,10 @@ def memory_left(limits: Limits, sample: Sample, lent: int) -> int:
 
 
 def spare_gpus(
-    limits: Limits, gpus: Sequence[GpuFacts], sample: Sample, idle: Idle, held: Sums, lots: int,
+    limits: Limits, gpus: Sequence[GpuFacts], sample: Sample, idle: Idle, held: Sums, most: int,
     ours: Callable[[str], bool], withheld: list[Withheld],
 ) -> tuple[GpuOffer, ...]:  # fmt: skip
-    """Spare GPUs, those with most free memory first, `lots` at most."""
+    """Spare GPUs, those with most free memory first, `most` at most."""
     if idle.gpu_error:
         withheld.append(Withheld("gpu", idle.gpu_error))
     withheld.extend(Withheld(uuid, why) for uuid, why in idle.gpu_whys)
@@ -184,7 +184,7 @@ def spare_gpus(
         milli = min(one.milli, left)
         if milli <= 0:
             withheld.append(Withheld(one.uuid, f"no more than {limits.max_share_gpu} (max_share_gpu)"))
-        elif len(offers) == lots:
+        elif len(offers) == most:
             withheld.append(Withheld(one.uuid, too_many))
         else:
             left -= milli
@@ -192,11 +192,11 @@ def spare_gpus(
     return tuple(offers)
 
 
-def standing(plan: Plan, held: Held, sample: Sample, ours: Callable[[str], bool]) -> Standing:
+def supply(plan: Plan, held: Held, sample: Sample, ours: Callable[[str], bool]) -> Supply:
     """What the node has in the grid, offered or held."""
     cpu = dict.fromkeys(plan.cores, MILLI) | dict.fromkeys(held.cores, MILLI)
     gpus = {gpu.uuid: gpu.milli for gpu in plan.gpus}
-    return Standing(
+    return Supply(
         cpu=tuple(sorted(_added(cpu, plan.shares, held.shared.items()).items())),
         memory=plan.memory + held.memory,
         gpus=tuple(sorted(_added(gpus, held.gpus.items()).items())),

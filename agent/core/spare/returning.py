@@ -40,14 +40,14 @@ class Node:
         if not (grant.memory or grant.gpus):
             return True
         memory = spare_plan.spare_memory(limits, self._sample, self.idle, held, [])
-        lots = spare_plan.gpu_lots(limits, bool(held.cpu) or cpu.any, bool(memory or held.memory))
+        most = spare_plan.gpu_limit(limits, bool(held.cpu) or cpu.any, bool(memory or held.memory))
         if limits.max_offers_per_node < 1 or (limits.max_offers_per_node < 2 and cpu.any):
             memory = 0
         if grant.memory > memory + (tolerance(memory) if memory else 0):
             return False
         if not grant.gpus:
             return True
-        about = self._sample, self.idle, held, lots, self._ours
+        about = self._sample, self.idle, held, most, self._ours
         gpus = {gpu.uuid: gpu.milli for gpu in spare_plan.spare_gpus(limits, self._gpus, *about, [])}
         return all(gpus.get(share.uuid, 0) >= share.milli for share in grant.gpus)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from distributed_grid.protocol.history.trends import Lasting
+from distributed_grid.protocol.history.trends import IdleChance
 
 STEP = 300
 """Interval of what is observed (s)."""
@@ -254,7 +254,7 @@ class IdleForecaster:
         ]
         return _Made(at, counter, features, base, (base + learner.regression(features)) / 2, hour)
 
-    def forecast(self, pool: Pool) -> tuple[Lasting, ...]:
+    def forecast(self, pool: Pool) -> tuple[IdleChance, ...]:
         """For each horizon, from the newest interval; nothing while the node is in use, or was never measured."""
         if self.since is None:
             return ()
@@ -264,7 +264,7 @@ class IdleForecaster:
             said = made.both if learner.uses_both else made.base
             cases, lasted = learner.learned.cases[made.counter], learner.learned.lasted[made.counter]
             one = _bin(pool.bins[number], said)
-            found.append(Lasting(HORIZONS[number], said, cases, lasted, one.count, one.true, one.believed))
+            found.append(IdleChance(HORIZONS[number], said, cases, lasted, one.count, one.true, one.believed))
         return tuple(found)
 
 

@@ -5,7 +5,7 @@ import math
 
 import msgspec
 
-from distributed_grid.protocol.history.trends import Lasting
+from distributed_grid.protocol.history.trends import IdleChance
 from distributed_grid.protocol.text import format_duration
 
 AHEAD = 14_400.0
@@ -20,7 +20,7 @@ class IdleForecast(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     made: float
     idle: float
-    lasting: tuple[Lasting, ...]
+    lasting: tuple[IdleChance, ...]
 
     @property
     def used(self) -> list[tuple[float, float]]:

@@ -49,7 +49,7 @@ class Clock:
 @pytest.fixture(params=["made where it stays", "made elsewhere and renamed"])
 def folders(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> workdir.Folders:
     elsewhere = "elsewhere" in request.param
-    monkeypatch.setattr(workdir, "forgets_slowly", lambda _: elsewhere)
+    monkeypatch.setattr(workdir, "is_ext4_without_journal", lambda _: elsewhere)
     monkeypatch.setattr(workdir, "_spread", lambda _: True)
     return workdir.Folders(tmp_path)
 
@@ -93,7 +93,7 @@ def test_no_path_is_made_of_what_is_no_id(folders: workdir.Folders) -> None:
 def test_another_place_is_taken_once_the_one_there_is_has_become_dear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workdir, "forgets_slowly", lambda _: True)
+    monkeypatch.setattr(workdir, "is_ext4_without_journal", lambda _: True)
     monkeypatch.setattr(workdir, "_spread", lambda _: True)
     clock = Clock()
     folders = workdir.Folders(tmp_path, clock)
@@ -115,13 +115,13 @@ def test_what_a_killed_agent_left_half_made_is_removed_and_a_filesystem_that_can
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "folders" / "7" / ID).mkdir(parents=True)
-    monkeypatch.setattr(workdir, "forgets_slowly", lambda _: False)
+    monkeypatch.setattr(workdir, "is_ext4_without_journal", lambda _: False)
     workdir.Folders(tmp_path).make(ID)
     assert {*os.listdir(tmp_path)} == {"allocs"} and os.listdir(tmp_path / "allocs") == [ID]
 
 
 def test_a_filesystem_is_asked_for_its_journal() -> None:
-    assert not workdir.forgets_slowly("/proc")
+    assert not workdir.is_ext4_without_journal("/proc")
 
 
 # --- where files are --------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_what_is_forgotten_leaves_the_file_in_time_and_what_comes_then_is_noted(
 def test_the_environment_is_an_allow_list_and_the_grids_own(tmp_path: Path) -> None:
     base = {"PATH": "/bin", "HOME": "/h", "LC_ALL": "C", "GRID_TOKEN": "t", "AWS_SECRET": "s", "PYTHONPATH": "p"}
     grant = Grant(cores=(0, 1), gpus=(GpuShare("GPU-a"), GpuShare("GPU-b", 500)))
-    env = workdir.build_env(launch(grant), "node1", tmp_path, workdir.passed_on(base, PASSED_ON))
+    env = workdir.build_env(launch(grant), "node1", tmp_path, workdir.inherited(base, PASSED_ON))
     assert env == {
         "PATH": "/bin",
         "HOME": "/h",
@@ -191,8 +191,8 @@ def test_the_environment_is_an_allow_list_and_the_grids_own(tmp_path: Path) -> N
 
 def test_who_has_the_node_says_what_of_the_agents_environment_jobs_get(tmp_path: Path) -> None:
     base = {"PATH": "/bin", "HOME": "/h", "MODULEPATH": "/m", "SITE_A": "1", "SITE_B": "2", "AWS_SECRET": "s"}
-    assert workdir.passed_on(base, ("PATH", "SITE_*")) == {"PATH": "/bin", "SITE_A": "1", "SITE_B": "2"}
-    assert workdir.passed_on(base, ()) == {}
+    assert workdir.inherited(base, ("PATH", "SITE_*")) == {"PATH": "/bin", "SITE_A": "1", "SITE_B": "2"}
+    assert workdir.inherited(base, ()) == {}
 
 
 def test_a_job_without_gpus_sees_none_and_its_own_variables_win(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.grid.trends import amount, sparkline
 from distributed_grid.cli.main import main
-from distributed_grid.protocol.history.trends import Forecast, Lasting, Measured, NodeTrends, Trend
+from distributed_grid.protocol.history.trends import Forecast, IdleChance, Measured, NodeTrends, Trend
 from distributed_grid.protocol.messages import (
     Durations,
     GetForecast,
@@ -31,7 +31,11 @@ CPU = Trend(
     points=(0.0, 0.5, -1.0, 1.0),
 )  # fmt: skip
 NET = Trend(what=Measured.NET, step=10.0, buckets=90, level=2048.0, p95=1e6, slope=-512.0, last=0.0, points=(1.0, 2.0))
-LASTING = (Lasting(1800.0, 0.9), Lasting(7200.0, 0.81, 31, 25, 1204, 987), Lasting(14400.0, 0.5, 9, 4, 200, 40, False))
+LASTING = (
+    IdleChance(1800.0, 0.9),
+    IdleChance(7200.0, 0.81, 31, 25, 1204, 987),
+    IdleChance(14400.0, 0.5, 9, 4, 200, 40, False),
+)
 WAITS = Durations(1204, 0.5, 61.0, 90.0)
 SURE = replace(CPU, forecast=Forecast(900.0, 0.4, 0.22, 0.61, 573))
 

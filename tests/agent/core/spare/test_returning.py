@@ -52,11 +52,13 @@ def holdings_anyhow(draw: st.DrawFn) -> list[Holding]:
 
 
 def plain(
-    limits: Limits, managed: tuple[int, ...], load: dict[int, int], idle: Idle, stick: frozenset[int],
+    limits: Limits, managed: tuple[int, ...], load: dict[int, int], idle: Idle, preferred: frozenset[int],
     held: list[Holding], grant: Grant,
 ) -> bool:  # fmt: skip
     """The same by the whole plan."""
-    plan = spare_plan.make(limits, managed, FACTS.gpus, sample(cores=load), idle, tally(held), stick, lambda _: False)
+    plan = spare_plan.make(
+        limits, managed, FACTS.gpus, sample(cores=load), idle, tally(held), preferred, lambda _: False
+    )
     shares, gpus = dict(plan.shares), {gpu.uuid: gpu.milli for gpu in plan.gpus}
     return (
         set(grant.cores) <= set(plan.cores)
@@ -77,12 +79,12 @@ def plain(
     grants(),
 )
 def test_what_would_return_is_what_the_whole_plan_offers(
-    limits: Limits, loads: list[int], idle: Idle, stick: frozenset[int], held: list[Holding], grant: Grant
+    limits: Limits, loads: list[int], idle: Idle, preferred: frozenset[int], held: list[Holding], grant: Grant
 ) -> None:
     managed, load = tuple(range(CORES - 1)), dict(enumerate(loads))
     assume(all(milli <= 1000 for milli in tally(held).shared.values()))  # the table sees to that
-    node = Node(mask(managed), FACTS.gpus, sample(cores=load), idle, stick, lambda _: False)
-    expected = plain(limits, managed, load, idle, stick, held, grant)
+    node = Node(mask(managed), FACTS.gpus, sample(cores=load), idle, preferred, lambda _: False)
+    expected = plain(limits, managed, load, idle, preferred, held, grant)
     assert node.offers(limits, grant, Holdings(held)) == expected
 
 

@@ -18,7 +18,7 @@ from distributed_grid.coordinator.core.explain import why
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Condition, HeldBack
 from distributed_grid.coordinator.core.trends.stay import IdleForecast
-from distributed_grid.protocol.history.trends import Lasting
+from distributed_grid.protocol.history.trends import IdleChance
 from distributed_grid.protocol.jobs import After, Request, State
 from distributed_grid.protocol.messages import Started
 from distributed_grid.protocol.nodes import Withheld
@@ -145,7 +145,7 @@ def test_a_job_that_waits_for_another_is_not_said_to_wait_for_nodes() -> None:
 def test_how_long_the_chosen_node_stays_idle_is_told_by_its_own_past() -> None:
     ledger = grid([(4, 8, 0, True), (4, 8, 0, True)], [])
     known: dict[str, IdleForecast | None] = {
-        f"n{number}": IdleForecast(0.0, 11_400.0, (Lasting(7200.0, likely, 31, 25),))
+        f"n{number}": IdleForecast(0.0, 11_400.0, (IdleChance(7200.0, likely, 31, 25),))
         for number, likely in enumerate((0.1, 0.9))
     }
     step(ledger, ForecastsReported(known), 0.0)

@@ -9,7 +9,7 @@ from distributed_grid.coordinator.core.model import Refusal
 from distributed_grid.coordinator.core.placement.matching import LOOKED_AT, gang_places, place
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.trends.stay import IdleForecast
-from distributed_grid.protocol.history.trends import Lasting
+from distributed_grid.protocol.history.trends import IdleChance
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import Constraints, Strategy
 from distributed_grid.protocol.resources import Resources
@@ -22,7 +22,7 @@ HOUR = 3600.0
 
 def forecast(likely: float) -> IdleForecast:
     """So likely for half an hour; the same again and again."""
-    return IdleForecast(0.0, 600.0, (Lasting(1800.0, likely, 31, 25),))
+    return IdleForecast(0.0, 600.0, (IdleChance(1800.0, likely, 31, 25),))
 
 
 def grid(policy: Policy = DEFAULT, **nodes: float | None) -> Ledger:
@@ -128,7 +128,7 @@ def test_a_forecast_that_ends_or_whose_node_goes_counts_no_more() -> None:
     ledger = grid(a=0.3, b=0.95)
     step(ledger, ForecastsReported({"a": None, "gone": forecast(0.5)}), 1.0)
     assert set(ledger.state.index.forecasts) == {"b"} and ledger.state.nodes["a"].forecast is None
-    unsure = IdleForecast(0.0, 600.0, (Lasting(1800.0, 0.9, 31, 25, 200, 40, False),))
+    unsure = IdleForecast(0.0, 600.0, (IdleChance(1800.0, 0.9, 31, 25, 200, 40, False),))
     step(ledger, ForecastsReported({"b": unsure}), 1.0)
     assert not ledger.state.index.forecasts and ledger.state.nodes["b"].forecast == unsure
     gone = grid(a=0.3)

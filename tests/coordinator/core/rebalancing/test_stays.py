@@ -21,7 +21,7 @@ from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Preempting
 from distributed_grid.coordinator.core.rebalancing import passes
 from distributed_grid.coordinator.core.rebalancing.stays import stays
 from distributed_grid.coordinator.core.trends.stay import IdleForecast
-from distributed_grid.protocol.history.trends import Lasting
+from distributed_grid.protocol.history.trends import IdleChance
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State, Suspension
 from distributed_grid.protocol.messages import Exited, Started, Stop
 from distributed_grid.protocol.resources import Resources
@@ -36,7 +36,7 @@ NEVER_SILENT: dict[str, Any] = {"suspect_after": 1e9, "disconnected_after": 2e9,
 
 
 def forecast(likely: float) -> IdleForecast:
-    return IdleForecast(0.0, 600.0, tuple(Lasting(seconds, likely, 31, 25) for seconds in (1800.0, 7200.0, 14400.0)))
+    return IdleForecast(0.0, 600.0, tuple(IdleChance(seconds, likely, 31, 25) for seconds in (1800.0, 7200.0, 14400.0)))
 
 
 class Grid:

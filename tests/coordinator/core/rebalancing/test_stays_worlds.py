@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.trends.stay import IdleForecast
-from distributed_grid.protocol.history.trends import Lasting
+from distributed_grid.protocol.history.trends import IdleChance
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import Exited, Launch, Started, Stop
 from distributed_grid.protocol.resources import MILLI, Resources
@@ -60,7 +60,7 @@ class World:
         known: dict[str, IdleForecast | None] = {}
         for number, parts in enumerate(likely):
             parts = sorted(parts, reverse=True)
-            lasting = [Lasting(hours * 3600.0, part, 31, 25) for hours, part in zip((0.5, 2, 4), parts, strict=True)]
+            lasting = [IdleChance(hours * 3600.0, part, 31, 25) for hours, part in zip((0.5, 2, 4), parts, strict=True)]
             known[f"n{number}"] = IdleForecast(self.now, 600.0, tuple(lasting))
         self.tell(step(self.ledger, ForecastsReported(known), self.now))
 

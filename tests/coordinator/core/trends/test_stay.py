@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed_grid.coordinator.core.trends.stay import IdleForecast
-from distributed_grid.protocol.history.trends import Lasting
+from distributed_grid.protocol.history.trends import IdleChance
 
 HOUR = 3600.0
 
@@ -14,7 +14,7 @@ def forecast(*likely: float, cases: int = 31, believed: bool = True) -> IdleFore
     """Of half an hour, two and four hours."""
     horizons = (0.5 * HOUR, 2 * HOUR, 4 * HOUR)
     lasting = tuple(
-        Lasting(seconds, one, cases, round(one * cases), 1204, 987, believed)
+        IdleChance(seconds, one, cases, round(one * cases), 1204, 987, believed)
         for seconds, one in zip(horizons, likely, strict=False)
     )
     return IdleForecast(1e9, 11_400.0, lasting)
@@ -41,7 +41,7 @@ def test_nothing_is_known_without_a_past_or_belief() -> None:
 
 def test_a_horizon_that_is_not_believed_is_left_out() -> None:
     lasting = [*forecast(0.9, 0.1, 0.5).lasting]
-    lasting[1] = Lasting(2 * HOUR, 0.1, 31, 3, 1204, 987, False)
+    lasting[1] = IdleChance(2 * HOUR, 0.1, 31, 3, 1204, 987, False)
     one = IdleForecast(1e9, 0.0, tuple(lasting))
     assert one.at(2 * HOUR) is None and one.stays(2 * HOUR) == pytest.approx(0.9 - 0.4 * 1.5 / 3.5)
 
@@ -55,7 +55,7 @@ def test_a_horizon_that_is_not_believed_is_left_out() -> None:
 def test_whatever_is_told_it_is_a_probability_that_only_falls(
     told: list[float], first: float, then: float, wanted: float
 ) -> None:
-    one = IdleForecast(0.0, 0.0, tuple(Lasting(7200.0 * (at + 1), likely, 9, 9) for at, likely in enumerate(told)))
+    one = IdleForecast(0.0, 0.0, tuple(IdleChance(7200.0 * (at + 1), likely, 9, 9) for at, likely in enumerate(told)))
     sooner, later = one.stays(min(first, then)), one.stays(max(first, then))
     if sooner is None or later is None:
         assert all(likely != likely for likely in told)
