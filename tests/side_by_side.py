@@ -2,7 +2,7 @@
 share the machine, stays together, what takes longest begins first, and a test that measures how busy the machine is has
 it to itself.
 
-Most tests wait for something more than they compute, so that three processes keep two cores busy.
+Most tests wait for something more than they compute, so that four processes keep two cores busy.
 """
 
 import contextlib
@@ -26,7 +26,8 @@ TOGETHER = {
         "tests/agent/sampling/test_trees.py",
         "tests/agent/supervisor/test_spawners_nice.py::test_beside_a_job_on_the_same_core",
         "tests/e2e/test_disk.py::test_a_disk_that_its_errors_made_read_only",
-        "tests/e2e/test_the_owner.py",
+        "tests/e2e/test_the_owner.py::test_a_foreign_busy_process",
+        "tests/e2e/test_the_owner.py::test_our_own_busy_job",
         "tests/e2e/test_tour.py::test_the_part_with_ray",
         "tests/ray/test_busy_source.py",
     ),
@@ -60,11 +61,11 @@ FIRST = (
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Processes for `-n auto`: as most tests wait, half as many again as there are cores."""
+    """Processes for `-n auto`: as most tests wait, twice as many as there are cores."""
     if config.option.numprocesses != "auto":
         return None
     cores = len(os.sched_getaffinity(0))
-    return cores + (cores + 1) // 2
+    return 2 * cores
 
 
 def together(nodeid: str) -> str:

@@ -54,6 +54,6 @@ def test_those_that_are_alone_come_last() -> None:
 
 def test_there_are_more_processes_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     config = SimpleNamespace(option=SimpleNamespace(numprocesses="auto"))
-    for cores, processes in ((1, 2), (2, 3), (16, 24)):
+    for cores, processes in ((1, 2), (2, 4), (16, 32)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         assert side_by_side.pytest_xdist_auto_num_workers(config) == processes  # type: ignore[arg-type]
