@@ -1,7 +1,9 @@
 """`grid` commands as processes of their own that begin where an interpreter has imported everything: a server forks one
-for each. To start an interpreter and to import for each takes 0.2 s of CPU time, ten times as much.
+for each. To start an interpreter and to import for each takes 0.2 s of CPU time, ten times as much, and 0.4 s for a
+service.
 
     done = forked.grid(["jobs"], environment, folder)
+    agent = forked.service(["agent", "run"], environment, folder, log)
 
 Such a process differs from `python -m distributed_grid.cli.main …` in its command line, and in having imported more.
 """
@@ -15,6 +17,7 @@ import importlib
 import json
 import os
 import random
+import select
 import signal
 import socket
 import subprocess
@@ -38,9 +41,67 @@ HERE = "/proc/thread-self/ns/net"
 
 def can(words: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Whether this command begins so as it would by an interpreter of its own."""
+    return not SERVICES & set(words) and _starts_alike(environment)
+
+
+def can_serve(environment: Mapping[str, str]) -> bool:
+    """Whether a service begins so as it would by an interpreter of its own, in the network of the calling thread."""
+    return _starts_alike(environment) and os.readlink(HERE) == _server()[1]
+
+
+def _starts_alike(environment: Mapping[str, str]) -> bool:
     names = [name for name in {*environment, *os.environ} if name.startswith(AT_START)]
     same = all(environment.get(name) == os.environ.get(name) for name in names)
-    return same and not SERVICES & set(words) and not any(name.startswith("COVERAGE") for name in names)
+    return same and not any(name.startswith("COVERAGE") for name in names)
+
+
+class Service:
+    """A service that was forked: what tests use of `subprocess.Popen`. Its parent is a process of the server, which
+    tells how it ended."""
+
+    def __init__(self, command: Sequence[str], pid: int, told: IO[bytes]) -> None:
+        self.args, self.pid, self.returncode = command, pid, None
+        self._told: IO[bytes] = told
+
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """Its exit code, or minus the signal that ended it; None: it runs."""
+        return self._look(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, once it has ended. Raises subprocess.TimeoutExpired."""
+        if (code := self._look(timeout)) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def _look(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._told], [], [], timeout)[0]:
+            self.returncode = int(self._told.read())
+            self._told.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Signal it, unless it has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+
+def service(words: Sequence[str], environment: Mapping[str, str], folder: Path, log: IO[bytes]) -> Service:
+    """Start `grid` with these words, without input; all it says goes into the log."""
+    read, write = os.pipe()
+    told = open(read, "rb", 0)  # noqa: SIM115 (the service's, until it has ended)
+    with open(write, "wb", 0) as tell, open(os.devnull, "rb", 0) as nothing, _asking:
+        asked = json.dumps([list(words), dict(environment), str(folder), ""]).encode()
+        socket.send_fds(_server()[0], [asked], [one.fileno() for one in (nothing, log, log, tell)])
+    return Service(["grid", *words], int(told.read(16)), told)
 
 
 def grid(

@@ -97,7 +97,7 @@ class Grid:
         self.command = GRID
         self.network = ""
         """The network namespace that `command` enters, where it enters just that."""
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes] | forked.Service] = {}
         self._port: socket.socket | None = None
         """What keeps the coordinator's port, also while it does not run."""
 
@@ -135,11 +135,16 @@ class Grid:
         self._start(name, *words, *flags, environment=environment)
 
     def _start(self, name: str, *words: str, environment: dict[str, str] | None = None) -> None:
+        words = ("-c", str(self.home / "grid.yaml"), *words)
+        environment = self.environment | (environment or {})
         with (self.home / f"{name}.log").open("ab") as log:
+            if self.command == GRID and forked.can_serve(environment):
+                self.processes[name] = forked.service(words, environment, self.home, log)
+                return
             self.processes[name] = subprocess.Popen(
-                [*self.command, "-c", str(self.home / "grid.yaml"), *words],
+                [*self.command, *words],
                 cwd=self.home,
-                env=self.environment | (environment or {}),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

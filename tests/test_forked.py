@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import forked
-from tests.grid_fixture import GRID
+from tests.grid_fixture import GRID, until
 from tests.push.hosts import own_network
 
 
@@ -62,3 +62,22 @@ def test_what_says_how_an_interpreter_starts_needs_one(environment: Mapping[str,
     assert not forked.can(["jobs"], {**environment, "PYTHONUTF8": "0"})
     assert not forked.can(["jobs"], {**environment, "LC_ALL": "POSIX"})
     assert not forked.can(["agent", "run"], environment)
+
+
+def test_a_service_runs_until_it_is_ended_and_says_how(environment: Mapping[str, str], tmp_path: Path) -> None:
+    words = ["coordinator", "run", "--port", "0", "--state-dir", str(tmp_path / "state")]
+    assert forked.can_serve(environment) and not forked.can_serve({**environment, "LC_ALL": "POSIX"})
+    with (tmp_path / "log").open("ab") as log:
+        first = forked.service(words, environment, tmp_path, log)
+        until((tmp_path / "state/coordinator.json").exists, "it listens")
+        with pytest.raises(subprocess.TimeoutExpired):
+            first.wait(0.01)
+        second = forked.service(words, environment, tmp_path, log)
+        assert second.wait(30.0) not in (0, None) and first.poll() is None, "one at a time"
+        first.terminate()
+        assert (first.wait(30.0), first.poll()) == (0, 0)
+        third = forked.service(words, environment, tmp_path, log)
+        third.kill()
+        assert (third.wait(30.0), third.returncode) == (-9, -9)
+    third.kill()
+    assert b"listening" in (tmp_path / "log").read_bytes()
