@@ -55,6 +55,8 @@ class Budget:
         self._total = sum(unrecorded.values())
         self._rate: dict[str, float] = {}
         self._days: dict[tuple[str, int], float] = {}
+        by_day = (self._limits.max_cost_per_day, *(one.max_cost_per_day for one in scaling.pools))
+        self._by_day = any(most is not None for most in by_day)
         for name, count in unrecorded.items():
             if (pool := self._pools.get(name)) is not None:
                 self._rate[name] = count * max((one.price or 0.0 for one in pool.shapes), default=0.0)
@@ -72,6 +74,8 @@ class Budget:
             self._count[one.pool] = self._count.get(one.pool, 0) + 1
             self._total += 1
             self._rate[one.pool] = self._rate.get(one.pool, 0.0) + (one.price or 0.0)
+        if not self._by_day or one.price is None:
+            return
         first = day_of(one.born or self._now)
         last = day_of(one.over or max(one.ends_by + OVERRUN, self._now))
         pool = self._pools.get(one.pool)

@@ -170,11 +170,20 @@ class Stock:
 
     def _append(self, bins: list[Bin], bin: Bin) -> None:
         """Put a bin at the end, unless it has no room for anything; with the one before it, where they are alike."""
-        if bin.keys and self._least.fits(bin.capacity.left):
+        if bin.keys and self._may_serve(bin.capacity):
             if bins and bins[-1].is_like(bin):
                 bins[-1].keys += bin.keys
             else:
                 bins.append(bin)
+
+    def _may_serve(self, capacity: Capacity) -> bool:
+        """Whether what is free is enough for the least that anything asks for."""
+        least = self._least
+        return (
+            least.cpu <= capacity.cpu_left
+            and least.memory <= max(0, capacity.free_memory)
+            and (not least.gpu or least.gpu <= capacity.gpu_left)
+        )
 
     def serve(self, ask: Ask, count: int) -> dict[str, int]:
         """Put these jobs where there is room, on each machine as many as it has room for before the next one; how many
@@ -182,14 +191,22 @@ class Stock:
         is put on the same ones while they come up."""
         served: dict[str, int] = {}
         left: list[Bin] = []
+        changed = False
         for number, one in enumerate(self.bins):
             if not count:
                 left += self.bins[number:]
                 break
             if one.fits(ask):
                 count = self._fill(one, ask, count, served, left)
-            self._append(left, one)
-        self.bins = left
+                self._append(left, one)
+                changed = True
+            elif changed:  # it may be like the one before it now
+                self._append(left, one)
+                changed = False
+            else:
+                left.append(one)
+        if served:
+            self.bins = left
         return served
 
     def _fill(self, one: Bin, ask: Ask, count: int, served: dict[str, int], left: list[Bin]) -> int:
