@@ -197,7 +197,7 @@ def verdict(view: JobView) -> str:
         case Cause.OUT_OF_MEMORY:
             said = f"ran out of memory{_because(text)} (ask for more with --mem, or see --retry-on oom)"
         case Cause.NODE_OUT_OF_MEMORY:
-            said = f"fell to want of memory on {node}{_because(text)}"
+            said = f"was killed when {node} ran out of memory{_because(text)}"
         case Cause.TOO_MANY_PROCESSES:
             said = f"made too many processes{_because(text)}"
         case Cause.RESTORED:

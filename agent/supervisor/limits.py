@@ -18,7 +18,7 @@ from distributed_grid.runtime import beneath
 _SOONEST, _LATEST = 0.05, 0.45  # seconds to the next look at a job
 _FAST = 4 << 30  # bytes a second that a job may begin to grow by at any time
 _SHARE = 0.03  # of one core, for all looks together
-_DYING = 2.0  # seconds that a process may take from its kill for want of memory until we hear of its end
+_DYING = 2.0  # seconds that a process may take from its kill for lack of memory until we hear of its end
 _KILLED_CODE = 137  # what a shell ends with when its command was killed by SIGKILL
 
 
@@ -123,7 +123,7 @@ class Limits:
     def judge(self, job: Job) -> None:
         """Nothing is left of it. If the kernel took or refused it something, that is how it ended.
 
-        Outside of cgroups the kernel counts whom it killed for want of memory, but not whose they were. So it is a job
+        Outside of cgroups the kernel counts whom it killed for lack of memory, but not whose they were. So it is a job
         that was killed, and not by us, when that count had just risen.
         """
         if job.cause or job.status is None or job.status < 0:

@@ -244,14 +244,14 @@ class Tree:
 
     def reap(self, spawner_ended: Callable[[int], Job | None]) -> None:
         """Reap all our ended children: spawners and orphans. `spawner_ended` returns the job of a spawner."""
-        bereft: list[Job] = []
+        orphaned: list[Job] = []
         unknown: dict[int, tuple[procs.Stat, int, Any]] = {}
         while (pid := _next_ended()) != 0:
             seen = procs.stat(pid)
             _, status, usage = os.wait4(pid, 0)
             if (job := spawner_ended(pid)) is not None:
                 job.orphaned = True
-                bereft.append(job)
+                orphaned.append(job)
             # A main process may become our child before we know that its spawner is dead.
             owner = self.orphans.pop(pid, None) or next((one for one in self.running.values() if one.pid == pid), None)
             if owner is not None:
@@ -260,16 +260,16 @@ class Tree:
                     self.main_ended(owner, status)
             elif seen is not None:
                 unknown[pid] = seen, status, usage
-        for job in bereft:
+        for job in orphaned:
             if not job.pid and job.place is not None and (pid := self._main_of(job.place.session, unknown)):
                 job.runs(pid)  # its spawner was killed before it could report that
                 if pid in unknown:
                     job.used(unknown[pid][2])
                     self.main_ended(job, unknown[pid][1])
-        if bereft or self.orphans or self._unsure:
+        if orphaned or self.orphans or self._unsure:
             self._find_orphans()
-        ours = self._children.read() if bereft else ()
-        for job in bereft:
+        ours = self._children.read() if orphaned else ()
+        for job in orphaned:
             if job.status is None and job.pid not in ours:
                 # It ended with its namespace. Newer kernels report its status by its pidfd.
                 self.main_ended(job, procs.status_by_pidfd(job.pidfd, job.pid, job.start) if job.pidfd >= 0 else None)
@@ -446,34 +446,34 @@ class Tree:
 
     def _find_orphans(self) -> None:
         """Assign each new child to one of the jobs whose spawner is gone."""
-        bereft = [job for job in self.running.values() if job.orphaned]
+        orphaned = [job for job in self.running.values() if job.orphaned]
         helpers, making = self._helpers()
         self._unsure = False
-        for pid in self._children.read() - self.orphans.keys() - helpers if bereft else ():
+        for pid in self._children.read() - self.orphans.keys() - helpers if orphaned else ():
             seen = procs.stat(pid)
             if seen is None or not procs.lives(seen):
                 self._unsure = True  # its children may be ours by now: the next call finds them
                 continue
-            owner = self._owner(pid, seen.session, bereft)
-            if owner is None and all(job.place is not None and job.place.own for job in bereft):
+            owner = self._owner(pid, seen.session, orphaned)
+            if owner is None and all(job.place is not None and job.place.own for job in orphaned):
                 continue  # it has the user id of none of them
             if owner is None and making:
                 self._unsure = True  # it may be a new spawner, whose pid is unknown yet
                 continue
             self.orphans[pid] = owner
             if owner is None:
-                self._log(f"process {pid} lost its spawner and may belong to any of {len(bereft)} jobs: it is ended")
+                self._log(f"process {pid} lost its spawner and may belong to any of {len(orphaned)} jobs: it is ended")
                 procs.send(pid, seen.start, signal.SIGKILL)
 
-    def _owner(self, pid: int, session: int, bereft: list[Job]) -> Job | None:
+    def _owner(self, pid: int, session: int, orphaned: list[Job]) -> Job | None:
         """The job of a child: by its pid, its slot's control group, user or session; else the only candidate."""
-        for job in bereft:
+        for job in orphaned:
             place = job.place
             if pid == job.pid or pid in self._groups.members(job):
                 return job
             if place is not None and (session == place.session or (place.own and _is_of(pid, place.uid))):
                 return job
-        strangers = [job for job in bereft if job.place is None or not job.place.own]
+        strangers = [job for job in orphaned if job.place is None or not job.place.own]
         return strangers[0] if len(strangers) == 1 else None
 
 

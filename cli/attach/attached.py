@@ -1,5 +1,4 @@
-"""Following a job: its output comes out of ours, our input goes into its own, signals to us reach it, and its end is
-our end.
+"""Follow a job: print its output, send it our input and the signals that reach us, and exit as it does.
 
 One loop waits for the coordinator, for signals, and for our stdout and stderr to take more. The session makes a lost
 connection again; only the job's end, or the user, ends it.
@@ -138,7 +137,7 @@ class Attached:
             self._question = self.grid.watch(self.job)
 
     def _turn(self, signals: Signals) -> None:
-        """Wait for something to happen, and deal with it."""
+        """Wait for the next event, and handle it."""
         self._ask_for_output()
         self._send_input()
         poll = select.poll()

@@ -48,7 +48,7 @@ class Borrowing:
         return self._view
 
     def _turn(self, signals: Signals) -> None:
-        """Wait for something to happen, and deal with it."""
+        """Wait for the next event, and handle it."""
         poll = select.poll()
         poll.register(signals.fd, select.POLLIN)
         if (fd := self._grid.fileno()) >= 0:

@@ -26,13 +26,13 @@ log = get_logger("memory")
 
 
 class Busy(GridError):
-    """New jobs are refused for want of memory."""
+    """New jobs are refused for lack of memory."""
 
     code = "busy"
 
 
 class Shortage(IntEnum):
-    """What is given up for want of memory."""
+    """What is given up for lack of memory."""
 
     NONE = 0
     SHED = 1

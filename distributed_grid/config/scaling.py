@@ -365,9 +365,7 @@ def check(
 
     if scaling.scale_down_threshold >= scaling.scale_up_threshold:
         low, high = scaling.scale_down_threshold, scaling.scale_up_threshold
-        what = (
-            f"scale_down_threshold ({low:g}) is not below scale_up_threshold ({high:g}): the pool would go to and fro"
-        )
+        what = f"scale_down_threshold ({low:g}) is not below scale_up_threshold ({high:g}): the pool would oscillate"
         wrong("scaling.scale_down_threshold", what, "as 0.3 and 0.8")
     elif not scaling.scale_down_threshold < scaling.target_utilization <= scaling.scale_up_threshold:
         target = scaling.target_utilization

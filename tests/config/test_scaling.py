@@ -98,7 +98,7 @@ def test_the_numbers_of_the_seed_are_the_defaults() -> None:
         (pool(min=5) + "scaling: {max_workers: 4}\n", "the pools are to have 5 at least"),
         ("pools: [{provider: process}]\n", "pools[0] has no name"),
         ("pools: {a: 1}\n", "pools must be a list"),
-        (pool() + "scaling: {scale_down_threshold: 0.8}\n", "would go to and fro"),
+        (pool() + "scaling: {scale_down_threshold: 0.8}\n", "would oscillate"),
         (pool() + "scaling: {target_utilization: 0.2}\n", "does not lie between"),
         ("scaling: {max_worker: 3}\n", "did you mean 'max_workers'?"),
         ("scaling: {max_cost_per_hour: .nan}\n", "is not a price"),
