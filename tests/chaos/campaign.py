@@ -23,7 +23,7 @@ from distributed_grid.protocol.messages import Status
 from distributed_grid.protocol.nodes import NodeState
 from tests.chaos.clients import FOREVER, Users
 from tests.chaos.faults import Faults
-from tests.chaos.jobs import read_books
+from tests.chaos.jobs import read_records
 from tests.chaos.judge import Verdict, judge
 from tests.chaos.report import progress, stories, summary
 from tests.chaos.world import CORES, INIT, World, unavailable, until, uptime
@@ -157,7 +157,7 @@ async def pronounce(world: World, users: Users, faults: Faults, left: list[str])
     """Ask the grid what became of every job, and judge it."""
     views = await users.views()
     await users.read_again(views)
-    verdict = judge(users.told, views, read_books(world.books), faults.log)
+    verdict = judge(users.told, views, read_records(world.records), faults.log)
     verdict.wrong += [("", text) for text in left]
     return verdict
 

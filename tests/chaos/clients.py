@@ -93,11 +93,11 @@ class Users:
             if dice.random() < 0.03:
                 shipment = await self._ship(number, dice)
             sent = shipment if dice.random() < 0.1 else Shipment()
-            plans = [draw(dice, self._world.books, sent) for _ in range(many)]
+            plans = [draw(dice, self._world.records, sent) for _ in range(many)]
             if apart.random() < many_jobs.SHARE:
-                self._begin(many_jobs.live(self.told, self._clients[number], self._world.books, apart))
+                self._begin(many_jobs.live(self.told, self._clients[number], self._world.records, apart))
             if together.random() < gangs.SHARE:
-                self._begin(gangs.live(self.told, self._clients[number], self._world.books, together))
+                self._begin(gangs.live(self.told, self._clients[number], self._world.records, together))
             self._begin(self._life(self._clients[number], plans, random.Random(dice.random())))
 
     def _begin(self, life: Coroutine[Any, Any, None]) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from distributed_grid.coordinator.client import GridClient
 from distributed_grid.protocol.groups import member_id
 from distributed_grid.protocol.jobs import Cause, JobView, RetryOn
-from tests.chaos.jobs import RETRIES, Book
+from tests.chaos.jobs import RETRIES, RunRecord
 from tests.chaos.many import plain
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ SIZE = 2
 LOST = {Cause.NODE_LOST, Cause.SUPERVISOR_LOST}
 
 
-async def live(told: "Told", clients: tuple[GridClient, GridClient], books: Path, dice: random.Random) -> None:
+async def live(told: "Told", clients: tuple[GridClient, GridClient], records: Path, dice: random.Random) -> None:
     """Submit a gang, perhaps twice, and perhaps end it again by one of its members."""
-    plan = dataclasses.replace(plain(dice, books), kind="gang")
+    plan = dataclasses.replace(plain(dice, records), kind="gang")
     again = dice.random() < 0.5
     request = replace(
         plan.submission.request,
@@ -53,7 +53,7 @@ async def live(told: "Told", clients: tuple[GridClient, GridClient], books: Path
 
 
 def not_as_one(
-    members: tuple[str, ...], told: "Told", views: Mapping[str, JobView], of_job: Mapping[str, Mapping[str, Book]]
+    members: tuple[str, ...], told: "Told", views: Mapping[str, JobView], of_job: Mapping[str, Mapping[str, RunRecord]]
 ) -> list[str]:
     """Where a gang was not one: that its members began and ended together is held against what they wrote down."""
     ended = [view for name in members if (view := views.get(name)) is not None and view.outcome is not None]

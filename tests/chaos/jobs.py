@@ -1,4 +1,4 @@
-"""The jobs of a campaign: each keeps a book on its node's disk of what truly happened to it."""
+"""The jobs of a campaign: each writes a record on its node's disk of what truly happened to it."""
 
 import random
 from dataclasses import dataclass, field
@@ -20,19 +20,19 @@ nap=$1 end=$2 half=$3 whole=$4
 umask 0
 note() {
     read -r up rest < /proc/uptime
-    echo "$1 $GRID_ALLOCATION_ID $up $2" >> "$BOOKS/$GRID_NODE"
-    sync -d "$BOOKS/$GRID_NODE"
+    echo "$1 $GRID_ALLOCATION_ID $up $2" >> "$RECORDS/$GRID_NODE"
+    sync -d "$RECORDS/$GRID_NODE"
 }
 note start $$
 if [ -n "$ALONE" ]; then
-    exec 9> "$BOOKS/lock/$GRID_JOB_ID"
+    exec 9> "$RECORDS/lock/$GRID_JOB_ID"
     flock -n 9 || note beside $$
 fi
 if [ -n "$GANG" ]; then
     attempt="$GRID_GANG_ID.${GRID_ALLOCATION_ID##*.}"
-    exec 9> "$BOOKS/lock/$attempt.$GRID_NODE_RANK"
+    exec 9> "$RECORDS/lock/$attempt.$GRID_NODE_RANK"
     flock -n 9 || note beside $$
-    for other in "$BOOKS/lock/$GRID_GANG_ID".*; do
+    for other in "$RECORDS/lock/$GRID_GANG_ID".*; do
         case "$other" in */"$attempt".*) ;; *) flock -n -s "$other" true || note beside $$ ;; esac
     done
 fi
@@ -89,7 +89,7 @@ KINDS = {"exits": 75, "killed": 4, "limited": 3, "missing": 3, "cancelled": 7, "
 """All kinds of jobs, and how many of a hundred are of each."""
 
 
-def draw(dice: random.Random, books: Path, shipment: Shipment) -> Plan:
+def draw(dice: random.Random, records: Path, shipment: Shipment) -> Plan:
     """The next job: most are short and some are long, most exit and some meet every other end."""
     kind = dice.choices([*KINDS], [*KINDS.values()])[0]
     short, middle, long = dice.uniform(0, 0.5), dice.uniform(0.5, 3), dice.uniform(3, 12)
@@ -106,7 +106,12 @@ def draw(dice: random.Random, books: Path, shipment: Shipment) -> Plan:
     submission = describe_job(
         words,
         key=f"{dice.getrandbits(96):024x}",
-        env={"BOOKS": str(books), "SHIPPED": shipment.bundle, "ALONE": "1" if kind == "retried" else "", "GANG": ""},
+        env={
+            "RECORDS": str(records),
+            "SHIPPED": shipment.bundle,
+            "ALONE": "1" if kind == "retried" else "",
+            "GANG": "",
+        },
         grace=2.0,
         time_limit=dice.uniform(0.3, 2.0) if kind == "limited" else None,
         bundle=shipment.bundle,
@@ -128,7 +133,7 @@ def draw(dice: random.Random, books: Path, shipment: Shipment) -> Plan:
 
 
 @dataclass
-class Book:
+class RunRecord:
     """What was written down of one allocation: when it started, and with what it ended (a code, or `killed`)."""
 
     nodes: set[str] = field(default_factory=set)
@@ -145,17 +150,17 @@ class Book:
         return f"on {', '.join(sorted(self.nodes))}: {', '.join(text)}"
 
 
-def read_books(books: Path) -> dict[str, Book]:
+def read_records(records: Path) -> dict[str, RunRecord]:
     """What all jobs have written down, by allocation."""
-    found: dict[str, Book] = {}
-    for node, line in lines(path for path in books.iterdir() if path.is_file()):
+    found: dict[str, RunRecord] = {}
+    for node, line in lines(path for path in records.iterdir() if path.is_file()):
         what, allocation, at, how = line.split()
-        book = found.setdefault(allocation, Book())
-        book.nodes.add(node)
+        record = found.setdefault(allocation, RunRecord())
+        record.nodes.add(node)
         if what == "start":
-            book.starts.append(float(at))
+            record.starts.append(float(at))
         elif what == "end":
-            book.ends.append((float(at), how))
+            record.ends.append((float(at), how))
         else:
-            book.beside.append(float(at))
+            record.beside.append(float(at))
     return found

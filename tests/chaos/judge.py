@@ -7,7 +7,7 @@ from distributed_grid.protocol.jobs import TAIL_BYTES, Cause, JobView, Outcome, 
 from tests.chaos.clients import Told
 from tests.chaos.faults import Fault
 from tests.chaos.gangs import not_as_one
-from tests.chaos.jobs import RETRIES, Book, Plan
+from tests.chaos.jobs import RETRIES, Plan, RunRecord
 from tests.chaos.many import out_of_order
 from tests.chaos.world import CORES, by_uptime
 
@@ -49,13 +49,13 @@ class Verdict:
         return [*self.lost, *self.twice, *self.wrong]
 
 
-def judge(told: Told, views: dict[str, JobView], books: dict[str, Book], faults: list[Fault]) -> Verdict:
-    """Hold all of it together. `views`: every job the grid knows, in the end; `books`: what is true."""
-    verdict = Verdict(attempts=len(books), views=views)
-    of_job: dict[str, dict[str, Book]] = {}
-    for allocation, book in books.items():
-        of_job.setdefault(allocation.rpartition(".")[0], {})[allocation] = book
-    verdict.again = len(books) - len(of_job)
+def judge(told: Told, views: dict[str, JobView], records: dict[str, RunRecord], faults: list[Fault]) -> Verdict:
+    """Hold all of it together. `views`: every job the grid knows, in the end; `records`: what is true."""
+    verdict = Verdict(attempts=len(records), views=views)
+    of_job: dict[str, dict[str, RunRecord]] = {}
+    for allocation, record in records.items():
+        of_job.setdefault(allocation.rpartition(".")[0], {})[allocation] = record
+    verdict.again = len(records) - len(of_job)
     for job, plan in told.plans.items():
         view, own = views.get(job), of_job.get(job, {})
         verdict.twice += [(job, text) for text in _twice(plan, own)]
@@ -76,27 +76,27 @@ def judge(told: Told, views: dict[str, JobView], books: dict[str, Book], faults:
     verdict.twice += [(job, "ran though nobody submitted it") for job in of_job.keys() - told.plans.keys()]
     for gang in told.gangs:
         verdict.wrong += [(gang[0], text) for text in not_as_one(gang, told, views, of_job)]
-    verdict.wrong += [("", text) for text in [*told.broken, *_crowded(books)]]
+    verdict.wrong += [("", text) for text in [*told.broken, *_crowded(records)]]
     return verdict
 
 
-def _twice(plan: Plan, own: dict[str, Book]) -> list[str]:
-    found = [f"{name} started {len(book.starts)} times" for name, book in own.items() if len(book.starts) != 1]
+def _twice(plan: Plan, own: dict[str, RunRecord]) -> list[str]:
+    found = [f"{name} started {len(record.starts)} times" for name, record in own.items() if len(record.starts) != 1]
     most = 1 + (RETRIES if plan.kind == "retried" else 0)
     if len(own) > most and plan.kind != "gang":  # of which a part may begin in vain, and as often as it likes
         found.append(f"started as {', '.join(sorted(own))}: more often than {most} times")
-    return found + [f"{name} ran beside an earlier attempt" for name, book in own.items() if book.beside]
+    return found + [f"{name} ran beside an earlier attempt" for name, record in own.items() if record.beside]
 
 
-def _wrong(plan: Plan, view: JobView, outcome: Outcome, own: dict[str, Book]) -> list[str]:
+def _wrong(plan: Plan, view: JobView, outcome: Outcome, own: dict[str, RunRecord]) -> list[str]:
     """How the outcome differs from what the job itself wrote down."""
     found = []
-    cause, book = outcome.cause, own.get(view.allocation, Book())
-    end = book.ends[-1][1] if book.ends else "no end"
+    cause, record = outcome.cause, own.get(view.allocation, RunRecord())
+    end = record.ends[-1][1] if record.ends else "no end"
     late = plan.kind == "cancelled" and cause is Cause.EXITED  # it was over before the cancel reached it
     if cause not in MAY_END[plan.kind] | UNKNOWN and not late:
         found.append(f"was to be {plan.kind}, and ended as {cause.value}: {outcome.text}")
-    if not outcome.started and (book.starts or (own and plan.kind not in ("retried", "gang"))):
+    if not outcome.started and (record.starts or (own and plan.kind not in ("retried", "gang"))):
         found.append(f"never started, says the grid; {', '.join(own)} did")
     wrote = f"says the grid; it wrote down {end}"
     if cause is Cause.EXITED and (end != str(outcome.code) or (not late and outcome.code != plan.code)):
@@ -137,7 +137,7 @@ def _read(plan: Plan, view: JobView, outcome: Outcome, told: Told) -> list[str]:
     return found
 
 
-def _unjustified(view: JobView, outcome: Outcome, own: dict[str, Book], faults: list[Fault]) -> list[str]:
+def _unjustified(view: JobView, outcome: Outcome, own: dict[str, RunRecord], faults: list[Fault]) -> list[str]:
     """The grid may say that it does not know an end, if the job's node was in such trouble while the job lived."""
     if outcome.cause not in UNKNOWN:
         return []
@@ -151,13 +151,13 @@ def _unjustified(view: JobView, outcome: Outcome, own: dict[str, Book], faults: 
     return [] if near else [f"ended as {outcome.cause.value}, and nothing had happened to {view.node}"]
 
 
-def _crowded(books: dict[str, Book]) -> list[str]:
+def _crowded(records: dict[str, RunRecord]) -> list[str]:
     """Nodes that ran more jobs at a time than they have cores. Jobs that wrote down no end are left out."""
     steps: dict[str, list[tuple[float, int]]] = {}
-    for book in books.values():
-        for node in book.nodes:
-            if book.ends:
-                steps.setdefault(node, []).extend([(book.starts[0], 1), (book.ends[0][0], -1)])
+    for record in records.values():
+        for node in record.nodes:
+            if record.ends:
+                steps.setdefault(node, []).extend([(record.starts[0], 1), (record.ends[0][0], -1)])
     found = []
     for node, changes in steps.items():
         running = most = 0

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from distributed_grid.coordinator.client import GridClient
 from distributed_grid.protocol.groups import Array, member_id
 from distributed_grid.protocol.jobs import After, Cause, Dependency, JobView
-from tests.chaos.jobs import Book, Plan, Shipment, draw
+from tests.chaos.jobs import Plan, RunRecord, Shipment, draw
 
 if TYPE_CHECKING:
     from tests.chaos.clients import Told
@@ -22,9 +22,9 @@ SHARE = 0.06
 """How many submissions are of this kind."""
 
 
-async def live(told: "Told", clients: tuple[GridClient, GridClient], books: Path, dice: random.Random) -> None:
+async def live(told: "Told", clients: tuple[GridClient, GridClient], records: Path, dice: random.Random) -> None:
     """Submit an array, one job that waits for all of it, and one that waits for that: together, and perhaps twice."""
-    plans = [plain(dice, books) for _ in range(3)]
+    plans = [plain(dice, records) for _ in range(3)]
     size = dice.randint(2, 5)
     array = Array(((0, size - 1, 1),), most=dice.choice((0, 1, 2)))
     kinds = [dice.choice((After.OK, After.ENDED, After.ENDED)) for _ in range(2)]
@@ -49,29 +49,29 @@ async def live(told: "Told", clients: tuple[GridClient, GridClient], books: Path
         await clients[1].cancel(group, reason="the campaign wants it")
 
 
-def plain(dice: random.Random, books: Path) -> Plan:
+def plain(dice: random.Random, records: Path) -> Plan:
     """A job that just exits, and that nobody stands by."""
-    while (plan := draw(dice, books, Shipment())).kind != "exits":
+    while (plan := draw(dice, records, Shipment())).kind != "exits":
         pass
     return dataclasses.replace(plan, watched=False, streamed=False)
 
 
 def out_of_order(
-    job: str, view: JobView, told: "Told", views: Mapping[str, JobView], of_job: Mapping[str, dict[str, Book]]
+    job: str, view: JobView, told: "Told", views: Mapping[str, JobView], of_job: Mapping[str, dict[str, RunRecord]]
 ) -> list[str]:
     """Where a job began before what it waits for was over, or was or was not run against what it waits for."""
     if job not in told.after or view.outcome is None:
         return []
     kind, others = told.after[job]
     found = []
-    starts = [start for book in of_job.get(job, {}).values() for start in book.starts]
+    starts = [start for record in of_job.get(job, {}).values() for start in record.starts]
     good = True
     for other in others:
         outcome = views[other].outcome if other in views else None
         if outcome is None:
             continue  # it is told of by itself
         good = good and outcome.cause is Cause.EXITED and outcome.code == 0
-        ends = [end for book in of_job.get(other, {}).values() for end, _ in book.ends]
+        ends = [end for record in of_job.get(other, {}).values() for end, _ in record.ends]
         if outcome.cause is Cause.EXITED and starts and ends and min(starts) < max(ends):
             found.append(f"began at {min(starts):.2f}, and {other}, which it waits for, ended at {max(ends):.2f}")
     if view.outcome.cause is Cause.DEPENDENCY_FAILED and (good or kind is not After.OK):

@@ -7,7 +7,7 @@ from collections import Counter
 
 from tests.chaos.clients import Users
 from tests.chaos.faults import Faults
-from tests.chaos.jobs import read_books
+from tests.chaos.jobs import read_records
 from tests.chaos.judge import Verdict
 from tests.chaos.world import World, by_uptime, uptime
 
@@ -65,8 +65,8 @@ def _spread(times: list[float]) -> str:
 
 
 def stories(verdict: Verdict, users: Users, faults: Faults, world: World) -> str:
-    """What is known of each broken promise: the job's own book, the grid's story of it, and the faults around it."""
-    books = read_books(world.books)
+    """What is known of each broken promise: the job's own record, the grid's story of it, and the faults around it."""
+    records = read_records(world.records)
     lines = []
     for job, text in verdict.violations[:STORIES]:
         lines.append(f"\n!! {job or 'the grid'}: {text}")
@@ -74,10 +74,10 @@ def stories(verdict: Verdict, users: Users, faults: Faults, world: World) -> str
             plan = users.told.plans[job]
             lines.append(f"   planned: {plan.kind}, {json.dumps(plan.submission.spec.argv[3:])}")
         times = []
-        for allocation, book in sorted(books.items()):
+        for allocation, record in sorted(records.items()):
             if allocation.rpartition(".")[0] == job:
-                lines.append(f"   {allocation} {book.told()}")
-                times += [*book.starts, *(at for at, _ in book.ends)]
+                lines.append(f"   {allocation} {record.told()}")
+                times += [*record.starts, *(at for at, _ in record.ends)]
         view = verdict.views.get(job)
         for step in view.story if view is not None else ():
             lines.append(f"   the grid at {by_uptime(step.at):.2f}: {step.state.value} {step.text}")

@@ -14,7 +14,7 @@ from distributed_grid.coordinator.client.output import JobResult
 from distributed_grid.protocol.jobs import TAIL_BYTES, After, Cause, JobView, Outcome, State
 from tests.chaos.clients import Told
 from tests.chaos.faults import Fault
-from tests.chaos.jobs import Book, Plan, Shipment, draw, read_books
+from tests.chaos.jobs import Plan, RunRecord, Shipment, draw, read_records
 from tests.chaos.judge import Verdict, judge
 from tests.chaos.world import CORES, uptime
 
@@ -22,7 +22,7 @@ from tests.chaos.world import CORES, uptime
 def planned(kind: str) -> Plan:
     """A job of this kind, watched."""
     dice = random.Random(1)
-    while (plan := draw(dice, Path("books"), Shipment())).kind != kind:
+    while (plan := draw(dice, Path("records"), Shipment())).kind != kind:
         pass
     return replace(plan, watched=True, lines=3, half=1)
 
@@ -34,7 +34,7 @@ class Case:
     plan: Plan
     told: Told
     views: dict[str, JobView]
-    books: dict[str, Book]
+    records: dict[str, RunRecord]
     faults: list[Fault]
 
     def outcome(self, **changes: Any) -> None:
@@ -45,7 +45,7 @@ class Case:
         self.views["j1"] = self.told.ended["j1"] = msgspec.structs.replace(view, outcome=changed)
 
     def verdict(self) -> Verdict:
-        return judge(self.told, self.views, self.books, self.faults)
+        return judge(self.told, self.views, self.records, self.faults)
 
 
 def case(kind: str = "exits") -> Case:
@@ -73,7 +73,7 @@ def case(kind: str = "exits") -> Case:
     )  # fmt: skip
     told = Told(plans={"j1": plan}, ended={"j1": view}, results={"j1": result}, streams={"j1": out})
     end = "killed" if cause is Cause.SIGNALLED else str(plan.code)
-    return Case(plan, told, {"j1": view}, {"j1.1": Book({"n1"}, [10.0], [(11.0, end)])}, [])
+    return Case(plan, told, {"j1": view}, {"j1.1": RunRecord({"n1"}, [10.0], [(11.0, end)])}, [])
 
 
 @pytest.mark.parametrize("kind", ["exits", "retried", "killed"])
@@ -97,15 +97,15 @@ def test_an_acknowledged_job_that_is_unknown_or_never_ends_is_lost(spoil: Callab
 
 
 def started_twice(case: Case) -> None:
-    case.books["j1.1"].starts.append(10.5)
+    case.records["j1.1"].starts.append(10.5)
 
 
 def second_attempt(case: Case) -> None:
-    case.books["j1.2"] = Book({"n2"}, [12.0], [(13.0, "0")])
+    case.records["j1.2"] = RunRecord({"n2"}, [12.0], [(13.0, "0")])
 
 
 def nobody_asked(case: Case) -> None:
-    case.books["j2.1"] = Book({"n2"}, [12.0], [(13.0, "0")])
+    case.records["j2.1"] = RunRecord({"n2"}, [12.0], [(13.0, "0")])
 
 
 def second_job(case: Case) -> None:
@@ -122,18 +122,18 @@ def test_what_started_more_often_than_it_was_asked_for_is_found(spoil: Callable[
 
 def test_a_second_attempt_is_right_where_it_was_asked_for_and_the_first_was_dead() -> None:
     found = case("retried")
-    found.books["j1.2"] = replace(found.books["j1.1"])
-    found.books["j1.1"] = Book({"n2"}, [5.0])
+    found.records["j1.2"] = replace(found.records["j1.1"])
+    found.records["j1.1"] = RunRecord({"n2"}, [5.0])
     found.views["j1"] = found.told.ended["j1"] = msgspec.structs.replace(found.views["j1"], allocation="j1.2")
     assert found.verdict().violations == []
-    found.books["j1.2"].beside.append(10.0)
+    found.records["j1.2"].beside.append(10.0)
     assert [text for _, text in found.verdict().twice] == ["j1.2 ran beside an earlier attempt"]
 
 
 SPOILT: list[Callable[[Case], None]] = [
     lambda case: case.outcome(code=case.plan.code + 1),
-    lambda case: case.books["j1.1"].ends.clear(),
-    lambda case: case.books["j1.1"].ends.append((12.0, "77")),
+    lambda case: case.records["j1.1"].ends.clear(),
+    lambda case: case.records["j1.1"].ends.append((12.0, "77")),
     lambda case: case.outcome(started=False),
     lambda case: case.outcome(cause=Cause.SIGNALLED, code=0, signal=9),
     lambda case: case.outcome(cause=Cause.WORKDIR_FAILED, code=0),
@@ -175,18 +175,18 @@ def test_a_node_that_runs_more_jobs_than_it_has_cores_is_found() -> None:
         job, allocation = f"k{number}", f"k{number}.1"
         found.told.plans[job] = found.plan
         found.views[job] = msgspec.structs.replace(found.views["j1"], id=job, allocation=allocation)
-        found.books[allocation] = replace(found.books["j1.1"])
+        found.records[allocation] = replace(found.records["j1.1"])
     assert [text for _, text in found.verdict().wrong] == [f"n1 ran {CORES + 1} jobs at a time on {CORES} cores"]
 
 
-def test_the_books_of_all_nodes_are_read(tmp_path: Path) -> None:
+def test_the_records_of_all_nodes_are_read(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
     (tmp_path / "n1").write_text("start j1.1 10.5 77\nend j1.1 11.5 killed\nstart j2.1 11.0 78\n")
     (tmp_path / "n2").write_text("start j2.2 12.0 79\nbeside j2.2 12.0 79\n")
-    assert read_books(tmp_path) == {
-        "j1.1": Book({"n1"}, [10.5], [(11.5, "killed")]),
-        "j2.1": Book({"n1"}, [11.0]),
-        "j2.2": Book({"n2"}, [12.0], beside=[12.0]),
+    assert read_records(tmp_path) == {
+        "j1.1": RunRecord({"n1"}, [10.5], [(11.5, "killed")]),
+        "j2.1": RunRecord({"n1"}, [11.0]),
+        "j2.2": RunRecord({"n2"}, [12.0], beside=[12.0]),
     }
 
 
@@ -200,12 +200,12 @@ def after(kind: After, began: float, code: int = 0, ran: bool = True) -> Case:
     view = one.views["j1"]
     assert view.outcome is not None
     one.told.plans["j1"] = first
-    one.books["j1.1"].ends = [(11.0, str(code))]
+    one.records["j1.1"].ends = [(11.0, str(code))]
     one.outcome(code=code)
     one.told.plans["j2"], one.told.after["j2"] = replace(first, code=0), (kind, ("j1",))
     ended = msgspec.structs.replace(view.outcome, code=0)
     if ran:
-        one.books["j2.1"] = Book({"n1"}, [began], [(began + 1, "0")])
+        one.records["j2.1"] = RunRecord({"n1"}, [began], [(began + 1, "0")])
     else:
         ended = Outcome(Cause.DEPENDENCY_FAILED, started=False)
     one.views["j2"] = msgspec.structs.replace(view, id="j2", allocation="j2.1" if ran else "", outcome=ended)
@@ -238,7 +238,7 @@ def gang(*codes: int, retries: int = 0) -> Case:
     one = case()
     one.told = Told()
     view = one.views.pop("j1")
-    book = one.books.pop("j1.1")
+    record = one.records.pop("j1.1")
     assert view.outcome is not None
     request = msgspec.structs.replace(one.plan.submission.request, gang=2, retries=retries)
     submission = msgspec.structs.replace(one.plan.submission, request=request)
@@ -247,16 +247,16 @@ def gang(*codes: int, retries: int = 0) -> Case:
         one.told.plans[name] = replace(one.plan, kind="gang", code=code, watched=False, submission=submission)
         ended = msgspec.structs.replace(view.outcome, code=code)
         one.views[name] = msgspec.structs.replace(view, id=name, allocation=f"{name}.1", node=f"n{rank}", outcome=ended)
-        one.books[f"{name}.1"] = replace(book, nodes={f"n{rank}"}, ends=[(11.0, str(code))])
+        one.records[f"{name}.1"] = replace(record, nodes={f"n{rank}"}, ends=[(11.0, str(code))])
     one.told.gangs.append(tuple(one.views))
     return one
 
 
 def in_vain(case: Case) -> None:
     """One began while the other did not; then both did."""
-    case.books["g_0.2"], case.books["g_1.2"] = (replace(case.books[f"g_{rank}.1"]) for rank in (0, 1))
-    case.books["g_0.1"] = Book({"n0"}, [5.0])
-    del case.books["g_1.1"]
+    case.records["g_0.2"], case.records["g_1.2"] = (replace(case.records[f"g_{rank}.1"]) for rank in (0, 1))
+    case.records["g_0.1"] = RunRecord({"n0"}, [5.0])
+    del case.records["g_1.1"]
     for name, view in case.views.items():
         case.views[name] = msgspec.structs.replace(view, attempt=2, allocation=f"{name}.2")
 
@@ -269,12 +269,12 @@ def test_a_gang_that_was_one_is_left_alone_also_where_a_part_of_it_had_begun_in_
 
 
 def only_one_began(case: Case) -> None:
-    del case.books["g_1.1"]
+    del case.records["g_1.1"]
 
 
 def whole_twice(case: Case) -> None:
     in_vain(case)
-    case.books["g_1.1"] = Book({"n1"}, [5.0])
+    case.records["g_1.1"] = RunRecord({"n1"}, [5.0])
 
 
 def at_different_attempts(case: Case) -> None:
@@ -283,7 +283,7 @@ def at_different_attempts(case: Case) -> None:
 
 def beside_each_other(case: Case) -> None:
     in_vain(case)
-    case.books["g_1.2"].beside.append(10.0)
+    case.records["g_1.2"].beside.append(10.0)
 
 
 @pytest.mark.parametrize(

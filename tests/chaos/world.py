@@ -83,15 +83,15 @@ class Service:
 
 
 class World:
-    """`place` gets everything: state, logs, and in `books` what the jobs write down."""
+    """`place` gets everything: state, logs, and in `records` what the jobs write down."""
 
     def __init__(self, place: Path, nodes: int) -> None:
         self.place = place
         self.url = f"ws://{HUB}:{PORT}"
-        self.books = place / "books"
-        (self.books / "lock").mkdir(parents=True)
+        self.records = place / "records"
+        (self.records / "lock").mkdir(parents=True)
         place.chmod(0o711)  # each attempt is a user of its own (walls user), and all write down what happens to them
-        for path in (self.books, self.books / "lock"):
+        for path in (self.records, self.records / "lock"):
             path.chmod(0o777)
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
         (place / "grid.yaml").write_text(CONFIG)
