@@ -9,17 +9,20 @@ STEEPEST = 1.5
 class Line:
     """y = a + b x for each of some features x of which the one that explains most is used."""
 
-    __slots__ = ("count", "sums", "y")
+    __slots__ = ("best", "count", "sums", "y")
 
     def __init__(self, features: int) -> None:
         self.count = 0
         self.y = 0.0
         self.sums = [[0.0, 0.0, 0.0] for _ in range(features)]
+        self.best: tuple[float, int] | None = None
+        """What `_best` said since the last point."""
 
     def add(self, xs: tuple[float, ...], y: float) -> None:
         """One more point."""
         self.count += 1
         self.y += y
+        self.best = None
         for sums, x in zip(self.sums, xs, strict=False):
             sums[0] += x
             sums[1] += x * x
@@ -27,7 +30,9 @@ class Line:
 
     def at(self, xs: tuple[float, ...]) -> tuple[float, int]:
         """The height of the line at these features, and which of them it is the line of; -1: none explains anything."""
-        slope, which = self._best()
+        if self.best is None:
+            self.best = self._best()
+        slope, which = self.best
         mean = self.y / self.count
         return (mean + slope * (xs[which] - self.sums[which][0] / self.count) if which >= 0 else mean), which
 

@@ -27,13 +27,16 @@ def victims(grid: Grid) -> dict[str, list[int]]:
         with suppress(OSError):
             if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == found["coordinator"][0]:
                 found["provider"].append(pid)
-    for pid in processes(grid):
+    here = os.fsencode(home(grid))
+    for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+            if not any(word.startswith(here) for word in words):
+                continue
             if b"distributed_grid.agent.machine" in words:
-                found["machine"].append(pid)
-            elif b"supervisor" not in words:
-                found["agent"].append(pid)
+                found["machine"].append(int(name))
+            elif b"distributed_grid.cli.main" in words:
+                found["agent"].append(int(name))
     return {what: pids for what, pids in found.items() if pids}
 
 
