@@ -96,6 +96,9 @@ class NeedsService:
         """Jobs whose run time was predicted while they waited."""
         self._lines: Iterator[str] = iter(())
         self._look_again = 0.0
+        self._more = False
+        """Whether some of those lines were not looked at yet."""
+        self._stirred = asyncio.Event()
         self._unmeasured: dict[str, None] = {}
 
     # --- from nodes ---------------------------------------------------------------------------------------------------
@@ -107,13 +110,17 @@ class NeedsService:
         match message:
             case Started(allocation):
                 if (found := self._at_work(state, node, allocation)) is not None:
-                    self._waiting.append(_Began(allocation, state.jobs[found.job], self._clock()))
+                    self._note(_Began(allocation, state.jobs[found.job], self._clock()))
             case Exited(allocation, outcome):
                 return self._over(state, node, allocation, outcome)
             case Inventory(items):
                 ended = [one for one in items if one.outcome is not None]
                 return [hint for one in ended for hint in self._over(state, node, one.allocation, one.outcome)]
         return []
+
+    def _note(self, one: _Began | _Ended | _Recorded) -> None:
+        self._waiting.append(one)
+        self._stirred.set()
 
     def _at_work(self, state: GridState, node: str, allocation: str) -> Allocation | None:
         known = state.nodes.get(node)
@@ -130,7 +137,7 @@ class NeedsService:
         job = state.jobs[allocation.job]
         used = job.used if job.used is not None and job.used.allocation == name else None
         held = allocation.grant.resources.memory
-        self._waiting.append(_Ended(name, job, held, used, outcome, self._clock()))
+        self._note(_Ended(name, job, held, used, outcome, self._clock()))
         if outcome.cause is Cause.OUT_OF_MEMORY and RetryOn.OOM in job.request.retry_on and held:
             return self._advise(job, name, held)
         return []
@@ -154,7 +161,7 @@ class NeedsService:
         await self._refill()
         written, pruned = time.monotonic(), -math.inf
         while True:
-            await asyncio.sleep(PAUSE)
+            await self._pause()
             await self._measure_bundles()
             self.learn_some(AT_ONCE)
             if planned := self.predict_waiting(state):
@@ -166,6 +173,17 @@ class NeedsService:
             if now - pruned >= PRUNE_EVERY or self._unpruned > WAITING:
                 pruned, self._unpruned = now, 0
                 await self._apart(lambda db: db.prune(self._clock() - self._retention))
+
+    async def _pause(self) -> None:
+        """Leave the loop to others, and while there is nothing to do sleep until something is told, or lines are to be
+        looked for again."""
+        if not (self._waiting or self._unmeasured or self._more):
+            self._stirred.clear()
+            try:
+                await asyncio.wait_for(self._stirred.wait(), LOOK_EVERY)
+            except TimeoutError:
+                return
+        await asyncio.sleep(PAUSE)
 
     def learn_some(self, most: int) -> None:
         """Learn from the oldest of what waits."""
@@ -197,6 +215,7 @@ class NeedsService:
         """How long the first jobs of lines will run, as far as it is known, once each: where nodes are reserved, or it
         is forecast how long they are lent. Where machines are created also what runs while others wait."""
         pools = bool(state.policy.scaling.pools) and bool(state.queue.lines)
+        self._more = False
         if not state.reservations.by_job and not state.index.forecasts and not pools:
             self._lines = iter(())
             return ()
@@ -223,13 +242,15 @@ class NeedsService:
                 found.append((name, answer.value))
             looked += 1
             if looked == AT_ONCE:
+                self._more = True
                 return tuple(found)
         if now >= self._look_again:
             self._look_again = now + LOOK_EVERY
             lines = list(islice(state.queue.lines.values(), LINES))
             names = [name for line in lines for _, name in islice(line.heap, FIRST)]
             running = islice(state.allocations.values(), WAITING) if pools else ()
-            self._lines = iter(names + [one.job for one in running if one.job not in self._predicted])
+            names += [one.job for one in running if one.job not in self._predicted]
+            self._lines, self._more = iter(names), bool(names)
         return tuple(found)
 
     async def prospects(self, state: GridState, job: Job) -> str:
@@ -372,7 +393,7 @@ class NeedsService:
         if told.ended not in list(How):
             raise BadValue(f"{told.ended!r} is no way to end", hint=f"give one of {', '.join(How)}")
         usage = Usage(told.seconds, told.memory, told.cores, told.gpu_memory, told.held, How(told.ended))
-        self._waiting.append(_Recorded(shape(told.argv, user, given=told.features), usage))
+        self._note(_Recorded(shape(told.argv, user, given=told.features), usage))
 
 
 def _begins(state: GridState, job: Job, now: float) -> float:

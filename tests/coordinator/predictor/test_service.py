@@ -12,6 +12,7 @@ import pytest
 from distributed_grid.coordinator.core.commands import Event, RunTimesPredicted
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.predictor import service as needs_service
 from distributed_grid.coordinator.predictor.predictor import How, Predictor
 from distributed_grid.coordinator.predictor.service import NeedsService, how_it_ended, usage_of
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, RetryOn, Used
@@ -89,6 +90,26 @@ async def test_runs_are_learned_recorded_and_known_after_a_restart(tmp_path: Pat
     assert after.needs[0].value == pytest.approx(needs["memory"].value, rel=1e-3)
     task.cancel()
     await again.close()
+
+
+async def test_it_sleeps_while_nothing_happens_and_wakes_when_something_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs_service, "LOOK_EVERY", 600.0)
+    service, looks = NeedsService(None, 1e6, lambda: 1000.0), list[int]()
+    learn = service.learn_some
+
+    def counted(most: int) -> None:
+        looks.append(most)
+        learn(most)
+
+    service.learn_some = counted  # type: ignore[method-assign]
+    task = asyncio.create_task(service.run(Ledger(policy=Policy()).state, _nothing))
+    await asyncio.sleep(0.5)
+    assert not looks
+    service.record("ann", RecordUse(1, ("train",), seconds=5.0, memory=GIB))
+    await known(service, 1)
+    assert len(looks) <= 2
+    task.cancel()
+    await service.close()
 
 
 async def test_an_end_that_is_told_twice_counts_once(tmp_path: Path) -> None:
