@@ -29,6 +29,7 @@ from distributed_grid.protocol.messages import (
     Welcome,
 )
 from distributed_grid.protocol.nodes import Sample
+from distributed_grid.protocol.scaling.machines import Machine, MachineState
 from tests.coordinator.ends import (
     PATIENCE,
     agent,
@@ -193,6 +194,30 @@ async def test_web_pages_are_turned_away(tmp_path: Path, headers: dict[str, str]
 
 
 # --- one agent per name -----------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_on_another_machine_than_the_recorded_one_is_refused_and_told(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        machines = grid.ledger.state.scaling.machines
+        given: dict[str, Any] = {
+            "pool": "a",
+            "provider": "p",
+            "state": MachineState.BOOTING,
+            "handle": "i-1",
+            "born": grid.clock(),
+        }
+        machines["n1"] = Machine(name="n1", join_within=600.0, ends_by=grid.clock() + 3600, **given)
+        other = await agent(grid.url, node(machine="i-2"))
+        refused = other.seen[0]
+        assert isinstance(refused, Refused) and refused.final
+        assert refused.why == "machine n1 is i-1 of p, and its agent runs on i-2"
+        async with asyncio.timeout(10):
+            while machines["n1"].text != refused.why:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert machines["n1"].state is MachineState.BOOTING
+        right = await agent(grid.url, node(machine="i-1"))
+        assert not isinstance(right.seen[0], Refused)
+        await right.close()
 
 
 @pytest.mark.parametrize("other", [node(), node(hostname="elsewhere"), node(boot_id="x", incarnation=9)])
