@@ -118,6 +118,8 @@ class Runtime:
         self._lender = Lender(settings.limits, facts)
         self._usage = UsageReporter(min(EVERY, 5 * settings.interval))
         self._buckets = Aggregator()
+        self._slack_taken = asyncio.Event()
+        """Something that runs on cores of others was launched."""
         self._probe = probe
         self._meter = Meter(probe, settings.interval, boot_clock, self._measured, log.warning)
         self._readers = Readers(launcher, self.table, self._say)
@@ -395,9 +397,13 @@ class Runtime:
         self._owner.withdraw(self._verify_next)
 
     async def _watch_holders(self) -> None:
+        """Measure holders while something is here that runs on their cores; else sleep until there is."""
         while True:
-            await asyncio.sleep(slack.EVERY)
-            self._owner.look_at_holders()
+            while self.table.has_on_slack():
+                await asyncio.sleep(slack.EVERY)
+                self._owner.look_at_holders()
+            self._slack_taken.clear()
+            await self._slack_taken.wait()
 
     def _whole_offer(self) -> Offer:
         now, sample = boot_clock(), self._meter.newest
@@ -536,6 +542,8 @@ class Runtime:
         return stale.reason if stale else ""
 
     def _run(self, launch: Launch, leased_from: float, chain: str) -> None:
+        if launch.grant.slack:
+            self._slack_taken.set()
         if launch.spec.stdin:
             self._inputs.expect(launch.allocation)
         ordered, directory, environment, account = self._staging.order(launch)

@@ -3,7 +3,9 @@ The traces are data of others and not in this repository: `--traces FOLDER` or $
 
 `--openb FOLDER`: instead, the workloads with which FGD (ATC'23) was evaluated, beside its published results. The folder
 is data/csv of hkust-adsl/kubernetes-scheduler-simulator, with experiments/analysis/expected_results/
-analysis_allo_discrete.csv in it; they ran on the nodes with GPUs only."""
+analysis_allo_discrete.csv in it; they ran on the nodes with GPUs only.
+
+`--daily`: instead, the policies of rebalancing on a made trace whose owners come at the same time each day."""
 
 import argparse
 import csv
@@ -11,8 +13,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from bench import _daily
 
 POLICIES = "grid,grid:share,fcfs,easy,sjf,strict-fifo,best-effort,first-fit,random"
 SEEDS = 3
@@ -22,6 +27,8 @@ LENT = ("--unit", "512", "--nodes", "12", "--cores", "8", "--first", "400", *RES
 """Jobs on machines with owners: the first of Mira, whose units of 512 nodes are the cores of twelve machines."""
 
 
+REBALANCING = "grid,grid:conservative,grid:balanced,grid:aggressive,grid:predictive"
+"""Without forecasts, and the policies that go by them."""
 OPENB = (
     "default cpu050 cpu100 cpu200 cpu250 gpushare40 gpushare60 gpushare80 gpushare100 gpuspec10 gpuspec20 gpuspec25"
     " gpuspec33 multigpu20 multigpu30 multigpu40 multigpu50"
@@ -151,15 +158,32 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="LIST", help="names of traces, or parts of them; without: all")
     parser.add_argument("--policies", metavar="LIST", help="without: all, with --openb grid and best-fit alone")
     parser.add_argument("--openb", type=Path, help="the folder of FGD's workloads")
+    parser.add_argument("--daily", action="store_true", help="owners who come at the same time each day")
     parser.add_argument("--workloads", type=lambda text: text.split(","), default=OPENB)
     parser.add_argument("--seeds", type=int, help="of each case; without: 10 of each workload of --openb, else 3")
     args = parser.parse_args()
     if args.openb is not None:
         openb(args.openb, args.workloads, args.policies or "grid,grid:fit", args.seeds or 10)
+    elif args.daily:
+        daily(args.policies or REBALANCING, args.seeds or 5)
     elif args.traces is None or not Path(args.traces).is_dir():
         print("lab: the traces are not here: name their folder with --traces or $GRID_TRACES")
     else:
         tables(Path(args.traces), args.only, args.policies or POLICIES, args.seeds or SEEDS)
+
+
+def daily(policies: str, seeds: int) -> None:
+    """Print the table of owners who come at the same time each day in Markdown: a line for each made trace."""
+    for seed in range(1, seeds + 1):
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(made)
+            _daily.write(folder, seed)
+            options = ("--nodes", str(_daily.MACHINES), "--cores", "8", "--owners", str(folder / "owners"))
+            told = simulate(folder, Case("daily", "jobs.csv", options), policies, 1)
+        if seed == 1:
+            print(heading(told))
+        for one in told["policies"]:
+            print(row(f"daily {seed}", one, columns(told)), flush=True)
 
 
 def tables(folder: Path, only: str, policies: str, seeds: int) -> None:

@@ -166,6 +166,10 @@ class Table:
                 found.append(SlackUser(key, grant.slack_milli / MILLI, grant.holder, cores, pid))
         return found
 
+    def has_on_slack(self) -> bool:
+        """Whether anything is here that runs on cores of others, or is about to."""
+        return any(held.grant.slack for held in self.held.all.values())
+
     def is_on_slack(self, allocation: str) -> bool:
         """Whether this allocation is here and runs on cores of another one."""
         held = self.held.all.get(allocation)

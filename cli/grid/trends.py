@@ -268,7 +268,8 @@ def _performance(status: Status) -> str:
     found = performance(status)
     said = [f"{found.efficiency:.0%} of the core-seconds held were used"] if found.efficiency is not None else []
     said += [f"{found.success:.0%} of requests were placed"] if found.success is not None else []
-    return f"served    {'; '.join([*said, f'{found.moves_an_hour:g} moves an hour'])}\n" if said else ""
+    since = f"since the coordinator started, {format_duration(round(status.up_for))} ago"
+    return f"served    {'; '.join([*said, f'{found.moves_an_hour:g} moves an hour'])}; {since}\n" if said else ""
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

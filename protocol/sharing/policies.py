@@ -73,8 +73,8 @@ TRADES: dict[str, str] = {
     "moves": "moves in one pass: one at a time shows its effect before the next one, against a slower reaction",
     "confidence": "how likely a node has to stay idle for as long as a job or boost needs it: fewer interruptions,"
     " against fewer places for what is long",
-    "horizon": "how far ahead of an owner's likely return jobs that may run again are moved: less work is lost with"
-    " it, against moves in vain (0: none)",
+    "horizon": "jobs that may run again are moved before an owner's likely return; of jobs whose end nobody knows, so"
+    " far ahead: less work is lost with them, against moves in vain (0: none)",
     "slack": "unused cores of allocations are lent to revocable jobs: more is used, against a moment until they are"
     " back",
 }

@@ -1,7 +1,7 @@
 """Revocable jobs: they may run on slack where nothing else is free for them, and end when its holder does.
 
-Of a node only memory is taken for them. Nodes that are reserved for somebody lend no slack, as nobody knows whether
-that memory will be back in time.
+Of a node only memory is taken for them. A node that is reserved for somebody lends slack to those that ask for none:
+nobody knows whether memory would be back in time; the cores are, as they end with their holder.
 """
 
 import math
@@ -57,7 +57,7 @@ def place(state: GridState, request: Request, now: float) -> Placement | None:
             continue
         taken = slack.lent(state, name)
         cores = [core for core in sorted(holder.grant.cores, reverse=True) if core not in taken]
-        if len(cores) < count or not node.usable or holder.node in reserved or node.capacity is None:
+        if len(cores) < count or not node.usable or node.capacity is None or (memory and holder.node in reserved):
             continue
         if memory <= node.capacity.free_memory and open_to(node, request, state.index):
             best = there, holder, cores

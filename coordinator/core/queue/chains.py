@@ -44,8 +44,8 @@ class Chains:
     """Those whose jobs may have successors and be some: none of the last ran for longer than `SHORT`."""
 
     overdue: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """The successors that were overdue in the queue: when each was granted, and when an overdue job of its lane had
-    been granted something before that (0: never)."""
+    """The allocations of jobs that were overdue in the queue: when each was granted, and when an overdue job of its
+    lane had been granted something before that (0: never)."""
     closed_nodes: dict[str, None] = field(default_factory=dict)
     """Nodes with successors that take no new jobs any more."""
 

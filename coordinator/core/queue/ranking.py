@@ -99,8 +99,8 @@ def rank_of_successor(state: GridState, job: Job, lasts: float, standing: Standi
 
 
 def not_served(state: GridState, job: Job) -> None:
-    """A job is to go back to the queue without having started. If it was overdue when it became a successor, it is so
-    again: nothing of its lane was served by that."""
+    """A job is to go back to the queue without having started. If it was overdue when it was granted its place, it
+    is so again: nothing of its lane was served by that."""
     overdue = state.chains.overdue
     if job.allocation not in overdue:
         return

@@ -217,6 +217,7 @@ def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:
 def _has_started(state: GridState, line: Line, job: Job, overdue: bool) -> None:
     line.blocked = False
     if overdue:
+        state.chains.overdue[job.allocation] = (state.now, line.standing.served_at)
         line.standing.served_at = state.now
     ranking.rank_again(state, job.user)
 

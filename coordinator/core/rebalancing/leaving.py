@@ -2,9 +2,11 @@
 
 By staying, it loses with the probability of the owner's return what it has run and half of the time until then; by
 leaving it loses what it has run and its start, and with the probability of the other owner's return half of that time
-there. Who leaves is protected for the policy's min-hold, doubled with each time, and does not go back to where it left
-as long as there is another node. A node is left that does not stay idle over the policy's horizon with its confidence,
-and gone to one that does, so no move is undone by the next one.
+there. So a move pays most just after a better node has become free, while little was done, and nearly nothing just
+before the owner comes. Who leaves is protected for the policy's min-hold, doubled with each time, and does not go back
+to where it left as long as there is another node. A node is left that does not stay idle until the job ends (where
+nobody has said when that is, over the policy's horizon) with the policy's confidence, and gone to one that does, so no
+move is undone by the next one.
 """
 
 from collections.abc import Mapping
@@ -67,7 +69,7 @@ def hindrance(one: Stay, moved: Mapping[str, Moved], values: SharingPolicy, now:
 
 
 def _move(one: Stay, values: SharingPolicy, now: float) -> Move:
-    soon = format_duration(round(min(values.horizon, one.within)))
+    soon = format_duration(round(one.looked))
     return Move(
         kind=MoveKind.LEAVE,
         source=one.source,

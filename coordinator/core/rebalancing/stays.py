@@ -1,5 +1,6 @@
-"""Which jobs could leave before the owner of their node comes: those that run where his return is likely within the
-policy's horizon and that may be run again, with where they would go. Read-only.
+"""Which jobs could leave before the owner of their node comes: those that run where his return is likely before they
+end and that may be run again, with where they would go. Where nobody has said when a job ends, no further ahead is
+looked than the policy's horizon. Read-only.
 """
 
 import math
@@ -26,7 +27,7 @@ HOLD_MOST = 3600.0
 
 
 def stays(state: GridState, values: SharingPolicy, now: float) -> Iterator[Stay]:
-    """The jobs that may be moved on nodes that do not stay idle over the horizon with the policy's confidence."""
+    """The jobs that may be moved on nodes that do not stay idle for long enough with the policy's confidence."""
     left = JOBS
     for node in _expecting(state, values):
         for allocation in node.allocations.values():
@@ -37,11 +38,11 @@ def stays(state: GridState, values: SharingPolicy, now: float) -> Iterator[Stay]
 
 
 def _expecting(state: GridState, values: SharingPolicy) -> list[Node]:
-    """Nodes with jobs that do not stay idle for long enough, the least likely first."""
+    """Nodes with jobs that do not stay idle for as long as is looked ahead, the least likely first."""
     found = []
     for name, forecast in state.index.forecasts.items():
         node = state.nodes[name]
-        if node.allocations and (likely := forecast.stays(values.horizon)) is not None and likely < values.confidence:
+        if node.allocations and (likely := forecast.stays(AHEAD)) is not None and likely < values.confidence:
             found.append((likely, name))
     return [state.nodes[name] for _, name in nsmallest(NODES, found)]
 
@@ -57,11 +58,11 @@ def _stay(
 ) -> Stay | None:
     """A job that may leave; None: it ends before its owner is likely to come."""
     seconds, limit = ran(job, allocation, now), job.spec.time_limit
-    length = expected(state, job.user, job.request, limit, job.planned)
+    length, told = expected(state, job.user, job.request, limit, job.planned), limit or job.planned
     if length <= seconds:  # longer than its like ever were
-        length = limit if limit > seconds else math.inf
+        length, told = (limit, limit) if limit > seconds else (math.inf, 0.0)
     within = min(AHEAD, length - seconds)
-    soon = min(values.horizon, within)
+    soon = within if told else min(values.horizon, within)
     forecast = node.forecast
     here, near = (forecast.stays(within), forecast.stays(soon)) if forecast is not None else (None, None)
     if here is None or near is None or near >= values.confidence:
@@ -78,6 +79,7 @@ def _stay(
         within=within,
         returns=1.0 - here,
         soon=1.0 - near,
+        looked=soon,
         target=target,
         target_returns=1.0 - (there.stays(within) or 0.0) if there is not None else 1.0,
         target_soon=1.0 - (there.stays(soon) or 0.0) if there is not None else 1.0,

@@ -91,9 +91,9 @@ class Loan(msgspec.Struct, frozen=True, kw_only=True):
 
 class Stay(msgspec.Struct, frozen=True, kw_only=True):
     """A running job on `source`, whose owner `returns` with this probability `within` so many seconds, in which it does
-    not end (`soon`: within the policy's horizon). It has run for `ran` seconds on `work` cores (as preemption counts
-    them). It could go to `target` (empty: nowhere), whose owner returns with `target_returns` and `target_soon`; it is
-    `protected` until then (grid time)."""
+    not end (`soon`: within the `looked` seconds that decide whether it may leave). It has run for `ran` seconds on
+    `work` cores (as preemption counts them). It could go to `target` (empty: nowhere), whose owner returns with
+    `target_returns` and `target_soon`; it is `protected` until then (grid time)."""
 
     job: str
     user: str
@@ -104,6 +104,7 @@ class Stay(msgspec.Struct, frozen=True, kw_only=True):
     within: float
     returns: float
     soon: float
+    looked: float
     target: str = ""
     target_returns: float = 1.0
     target_soon: float = 1.0

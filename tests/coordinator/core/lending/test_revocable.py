@@ -73,6 +73,21 @@ def test_memory_of_the_holder_is_not_touched() -> None:
     assert scene.grant("user") is None, "4 GiB are free, and what the holder does not use is its own"
 
 
+def test_where_somebody_has_a_reservation_cores_are_lent_on_and_memory_is_not() -> None:
+    scene = Scene(time_limit=3600.0)
+    scene.ask("waits", 8000, revocable=False)
+    scene.ask("some", 1000, GIB)
+    assert scene.state.reservations.by_job.keys() == {"waits"}
+    scene.ask("none", 1000)
+    scene.uses("holder", 2.0)
+    assert scene.grant("some") is None, "nobody knows whether its memory would be back in time"
+    assert (grant := scene.grant("none")) is not None and grant.slack
+    begins = scene.state.reservations.by_job["waits"].at
+    scene.end("holder")
+    assert scene.grant("waits") is not None and scene.now <= begins, "the cores are the holder's, and whose turn it is"
+    scene.ledger.check()
+
+
 def test_where_something_is_free_it_is_a_job_like_others() -> None:
     scene = Scene()
     scene.cancel("holder")

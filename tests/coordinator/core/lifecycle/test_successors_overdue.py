@@ -85,7 +85,7 @@ def test_one_that_is_taken_back_comes_before_whoever_it_came_before(scene: Grid,
     scene.end("j5.1", returned=True)
     launched = scene.launched()
     assert launched["j6.2"] == "" and his not in launched
-    assert scene.ledger.state.chains.overdue.keys() <= {*scene.waiting()}
+    assert scene.ledger.state.chains.overdue.keys() <= {*scene.waiting(), "j6.2"}, "who has not started yet"
 
 
 def test_so_does_one_whose_node_takes_no_new_jobs(scene: Grid) -> None:

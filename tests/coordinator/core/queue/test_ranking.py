@@ -18,7 +18,7 @@ from distributed_grid.coordinator.core.queue.precedence import lane_of
 from distributed_grid.coordinator.core.views import shares
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause, LimitBy, Outcome, Request, ServiceOrder, State
-from distributed_grid.protocol.messages import Exited, Launch, Started
+from distributed_grid.protocol.messages import Exited, Launch, Stale, Started
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import facts, job, join, step
 from tests.depth import tries
@@ -326,3 +326,20 @@ def test_by_share_there_are_no_such_numbers() -> None:
     ask(ledger, "mine", HOUR, 2 * HOUR)
     assert explain.why(ledger.state, "mine", None, 4 * HOUR).precedence is None
     assert ledger.state.jobs["mine"].state is State.WAITING
+
+
+def test_an_overdue_job_whose_node_refuses_to_start_it_is_overdue_again() -> None:
+    ledger = grid(1, sharing=SECONDS)
+    ask(ledger, "runs", 0.0, 1000.0)
+    begin(ledger, "runs", 0.0)
+    ask(ledger, "late", 1.0, 10.0)
+    ask(ledger, "next", 1.0, 10.0)
+    ask(ledger, "his", 99.0, 10.0, user="ben")
+    assert started(end(ledger, "runs", 100.0)) == ["late"]
+    standing = next(one for one in ledger.state.queue.standings.values() if one.user == "ann")
+    assert standing.served_at == 100.0 and standing.overdue == -1, "its lane was served, so the next one waits anew"
+    refused = Stale(allocation=ledger.state.jobs["late"].allocation, reason="its owner is back")
+    step(ledger, MessageReceived("n1", refused), 101.0)
+    assert standing.served_at == 0.0 and standing.overdue == ledger.state.queue.turns["late"]
+    assert ledger.state.chains.overdue == {}
+    ledger.check()

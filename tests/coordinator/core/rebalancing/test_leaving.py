@@ -26,7 +26,7 @@ NOW = 10_000.0
 
 def stay(job: str = "j-1", source: str = "lab1", target: str = "lab2", **parts: Any) -> Stay:
     """A job that has run on two cores for ten minutes, whose owner is all but sure to come within half an hour."""
-    usual = {"ran": 600.0, "within": 1800.0, "returns": 0.95, "soon": 0.95, "work": 2.0}
+    usual = {"ran": 600.0, "within": 1800.0, "returns": 0.95, "soon": 0.95, "looked": 1800.0, "work": 2.0}
     usual |= {"target_returns": 0.05, "target_soon": 0.05}
     amount = Resources(2 * MILLI)
     return Stay(job=job, user="ann", source=source, target=target, resources=amount, **(usual | parts))

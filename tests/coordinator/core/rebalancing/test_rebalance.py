@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -262,6 +262,12 @@ def check_pairs(moves: list[Move], name: PolicyName) -> None:
 @pytest.mark.timeout(3000)
 @settings(max_examples=WORLDS, deadline=None)
 @given(NAMES, LENDERS, DEMANDS, st.sampled_from([15.0, 30.0, 60.0]))
+@example(
+    PolicyName.AGGRESSIVE,
+    [(3, 0.0, 2, 1)],
+    [((0.25, 0, 0), 1, True), ((0.25, 0.25, 0), 1, False), ((0.25, 0.25, 0), 1, True), ((0.25, 1, 0), 2, True)],
+    60.0,
+)
 def test_under_constant_load_no_move_is_undone_and_then_none_is_made(
     name: PolicyName, lenders: Any, demands: Any, interval: float
 ) -> None:
@@ -271,7 +277,8 @@ def test_under_constant_load_no_move_is_undone_and_then_none_is_made(
     most = int(start / EPSILON) + 1
     values = POLICIES[name]
     rounds = len(lenders) + len(demands) + 1
-    world.run(int(rounds * (values.sustained + values.min_hold + values.cooldown) / interval))
+    # From a boost for what waits in vain to the next one of its lender: twice the min-hold, and up to a pass each time.
+    world.run(int((values.sustained + rounds * (2 * values.min_hold + 3 * interval)) / interval))
     check_pairs(world.moves, name)
     odd = {one.text for one in world.demands if one.odd}
     back = [one.boost for one in world.moves if one.kind is MoveKind.GIVE_BACK]

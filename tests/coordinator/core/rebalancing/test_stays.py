@@ -82,7 +82,7 @@ def test_a_job_leaves_in_time_with_notice_and_a_receipt_and_goes_on_elsewhere() 
     assert stop.grace == grid.state.policy.preempting.notice + grid.state.jobs["j-1"].spec.grace
     (receipt,) = (one.receipt for one in commands if isinstance(one, RecordReceipt))
     assert (receipt.job, receipt.node, receipt.result, receipt.lost) == ("j-1", "lab1", "moved", 1200.0)
-    assert receipt.victims[0].seconds == 600.0 and "the owner of lab1 may be back within 30m00s" in receipt.why
+    assert receipt.victims[0].seconds == 600.0 and "the owner of lab1 may be back within 3h50m" in receipt.why
     (told,) = (one for one in commands if isinstance(one, Rebalanced))
     assert [(one.kind, one.job, one.target) for one in told.moves] == [(MoveKind.LEAVE, "j-1", "lab2")]
     grid.ends()
