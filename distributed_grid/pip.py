@@ -11,6 +11,9 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "ray": ("ray>=2.57",),
     "gputil": ("GPUtil>=1.4", "setuptools"),
     "ssh": ("asyncssh>=2.21",),
+    "aws": ("boto3>=1.40",),
+    "gcp": ("google-auth>=2.40", "requests>=2.32"),
+    "docker": ("docker>=7.1",),
 }
 """What each extra of setup.cfg needs."""
 

@@ -1,4 +1,4 @@
-"""Machines as instances of Amazon EC2, by boto3 (`pip install distributed-grid[aws]`).
+"""Machines as instances of Amazon EC2, by boto3.
 
 The name of a machine is the client token of its creation: EC2 makes one instance for it however often it is asked. Its
 tags, from the creation on, say whose it is. It terminates when it shuts itself down (startup.py), and gives its

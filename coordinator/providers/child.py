@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from distributed_grid import pip
 from distributed_grid.coordinator.core.scaling.state import Answer
 from distributed_grid.coordinator.providers.base import CloudProviderBase, ProviderRefused, WorkerSpec
 
@@ -31,7 +32,7 @@ PROVIDERS = {
 }
 """The providers that the grid brings, by their names in the configuration."""
 EXTRAS = {"aws": "aws", "gcp": "gcp", "docker_local": "docker"}
-"""The extras of this package that their libraries come with."""
+"""The extras (pip.EXTRAS) that their libraries come with."""
 GROUP = "distributed_grid.providers"
 """The group of entry points by which packages bring others."""
 
@@ -69,7 +70,7 @@ def load(name: str) -> Callable[[str, dict[str, Any]], CloudProviderBase]:
     try:
         made: Callable[[str, dict[str, Any]], CloudProviderBase] = getattr(import_module(module), attribute)
     except ImportError as error:
-        hint = f"; pip install 'distributed-grid[{EXTRAS[name]}]'" if name in EXTRAS else ""
+        hint = f"; {pip.install(*pip.EXTRAS[EXTRAS[name]])}" if name in EXTRAS else ""
         why = f"provider {name} needs a package that is not here: {error}{hint}"
         raise ProviderRefused(Answer.CREDENTIALS, why) from None
     return made

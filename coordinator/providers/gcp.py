@@ -1,5 +1,5 @@
-"""Machines as instances of Google Compute Engine, by its REST API (`pip install distributed-grid[gcp]`; why not by
-google-cloud-compute: docs/decisions/0059).
+"""Machines as instances of Google Compute Engine, by its REST API
+(why not by google-cloud-compute: docs/decisions/0059).
 
 The name of an instance is the grid's id and the machine's name, and the id of the request that creates it is made of
 both: asked again, the same instance is given. Its labels, from the creation on, say whose it is. The zone deletes it

@@ -112,8 +112,8 @@ def test_jobs_of_a_spot_machine_that_is_taken_back_are_told_and_wait_again(grid:
         process = start_machine(grid, service.environment, metadata="aws", spot=True)
         grid.await_offers(1)
         note = grid.home / "told"
-        script = f'while [ ! -e "$GRID_RECALL_FILE" ]; do sleep 0.1; done; echo told >{note}; exec sleep 600'
-        job = submit(grid, "sh", "-c", script)
+        notice = 'trap "" TERM; while [ ! -e "$GRID_RECALL_FILE" ]; do sleep 0.1; done'
+        job = submit(grid, "sh", "-c", f"{notice}; echo told >{note}; exec sleep 600")
         until(lambda: grid.job(job)["state"] == "running", "the job runs" + logs(grid))
         at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=20)
         said = {"action": "terminate", "time": at.isoformat()}

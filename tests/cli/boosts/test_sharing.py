@@ -126,7 +126,7 @@ def test_two_policies_are_compared_by_the_numbers_that_differ(grid: Any) -> None
     done, _ = grid(STATUS, "policy", "diff", "balanced")
     assert "SETTING     AGGRESSIVE  BALANCED" in done.output and "moves       8           2" in done.output
     done, _ = grid(STATUS, "policy", "diff", "balanced", "predictive")
-    assert "horizon  -         30m00s      how far ahead" in done.output and done.output.count("\n") == 3
+    assert "horizon  -         30m00s      jobs that may run" in done.output and done.output.count("\n") == 3
     assert "slack    no        yes         unused cores" in done.output
     done, _ = grid(STATUS, "policy", "diff", "balanced", "balanced")
     assert done.output == "balanced and balanced do not differ\n"

@@ -51,8 +51,8 @@ def test_providers_are_found_by_name() -> None:
     assert refused.value.answer is Answer.CREDENTIALS
 
 
-def test_a_library_that_is_not_installed_is_told_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_is_not_installed_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "docker", None)
     monkeypatch.delitem(sys.modules, "distributed_grid.coordinator.providers.docker_local", raising=False)
-    with pytest.raises(ProviderRefused, match=r"pip install 'distributed-grid\[docker\]'"):
+    with pytest.raises(ProviderRefused, match=r"-m pip install 'docker>=7\.1'"):
         load("docker_local")
