@@ -198,7 +198,7 @@ class Judge(Truth):
         """A process begins on a node that has so much."""
         if run.allocation in self.runs:
             raise Violation(run.job, f"{run.allocation} is started twice, now on {run.node}")
-        if run.allocation in self.never:
+        if run.allocation in self.never and not self._still_recorded(run):
             raise Violation(run.job, f"{run.allocation} starts on {run.node}, which said that it never would")
         self.runs[run.allocation] = run
         number = number_of(run.job)
@@ -264,6 +264,12 @@ class Judge(Truth):
     def never_runs(self, allocation: str) -> None:
         """A node says that this never ran: it was withdrawn or refused; or is over and acknowledged."""
         self.never.add(allocation)
+
+    def _still_recorded(self, run: Run) -> bool:
+        """Whether a coordinator that never took the node's answer may send this attempt again: it is what the job has
+        on disk."""
+        row = None if self.disk is None else self.disk.rows.get(run.job)
+        return row is not None and row.state is not State.ENDED and row.allocation == run.allocation
 
     def _not_after_its_end(self, run: Run) -> None:
         """What was acknowledged as never started, never is. (A node that was given up may run what it was sent.)"""

@@ -188,6 +188,8 @@ def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:
     turn, name = state.queue.head(line)
     job, overdue = state.jobs[name], turn == line.standing.overdue
     if not rights.admits(state, job):
+        if name == line.standing.head:  # the next one may be overdue, too
+            ranking.rank_again(state, job.user)
         return False
     # Where it was hopeless among the nodes that run one user's jobs, it is among those that run everyone's.
     user = state.index.whose(line.request.user)

@@ -114,6 +114,16 @@ def test_what_never_started_never_does() -> None:
         court.begins("j0x1.1")
 
 
+def test_what_a_node_said_never_to_run_starts_only_where_the_coordinator_did_not_take_that_answer() -> None:
+    court = Court()
+    court.stores("j0x1", state=State.STARTING)
+    court.judge.never_runs("j0x1.1")
+    court.ran("j0x1.1")
+    court.judge.never_runs("j0x1.2")
+    with pytest.raises(Violation, match="j0x1.2 starts on n0, which said that it never would"):
+        court.begins("j0x1.2")
+
+
 @pytest.mark.parametrize(
     ("grant", "what"),
     [

@@ -17,9 +17,10 @@ from distributed_grid.coordinator.core.queue import fairness, reservations
 from distributed_grid.coordinator.core.queue.precedence import lane_of
 from distributed_grid.coordinator.core.views import shares
 from distributed_grid.protocol.groups import Array, GroupKind
-from distributed_grid.protocol.jobs import Cause, LimitBy, Outcome, Request, ServiceOrder, State
+from distributed_grid.protocol.jobs import Cause, LimitBy, Outcome, Priority, Request, ServiceOrder, State
 from distributed_grid.protocol.messages import Exited, Launch, Stale, Started
-from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.messages.rights import Rights, Rules
+from distributed_grid.protocol.resources import GIB, Resources
 from tests.coordinator.core.scene import facts, job, join, step
 from tests.depth import tries
 
@@ -188,6 +189,22 @@ def test_where_the_overdue_job_has_no_room_the_next_of_its_lane_is_not_overdue_f
     ask(ledger, "other", 9 * HOUR, 60.0, user="ben")
     assert started(end(ledger, "a", 11 * HOUR)) == ["other"], "until both cores are free"
     assert ledger.state.reservations.by_job.keys() == {"wide"}
+
+
+def test_behind_an_overdue_job_that_a_quota_keeps_back_the_next_of_its_lane_is_overdue_in_the_same_pass() -> None:
+    rules = Rules(users={"ann": Rights(memory=GIB)})
+    ledger = Ledger(policy=Policy(suspect_after=1e9, disconnected_after=1e9, lost_after=1e9, rights=rules))
+    join(ledger, facts("n1", 2), expires_in=1e9)
+    ask(ledger, "held", 1.0, 48 * HOUR, cores=2, user="eve")
+    begin(ledger, "held", 1.0)
+    with_memory = Resources(cpu=1000, memory=GIB)
+    wanted = (Request(with_memory, Priority.HIGH), Request(with_memory), Request(Resources(cpu=1000)))
+    for number, request in enumerate(wanted):
+        one = job(f"mine{number}", request, 2.0, time_limit=HOUR, grace=0.0)
+        step(ledger, JobsSubmitted(1, (one,)), 2.0)
+    ask(ledger, "other", 3.0, HOUR, user="ben")
+    assert started(end(ledger, "held", 11 * HOUR)) == ["mine0", "mine2"]
+    assert ledger.state.jobs["mine1"].state is State.WAITING
 
 
 def test_the_first_has_a_reservation_in_place_of_one_who_comes_after() -> None:
