@@ -96,10 +96,6 @@ def able(node: Node, request: Request) -> bool:
     return meets(node, node.facts.labels, request) and node.capacity.fits(wanted, request.constraints)
 
 
-def _parts(of: Resources) -> tuple[int, int, int]:
-    return of.cpu, of.memory, of.gpu
-
-
 class Bin:
     """Equally filled machines: `many` of them, which are there for another `left` seconds. `keys`: what they are to the
     plan (names of machines, or places in the list of creations), one for each. `node`: what they are."""
@@ -117,8 +113,11 @@ class Bin:
 
     def fits(self, ask: Ask) -> bool:
         """Whether one of these jobs could start there."""
-        request = ask.request
-        if not self.capacity.fits(request.resources, request.constraints) or request in self.apart:
+        request, capacity = ask.request, self.capacity
+        wanted = request.resources
+        if wanted.memory > capacity.memory or wanted.cpu > (capacity.whole + 1) * MILLI:
+            return False  # most bins: the rest takes longer
+        if not capacity.fits(wanted, request.constraints) or request in self.apart:
             return False
         return (not ask.lasts or ask.lasts <= self.left) and meets(self.node, labels(self.node), request)
 
@@ -154,6 +153,10 @@ class Bin:
         return done
 
 
+def _left(one: Bin) -> tuple[int, int, int]:
+    return one.capacity.cpu_left, max(0, one.capacity.free_memory), one.capacity.gpu_left
+
+
 class Stock:
     """All machines as planned that may have room, in the order in which they are filled."""
 
@@ -164,9 +167,25 @@ class Stock:
     def add(self, bin: Bin) -> None:
         """One more, that is filled after the others."""
         self._append(self.bins, bin)
+        self._forget_fullest()
+
+    def repeat(self, last: str, key: str, left: float) -> None:
+        """One more (`key`), as full as the one that was added last, and there for another `left` seconds. Where that one
+        is here no more, neither has room for anything."""
+        if not self.bins or (full := self.bins[-1]).keys[-1] != last:
+            return
+        if full.left == left:
+            full.keys.append(key)
+        else:
+            other = full.copy()
+            other.keys, other.left = [key], left
+            self.bins.append(other)
+            self._forget_fullest()
+
+    def _forget_fullest(self) -> None:
         used = [one for one in self.bins if not one.whole]
         if len(used) > BINS_MOST:
-            self.bins.remove(min(used, key=lambda one: _parts(one.capacity.left)))
+            self.bins.remove(min(used, key=_left))
 
     def _append(self, bins: list[Bin], bin: Bin) -> None:
         """Put a bin at the end, unless it has no room for anything; with the one before it, where they are alike."""

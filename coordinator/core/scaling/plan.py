@@ -218,17 +218,16 @@ class _Plan:
             if option is None:
                 self._say(ask, rest, why)
                 return
-            self._new(option, zone, life, _needs(ask))
+            needs = _needs(ask)
+            self._new(option, zone, life, needs)
             rest -= sum(self._take(ask, rest).values())
-            # Others like it are created in one go: the budget is asked for each.
-            each = self._serves[-1][0]
-            while each and rest >= each:
-                allowed = self._open(option, ask, why)
-                if allowed is None:
-                    break
-                self._new(option, *allowed, _needs(ask))
-                done = self._take(ask, rest)
-                rest -= sum(done.values())
+            # Others like it are created in one go, as full as it is: the budget is asked for each.
+            each, jobs = self._serves[-1]
+            while each and rest >= each and (allowed := self._open(option, ask, why)) is not None:
+                last, key = _key(len(self._news) - 1), self._note_new(option, *allowed, needs)
+                self._serves[-1] = (each, jobs)
+                self._stock.repeat(last, key, allowed[1])
+                rest -= each
 
     def _take(self, ask: Ask, count: int) -> dict[str, int]:
         """Put jobs where there is room as planned, and note for whom a machine is needed."""
@@ -304,7 +303,13 @@ class _Plan:
         return None
 
     def _new(self, option: _Option, zone: str, life: float, why: str) -> None:
+        """One more machine, with nothing on it."""
         assert option.node.capacity is not None
+        key = self._note_new(option, zone, life, why)
+        self._stock.add(Bin(option.node, option.node.capacity.copy(), [key], life, whole=True))
+
+    def _note_new(self, option: _Option, zone: str, life: float, why: str) -> str:
+        """One more machine, by its key in the stock."""
         if life < option.pool.life:
             why += f"; its life is {format_duration(round(life))}, as far as the day's limit allows"
         if option.shape.price is None:
@@ -313,8 +318,7 @@ class _Plan:
         self._serves.append((0, ()))
         self._budget.take(option.pool, option.shape, life)
         self._starting[option.pool.name] += 1
-        key = f"+{len(self._news) - 1}"
-        self._stock.add(Bin(option.node, option.node.capacity.copy(), [key], life, whole=True))
+        return _key(len(self._news) - 1)
 
     def _create(self, new: _New, serves: int, jobs: tuple[str, ...]) -> Create:
         pool, shape = new.option.pool, new.option.shape
@@ -473,6 +477,11 @@ class _Plan:
                 why = f"{used:.0%} of the grid was used over {format_duration(scaling.window)} (down: "
                 return [_drain(one, DrainCause.UNUSED, f"{why}{scaling.down:.0%})")]
         return []
+
+
+def _key(number: int) -> str:
+    """What stands in the stock for the machine that is created as this one of the plan."""
+    return f"+{number}"
 
 
 def _least(asks: Iterable[Ask]) -> Resources:

@@ -66,3 +66,26 @@ def test_no_machine_gets_more_than_it_has(seed: int) -> None:
             more = Resources(wanted.cpu * count, wanted.memory * count, wanted.gpu * count)
             held[key] = held.get(key, Resources()) + more
     assert all(one.fits(SHAPE.resources) for one in held.values())
+
+
+@pytest.mark.parametrize("seed", range(tries(10)))
+def test_a_machine_that_is_repeated_has_the_room_of_one_that_was_filled_itself(seed: int) -> None:
+    chance = random.Random(seed)
+    one = ask(chance.choice([1000, 1500, 4000]), gpu=chance.choice([0, 500, 1000]), alone=chance.random() < 0.2)
+    lives = [chance.choice([3600.0, 60.0]) for _ in range(5)]
+    node = node_of(POOL, SHAPE)
+    assert node.capacity is not None
+    least = Resources(500, GIB)
+    filled, repeated = Stock([], least), Stock([], least)
+    for number, left in enumerate(lives):
+        added = Bin(node, node.capacity.copy(), [f"+{number}"], left, whole=True)
+        if number:
+            repeated.repeat(f"+{number - 1}", f"+{number}", left)
+        else:
+            repeated.add(added.copy())
+            each = sum(repeated.serve(one, 99).values())
+        filled.add(added)
+        assert filled.serve(one, each) == {f"+{number}": each}
+    for _ in range(5):
+        more, count = ask(chance.choice([500, 1000]), lasts=chance.choice([0.0, 600.0])), chance.randint(1, 9)
+        assert repeated.serve(more, count) == filled.serve(more, count)
