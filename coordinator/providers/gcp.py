@@ -39,6 +39,9 @@ WAIT = 45.0
 LOOK = 1.0
 LIFE_LEAST, LIFE_MOST = 30, 120 * 86_400
 """What maxRunDuration may be (s)."""
+SOONER = 60.0
+"""How much shorter than a machine's life it is (s): it counts from when the instance runs. One that has powered itself
+off before is not deleted any more; at that time all jobs were told to end."""
 PAGES_MOST = 100
 _OFF = ("TERMINATED", "STOPPED", "SUSPENDED")
 _REQUESTS = uuid.UUID("8f1f9a52-5d0e-4c55-9c53-0f1d0d2c6a7e")
@@ -111,7 +114,7 @@ class GCPCloudProvider(CloudProviderBase):
             self._await(zone, made)
         except _Conflict:
             pass  # by an earlier call
-        there = self._ask("GET", f"/zones/{zone}/instances/{wanted['name']}", missing=True)
+        there = self._look(f"/zones/{zone}/instances/{wanted['name']}", missing=True)
         if there is None:
             raise ProviderRefused(Answer.REFUSED, f"{spec.name} was created before, and has ended")
         if not self._is_ours(there):
@@ -188,6 +191,7 @@ class GCPCloudProvider(CloudProviderBase):
         """The instance. Raises ProviderRefused."""
         said, zone, name = self.settings, self._zone(spec), self._name(spec.name)
         type, gpus = _parts(spec.type)
+        life = spec.ends_by - spec.born - SOONER
         accelerators = (
             [{"acceleratorType": f"zones/{zone}/acceleratorTypes/{gpus}", "acceleratorCount": 1}] if gpus else []
         )
@@ -218,7 +222,7 @@ class GCPCloudProvider(CloudProviderBase):
                 ]
             },
             "scheduling": {
-                "maxRunDuration": {"seconds": min(LIFE_MOST, max(LIFE_LEAST, round(spec.ends_by - spec.born)))},
+                "maxRunDuration": {"seconds": min(LIFE_MOST, max(LIFE_LEAST, round(life)))},
                 "instanceTerminationAction": "DELETE",
                 "provisioningModel": "SPOT" if spec.spot else "STANDARD",
                 "onHostMaintenance": "TERMINATE" if spec.spot or gpus or spec.resources.gpu else "MIGRATE",
@@ -246,7 +250,15 @@ class GCPCloudProvider(CloudProviderBase):
             if time.monotonic() > deadline:
                 raise ProviderRefused(Answer.LOST, f"Compute Engine has not created it within {WAIT:g} s")
             time.sleep(LOOK)
-            operation = self._ask("GET", path)
+            operation = self._look(path)
+
+    def _look(self, path: str, missing: bool = False) -> Any:
+        """The answer about what was asked for. Raises ProviderRefused with LOST: a refusal to answer, as by throttling,
+        says nothing about that."""
+        try:
+            return self._ask("GET", path, missing=missing)
+        except ProviderRefused as error:
+            raise ProviderRefused(Answer.LOST, f"{error.text}; it was asked to create the instance before") from None
 
     def _instances(self) -> Iterator[Listed]:
         """All instances of this grid, also those that have shut themselves down (`ended`)."""

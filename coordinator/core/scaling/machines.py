@@ -45,8 +45,6 @@ AGAIN_FIRST, AGAIN_MOST = 2.0, 60.0
 """Pause before a call is made again, doubled each time (s)."""
 CALLS_MOST = 40
 """A machine that was asked for so often is given up."""
-SLOW = 30.0
-"""For how long a provider that throttles is asked for nothing more (s)."""
 OVERDUE = 60.0
 """Time after the end of its life at which a machine that is still there is ended (s)."""
 SOON = 1.0
@@ -187,12 +185,9 @@ def _answered_create(state: GridState, machine: Machine, event: MachineAnswered)
     machine = move(state, machine, machine.state, event.text, answered=sure)
     if machine.state is not S.CREATING or event.number != machine.calls:
         return
-    if event.answer is Answer.LOST or event.answer is Answer.THROTTLED:
+    if event.answer is Answer.LOST:
         pause = min(AGAIN_MOST, AGAIN_FIRST * 2 ** min(machine.calls, 10))
-        if event.answer is Answer.THROTTLED:
-            pause = max(pause, SLOW)
-        else:
-            state.deadlines.arm("look", machine.provider, state.now + SOON)
+        state.deadlines.arm("look", machine.provider, state.now + SOON)
         move(state, machine, S.CREATING, retry=state.now + pause)
         state.deadlines.arm("machine", machine.name, state.now + pause)
         return
@@ -211,10 +206,12 @@ def _refused(state: GridState, machine: Machine, event: MachineAnswered) -> None
         move(state, machine, S.FAILED, text)
     else:
         end(state, machine, f"{text}; an earlier call was not answered")
+    state.deadlines.arm("scaling", "", state.now)
+    if event.answer is Answer.THROTTLED:
+        return  # too many calls at once: the pool itself is not at fault
     count = known.refused[machine.pool] = known.refused.get(machine.pool, 0) + 1
     if count >= REFUSED_MOST:
         pause(state, machine.pool, "", f"{count} creations in a row were refused; the last one: {text}")
-    state.deadlines.arm("scaling", "", state.now)
 
 
 def halt(state: GridState, provider: Provider, name: str, text: str) -> None:

@@ -218,9 +218,12 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
     # --- what was refused ---------------------------------------------------------------------------------------------
 
     def back_off(self, machine: Machine, why: str, now: float) -> Backoff:
-        """Leave a type in a zone alone for a while: twice as long as the last time, unless that is long ago."""
+        """Leave a type in a zone alone for a while: twice as long as the last time, unless that is long ago. What was
+        asked for before the last refusal, and is refused while this lasts, says nothing new."""
         key = "/".join((machine.pool, machine.zone, machine.type))
         before = self.backoffs.get(key)
+        if before is not None and now < before.until:
+            return before
         again = before is not None and now < before.until + before.seconds
         seconds = min(BACKOFF_MOST, before.seconds * 2) if before is not None and again else BACKOFF_FIRST
         one = self.backoffs[key] = Backoff(now + seconds, seconds, why[:500])

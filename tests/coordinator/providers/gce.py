@@ -69,6 +69,7 @@ class GCE:
     def reset(self) -> None:
         self.fault: Callable[[str], str] = lambda _: ""
         self.instances: dict[str, dict[str, Any]] = {}
+        self.disks: set[str] = set()
         self.operations: dict[str, dict[str, Any]] = {}
         self.requests: dict[str, str] = {}
         self.calls: list[tuple[str, str, dict[str, str], Any]] = []
@@ -94,8 +95,27 @@ class GCE:
         }
 
     def shut_down(self, handle: str) -> None:
-        """It powers off, and is then as any instance that is stopped."""
+        """It powers off, and is then as any instance that is stopped: its disk stays, and its run time is not limited
+        any more."""
         self.instances[handle]["status"] = "TERMINATED"
+
+    def ran(self, seconds: float) -> None:
+        """Instances have run for so long: those whose maxRunDuration is over are deleted, or stopped."""
+        for handle, one in list(self.instances.items()):
+            limit, action = (one["scheduling"].get(name) for name in ("maxRunDuration", "instanceTerminationAction"))
+            if one["status"] == "RUNNING" and limit is not None and seconds >= limit["seconds"]:
+                if action == "DELETE":
+                    self.delete(handle)
+                else:
+                    self.shut_down(handle)
+
+    def delete(self, handle: str) -> bool:
+        """Whether there was such an instance; of its disks those stay that are not to be deleted with it."""
+        if (one := self.instances.pop(handle, None)) is None:
+            return False
+        if one["disks"][0].get("autoDelete"):
+            self.disks.discard(handle)
+        return True
 
     # --- HTTP ---------------------------------------------------------------------------------------------------------
 
@@ -170,7 +190,7 @@ class GCE:
                 found = self.instances.get(f"{zone}/{name}")
                 return (200, found) if found else (404, refusal(404, "notFound", f"{name} was not found"))
             case "DELETE", ["zones", zone, "instances", name]:
-                if self.instances.pop(f"{zone}/{name}", None) is None:
+                if not self.delete(f"{zone}/{name}"):
                     return 404, refusal(404, "notFound", f"{name} was not found")
                 return 200, self.operation(zone, name)
             case "GET", ["zones", zone, "operations", name]:
@@ -216,6 +236,7 @@ class GCE:
         else:
             url = f"https://compute.example.com/v1/projects/{PROJECT}/zones/{zone}"
             self.instances[handle] = {**data, "status": "PROVISIONING", "zone": url}
+            self.disks.add(handle)
         return 200, made
 
     def operation(self, zone: str, name: str) -> dict[str, Any]:

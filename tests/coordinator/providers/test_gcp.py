@@ -71,7 +71,7 @@ def test_it_is_asked_for_whole(double: GCE) -> None:
     _, path, words, said = inserted(double)[0]
     assert path == f"zones/{ZONE}/instances" and len(words["requestId"]) == 36
     assert said["scheduling"] == {
-        "maxRunDuration": {"seconds": 7200}, "instanceTerminationAction": "DELETE", "provisioningModel": "SPOT",
+        "maxRunDuration": {"seconds": 7140}, "instanceTerminationAction": "DELETE", "provisioningModel": "SPOT",
         "onHostMaintenance": "TERMINATE", "automaticRestart": False,
     }  # fmt: skip
     assert said["labels"] == {
@@ -121,6 +121,33 @@ def test_an_operation_is_waited_for_and_one_that_takes_too_long_is_asked_for_aga
     next(iter(double.operations.values()))["left"] = 3
     monkeypatch.setattr(gcp, "WAIT", 30.0)
     assert provider.create_worker(SPEC) == HANDLE and len(double.operations) == 1
+
+
+def test_without_a_coordinator_its_zone_deletes_it_with_its_disk_before_it_would_power_itself_off(double: GCE) -> None:
+    GCPCloudProvider("g1", settings(double)).create_worker(SPEC)
+    double.ran(7100)
+    assert double.machines() == {HANDLE: "a-1-1"} and double.disks == {HANDLE}
+    double.ran(SPEC.ends_by - SPEC.born - 59)  # it runs from up to a minute after its creation on
+    assert not double.instances and not double.disks
+
+
+def test_the_disk_of_one_that_powered_itself_off_earlier_stays_until_the_next_list(double: GCE) -> None:
+    provider = GCPCloudProvider("g1", settings(double))
+    provider.create_worker(SPEC)
+    double.shut_down(HANDLE)
+    double.ran(1e6)
+    assert double.disks == {HANDLE}, "Compute Engine limits the run time of what runs alone"
+    provider.list_workers()
+    assert not double.instances and not double.disks
+
+
+def test_throttling_after_a_creation_has_begun_says_nothing_about_it(double: GCE) -> None:
+    double.fault = lambda method: "throttled" if method == "GET" else ""
+    assert refusal(GCPCloudProvider("g1", settings(double)))[0] is Answer.LOST
+    double.fault = lambda method: "throttled" if method == "POST" else ""
+    other = replace(SPEC, name="a-1-2")
+    assert refusal(GCPCloudProvider("g1", settings(double)), other)[0] is Answer.THROTTLED
+    assert double.machines() == {HANDLE: "a-1-1"}
 
 
 def test_a_machine_that_has_shut_itself_down_is_told_as_ended_and_deleted(double: GCE) -> None:

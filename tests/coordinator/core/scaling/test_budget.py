@@ -54,6 +54,15 @@ def test_an_unknown_price_counts_against_the_number_alone() -> None:
     assert allowed(scaling, machine(price=None)) == 4 * HOUR
 
 
+def test_a_machine_that_costs_nothing_counts_against_the_number_alone() -> None:
+    limits = Limits(max_workers=2, max_cost_per_hour=0.0, max_cost_per_day=0.0)
+    scaling = Scaling(pools=(pool(0.0),), limits=limits)
+    assert allowed(scaling, machine(price=0.0)) == 4 * HOUR
+    full = Refused("there are 2 of 2 machines (scaling.max_workers)")
+    assert allowed(scaling, machine(price=0.0), machine("a-2", price=0.0)) == full
+    assert Budget(scaling, [machine(price=0.0)], {}, NOON).rate == 0
+
+
 def test_the_life_is_shortened_to_what_the_day_leaves() -> None:
     life = allowed(Scaling(pools=(pool(),), limits=Limits(max_cost_per_day=3.0)))
     assert life == pytest.approx(3 * HOUR - OVERRUN)

@@ -124,7 +124,7 @@ def test_a_refusal_after_an_unanswered_call_is_not_believed_until_a_list_says_so
     assert stage.state("a-1-1") is S.GONE
 
 
-@pytest.mark.parametrize("answer", [Answer.CAPACITY, Answer.QUOTA, Answer.BAD_TYPE, Answer.REFUSED])
+@pytest.mark.parametrize("answer", [Answer.CAPACITY, Answer.QUOTA, Answer.BAD_TYPE, Answer.REFUSED, Answer.THROTTLED])
 def test_a_refused_machine_has_failed_and_the_type_is_left_alone(answer: Answer) -> None:
     stage = Stage()
     stage.told()
@@ -132,6 +132,35 @@ def test_a_refused_machine_has_failed_and_the_type_is_left_alone(answer: Answer)
     out = stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, answer, text="no"), 30)
     assert stage.state("a-7-1") is S.FAILED and not calls(out, CreateMachine)
     assert calls(stage.settle(60), CreateMachine), "it is tried again after a minute"
+
+
+def test_throttling_leaves_one_type_of_one_zone_alone_and_takes_the_next_at_once() -> None:
+    shapes = tuple(Shape(type=one, resources=SHAPE.resources, price=price) for one, price in (("x", 1.0), ("y", 2.0)))
+    pool = Pool(name="a", provider="p", shapes=shapes, zones=("n", "s"), idle=100, boot=10, join_within=100)
+    stage = Stage(pools=(pool,))
+    stage.told()
+    made = calls(stage.ask(), CreateMachine)
+    tried = []
+    for _ in range(4):
+        one = made[0].machine
+        tried.append((one.zone, one.type))
+        told = MachineAnswered(one.name, CallKind.CREATE, 1, Answer.THROTTLED, text="slow down")
+        made = calls(stage.tell(told, 2.0), CreateMachine)
+        assert stage.state(one.name) is S.FAILED
+    assert tried == [("n", "x"), ("s", "x"), ("n", "y"), ("s", "y")] and not made, "all of them are left alone now"
+    assert [(one.machine.zone, one.machine.type) for one in calls(stage.settle(60), CreateMachine)] == [("n", "x")]
+    assert {key: one.seconds for key, one in stage.ledger.state.scaling.backoffs.items()} == {
+        "a/n/x": 60, "a/s/x": 60, "a/n/y": 60, "a/s/y": 60,
+    }  # fmt: skip
+
+
+def test_a_pool_is_not_paused_because_its_provider_throttles() -> None:
+    stage = Stage(*(machine(S.CREATING, name=f"a-1-{number}", answered=0, handle="") for number in range(12)))
+    stage.told()
+    for number in range(12):
+        stage.tell(MachineAnswered(f"a-1-{number}", CallKind.CREATE, 1, Answer.THROTTLED, text="slow down"))
+    state = stage.ledger.state.scaling
+    assert not state.paused and state.backoffs["a//"].seconds == 60
 
 
 def test_wrong_credentials_pause_the_provider_until_the_configuration_changes() -> None:

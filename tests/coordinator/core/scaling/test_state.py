@@ -36,6 +36,12 @@ def test_what_is_refused_again_and_again_is_left_alone_for_longer() -> None:
     assert known.back_off(machine(), "no capacity", now + 3 * BACKOFF_MOST).seconds == BACKOFF_FIRST
 
 
+def test_what_is_refused_several_times_at_once_is_left_alone_as_after_one_refusal() -> None:
+    known = ScalingState()
+    first = [known.back_off(machine(), "too many calls", now) for now in (0.0, 0.1, 59.9)]
+    assert [(one.until, one.seconds) for one in first] == [(60.0, 60.0)] * 3
+
+
 def test_utilisation_is_the_mean_over_a_whole_window() -> None:
     known = ScalingState()
     known.note_used(1.0, 0.0, 100.0)
