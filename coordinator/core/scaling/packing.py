@@ -170,8 +170,8 @@ class Stock:
         self._forget_fullest()
 
     def repeat(self, last: str, key: str, left: float) -> None:
-        """One more (`key`), as full as the one that was added last, and there for another `left` seconds. Where that one
-        is here no more, neither has room for anything."""
+        """One more (`key`), as full as the one added last, and there for another `left` seconds. Where that one is
+        here no more, neither has room for anything."""
         if not self.bins or (full := self.bins[-1]).keys[-1] != last:
             return
         if full.left == left:
