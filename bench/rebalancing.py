@@ -43,7 +43,7 @@ def idle(nodes: int, mode: OffloadingMode) -> Ledger:
     return ledger
 
 
-def passes(nodes: int, mode: OffloadingMode) -> dict[str, float]:
+def passes(nodes: int, mode: OffloadingMode, count: int = PASSES) -> dict[str, float]:
     """Milliseconds of a pass, and what came of all of them."""
     ledger, took = idle(nodes, mode), []
     waiting = tuple(
@@ -52,7 +52,7 @@ def passes(nodes: int, mode: OffloadingMode) -> dict[str, float]:
         for memory in range(SHAPES // CORES)
     )
     look = RayLook(target="head", address="192.0.2.1:6379", user="ann", ray="2.60.0", python="3.11.7", waiting=waiting)
-    for number in range(PASSES):
+    for number in range(count):
         now = 100.0 + number * EVERY
         ids = tuple(f"j-{number:06}{at:06}" for at in range(MOST_MOVES))
         begin = time.thread_time()

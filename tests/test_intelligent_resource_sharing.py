@@ -120,6 +120,25 @@ def python(*words: str, cwd: Path) -> str:
     return done.stdout
 
 
+class TestConfiguration:
+    def test_every_key_of_the_guide_is_read_with_its_value(self, project: Path) -> None:
+        written = CONFIGURATION.replace("0.8", "0.9").replace("0.3\n", "0.25\n").replace("_share: true", "_share: no")
+        written = written.replace("mode: dynamic_balancing", "mode: share_and_offload").replace("s: 30", "s: 20")
+        written = written.replace("policy: balanced", "policy: predictive")
+        (project / "config" / "my-cluster.yaml").write_text(written)
+        found = ClusterConfig.from_yaml("config/my-cluster.yaml")
+        sharing, marks = found.resource_sharing, found.resource_sharing.thresholds
+        assert (sharing.enabled, sharing.mode, sharing.policy) == (True, "share_and_offload", "predictive")
+        assert (sharing.rebalance_interval_seconds, sharing.monitoring_interval_seconds) == (20, 10)
+        for kind in ("cpu", "memory", "gpu"):
+            assert getattr(marks, f"{kind}_pressure_high") == 0.9 and getattr(marks, f"{kind}_pressure_low") == 0.25
+        assert marks.excess_threshold == 0.2
+        (node,) = found.nodes
+        own = node.resource_sharing
+        assert (node.name, own.can_share, own.priority) == ("gpu-master", False, 1.0)
+        assert (own.max_share_cpu, own.max_share_memory_gb, own.max_share_gpu) == (4, 16, 0)
+
+
 class TestResourceMetricsCollector:
     async def test_it_monitors_all_nodes_and_sums_them_up(self, config: ClusterConfig) -> None:
         async with ResourceMetricsCollector(config) as collector:

@@ -52,8 +52,8 @@ def of_owner(sample: Sample, cores: int) -> Pressure:
 def _waiting(sample: Sample, cpu: float, memory: float, gpu: float | None) -> Pressure:
     """With what the kernel tells of waiting (PSI): CPU and memory count at least the part of time in which programs of
     others waited for them."""
-    told = sample.pressure
-    return weighted(max(cpu, told.get("cpu", 0.0) / _PERCENT), max(memory, told.get("memory", 0.0) / _PERCENT), gpu)
+    waited = {kind: _limited(percent / _PERCENT) for kind, percent in sample.pressure.items()}
+    return weighted(max(_limited(cpu), waited.get("cpu", 0.0)), max(_limited(memory), waited.get("memory", 0.0)), gpu)
 
 
 def _part(used: float, total: float) -> float:

@@ -168,6 +168,23 @@ async def test_a_node_that_is_gone_is_forgotten_after_an_hour_and_read_from_the_
     assert not any(there(await scene.window(300)))
 
 
+async def test_a_node_that_is_renamed_begins_anew_and_its_old_name_keeps_what_it_had(scene: Scene) -> None:
+    """The same machine, in the same boot, tells its last bucket once more by its new name."""
+    scene.measure(30, 0.25)
+    scene.measure(1, 0.25, node="lab9")
+    scene.measure(5, 0.75, node="lab9")
+    assert await scene.window(60, node="lab9") == [0.25] + [0.75] * 5
+    assert there(await scene.window(3600, node="lab9")).count(True) == 6, "nothing of the old name is its own"
+    assert there(await scene.window(400)).count(True) == 30 and scene.history.newest("lab1") is not None
+    scene.clock.now += 30.0
+    await scene.written()
+    scene.clock.now += 3700.0
+    await scene.written()
+    assert scene.history._nodes == {} and await scene.history.names() == ["lab1", "lab9"]
+    assert there(await scene.window(7200, 60)).count(True) == 5
+    assert there(await scene.window(7200, 60, node="lab9")).count(True) == 1
+
+
 async def test_an_unknown_node_has_no_values(scene: Scene) -> None:
     assert not any(there(await scene.window(3600, node="nobody")))
     assert scene.history.newest("nobody") is None

@@ -30,15 +30,15 @@ class Scene:
         await self.history.close()
         self.begin()
 
-    async def measure(self, minutes: int, foreign: float) -> None:
+    async def measure(self, minutes: int, foreign: float, node: str = "lab1") -> None:
         """So many minutes pass with this use by the owner; the watch looks each five."""
         for minute in range(minutes):
             for _ in range(60 // SECONDS):
                 self.clock.now += SECONDS
-                self.history.take("lab1", "b", told(self.clock, bucket(numbers(self.clock, 1)[0], foreign, 0.0)))
+                self.history.take(node, "b", told(self.clock, bucket(numbers(self.clock, 1)[0], foreign, 0.0)))
             if minute % 5 == 4:
                 await self.written()
-                await self.watch.follow("lab1")
+                await self.watch.follow(node)
 
     async def written(self) -> None:
         for _ in range(TURNS):
@@ -86,6 +86,19 @@ async def test_a_node_that_is_silent_is_not_forecast(scene: Scene) -> None:
     assert scene.watch.forecast("lab1")
     scene.clock.now += 1500.0
     assert scene.watch.forecast("lab1") is None and scene.watch.forecast("nobody") is None
+
+
+async def test_a_node_that_is_renamed_has_no_past_of_its_own_and_its_old_name_no_forecast(scene: Scene) -> None:
+    await scene.measure(240, 0.1)
+    before = scene.watch.forecast("lab1")
+    await scene.measure(30, 0.1, node="lab9")
+    found = scene.watch.forecast("lab9")
+    assert before is not None and before.lasting[0].cases > 0
+    assert found is not None and 0 < found.idle <= 1800.0 and not any(one.cases for one in found.lasting)
+    assert scene.watch.forecast("lab1") is None
+    scene.watch.tell(["lab1", "lab9"])
+    (told_of,) = (one for one in scene.put if isinstance(one, ForecastsReported))
+    assert told_of.nodes.get("lab1") is None and told_of.nodes["lab9"] == found
 
 
 async def test_a_cut_is_waited_out_and_then_observed(scene: Scene) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import DemandReported, Event
+from distributed_grid.coordinator.core.commands import BalancingRequested, DemandReported, Event
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.rebalancing.view import Waiting
@@ -15,7 +15,7 @@ from distributed_grid.coordinator.ray.bridge_client import NoRay
 from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from distributed_grid.protocol.sharing.policies import Balancing, OffloadingMode
-from tests.coordinator.core.scene import facts, join
+from tests.coordinator.core.scene import facts, join, step
 
 
 def node(name: str = "head", **more: Any) -> dict[str, Any]:
@@ -111,6 +111,37 @@ async def test_each_interval_tells_the_ledger_what_waits_or_why_that_is_not_know
     await passing.close()
     assert isinstance(first, DemandReported) and first.look is not None
     assert first.ids == tuple(f"j-{at}" for at in range(8))
+
+
+async def test_a_mode_that_is_set_while_ray_is_asked_decides_what_becomes_of_the_answer() -> None:
+    """The answer is an event of its own, so that no pass is decided by an order and done by another."""
+    bridge, asked, answers, done = Bridge(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+    asks = bridge.ask
+
+    async def slowly(what: str, **words: Any) -> Any:
+        told = await asks(what, **words)
+        asked.set()
+        await answers.wait()
+        return told
+
+    bridge.ask = slowly  # type: ignore[method-assign]
+
+    def put(event: Event) -> None:
+        step(ledger, event, 1001.0)
+        done.set()
+
+    ledger = Ledger(policy=Policy(balancing=Balancing(mode=OffloadingMode.DYNAMIC_BALANCING, interval=0.01)))
+    passing = Balancer(ledger.state, bridge, RayAuth.DISABLED, put, lambda count: ["j-one"])  # type: ignore[arg-type]
+    passing.begin()
+    async with asyncio.timeout(10):
+        await asked.wait()
+        assert ledger.state.balancing.last is None
+        step(ledger, BalancingRequested(1, mode=OffloadingMode.SHARE_AND_OFFLOAD, by="op"), 1000.0)
+        answers.set()
+        await done.wait()
+    await passing.close()
+    last = ledger.state.balancing.last
+    assert last is not None and not last.applied and not ledger.state.jobs
 
 
 async def test_ray_is_not_asked_where_jobs_alone_run_elsewhere_nor_where_there_is_none() -> None:

@@ -52,6 +52,8 @@ def test_cpu_and_memory_count_at_least_the_time_that_others_waited() -> None:
 
 def test_what_is_not_known_is_not_idle() -> None:
     assert weighted(math.nan, 0.0, None).cpu == 1.0
+    waited = Sample(at=1.0, memory_total=100, foreign_cpu=0.5, pressure={"cpu": math.nan, "memory": math.nan})
+    assert of_owner(waited, cores=4) == of_all(waited, cores=4) == Pressure(1.0, cpu=1.0, memory=1.0)
 
 
 def test_a_node_without_cores_or_memory_is_under_no_pressure() -> None:

@@ -176,6 +176,28 @@ def test_balances_are_saved_once_a_minute_and_known_after_a_restart_with_what_we
     assert (more.borrower, more.cpu) == ("cleo", 938.0), "since it was counted last, and not twice"
 
 
+def test_a_node_that_is_renamed_keeps_what_its_owner_is_owed_and_lends_for_whom_its_new_name_is() -> None:
+    """Owners are configured by the names of nodes, which a coordinator that is started again reads anew."""
+    ledger = grid(Sharing(owners={"n1": "ann"}))
+    ask(ledger, "over", 1.0, "ben", 1, "n1")
+    begin(ledger, "over", 1.0)
+    saved = {
+        (one.lender, one.borrower): (one.past, one.at)
+        for one in end(ledger, "over", HOUR) + step(ledger, Tick(), HOUR + 62.0)
+        if isinstance(one, RecordLoan)
+    }
+    owed = ledger.state.loans.credit("ann", HOUR + 62.0, OWNED)
+    again = Ledger(policy=patient(Sharing(owners={"n9": "ann"})))
+    again.restore((), (), [one.facts for one in ledger.state.nodes.values()], HOUR + 62.0, lent=saved)
+    assert owed > 0 and again.state.loans.credit("ann", HOUR + 62.0, OWNED) == pytest.approx(owed)
+    join(again, facts("n9", 2), HOUR + 70.0, expires_in=1e9)
+    join(again, facts("n1", 2), HOUR + 70.0, expires_in=1e9)
+    for name, node in (("new", "n9"), ("old", "n1")):
+        ask(again, name, HOUR + 80.0, "ben", 1, node)
+    (loan,) = again.state.loans.live.values()
+    assert (loan.lender, loan.borrower, loan.node) == ("ann", "ben", "n9"), "the old name is nobody's now"
+
+
 def test_a_checkpoint_has_all_loans_and_goes_on_from_there() -> None:
     ledger = grid()
     ask(ledger, "a", 1.0, "ben", 1, "n1")
