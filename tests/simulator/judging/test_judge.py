@@ -9,6 +9,7 @@ from distributed_grid.coordinator.core.commands import RecordJob, RecordOrders
 from distributed_grid.coordinator.core.model import Active, Attempt, Ended, Job
 from distributed_grid.protocol.jobs import After, Cause, JobSpec, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages.operator import Receipt, Victim
+from distributed_grid.protocol.messages.rights import Rights, Whose
 from distributed_grid.protocol.nodes import Drain, NodeOrders
 from distributed_grid.protocol.placement import Constraints, Walls
 from distributed_grid.protocol.resources import GIB, GpuShare, Grant, Resources
@@ -280,6 +281,15 @@ def test_a_launch_leaves_once_it_is_on_disk() -> None:
     court.stores("j0x1", state=State.STARTING)
     with pytest.raises(Violation, match="j0x1.2 is launched before that is on disk"):
         court.judge.launched("j0x1.2", "n0")
+
+
+def test_rights_are_acknowledged_once_they_were_on_disk_whatever_another_operator_did_since() -> None:
+    court, rights = Court(), Rights(cores=500)
+    with pytest.raises(Violation, match="u: its rights are acknowledged and not on disk"):
+        court.judge.granted(Whose.USER, "u", rights)
+    court.judge.rights_stored("user/u", rights)
+    court.judge.rights_stored("user/u", None)
+    court.judge.granted(Whose.USER, "u", rights)
 
 
 def test_a_drained_node_gets_no_new_job_until_it_is_open_again() -> None:
