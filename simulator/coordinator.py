@@ -41,6 +41,7 @@ from distributed_grid.protocol.jobs import Cause, State
 from distributed_grid.protocol.link import PROTOCOL, SILENCE
 from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, Stop, Welcome
 from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.sharing.moves import MoveKind
 from distributed_grid.protocol.sharing.policies import OffloadingMode
 from distributed_grid.simulator.disk import Disk, Snapshot, snapshot
 from distributed_grid.simulator.engine import DOWN, Engine, Process, Wire
@@ -255,6 +256,8 @@ class Coordinator(Driver):
                         self.judge.told_to_stop(message.allocation, message.cause)
                     outbox.setdefault(node, []).append(message)
                 case Rebalanced(moves, True) if self.judge.moves is not None:
+                    if self.judge.moves.watching and all(one.kind is not MoveKind.LEAVE for one in moves):
+                        self.judge.moves.seen(self.at_rest(), self.engine.now)  # it may have changed a moment ago
                     self.judge.moves.made(moves, self.instance, self.engine.now)
                 case AckExits(node, allocations):
                     for allocation in allocations:
@@ -266,6 +269,11 @@ class Coordinator(Driver):
         for node, messages in outbox.items():
             if (session := self.agents.get(node)) is not None:
                 session.wire.send(DOWN, messages)
+
+    def at_rest(self) -> object:
+        """What the grid's own jobs do, and what waits in Ray: as long as this stays, nothing is to be moved."""
+        own = [(one.id, one.state) for one in self.ledger.state.jobs.values() if one.spec.boost is None]
+        return own, [] if self._ray is None else self._ray.demanded()
 
     def _overtaken(self, launch: Launch, node: str) -> bool:
         """Whether it was given up while its launch waited for the disk, or the node has begun another life."""

@@ -204,8 +204,7 @@ class World:
     def _check_recovered(self) -> None:
         """Tell who judges moves what the grid's own jobs do, and what waits in Ray."""
         if self._ray is not None and self.judge.moves is not None:
-            own = [(one.id, one.state) for one in self.coordinator.ledger.state.jobs.values() if one.spec.boost is None]
-            self.judge.moves.seen((own, self._ray.demanded()), self.engine.now)
+            self.judge.moves.seen(self.coordinator.at_rest(), self.engine.now)
 
     def _unfinished(self) -> tuple[str, str] | None:
         """What is not as it must be in the end; None: nothing."""

@@ -73,6 +73,11 @@ class Moves:
             raise Violation(move.source, f"{what} comes {move.at - self._lent[move.boost]:.2f} s after it was lent")
         self._last[move.source] = life, move
 
+    @property
+    def watching(self) -> bool:
+        """Whether it is known what the grid's jobs do: since there are no faults any more."""
+        return self._rests is not None
+
     def seen(self, what: object, now: float) -> None:
         """Without faults this is what the grid's jobs do, and what waits."""
         if what != self._rests:
