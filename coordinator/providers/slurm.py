@@ -1,19 +1,23 @@
 """Machines as jobs of a Slurm cluster, each with an agent, by `sbatch`, `squeue` and `scancel`.
 
 A machine's name is the name of its job, and what the grid has to know of it is the job's comment: a creation that is
-asked for again finds the job by them. A job that waits is told as one in a queue. The script on stdin of `sbatch` has
-the invitation: whoever may read scripts of this user's jobs may use it, once, as long as the machine has not joined.
+asked for again finds the job by them, and while an `sbatch` of this grid may still submit one nobody begins another,
+also not the provider that comes after one that was killed. A job that waits is told as one in a queue. The script on
+stdin of `sbatch` has the invitation: whoever may read scripts of this user's jobs may use it, once, as long as the
+machine has not joined.
 """
 
+import fcntl
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,13 +28,20 @@ from distributed_grid.protocol.resources import MILLI
 
 SECONDS = 35.0
 """Time-out of a program of Slurm (s): less than what the coordinator waits for."""
-LATEST = 1.0
-"""Seconds after that time-out in which `timeout` of coreutils ends a program whose caller was killed itself."""
+LATEST = 2.0
+"""Seconds after that time-out in which the program is over: `timeout` of coreutils ends it, also where its caller was
+killed."""
+AGAIN = 20.0
+"""Seconds after a machine's birth from which on its creation is one that was asked for again, and Slurm may have
+forgotten its job but in the accounting."""
+KILLED = (137, -9)
+"""How `timeout` ends where the program did not end in time."""
 MIB = 1 << 20
 NOTICE = 120.0
 PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF", "SLURM_CLUSTERS", "LD_LIBRARY_PATH")
 """Variables that Slurm's programs get, and by them the job: none of the coordinator's secrets."""
-FORMAT = "\x1f".join(("%i", "%j", "%T", "%r", "%S", "%e", "%k"))
+SEPARATOR = "\x1f"
+FORMAT = SEPARATOR.join(("%i", "%j", "%T", "%r", "%S", "%e", "%k"))
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING"})
 HERE = WAITING | {"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
 FAILED = frozenset({"FAILED", "BOOT_FAIL", "OUT_OF_MEMORY", "COMPLETED"})
@@ -105,23 +116,46 @@ class SlurmProvider(CloudProviderBase):
 
     def __init__(self, grid: str, settings: Mapping[str, Any]) -> None:
         super().__init__(grid, settings)
-        self._creating = threading.Lock()
+        name = f"grid-slurm-{os.getuid()}-{re.sub('[^A-Za-z0-9_.-]', '-', grid)}.lock"
+        self._lock = os.path.join(tempfile.gettempdir(), name)
         self._json = True
 
     def create_worker(self, spec: WorkerSpec) -> str:
-        """Submit its job, unless there is one of its name; the job's id."""
-        with self._creating:  # an earlier call for it may not be over yet
-            found = self._jobs(["--name", spec.name])
+        """Submit its job, unless there is one of its name, or was; the job's id."""
+        with self._alone() as lock:
+            found = self._jobs(["--name", spec.name]) or self._accounted(spec)
             if found:
                 job = found[-1]
                 if job.state not in HERE:
                     raise ProviderRefused(Answer.REFUSED, f"job {job.id} has ended: {_ended(job)}")
                 return job.id
-            said = self._run("sbatch", self._words(spec), self._script(spec))
+            said = self._run("sbatch", self._words(spec), self._script(spec), lock)
             number = said.strip().splitlines()[-1].partition(";")[0] if said.strip() else ""
             if not number.isdigit():
                 raise ProviderRefused(Answer.LOST, f"sbatch says what cannot be read: {said[:200]!r}")
             return number
+
+    @contextmanager
+    def _alone(self) -> Iterator[int]:
+        """Nobody else submits jobs of this grid from this machine. An `sbatch` holds the lock, too: one that goes on
+        after its provider was killed is over before the next one is begun, which then finds its job by name."""
+        try:
+            lock = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ProviderRefused(Answer.CREDENTIALS, f"{self._lock} cannot be opened: {error.strerror}") from None
+        try:
+            deadline = time.monotonic() + SECONDS + LATEST
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise ProviderRefused(Answer.LOST, "another sbatch of this grid is not over") from None
+                    time.sleep(0.05)
+            yield lock
+        finally:
+            os.close(lock)
 
     def _words(self, spec: WorkerSpec) -> list[str]:
         life = max(60.0, spec.ends_by - spec.born)
@@ -194,16 +228,41 @@ class SlurmProvider(CloudProviderBase):
             jobs_of_text(self._run("squeue", ["--noheader", "--states=all", *words, f"--format={FORMAT}"]))
         )
 
+    def _accounted(self, spec: WorkerSpec) -> list[Job]:
+        """Jobs of this machine that Slurm's accounting knows, where there is one: squeue forgets what has ended after
+        MinJobAge (300 s). Only for a creation that was asked for before."""
+        since = time.time() - spec.born
+        if since < AGAIN or shutil.which("sacct") is None:
+            return []
+        words = ["--noheader", "--allocations", "--parsable2", f"--delimiter={SEPARATOR}", f"--name={spec.name}"]
+        words += [f"--starttime=now-{int(since + AGAIN)}seconds", "--format=JobIDRaw,State,Comment,SubmitLine"]
+        try:
+            said = self._run("sacct", words)
+        except ProviderRefused as error:
+            if error.answer is Answer.LOST:
+                raise
+            return []  # there is no accounting, or its sacct is older than Slurm 21.08
+        comment = Comment(self.grid, spec.name, spec.pool)
+        ours = msgspec.json.encode(comment).decode().rstrip("}")
+        found = []
+        for line in said.splitlines():
+            parts = line.split(SEPARATOR, 2)
+            if len(parts) == 3 and ours in parts[2]:
+                state = parts[1].partition(" ")[0]
+                found.append(Job(parts[0], state, "", 0.0, 0.0, comment))
+        return found
+
     def _ours(self, found: Sequence[Job]) -> list[Job]:
         ours = [job for job in found if job.comment.grid == self.grid]
         return sorted(ours, key=lambda job: int(job.id) if job.id.isdigit() else 0)
 
-    def _run(self, program: str, words: Sequence[str], stdin: str = "") -> str:
-        """What a program of Slurm says. Raises ProviderRefused."""
+    def _run(self, program: str, words: Sequence[str], stdin: str = "", lock: int | None = None) -> str:
+        """What a program of Slurm says; it holds the `lock` as long as it runs. Raises ProviderRefused."""
         if shutil.which(program) is None:
             raise ProviderRefused(Answer.CREDENTIALS, f"{program} cannot be run: there is no such program here")
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        limited = ["timeout", "--signal=KILL", f"{SECONDS + LATEST:g}", program, *words]
+        limited = ["timeout", "--signal=KILL", f"{SECONDS:g}", program, *words]
+        late = ProviderRefused(Answer.LOST, f"{program} took more than {SECONDS:g} s")
         try:
             done = subprocess.run(
                 limited,
@@ -211,14 +270,17 @@ class SlurmProvider(CloudProviderBase):
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=SECONDS,
+                timeout=SECONDS + LATEST,
                 env={**environment, "SLURM_TIME_FORMAT": "%s"},
                 cwd="/",
+                pass_fds=() if lock is None else (lock,),
             )
         except subprocess.TimeoutExpired:
-            raise ProviderRefused(Answer.LOST, f"{program} took more than {SECONDS:g} s") from None
+            raise late from None
         except OSError as error:
             raise ProviderRefused(Answer.CREDENTIALS, f"{program} cannot be run: {error.strerror or error}") from None
+        if done.returncode in KILLED:
+            raise late
         if done.returncode:
             lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
             said = "; ".join(lines[-2:])[:500] or f"it says nothing, and ends with code {done.returncode}"
@@ -257,7 +319,7 @@ def jobs_of_text(text: str) -> list[Job]:
     """Jobs of what `squeue --format` says."""
     found = []
     for line in text.splitlines():
-        parts = line.split("\x1f")
+        parts = line.split(SEPARATOR)
         if len(parts) == 7 and (comment := _comment(parts[6])) is not None:
             found.append(Job(parts[0], parts[2], parts[3], _number(parts[4]), _number(parts[5]), comment))
     return found

@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -36,6 +37,7 @@ from tests.coordinator.core.scene import facts
 
 WANTED = 2
 FAULTS = 0.4
+FAULTS_OF_CALLS = ("again", "kill", "lost", "late", "twice")
 ROUNDS = 400
 """Deadlines after which everything has come to rest, or never does."""
 QUIET = 150
@@ -45,9 +47,11 @@ QUIET = 150
 class Leaks:
     """A ledger with a pool of so many machines, and the provider's process."""
 
-    def __init__(self, provider: str, settings: dict[str, Any], seed: int) -> None:
-        self.provider, self.settings = provider, settings
+    def __init__(self, provider: str, settings: dict[str, Any], seed: int, longest: float = 0.4) -> None:
+        self.provider, self.settings, self.longest = provider, settings, longest
         self.chance, self.faults, self.grid = random.Random(seed), FAULTS, f"g{seed}"
+        self.first = FAULTS_OF_CALLS[seed % len(FAULTS_OF_CALLS)]
+        """What happens to the first creation: each of them in so many seeds, whatever else does."""
         self.now, self.epoch = time.time(), 0
         self.records: dict[str, Machine] = {}
         self.late: list[tuple[float, int, Event]] = []
@@ -124,11 +128,14 @@ class Leaks:
         self.ledger = self._ledger()
 
     async def _call(self, call: CreateMachine | EndMachine | ListMachines) -> None:
-        """Ask the provider; its process may be killed before, in the midst of it, or after; its answer may be lost."""
-        fault = (
-            self.chance.choice(["kill", "kill", "lost", "late", "twice"]) if self.chance.random() < self.faults else ""
-        )
-        event = await self._asked(call, self.chance.uniform(0.0, 0.4) if fault == "kill" else None)
+        """Ask the provider; its process may be killed before, in the midst of it, or after; its answer may be lost. It
+        may be asked again at once, as by a coordinator that has been started anew."""
+        fault = self.chance.choice(FAULTS_OF_CALLS) if self.chance.random() < self.faults else ""
+        if isinstance(call, CreateMachine) and self.first:
+            fault, self.first = self.first, ""
+        event = await self._asked(call, self.chance.uniform(0.0, self.longest) if fault in ("kill", "again") else None)
+        if fault == "again":
+            event = await self._asked(call, None)
         if event is None:
             return
         if fault in ("lost", "late"):
@@ -186,10 +193,19 @@ def _unanswered(call: CreateMachine | EndMachine | ListMachines) -> Event | None
             return MachinesListed(provider, number, None, "no answer")
 
 
-async def leak_free(provider: str, settings: dict[str, Any], there: Callable[[], list[str]], seed: int) -> Leaks:
+async def leak_free(
+    provider: str,
+    settings: dict[str, Any],
+    there: Callable[[], list[str]],
+    seed: int,
+    made: Callable[[], list[str]] = list,
+    longest: float = 0.4,
+) -> Leaks:
     """Machines are wanted, then none any more, with faults and then without; `there` are those that are there. What is
-    there is exactly what is recorded, each once, as many as are wanted; in the end nothing."""
-    world = Leaks(provider, settings, seed)
+    there is exactly what is recorded, each once, as many as are wanted; in the end nothing. `made`: the names of all
+    that were ever made, of which no two may be equal, also if the ledger has ended one of them. `longest`: after how
+    many seconds of a call its process is killed at the latest."""
+    world = Leaks(provider, settings, seed, longest)
 
     def live() -> list[str]:
         return sorted(one.name for one in world.ledger.state.scaling.machines.values() if one.live)
@@ -211,6 +227,8 @@ async def leak_free(provider: str, settings: dict[str, Any], there: Callable[[],
                 f"seed {seed}: there are {there()}, known are {live()}, wanted {wanted}; {world.crashes} crashes, "
                 f"{world.lost} lost answers\n{world.ledger.state.scaling}"
             )
+        twice = sorted(name for name, count in Counter(made()).items() if count > 1)
+        assert not twice, f"seed {seed}: made more than once: {twice}; {world.crashes} crashes, {world.lost} lost"
     finally:
         await world.child.close()
     return world

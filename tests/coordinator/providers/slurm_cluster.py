@@ -3,6 +3,7 @@ ports of their own on loopback. They are ended by their pids; jobs that are left
 """
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -41,7 +42,8 @@ SwitchType=switch/none
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
-JobCompType=jobcomp/none
+JobCompType=jobcomp/filetxt
+JobCompLoc={home}/made
 JobRequeue=0
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
@@ -126,6 +128,16 @@ class Cluster:
             "squeue", "--noheader", "--format=%i %j %T", *([f"--states={','.join(states)}"] if states else [])
         )
         return [line.split() for line in said.splitlines()]
+
+    def made(self) -> dict[str, set[str]]:
+        """The ids of all jobs that there ever were, by name: Slurm writes down those that are over, and forgets."""
+        found: dict[str, set[str]] = {}
+        said = [(name, id) for id, name, _ in self.jobs("all")]
+        if (file := self.home / "made").exists():
+            said += [(one[2], one[1]) for one in re.finditer(r"^JobId=(\d+) .*?\bName=(\S+)", file.read_text(), re.M)]
+        for name, id in said:
+            found.setdefault(name, set()).add(id)
+        return found
 
     def log(self) -> str:
         return "".join(f"\n--- {one.name}\n{one.read_text()[-2000:]}" for one in sorted(self.home.glob("*.log")))

@@ -1,6 +1,10 @@
 """Machines as jobs of Slurm: by Debian's own daemons, with the program of a machine in the jobs."""
 
+import asyncio
 import json
+import os
+import shutil
+import signal
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -12,6 +16,7 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.scaling.state import Answer, Listed
 from distributed_grid.coordinator.providers.base import ProviderRefused, WorkerSpec
+from distributed_grid.coordinator.providers.client import ProviderChild
 from distributed_grid.coordinator.providers.slurm import SlurmProvider, jobs_of_json, jobs_of_text, kind_of
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.providers.leaks import leak_free
@@ -262,12 +267,89 @@ def test_a_controller_that_is_down_is_a_lost_answer_and_nothing_is_submitted_twi
     assert slurm.create_worker(asked) == job
 
 
+@pytest.fixture
+def slow_sbatch(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Slurm's own sbatch, for which one waits before and after the controller is asked; the file says that it runs."""
+    begun = tmp_path / "begun"
+    script = tmp_path / "bin" / "sbatch"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\ntouch {begun}\nsleep 0.4\n{shutil.which("sbatch")} "$@" || exit\nsleep 0.4\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    return begun
+
+
+@needs_slurm
+@pytest.mark.parametrize("late", [0.0, 0.6], ids=["before the controller is asked", "after it has answered"])
+async def test_a_provider_that_is_killed_while_it_submits_is_followed_by_one_that_submits_nothing_twice(
+    cluster: Cluster, slow_sbatch: Path, late: float
+) -> None:
+    asked, settings = spec(), {"partition": "none", "directory": str(cluster.home)}
+    first, second = (ProviderChild("slurm", "g1", settings) for _ in range(2))
+    await second.ask("list", list[Listed])  # it is there, and does not take its time to begin
+    asking = asyncio.create_task(first.ask("create", str, spec=asked))
+    await asyncio.to_thread(until, slow_sbatch.exists, "sbatch runs")
+    await asyncio.sleep(late)
+    assert first._process is not None
+    os.kill(first._process.pid, signal.SIGKILL)
+    with pytest.raises(ProviderRefused) as refused:
+        await asking
+    assert refused.value.answer is Answer.LOST
+    job = await second.ask("create", str, spec=asked)
+    await asyncio.gather(first.close(), second.close())
+    assert cluster.made()[asked.name] == {job}
+
+
+@needs_slurm
+def test_another_submission_that_does_not_end_is_a_lost_answer(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, asked = provider(cluster), spec()
+    monkeypatch.setattr("distributed_grid.coordinator.providers.slurm.SECONDS", 0.0)
+    monkeypatch.setattr("distributed_grid.coordinator.providers.slurm.LATEST", 0.2)
+    with slurm._alone(), pytest.raises(ProviderRefused, match="another sbatch of this grid is not over") as refused:
+        provider(cluster).create_worker(asked)
+    assert refused.value.answer is Answer.LOST and asked.name not in cluster.made()
+
+
+@needs_slurm
+def test_a_job_that_only_the_accounting_remembers_is_not_submitted_again(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no database of Slurm here: this sacct says what one says, by the fields that it is asked for."""
+    asked = spec(born=time.time() - 400)
+    line = "\x1f".join(("77", "CANCELLED by 0", "", f"sbatch --comment={COMMENT.replace('a-1-1', asked.name)} --x"))
+    sacct = tmp_path / "sacct"
+    sacct.write_text(f'#!/bin/sh\ncase "$*" in *--name={asked.name}*) printf "%s\\n" \'{line}\' ;; esac\n')
+    sacct.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(ProviderRefused, match="job 77 has ended: Slurm says CANCELLED of job 77"):
+        provider(cluster).create_worker(asked)
+    provider(cluster, "g2").create_worker(asked)  # the same name in another grid
+    sacct.write_text("#!/bin/sh\necho 'sacct: error: Unable to contact slurm controller' >&2; exit 1\n")
+    with pytest.raises(ProviderRefused) as refused:
+        provider(cluster).create_worker(asked)
+    assert refused.value.answer is Answer.LOST and len(cluster.made()[asked.name]) == 1
+    provider(cluster).create_worker(spec())  # a first call does not ask it
+
+
+@needs_slurm
+def test_without_an_accounting_squeue_alone_is_asked(cluster: Cluster) -> None:
+    asked = spec(born=time.time() - 400)
+    job = provider(cluster).create_worker(asked)
+    assert provider(cluster).create_worker(asked) == job and cluster.made()[asked.name] == {job}
+
+
 @needs_slurm
 @pytest.mark.parametrize("seed", range(tries(3)))
-async def test_no_machine_is_lost_or_made_twice_whatever_is_killed(cluster: Cluster, seed: int, tmp_path: Path) -> None:
+async def test_no_machine_is_lost_or_made_twice_whatever_is_killed(
+    cluster: Cluster, slow_sbatch: Path, seed: int
+) -> None:
+    before = {id for ids in cluster.made().values() for id in ids}
     script = cluster.home / "sleeps"
     script.write_text("#!/bin/sh\nexec sleep 600\n")
     script.chmod(0o700)
     settings = {"partition": "p1", "directory": str(cluster.home), "python": str(script)}
     there = lambda: sorted(name for _, name, said in cluster.jobs() if said != "COMPLETING")  # noqa: E731
-    await leak_free("slurm", settings, there, seed)
+    made = lambda: [name for name, ids in cluster.made().items() for _ in ids - before]  # noqa: E731
+    await leak_free("slurm", settings, there, seed, made, longest=1.5)
