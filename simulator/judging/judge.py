@@ -114,8 +114,8 @@ class Truth:
         """Allocations whose nodes were told that the grid takes their place back."""
         self.never: set[str] = set()
         """Allocations of which a node said that they never ran."""
-        self.rights_known: set[tuple[str, Rights | None]] = set()
-        """Rights that were on disk at some time."""
+        self.entitled: set[str] = set()
+        """Who had rights of their own on disk at some time."""
         self.closed: dict[str, frozenset[str]] = {}
         """Nodes that get no new job by what is on disk, with the allocations there were by then."""
 
@@ -416,11 +416,12 @@ class Judge(Truth):
 
     def rights_stored(self, key: str, rights: Rights | None) -> None:
         """The disk took these rights, or that they are taken back."""
-        self.rights_known.add((key, rights))
+        if rights is not None:
+            self.entitled.add(key)
 
     def granted(self, whose: Whose, name: str, rights: Rights | None) -> None:
         """An operator hears that rights are granted, or taken back. Another one may have changed them since."""
-        if rights is not None and (key_of(whose, name), rights) not in self.rights_known:
+        if rights is not None and key_of(whose, name) not in self.entitled:
             raise Violation(name or "default", "its rights are acknowledged and not on disk")
 
     def launched(self, allocation: str, node: str) -> None:
