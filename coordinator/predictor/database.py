@@ -93,7 +93,7 @@ def _row(found: Sequence[object]) -> UsageRow | None:
         pairs = json.loads(str(row.features))
         features = tuple((str(name), float(value)) for name, value in pairs)
         numbers = [float(one) for one in (row.at, row.seconds, row.memory, row.cores, row.gpu_memory, row.held_memory)]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, ArithmeticError, RecursionError):
         return None
     keys = all(isinstance(one, int) for one in (row.shape, row.program_key, row.user_key))
     return row._replace(features=features) if keys and len(numbers) == 6 else None

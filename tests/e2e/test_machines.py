@@ -125,12 +125,13 @@ def test_jobs_of_a_spot_machine_that_is_taken_back_are_told_and_wait_again(grid:
 
 
 @pytest.mark.parametrize("grid", [""], indirect=True)
-def test_a_machine_ends_itself_when_the_coordinator_stays_away(grid: Grid) -> None:
+def test_a_machine_ends_itself_when_the_coordinator_stays_away_but_not_while_a_job_runs(grid: Grid) -> None:
     # A pool may not have so little patience: a coordinator that is started again would lose its machines.
-    process = start_machine(grid, {}, abandoned_after=6)
+    process, note = start_machine(grid, {}, abandoned_after=4), grid.home / "note"
     grid.await_offers(1)
-    job = submit(grid, "sleep", "3")
+    job = submit(grid, "sh", "-c", f"sleep 8; touch {note}")
     until(lambda: grid.job(job)["state"] == "running", "the job runs" + logs(grid))
-    grid.kill("coordinator")
+    grid.kill("coordinator", signal.SIGTERM)
     assert process.wait(60) == 0
+    assert note.exists(), "the end of the coordinator ends only what nobody uses" + logs(grid)
     assert not processes(grid), "nothing of the machine is left" + logs(grid)

@@ -44,10 +44,25 @@ def test_what_is_too_old_and_too_much_goes(database: UsageDatabase, monkeypatch:
     assert database.newest(99) == [row(8, 800.0), row(9, 900.0)]
 
 
-def test_rows_that_somebody_else_wrote_are_left_out(tmp_path: Path, database: UsageDatabase) -> None:
-    database.write([row(1), row(2), row(3)])
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("features", "{"),
+        ("features", "[" * 100_000),
+        ("features", '[["size", 1' + "0" * 400 + "]]"),
+        ("features", '[["size", 1' + "0" * 5000 + "]]"),
+        ("features", "7"),
+        ("shape", "x"),
+        ("seconds", "long"),
+        ("memory", b"\xff"),
+    ],
+    ids=["cut", "deep", "large", "larger", "number", "key", "word", "bytes"],
+)
+def test_rows_that_somebody_else_wrote_are_left_out(
+    tmp_path: Path, database: UsageDatabase, column: str, value: object
+) -> None:
+    database.write([row(1), row(2)])
     database.close()
     with sqlite3.connect(tmp_path / "usage.db") as db:
-        db.execute("UPDATE usage SET features = '{' WHERE allocation = 'j-1.1'")
-        db.execute("UPDATE usage SET shape = 'x', seconds = 'long' WHERE allocation = 'j-2.1'")
-    assert database.newest(9) == [row(3)]
+        db.execute(f"UPDATE usage SET {column} = ? WHERE allocation = 'j-1.1'", (value,))  # noqa: S608
+    assert database.newest(9) == [row(2)]

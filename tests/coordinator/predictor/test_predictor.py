@@ -1,5 +1,6 @@
 import math
 import resource
+import sys
 import time
 from pathlib import Path
 from random import Random
@@ -158,6 +159,42 @@ def test_a_shape_that_is_out_of_use_still_answers_from_its_last_samples() -> Non
         for _ in range(5):
             predictor.learn(shape([f"other{chr(97 + number % 26)}{chr(97 + number // 26)}"], "bob"), Usage(1, 1e6, 1))
     assert predictor.predict(TRAIN, 0.0).memory.level is Level.SHAPE
+
+
+def steps(predictor: Predictor, of: Shape) -> int:
+    """How many calls one prediction and one lesson make, in Python and in C."""
+    count = 0
+
+    def one_more(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(one_more)
+    try:
+        predictor.predict(of, 5000.0)
+        predictor.learn(of, Usage(60.0, GIB, 2.0))
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("hostile", [False, True], ids=["plain", "hostile"])
+def test_a_prediction_looks_at_no_more_samples_however_many_there_are(hostile: bool) -> None:
+    """So it takes no longer than it may, whatever the history is, and whoever wrote it."""
+    chance, predictor, found = Random(3), Predictor(), list[int]()
+    for n in range(3000):
+        amount = chance.choice([1e-9, 1e14, chance.lognormvariate(20, 9)]) if hostile else chance.lognormvariate(20, 1)
+        of = shape(["train", "--n", str(n), "--m", str(amount)], "ann", 1000 + n)
+        how = chance.choice([*How]) if hostile else How.DONE
+        predictor.started(of, f"a{n}", float(n % 977))  # none of them ever ends
+        predictor.learn(of, Usage(amount, amount, amount, amount, amount, how))
+        if n in (599, 2999):
+            found.append(max(steps(predictor, of) for _ in range(20)))
+    for model in predictor._models.values():
+        for one in (model.seconds, model.memory, model.cores, model.gpu_memory):
+            assert one is None or max(len(one.values), len(one.residuals)) <= 200
+        assert len(model.running) <= 64
+    assert found[1] <= 1.1 * found[0] and found[0] < 2000, found
 
 
 def test_the_longest_history_costs_what_a_short_one_does() -> None:

@@ -13,6 +13,7 @@ from distributed_grid.coordinator.core.commands import Event, RunTimesPredicted
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.predictor import service as needs_service
+from distributed_grid.coordinator.predictor.database import UsageDatabase
 from distributed_grid.coordinator.predictor.predictor import How, Predictor
 from distributed_grid.coordinator.predictor.service import NeedsService, how_it_ended, usage_of
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, RetryOn, Used
@@ -178,6 +179,29 @@ async def test_a_prediction_that_fails_is_no_prediction_and_breaks_nothing(
         assert found.needs == () and "failed" in found.trouble
         await worker.close()
         await ann.close()
+
+
+async def test_a_submission_asks_the_predictor_nothing_and_a_damaged_history_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "usage.db").write_bytes(b"\xff\x00" * 5000)
+    asked, predict = list[Any](), Predictor.predict
+
+    def counted(self: Predictor, of: Any, now: float) -> Any:
+        asked.append(of)
+        return predict(self, of, now)
+
+    monkeypatch.setattr(Predictor, "predict", counted)
+    async with learning(tmp_path) as (grid, service):
+        ann = await client(grid.url)
+        assert len(await ann.submit(*(submission(number) for number in range(30)))) == 30
+        for number in range(5):
+            await ann.ask(RecordUse(next(numbers), ("train", str(number)), seconds=5.0, memory=GIB))
+        await known(service, 5)
+        assert not asked, "neither jobs nor lessons wait for an answer"
+        assert (await ask(ann, "train", "1")).needs and len(asked) == 1
+        await ann.close()
+    assert (tmp_path / "usage.db.damaged").exists() and UsageDatabase(tmp_path / "usage.db").newest(9) == []
 
 
 async def test_a_database_that_cannot_be_written_stops_only_itself(tmp_path: Path) -> None:

@@ -201,6 +201,12 @@ def test_an_image_that_nobody_has_set_is_told_before_ec2_is_asked(double: EC2) -
     assert answer is Answer.REFUSED and "set providers.aws.image" in text and not ran(double)
 
 
+def test_user_data_above_what_ec2_takes_is_told_before_ec2_is_asked(double: EC2) -> None:
+    asked = replace(SPEC, labels={str(number): "x" * 900 for number in range(30)})
+    answer, text = refusal(AWSCloudProvider("g1", settings(double)), asked)
+    assert answer is Answer.REFUSED and "fewer labels" in text and not ran(double)
+
+
 def test_other_codes_are_told_by_how_they_end_and_by_their_status() -> None:
     assert kind_of("MaxSpotInstanceCountExceeded", 400) is Answer.QUOTA
     assert kind_of("InstanceLimitExceeded", 400) is Answer.QUOTA

@@ -21,6 +21,7 @@ from distributed_grid.coordinator.providers.client import ProviderChild
 from distributed_grid.coordinator.providers.gcp import GCPCloudProvider, kind_of
 from distributed_grid.protocol.scaling.machines import MachineState
 from distributed_grid.protocol.scaling.plans import ScaleOrder
+from distributed_grid.protocol.scaling.pools import NAME_CHARS
 from tests.coordinator.providers.gce import GCE, gce, settings
 from tests.coordinator.providers.vendor_world import VendorWorld
 from tests.depth import tries
@@ -250,6 +251,12 @@ def test_what_an_operation_fails_with_is_told(double: GCE, fault: str, answer: A
 def test_what_there_is_not_is_told_in_plain_words(double: GCE, spec: WorkerSpec, answer: Answer, said: str) -> None:
     found, text = refusal(GCPCloudProvider("g1", settings(double)), spec)
     assert found is answer and said in text and not double.instances
+
+
+def test_the_longest_name_of_a_machine_fits_into_that_of_an_instance(double: GCE) -> None:
+    name = f"{'x' * NAME_CHARS}-{0xFFFFFFF:x}-{0xFFFFFFF:x}"
+    GCPCloudProvider("0123456789abcdef", settings(double)).create_worker(replace(SPEC, name=name))
+    assert [*double.machines().values()] == [name] and len(inserted(double)[0][3]["name"]) <= 63
 
 
 def test_other_errors_are_told_by_their_status() -> None:

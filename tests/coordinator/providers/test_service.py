@@ -75,3 +75,16 @@ async def test_a_creation_that_is_repeated_says_the_same_with_the_same_token_als
     assert len(set(told)) == 1 and "grid://127.0.0.1:9/grid1." in told[0]
     assert len(pki.identities.tokens(time.time())) == 1, "one token, for one use"
     pki.close()
+
+
+async def test_the_end_of_the_coordinator_ends_no_machine(tmp_path: Path) -> None:
+    """What nobody uses ends by itself when the coordinator stays away (agent/machine.py); what runs jobs does not."""
+    scene = Scene(tmp_path)
+    await scene.does(CreateMachine(MACHINE))
+    before = sorted(one.name for one in tmp_path.iterdir())
+    await scene.service.close()
+    assert sorted(one.name for one in tmp_path.iterdir()) == before and scene.events.empty(), "nothing more was asked"
+    again = Scene(tmp_path)
+    found = await again.does(ListMachines("command", 1))
+    assert [one.name for one in found.listed] == ["a-1-1"]
+    await again.service.close()
