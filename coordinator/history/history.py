@@ -244,6 +244,8 @@ class History:
 
     async def recall(self, name: str) -> bytes | None:
         """What was learned of a node before."""
+        if (waits := self.learned.get(name)) is not None:
+            return waits
         if (database := self._database) is None:
             return None
         try:

@@ -53,6 +53,8 @@ class IdleWatch:
         """What the ledger knows, by node."""
         self._nodes: dict[str, IdleForecaster] = {}
         self._pool = Pool()
+        self._pooled: set[str] = set()
+        """The nodes whose past the pool has."""
         self._turn = 0
 
     async def run(self) -> None:
@@ -65,6 +67,7 @@ class IdleWatch:
                 await self.follow(name)
             gone = [name for name in self._told if self._history.ring(name) is None]
             self.tell([*names, *gone])
+            self.forget()
 
     def tell(self, names: Iterable[str]) -> None:
         """Tell the ledger what is forecast of these nodes, where that has changed."""
@@ -116,8 +119,9 @@ class IdleWatch:
             memory = None
         window = await self._history.window(name, PAST, MINUTE)
         one = IdleForecaster(memory)
-        if memory is not None:
+        if memory is not None and name not in self._pooled:
             self._pool.add(memory)
+        self._pooled.add(name)
         size = STEP // MINUTE
         behind = int(self._history.now()) // MINUTE
         first = behind - PAST // MINUTE
@@ -136,6 +140,12 @@ class IdleWatch:
             return None
         made = float(one.next * STEP)
         return IdleForecast(made, made - one.since * STEP, one.forecast(self._pool))
+
+    def forget(self) -> None:
+        """Let go of nodes that the history has let go of, such as machines that have ended or were renamed. What they
+        have learned is kept."""
+        for name in [name for name in self._nodes if self._history.ring(name) is None]:
+            self._history.learned[name] = msgspec.msgpack.encode(self._nodes.pop(name).memory())
 
     def keep(self) -> None:
         """Hand all that was learned to the history, which is about to close."""

@@ -81,6 +81,22 @@ async def test_a_cut_is_filled_by_the_node_itself(scene: Scene) -> None:
     assert await scene.window(3020) == [0.5] * 2 + [0.1] * 300
 
 
+async def test_a_cut_of_an_hour_leaves_no_hole_in_memory_nor_in_the_database(scene: Scene) -> None:
+    """What an agent keeps is told in one piece when it is back."""
+    scene.measure(36, 0.5)
+    scene.clock.now += 30.0
+    await scene.written()
+    scene.clock.now += 3570.0
+    late = [bucket(number, 0.1) for number in numbers(scene.clock, 360)]
+    scene.history.take("lab1", "b1", told(scene.clock, *late))
+    assert await scene.window(3600) == [0.1] * 360
+    scene.clock.now += 30.0
+    await scene.written()
+    minutes = await scene.window(3600 + 360, 60)
+    assert all(there(minutes[:-1])), "the last one is under way"
+    assert minutes[:5] == [0.5] * 5 and set(minutes[7:-1]) == {0.1}
+
+
 async def test_what_was_not_measured_stays_a_gap_in_every_window(scene: Scene) -> None:
     scene.measure(12)
     scene.clock.now += 120.0

@@ -101,6 +101,21 @@ async def test_a_node_that_is_renamed_has_no_past_of_its_own_and_its_old_name_no
     assert told_of.nodes.get("lab1") is None and told_of.nodes["lab9"] == found
 
 
+async def test_of_a_node_that_is_gone_only_what_it_learned_is_kept_and_it_counts_once(scene: Scene) -> None:
+    """Machines come and go by the thousand, each with a name of its own."""
+    await scene.measure(240, 0.1)
+    cases = list(scene.watch._pool.cases)
+    scene.watch.forget()
+    assert list(scene.watch._nodes) == ["lab1"], "it is there"
+    scene.clock.now += 3700.0
+    await scene.written()
+    scene.watch.forget()
+    assert scene.watch._nodes == {} and scene.watch._pool.cases == cases
+    await scene.measure(10, 0.1)
+    found = scene.watch.forecast("lab1")
+    assert found is not None and found.lasting[0].told > 0 and scene.watch._pool.cases == cases
+
+
 async def test_a_cut_is_waited_out_and_then_observed(scene: Scene) -> None:
     await scene.measure(30, 0.1)
     scene.clock.now += 1200.0
