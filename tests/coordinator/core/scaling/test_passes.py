@@ -13,6 +13,7 @@ from distributed_grid.coordinator.core.commands import (
     JobsSubmitted,
     MessageReceived,
     Rejected,
+    Send,
 )
 from distributed_grid.coordinator.core.explain.why import why
 from distributed_grid.coordinator.core.scaling.events import (
@@ -21,9 +22,9 @@ from distributed_grid.coordinator.core.scaling.events import (
     MachineAnswered,
     ScalingRequested,
 )
-from distributed_grid.coordinator.core.scaling.state import Answer, CallKind
+from distributed_grid.coordinator.core.scaling.state import INTERVAL, PER_LINE, Answer, CallKind
 from distributed_grid.protocol.jobs import Cause, Outcome, Request
-from distributed_grid.protocol.messages import Exited
+from distributed_grid.protocol.messages import Exited, Launch
 from distributed_grid.protocol.resources import GIB, Resources
 from distributed_grid.protocol.scaling.machines import MachineState
 from distributed_grid.protocol.scaling.plans import ScaleOrder
@@ -106,6 +107,23 @@ def test_machines_that_turn_out_to_run_no_jobs_of_the_user_are_created_once_and_
     reason = why(stage.ledger.state, "j-1", None, stage.now).reason.text
     assert "pool a runs jobs of its owners only (root), as its walls are none, as a-7-1 did" in reason
     assert calls(stage.tell(ScalingRequested(6, ScaleOrder.RESUME, "a", "ann"), 5), CreateMachine)
+
+
+@pytest.mark.parametrize("since", [0.0, 0.4, 90.0])
+def test_a_machine_is_asked_for_within_a_second_and_gets_the_job_with_its_first_offer(since: float) -> None:
+    """Of the time from the submission until the job runs this is the grid's part; the rest is the provider's."""
+    stage = Stage()
+    stage.told()
+    stage.settle(since)
+    submitted = stage.now
+    out = stage.tell(JobsSubmitted(1, (job("j-1", Request(Resources(1000, GIB)), stage.now),)))
+    while not calls(out, CreateMachine):
+        due = stage.ledger.next_deadline()
+        assert due is not None and due <= submitted + INTERVAL + PER_LINE
+        out = stage.settle(due - stage.now)
+    stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.DONE, "i-1"), 20.0)
+    came = join(stage.ledger, facts("a-7-1"), stage.now)
+    assert [one.message.allocation for one in calls(came, Send) if isinstance(one.message, Launch)] == ["j-1.1"]
 
 
 def test_a_job_that_asks_for_more_than_machines_offer_in_fact_gets_one_and_no_second_one() -> None:
