@@ -19,6 +19,13 @@ def grid(tmp_path: Path) -> Iterator[Grid]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
+    """A coordinator without a node."""
+    with running_grid(Path(tmp_path_factory.mktemp("e", numbered=True)), agents=0, config=RULES) as running:
+        yield running
+
+
 def rules(policy: str, threshold: str) -> str:
     return RULES.replace("conservative", policy).replace("  thresholds:\n", f"  thresholds:\n    {threshold}\n")
 
@@ -79,3 +86,27 @@ def test_without_ray_the_status_says_so_and_shows_the_pressure_of_the_nodes(grid
     assert "this coordinator knows of no Ray cluster" in text and "NODES" in text
     refused = grid.run("boost", "suggest")
     assert refused.returncode and "this coordinator knows of no Ray cluster" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("resource-sharing", "status"), "none yet"),
+        (("trends",), "no node is known yet"),
+        (("top",), "no node is known yet"),
+        (("cluster", "summary"), "none is known yet"),
+        (("ledger",), "no node has an owner"),
+        (("shared-status",), "no node is known yet"),
+    ],
+    ids=" ".join,
+)
+def test_a_grid_without_a_node_answers_that_there_is_none(empty: Grid, words: tuple[str, ...], said: str) -> None:
+    done = empty.run(*words)
+    assert done.returncode == 0 and said in done.stdout and not done.stderr
+    assert empty.json(*words)["schema"] == 1
+
+
+@pytest.mark.parametrize("words", [("trends", "n1"), ("node", "forecast", "n1")], ids=" ".join)
+def test_a_node_that_there_is_not_is_an_error_that_says_so(empty: Grid, words: tuple[str, ...]) -> None:
+    done = empty.run(*words)
+    assert done.returncode == 1 and "unknown node 'n1'" in done.stderr and "there is none yet" in done.stderr
