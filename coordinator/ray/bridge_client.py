@@ -104,8 +104,12 @@ class Bridge:
 
     async def _there(self) -> asyncio.StreamWriter:
         async with self._starting:
-            if self._process is not None and self._process.returncode is None and self._process.stdin is not None:
-                return self._process.stdin
+            process = self._process
+            if process is not None and process.returncode is None and process.stdin is not None:
+                if not process.stdin.is_closing():
+                    return process.stdin
+                with contextlib.suppress(ProcessLookupError):  # it ends, or will never hear a question again
+                    process.kill()
             now = asyncio.get_running_loop().time()
             if now < self._not_before:
                 raise self._last

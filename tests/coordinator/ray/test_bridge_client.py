@@ -4,11 +4,13 @@ import asyncio
 import os
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay, environment
+from distributed_grid.runtime.service import loop_factory
 
 
 async def test_where_nobody_listens_that_is_said_each_time_and_no_process_is_started() -> None:
@@ -51,3 +53,41 @@ async def test_a_bridge_that_is_not_understood_is_ended_and_who_waits_is_told(
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), 0)
         await bridge.close()
+
+
+DEAF = """#!/bin/sh
+echo $$ >> {pids}
+read line
+printf '{{"id": %s, "ok": "yes"}}\\n' "$(echo "$line" | tr -dc 0-9)"
+exec sleep 1000
+"""
+"""A bridge that answers one question. Its end of the pipe is closed then, as of one that was killed and has not been
+waited for yet."""
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, loop_factory()], ids=["asyncio", "as the service"])
+def test_a_bridge_that_hears_nothing_any_more_is_replaced_by_the_next_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    program, pids = tmp_path / "python", tmp_path / "pids"
+    program.write_text(DEAF.format(pids=pids))
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    async def ask_twice() -> list[str]:
+        bridge = Bridge(f"127.0.0.1:{listening.getsockname()[1]}", environment("disabled"))
+        first = await bridge.ask("nodes", seconds=60)
+        process = bridge._process
+        assert process is not None and process.stdin is not None
+        process.stdin.close()
+        assert process.returncode is None, "it lives"
+        second = await bridge.ask("nodes", seconds=60)
+        await process.wait()
+        await bridge.close()
+        return [first, second]
+
+    with socket.socket() as listening, asyncio.Runner(loop_factory=loop) as runner:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        assert runner.run(ask_twice()) == ["yes", "yes"]
+    assert len(pids.read_text().split()) == 2
