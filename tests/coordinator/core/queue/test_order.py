@@ -52,9 +52,9 @@ def visit_all(
                 passed.append(heappop(standing.lines))
                 waits(line)
             elif not scheduler._serve(state, line, hopeless):
-                passed.append(heappop(standing.lines))
                 refused[line] = None
-                if not line.excluded:
+                if not line.excluded:  # else it is out of the order already
+                    passed.append(heappop(standing.lines))
                     waits(line)
             else:
                 full = len(lines_of.lines) > 1 and not state.index.candidates(lines_of.least, 1)
