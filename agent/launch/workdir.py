@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -219,10 +220,12 @@ class Place(NamedTuple):
 
 class SlotIndex:
     """The file `slots` in the state directory, one line per allocation. Lines lost in a power cut are recent: without
-    them the files of these jobs are not found, and are removed with their slot."""
+    them the files of these jobs are not found, and are removed with their slot. The loop notes places while a thread
+    forgets those of removed jobs, so that both take turns."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / "slots"
+        self._turn = threading.Lock()
         self._places: dict[str, Place] = {}
         with contextlib.suppress(OSError):
             for line in self._path.read_text().splitlines():
@@ -237,12 +240,13 @@ class SlotIndex:
         """Record the place of an allocation. If the write fails, only the job's files are lost after a restart."""
         if self._places.get(allocation) == place:
             return
-        self._places[allocation] = place
-        with contextlib.suppress(OSError):
-            if self._fd < 0:
-                self._fd = _private(str(self._path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.write(self._fd, _line(allocation, place))
-            self._lines += 1
+        with self._turn:
+            self._places[allocation] = place
+            with contextlib.suppress(OSError):
+                if self._fd < 0:
+                    self._fd = _private(str(self._path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                os.write(self._fd, _line(allocation, place))
+                self._lines += 1
 
     def find(self, allocation: str) -> Place:
         """The place of an allocation; an empty one if it is unknown."""
@@ -254,22 +258,28 @@ class SlotIndex:
 
     def in_use(self) -> set[str]:
         """The slots of all known allocations."""
-        return {place.slot for place in self._places.values()}
+        with self._turn:
+            return {place.slot for place in self._places.values()}
 
     def forget(self, allocation: str) -> None:
         """Forget an allocation. The file is rewritten when most of its lines are obsolete."""
-        known = self._places.pop(allocation, None) is not None
-        if known and self._lines > 2 * len(self._places) + _SPARE:
-            fresh = self._path.with_suffix(".new")
-            with contextlib.suppress(OSError):
-                with open(fresh, "wb", opener=_private) as file:
-                    file.writelines(_line(one, place) for one, place in self._places.items())
-                os.replace(fresh, self._path)
-                self.close()
-                self._lines = len(self._places)
+        with self._turn:
+            known = self._places.pop(allocation, None) is not None
+            if known and self._lines > 2 * len(self._places) + _SPARE:
+                fresh = self._path.with_suffix(".new")
+                with contextlib.suppress(OSError):
+                    with open(fresh, "wb", opener=_private) as file:
+                        file.writelines(_line(one, place) for one, place in self._places.items())
+                    os.replace(fresh, self._path)
+                    self._close()
+                    self._lines = len(self._places)
 
     def close(self) -> None:
         """Close the file; the next note opens it."""
+        with self._turn:
+            self._close()
+
+    def _close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

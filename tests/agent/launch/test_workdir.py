@@ -3,6 +3,9 @@
 import os
 import shutil
 import stat
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -161,6 +164,33 @@ def test_what_is_forgotten_leaves_the_file_in_time_and_what_comes_then_is_noted(
     index.note(ID, Place("s1"))
     assert len((tmp_path / "slots").read_text().splitlines()) < 1100
     assert SlotIndex(tmp_path).slot(ID) == "s1"
+
+
+def test_a_thread_forgets_places_while_others_are_noted_and_none_of_those_is_lost(tmp_path: Path) -> None:
+    index = SlotIndex(tmp_path)
+    old, new = [f"old{number}.1" for number in range(2500)], [f"new{number}.1" for number in range(600)]
+    for name in old:
+        index.note(name, Place("s1"))
+
+    def forget() -> None:
+        for name in old:
+            index.in_use()
+            index.forget(name)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            forgotten = threads.submit(forget)
+            for name in new:
+                index.note(name, Place("s2"))
+                time.sleep(0)  # the other one's turn
+            forgotten.result()
+    finally:
+        sys.setswitchinterval(interval)
+    again = SlotIndex(tmp_path)
+    assert {*index.in_use()} == {"s2"}
+    assert [name for name in new if again.slot(name) != "s2"] == []
 
 
 # --- environment -----------------------------------------------------------------------------------------------------
