@@ -41,7 +41,7 @@ from distributed_grid.agent.core.slack import SlackUser
 from distributed_grid.agent.core.spare.claim import conflict, slack_conflict
 from distributed_grid.agent.core.spare.holdings import Holdings
 from distributed_grid.agent.core.spare.thresholds import Holding
-from distributed_grid.protocol.jobs import Cause, Outcome, State
+from distributed_grid.protocol.jobs import Cause, Outcome, State, bounded
 from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Renice, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, NodeFacts, Stamp
 from distributed_grid.protocol.placement import unfit
@@ -387,7 +387,7 @@ class Table:
         if isinstance(self._stage(key), Ended):
             return []
         chain = self.chains.of(key) if key in self.chains else ""
-        self._move(key, Ended(exited.outcome, exited.walls))
+        self._move(key, Ended(bounded(exited.outcome), exited.walls))
         return [Report(self._end_of(key, self.entries[key]), self._free(key)), *self._hand_over_chain(chain)]
 
     # --- the one mutator ----------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from distributed_grid.agent.launch.messages import (
     frozen,
     known_of,
     launch_order,
+    outcome_of,
     slot_order,
     with_output,
 )
@@ -405,8 +406,8 @@ class Launcher:
             return
         if said.outcome is not None:
             unstarted = allocation not in self.pids
-            walls = (self._promise or said.walls) if unstarted and said.outcome.started else ""
-            self._exited(allocation, with_output(self._dir, allocation, said.outcome), walls)
+            outcome = with_output(self._dir, allocation, outcome_of(said.outcome))
+            self._exited(allocation, outcome, (self._promise or said.walls) if unstarted and outcome.started else "")
             return
         waiting = self._unanswered.pop(allocation, [])
         if stops := [one for one in waiting if one["op"] == "stop" and not one.get("unless_started")]:

@@ -13,7 +13,7 @@ from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.isolation import Account
 from distributed_grid.agent.supervisor.job import OWNER, READER
 from distributed_grid.protocol.boosts import Boost
-from distributed_grid.protocol.jobs import TAIL_BYTES, Outcome, OutputFull, State
+from distributed_grid.protocol.jobs import TAIL_BYTES, TEXT_CHARS, Outcome, OutputFull, State
 from distributed_grid.protocol.messages import AwaitsReader, Launch, Suspended
 from distributed_grid.protocol.nodes import Known
 from distributed_grid.runtime import beneath
@@ -95,7 +95,7 @@ class SupervisorReport(msgspec.Struct):
     id: str
     op: str = ""
     pid: int = 0
-    outcome: Outcome | None = None
+    outcome: dict[str, Any] | None = None
     cause: str = OWNER
     why: str = ""
     lasted: float = 0.0
@@ -106,6 +106,13 @@ class SupervisorReport(msgspec.Struct):
 
 
 REPORTS = msgspec.json.Decoder(SupervisorReport)
+
+
+def outcome_of(said: dict[str, Any]) -> Outcome:
+    """An outcome as a supervisor reports it. The text of one from an old journal may be longer than a message allows."""
+    if len(said.get("text", "")) > TEXT_CHARS:
+        said = said | {"text": said["text"][:TEXT_CHARS]}
+    return msgspec.convert(said, Outcome)
 
 
 def frozen(said: SupervisorReport) -> Suspended | AwaitsReader:
@@ -120,7 +127,7 @@ def known_of(state_dir: Path, said: dict[str, Any], promise: str) -> Known:
     were built."""
     walls = promise or said.get("walls", "")
     if said["outcome"] is not None:
-        outcome = with_output(state_dir, said["id"], msgspec.convert(said["outcome"], Outcome))
+        outcome = with_output(state_dir, said["id"], outcome_of(said["outcome"]))
         return Known(said["id"], State.ENDED, outcome, walls=walls)
     state = State.STOPPING if said["stopping"] else State.RUNNING
     return Known(said["id"], state, started_for=said["for"], walls=walls)

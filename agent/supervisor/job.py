@@ -10,6 +10,8 @@ from signal import SIGRTMIN, Signals
 from typing import Any, NamedTuple
 
 NEVER = float("inf")
+MOST_TEXT = 2000
+"""Characters of a reason, which the node's agent and the coordinator take in messages of bounded size."""
 OWNER, READER = "owner", "reader"
 """Causes of a freeze: the node's owner is active; the reader of the output has not read what is kept for it. Each is
 ended by itself, and a job continues when there is none left. Time frozen for the owner extends the time limit; time
@@ -204,7 +206,7 @@ class Job:
     def stop(self, cause: str, text: str) -> None:
         """It is told to end."""
         self.move(JobState.STOPPING)
-        self.cause, self.text = cause, text
+        self.cause, self.text = cause, text[:MOST_TEXT]
 
     def main_ended(self, status: int) -> None:
         """Its main process has ended."""
@@ -332,8 +334,9 @@ def of_order(order: dict[str, Any], began: float = 0.0) -> Job:
 
 
 def never_ran(cause: str, text: str) -> dict[str, Any]:
-    """The outcome of an allocation that never had a process."""
-    return {"cause": cause, "text": text, "started": False}
+    """The outcome of an allocation that never had a process. The reason may name what its submitter wrote, which has any
+    length."""
+    return {"cause": cause, "text": text[:MOST_TEXT], "started": False}
 
 
 def signal_name(number: int) -> str:

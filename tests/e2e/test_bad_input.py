@@ -169,6 +169,13 @@ def test_what_a_user_names_acts_on_nobody_elses_terminal_and_what_his_job_writes
     assert all(line.isprintable() for line in log.split("\n"))
 
 
+@pytest.mark.parametrize("words", [("y" * 60_000,), ("-e", "PATH=/" + "y" * 60_000, "nothing")], ids=["name", "path"])
+def test_a_command_that_is_not_found_and_has_a_long_name_ends_as_any_other(grid: Grid, words: tuple[str, ...]) -> None:
+    done = grid.run("run-shared", "--cpus", "0.1", "--no-ship", *words)
+    assert done.returncode == 127 and "yyyy" in done.stderr and len(done.stderr) < 10_000
+    assert grid.run("run-shared", "--cpus", "0.1", "--no-ship", "true").returncode == 0, "the node goes on"
+
+
 def test_nothing_was_lost_by_any_of_it(grid: Grid) -> None:
     assert grid.shared("echo", "still here").stdout == "still here\n"
     up = lambda: [offer["state"] for offer in grid.json("shared-status")["offers"]] == ["up"]  # noqa: E731

@@ -12,6 +12,7 @@ from distributed_grid.agent.launch.messages import (
     frozen,
     known_of,
     launch_order,
+    outcome_of,
     slot_order,
     with_output,
 )
@@ -77,7 +78,18 @@ def test_a_raylet_gets_the_niceness_of_jobs_later_and_is_asked_gently_to_end() -
 
 def test_a_report_has_what_was_said_and_ignores_what_a_newer_supervisor_says_as_well() -> None:
     said = REPORTS.decode(b'{"id":"j.1","op":"exited","outcome":{"cause":"exited","code":3},"new":1}')
-    assert said.id == "j.1" and said.outcome is not None and said.outcome.code == 3
+    assert said.id == "j.1" and said.outcome is not None and outcome_of(said.outcome) == Outcome(Cause.EXITED, code=3)
+
+
+def test_an_end_whose_reason_is_longer_than_a_message_allows_is_reported_with_the_first_part_of_it(
+    tmp_path: Path,
+) -> None:
+    long = {"cause": "not-found", "text": "x" * 100_000, "started": False}
+    line = msgspec.json.encode({"id": "j.1", "op": "exited", "outcome": long})
+    said = REPORTS.decode(line)
+    assert said.outcome is not None and outcome_of(said.outcome).text == "x" * 2000
+    known = known_of(tmp_path, {"id": "j.1", "outcome": long, "stopping": False, "for": 0.0}, "user")
+    assert known.outcome is not None and known.outcome.text == "x" * 2000
 
 
 def test_a_freeze_is_told_by_who_it_is_for() -> None:

@@ -37,6 +37,15 @@ def test_one_that_gave_way_has_done_so_for_the_next_supervisor_too() -> None:
     assert not Job("j-2.1", limits={"nice": 15}).reniced
 
 
+def test_a_reason_of_any_length_is_kept_in_part() -> None:
+    assert never_ran("not-found", "x" * 100_000)["text"] == "x" * 2000
+    job = Job("j-1.1")
+    job.stop("cancelled", "y" * 100_000)
+    job.main_ended(15)
+    said = job.ended(1.0)
+    assert said["cause"] == "cancelled" and said["text"].startswith("yyy") and len(said["text"]) < 2100
+
+
 # --- states -----------------------------------------------------------------------------------------------------------
 
 
