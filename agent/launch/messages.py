@@ -109,7 +109,7 @@ REPORTS = msgspec.json.Decoder(SupervisorReport)
 
 
 def outcome_of(said: dict[str, Any]) -> Outcome:
-    """An outcome as a supervisor reports it. The text of one from an old journal may be longer than a message allows."""
+    """An outcome as a supervisor reports it; the text of one from an old journal may be longer than messages allow."""
     if len(said.get("text", "")) > TEXT_CHARS:
         said = said | {"text": said["text"][:TEXT_CHARS]}
     return msgspec.convert(said, Outcome)

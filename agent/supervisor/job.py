@@ -334,7 +334,7 @@ def of_order(order: dict[str, Any], began: float = 0.0) -> Job:
 
 
 def never_ran(cause: str, text: str) -> dict[str, Any]:
-    """The outcome of an allocation that never had a process. The reason may name what its submitter wrote, which has any
+    """The outcome of an allocation that never had a process. The reason may name what its submitter wrote, of any
     length."""
     return {"cause": cause, "text": text[:MOST_TEXT], "started": False}
 
