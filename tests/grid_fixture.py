@@ -269,18 +269,25 @@ class Grid:
             self._port.close()
 
     def processes_with(self, word: str) -> list[int]:
-        """Processes of anybody whose command line has this word, other than ours and grid's own clients."""
+        """Processes of this grid whose command line has this word, other than commands of its users. A process that
+        has the word and no environment is counted, too; one whose environment names another place is another grid's."""
         found = []
-        for name in os.listdir("/proc"):
-            if not name.isdigit() or int(name) == os.getpid():
-                continue
-            try:
-                argv = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if any(word.encode() in one for one in argv) and b"distributed_grid.cli.main" not in argv:
-                found.append(int(name))
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                argv = Path(f"/proc/{name}/cmdline").read_bytes()
+                if word.encode() not in argv or b"\0distributed_grid.cli.main\0" in argv or int(name) == os.getpid():
+                    continue
+                if bytes(self.home) in argv or _may_be_below(self.home, int(name)):
+                    found.append(int(name))
         return found
+
+
+def _may_be_below(home: Path, pid: int) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except PermissionError:
+        return True
+    return not environment or bytes(home) in environment
 
 
 @contextmanager

@@ -11,7 +11,9 @@ from tests.e2e.scenes import scene
 from tests.e2e.test_nodes import grid
 
 GIB = 1 << 30
-COMMAND = ["sleep", "613.5"]
+NAP = f"{600 + os.getpid()}.5"
+"""Nobody else on this machine sleeps for so long."""
+COMMAND = ["sleep", NAP]
 
 
 def sleeping() -> list[int]:
@@ -22,7 +24,7 @@ def sleeping() -> list[int]:
             argv = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if argv[:2] == [b"sleep", b"613.5"]:
+        if argv[:2] == [b"sleep", NAP.encode()]:
             found.append(int(name))
     return found
 

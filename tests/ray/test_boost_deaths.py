@@ -56,7 +56,7 @@ def is_over(cluster: Cluster, boost: str, offered: float) -> str:
     ended = cluster.master.job(boost)
     until(lambda: cluster.offered() == offered, "its source offers again what it did", 60.0)
     until(lambda: not of_allocation(ended["allocation"]), "no process of it is left", 60.0)
-    until(lambda: not cluster.master.processes_with(ended["allocation"]), "nor one that names it", 60.0)
+    until(lambda: not cluster.node.processes_with(ended["allocation"]), "nor one that names it", 60.0)
     return str(ended["outcome"]["text"])
 
 

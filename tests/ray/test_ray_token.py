@@ -29,7 +29,7 @@ print(json.dumps(ray.get(environment{here}.remote(), timeout=60)))
     assert seen["RAY_AUTH_MODE"] == "token" and TOKEN not in str(seen)
     copy = Path(seen["RAY_AUTH_TOKEN_PATH"])
     assert allocation in str(copy) and (copy.read_text(), copy.stat().st_mode & 0o777) == (TOKEN, 0o600)
-    found = guarded.master.processes_with(allocation)
+    found = guarded.node.processes_with(allocation)
     assert found
     for pid in found:
         for file in ("cmdline", "environ"):
