@@ -23,8 +23,8 @@ class _Kept(msgspec.Struct, array_like=True):
 
 
 class Fence:
-    """The coordinator obeyed by `table`, kept in the file `epoch` of the state directory. `stamp` proves that the node
-    was welcomed there."""
+    """The coordinator that `table` obeys, saved in the file `epoch` of the state directory. `stamp` proves that the
+    coordinator has welcomed this node."""
 
     def __init__(self, state_dir: Path, table: Table) -> None:
         self._path = state_dir / "epoch"

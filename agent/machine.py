@@ -1,13 +1,13 @@
-"""A machine that a pool created: joins the grid, runs the agent, and ends itself. It is over when it has not joined in
-time, when the coordinator is silent for too long and no job runs, and when its life is over, whether or not there is a
-coordinator left to end it.
+"""A machine that a pool created: joins the grid, runs the agent, and ends itself, also where no coordinator is left to
+end it: when it has not joined in time, when the coordinator is silent for too long and no job runs, and when its life
+is over.
 
 Run as `python -m distributed_grid.agent.machine DIR`, with what `Machine` describes in `DIR/machine.json`. `DIR/lock`
 is held for as long as it lives, so that a directory has one machine however often it is started; `DIR/ended` says that
-it is over and is not to begin again. At its end nothing that it started is left.
+it has ended and must not start again. At its end nothing that it started is left.
 
 SIGTERM ends it at once. SIGUSR1 says that its provider takes it back in `notice` seconds: its agent takes no more jobs,
-those that run get most of that time, and it ends.
+running jobs get most of that time to end, and then the machine ends.
 """
 
 import ctypes
@@ -36,17 +36,17 @@ from distributed_grid.runtime.logs import get_logger
 from distributed_grid.runtime.service import configure_logs, write_whole
 
 LOOK = 5.0
-"""Maximum interval between two looks at the agent (s)."""
+"""Maximum interval between two checks of the agent (s)."""
 AGAIN = 2.0
 """Pause before joining is tried again, or an agent that has ended is started again (s)."""
 STOP_SECONDS = 5.0
 """Time that the agent gets to stop, before all processes are killed (s)."""
 JOIN_SECONDS = 60.0
 HANDLE_VARIABLE = "GRID_MACHINE"
-"""Variable of the environment with what the provider calls the machine, where only the machine itself can know it."""
+"""Environment variable with the provider's name for the machine, where only the machine itself can know that."""
 GRACE, ENDING = 30.0, 10.0
-"""Of the time until its provider takes a machine: what jobs get to end once they are told to, and what is left for the
-end of the machine itself (s); half of it each at most."""
+"""Of the time until its provider takes a machine (s): the grace of jobs that are recalled, and what is reserved for the
+end of the machine itself; at most half of that time each."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 log = get_logger("machine")
@@ -88,7 +88,7 @@ agent: {offer_after: 0, reserve_memory_gb: 0}
 
 
 class Timer:
-    """When a machine ends itself. Times are of the boot clock, which goes on while the machine sleeps."""
+    """Decides when a machine ends itself. Times are of the boot clock, which goes on while the machine sleeps."""
 
     def __init__(self, of: Machine, now: float, wall: float) -> None:
         self._of, self._began = of, now
@@ -97,7 +97,7 @@ class Timer:
         self._jobs = 0
 
     def look(self, now: float, connected: bool, jobs: int) -> None:
-        """The agent has said whether it is connected, and how many jobs are alive."""
+        """Take in the agent's status: whether it is connected, and how many jobs are alive."""
         self._jobs = jobs
         if connected or (jobs and self._heard is None):  # a job came from the coordinator
             self._heard = now
@@ -114,7 +114,7 @@ class Timer:
         return ""
 
     def wait(self, now: float) -> float:
-        """Seconds until the next look."""
+        """Seconds until the next check."""
         soonest = self._life_ends
         if self._heard is None:
             soonest = min(soonest, self._began + self._of.join_within)
@@ -122,7 +122,7 @@ class Timer:
 
 
 def agent_status(state_dir: Path) -> dict[str, Any] | None:
-    """What the agent says of itself; None: nobody answers."""
+    """The agent's status; None: it does not answer."""
     try:
         connection = unix.connected(state_dir / "agent.sock", 2.0)
     except OSError:
@@ -139,7 +139,7 @@ def agent_status(state_dir: Path) -> dict[str, Any] | None:
 
 
 def descendants(of: int) -> list[int]:
-    """All processes below this one, by what the kernel says."""
+    """All processes below this one."""
     found: list[int] = []
     waiting = [of]
     while waiting:
@@ -170,7 +170,7 @@ class Running:
         self._leaves_by = math.inf
 
     def run(self) -> str:
-        """Until it is over; why it is."""
+        """Run until the machine ends; returns why it does."""
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         write_whole(self._folder / "agent.yaml", CONFIG)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -202,7 +202,7 @@ class Running:
         self._taken = True
 
     def _reprieved(self) -> bool:
-        """Whether it was told to end because it is taken back: then its jobs have the time that is left."""
+        """Whether the request to end is about a machine that is taken back: its jobs may use the time that is left."""
         before, self._looked = self._taken, -math.inf
         self.look_for_notice(unix.boot_clock())
         if self._taken and not before:
@@ -210,8 +210,8 @@ class Running:
         return not self._ended_by
 
     def look_for_notice(self, now: float) -> None:
-        """Ask a spot machine's metadata service whether the machine is taken back. One that is likely to be takes no
-        more jobs."""
+        """Ask a spot machine's metadata service whether the machine is taken back. If that is only likely, the machine
+        takes no more jobs."""
         if self._metadata is None or not self._of.spot or self._taken or now < self._looked + LOOK:
             return
         self._looked = now
@@ -224,7 +224,7 @@ class Running:
             log.info("takes no more jobs", machine=self._of.name, why=found.why)
 
     def keep_order(self, now: float) -> bool:
-        """Have the agent do what was announced; whether that is done, and the machine is to end."""
+        """Order the agent to act on a notice; returns whether that is done, and the machine is to end."""
         if self._taken:
             return self.left(now)
         if self._cordoned:
@@ -232,8 +232,8 @@ class Running:
         return False
 
     def left(self, now: float) -> bool:
-        """Whether all jobs have left, or the time for that is over. Asks the agent for it as long as it does not know:
-        it takes no more jobs while somebody holds the connection."""
+        """Whether all jobs have left, or the time for that is over. Repeats the order until the agent has it: it takes
+        no more jobs while the connection with the order is open."""
         if self._leaves_by == math.inf:
             self._let_go()
             self._leaves_by = now + max(0.0, self._notice - min(ENDING, self._notice / 2))
@@ -246,7 +246,7 @@ class Running:
         )
 
     def _order(self, order: dict[str, Any]) -> bytes:
-        """Order this of the agent, unless it has this order already; what it says to it."""
+        """Send the agent this order, unless it has it already; returns its answer."""
         try:
             if self._leaving is None:
                 self._leaving = unix.connected(self._state_dir / "agent.sock", 2.0)
@@ -262,7 +262,7 @@ class Running:
         return said
 
     def _let_go(self) -> None:
-        """Withdraw the order that the agent has."""
+        """Withdraw the agent's order."""
         if self._leaving is not None:
             self._leaving.close()
             self._leaving = None
@@ -273,7 +273,7 @@ class Running:
             os.read(self._wake, 4096)
 
     def _keep_up(self, now: float) -> None:
-        """Join, and have an agent run, if neither is so."""
+        """Join and start the agent, where that is not done."""
         self._reap()
         if self._agent is not None and self._agent.poll() is None:
             return
@@ -340,7 +340,7 @@ class Running:
 
 
 def main(folder: Path) -> int:
-    """Be this machine until it is over; the exit code."""
+    """Run this machine until it ends; returns the exit code."""
     configure_logs("info")
     for kind in (resource.RLIMIT_AS, resource.RLIMIT_NOFILE):
         _, most = resource.getrlimit(kind)

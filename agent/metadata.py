@@ -1,6 +1,6 @@
-"""What a cloud tells one of its machines about itself, by its metadata service: what the machine is called, and that it
-is taken back. The services are found where the vendors' own tools find them, also by their variables of the
-environment (AWS_EC2_METADATA_SERVICE_ENDPOINT, GCE_METADATA_HOST).
+"""The metadata service of a cloud, which tells a machine its name there, and that it is taken back. The services are
+found where the vendors' own tools find them, also by their environment variables (AWS_EC2_METADATA_SERVICE_ENDPOINT,
+GCE_METADATA_HOST).
 """
 
 import datetime
@@ -17,14 +17,14 @@ TIMEOUT = 1.0
 ANSWER_MOST = 4096
 TOKEN_SECONDS = 21_600
 AWS_NOTICE, GCP_NOTICE, GCP_MAINTENANCE = 120.0, 30.0, 60.0
-"""Time between a notice and the end of the machine (s): at EC2 it says when, and never later."""
+"""Maximum time between a notice and the end of the machine (s); EC2 says in the notice when that is."""
 _HANDLE = re.compile(r"^i-[0-9a-f]{1,40}$")
 
 log = get_logger("machine")
 
 
 class Notice(NamedTuple):
-    """The machine is taken back in so many seconds; or (None) it is more likely to be than others."""
+    """The machine is taken back in `seconds`; None: it is more likely than others to be taken back."""
 
     seconds: float | None
     why: str
@@ -44,12 +44,12 @@ class Metadata:
         self._silent = False
 
     def handle(self) -> str:
-        """What EC2 calls this machine; empty: it does not say."""
+        """The id of this machine at EC2; empty: unknown."""
         found = self._aws("instance-id") if self._vendor == "aws" else ""
         return found if found and _HANDLE.match(found) else ""
 
     def notice(self, now: float) -> Notice | None:
-        """What is announced to this machine. `now`: seconds since the epoch."""
+        """The notice to this machine, if there is one. `now`: seconds since the epoch."""
         return self._aws_notice(now) if self._vendor == "aws" else self._gcp_notice()
 
     def _aws_notice(self, now: float) -> Notice | None:
@@ -76,7 +76,8 @@ class Metadata:
     # --- HTTP ---------------------------------------------------------------------------------------------------------
 
     def _aws(self, path: str) -> str | None:
-        """By IMDSv2, with a token that is renewed when it is refused. None: there is nothing, or no answer."""
+        """The text at this path, by IMDSv2, with a token that is renewed when it is refused. None: nothing is there, or
+        there is no answer."""
         for _ in range(2):
             if not self._token:
                 ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}

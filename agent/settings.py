@@ -1,5 +1,5 @@
-"""The settings in effect on this node, and the grid's on disk: an agent that starts before its coordinator treats its
-jobs by what the grid said last."""
+"""The settings in effect on this node. Those of the grid are kept on disk, so that an agent that starts before its
+coordinator uses those it was sent last."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class NodeSettings:
         return self.effective.values.monitoring_interval_seconds or 2.0
 
     def load(self) -> None:
-        """Load what the grid said last. What cannot be read counts as not said."""
+        """Load the grid's last settings. A file that cannot be read counts as missing."""
         try:
             with open(self._path, "rb") as file:
                 self._grid = msgspec.json.decode(file.read(MOST), type=Layer)
@@ -54,7 +54,7 @@ class NodeSettings:
         self._combine()
 
     def take(self, grid: Layer) -> bool:
-        """Follow these settings of the grid from now on; whether that changes what is in effect."""
+        """Follow these settings of the grid from now on; returns whether the settings in effect change."""
         if grid == self._grid:
             return False
         self._grid, before = grid, self.effective

@@ -16,9 +16,9 @@ LEAVES = ("agent", LEAF)
 """Names of the group of agent and supervisor, from the unit's DelegateSubgroup or made by us: beside those of jobs,
 since a group with processes cannot have children with limits. The unit looks for the latter in ExecStopPost."""
 _INSTEAD = {"memory": "polling", "pids": "polling", "cpuset": "polling", "cpu": "none"}
-_HOMES = ("freezer", "pids", "name=systemd")  # of version 1, the best first: kill in one stroke, kill, know
+_HOMES = ("freezer", "pids", "name=systemd")  # of version 1, best first: frozen groups are killed as a whole
 _ROUNDS = 20
-_TRIED = {"memory": 1 << 30, "pids": 100, "cpu": 1000}  # limits as good as any other
+_TRIED = {"memory": 1 << 30, "pids": 100, "cpu": 1000}  # limits set on trial
 
 
 class Survey(NamedTuple):

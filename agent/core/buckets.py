@@ -86,7 +86,7 @@ class _Open:
             foreign_memory=self.foreign_memory.use(),
             disk=self.disk.use(),
             net=self.net.use(),
-            # A sample without a word of pressure says that nobody waited.
+            # A sample without figures of pressure (PSI) counts as one in which nobody waited.
             waiting={name: one.use(self.own_cpu.weight) for name, one in self.waiting.items()},
             gpus=tuple(
                 GpuBucket(
@@ -111,7 +111,7 @@ class Aggregator:
         self._kept: deque[Bucket] = deque(maxlen=KEPT)
 
     def observe(self, sample: Sample) -> Bucket | None:
-        """Take in a sample; returns the bucket that it closes. A sample that is not newer than the last one (told again
+        """Take in a sample; returns the bucket that it closes. A sample that is not newer than the last one (repeated
         while measuring hangs) counts for nothing."""
         if not sample.at > self._last:
             return None

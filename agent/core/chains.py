@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 class Chains:
     """The live allocations of all chains. A chain has the id of the allocation that began it, also once that is over;
-    who is no successor is a chain of its own."""
+    one that is no successor is a chain of its own."""
 
     def __init__(self) -> None:
         self._members: dict[str, list[str]] = {}
@@ -27,8 +27,8 @@ class Chains:
         self._members.setdefault(chain, []).append(key)
 
     def leave(self, key: str) -> str:
-        """Remove an allocation: it is over, or never will be. Returns who is the first of its chain now in its place;
-        empty: nobody, or it only waited itself. No effect on one that is in no chain."""
+        """Remove an allocation: it is over, or never will be. Returns the allocation that is now the head in its
+        place; empty: there is none, or it was not the head. No effect on one that is in no chain."""
         if (chain := self._chain.pop(key, "")) == "":
             return ""
         members = self._members[chain]

@@ -27,8 +27,8 @@ class Prepare(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Hand it to the launcher; its lease, if any, counts from `leased_from`. `chain`: it waits there for the others of
-    this chain that are before it; empty: it is the first of its own."""
+    """Hand it to the launcher; its lease, if any, counts from `leased_from`. `chain`: it waits until all earlier
+    members of this chain have ended; empty: it is the head of its own."""
 
     launch: Launch
     leased_from: float = 0.0
@@ -55,7 +55,7 @@ class SendSignal(msgspec.Struct, frozen=True):
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """Have the launcher forget these ends."""
+    """Have the launcher forget the outcomes of these allocations."""
 
     allocations: tuple[str, ...]
 

@@ -11,8 +11,8 @@ from distributed_grid.protocol.resources import Grant
 
 
 class Preparing(msgspec.Struct, frozen=True):
-    """It was accepted, and is being prepared (`begun`), or its preparation waits for its turn in its chain; or it is
-    `ready`, and one that is before it in its chain is not."""
+    """Accepted. Its preparation runs (`begun`) or waits for its turn in the chain; or it is `ready`, and waits for an
+    earlier member of its chain that is not."""
 
     launch: Launch
     ready: bool = False
@@ -40,7 +40,7 @@ class Stopping(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """It is over, and the coordinator has not acknowledged that. `walls`: behind which it ran, if its start was not
+    """It has ended, and the coordinator has not acknowledged that. `walls`: those it ran behind, if its start was not
     reported."""
 
     outcome: Outcome
@@ -51,8 +51,8 @@ Stage = Preparing | Starting | Running | Stopping | Ended
 
 
 class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What of a launch is needed as long as its allocation is known. The supervisor's journal has it, for the next
-    agent."""
+    """The part of a launch that is needed as long as its allocation is known. The supervisor's journal keeps it for the
+    next agent."""
 
     user: str = ""
     grant: Grant = Grant()
@@ -63,7 +63,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     stdin: bool = False
     workdir: str = ""
     chain: str = ""
-    """The supervisor reads it, too. Empty: it began one."""
+    """The chain it is in, which the supervisor reads, too; empty: the one that it began."""
 
 
 def keep(launch: Launch, chain: str = "") -> Kept:

@@ -1,5 +1,5 @@
 """Jobs on slack: on cores that another allocation holds and left unused. When the holder wants more than what is left
-to it, they are frozen; when it wants that for long, or has ended, they are recalled. Measurements of the holders in,
+to it, they are frozen; when it goes on wanting it, or has ended, they are recalled. Measurements of the holders in,
 orders out. All times are seconds since boot.
 """
 
@@ -14,17 +14,17 @@ from distributed_grid.agent.core.owner import Freeze, Order, Recall, Thaw
 EVERY = 0.25
 """Seconds between two measurements of a holder."""
 WINDOW = 0.5
-"""Seconds of which it is worked out what a holder wants: the kernel counts CPU time in ticks of 10 ms."""
+"""Window over which a holder's demand is averaged (s): the kernel counts CPU time in ticks of 10 ms."""
 NOISE = 0.1
-"""Cores above what is left to a holder that say nothing."""
+"""Tolerance (cores): jobs are frozen when a holder wants this much more than what is left to it."""
 REST = 0.25
-"""Cores that a holder has to leave of what is left to it before a job goes on."""
+"""Cores of what is left to a holder that it has to leave unused before a frozen job resumes."""
 QUIET = 5.0
-"""Seconds for which it has to."""
+"""For how long it has to leave them unused (s)."""
 LONG = 30.0
-"""Seconds for which a job is frozen before it is recalled."""
+"""How long a job is frozen before it is recalled (s)."""
 AGAIN = 5.0
-"""Seconds after which an order to freeze is repeated, as it expires."""
+"""Interval at which an order to freeze is repeated (s), since it expires."""
 
 
 class SlackUser(msgspec.Struct, frozen=True):
@@ -40,8 +40,8 @@ class SlackUser(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Holder:
-    """The measurements of a holder: between when and when, and the CPU seconds that it wanted so far; and when it
-    wanted more than was left, or all of that, last."""
+    """The measurements of a holder (begin, end, CPU seconds wanted so far), and when it last wanted more than is left
+    to it (`wanted`), or nearly all of that (`busy`)."""
 
     spent: deque[tuple[float, float, float]] = field(default_factory=deque)
     wanted: float = float("-inf")
@@ -49,7 +49,7 @@ class _Holder:
     why: str = ""
 
     def measured(self, began: float, now: float, cpu: float) -> float:
-        """Take in a measurement; what it wants over the window at least, in cores (0: not known yet)."""
+        """Take in a measurement; returns how many cores it wanted at least, over the window (0: not known yet)."""
         if self.spent and cpu < self.spent[-1][2]:
             self.spent.clear()  # the time of a child that was not waited for is lost
         self.spent.append((began, now, cpu))
@@ -70,9 +70,9 @@ class SlackWatch:
     def observe(
         self, now: float, users: Sequence[SlackUser], spent: Mapping[str, float | None], took: float = 0.0
     ) -> list[Order]:
-        """Take in the CPU seconds that holders have wanted so far (None: it has too many threads to be measured, and is
-        taken to want all), and all jobs on slack that run; gives the orders. `took`: seconds that it took to measure,
-        on a busy machine: no holder is taken to want more than it did for that."""
+        """Take in all jobs on slack that run, and the CPU seconds that each holder has wanted so far (None: it has too
+        many threads to be measured, and counts as wanting all its cores); returns the orders. `took`: how long
+        measuring took (s), which no holder is blamed for on a busy machine."""
         lent: dict[str, float] = {}
         for one in users:
             lent[one.holder] = lent.get(one.holder, 0.0) + one.cores
@@ -89,14 +89,14 @@ class SlackWatch:
         return allocation in self._frozen
 
     def adopt(self, allocation: str, since: float) -> None:
-        """An earlier agent has frozen this job, at that time."""
+        """Note that an earlier agent froze this job at that time."""
         self._frozen[allocation] = since, since
 
     def _see(self, user: SlackUser, left: float, now: float, cpu: float | None, took: float) -> None:
         holder, job = self._holders.setdefault(user.holder, _Holder(busy=now)), user.holder.rpartition(".")[0]
         if cpu is None:
             holder.wanted = holder.busy = now
-            holder.why = f"{job} has too many threads to measure what it wants"
+            holder.why = f"{job} has too many threads for its demand to be measured"
             return
         used = holder.measured(now - took, now, cpu)
         if used > left + NOISE:

@@ -31,7 +31,7 @@ class BlobCache:
 
     @contextlib.asynccontextmanager
     async def bundle(self, blob: str) -> AsyncIterator[Manifest]:
-        """Context in which all contents of the manifest with this hash are in the directory and stay. Raises
+        """The manifest with this hash. As long as the context is open, all its contents are in the directory. Raises
         GridError."""
         with self._pinned([blob]):
             await self._ensure(blob, MANIFEST_BYTES)

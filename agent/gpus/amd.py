@@ -30,7 +30,7 @@ class AmdBackend:
             self._devices[uuid] = device
             model = _text(device / "product_name") or f"AMD GPU {_text(device / 'device')}"
             numa = _text(device / "numa_node")
-            place = int(numa) if numa.isdigit() else -1  # -1 is what the kernel says, too, where it does not know
+            place = int(numa) if numa.isdigit() else -1  # -1: unknown, as the kernel says it
             facts.append(GpuFacts(uuid, len(facts), model.strip(), total, numa=place))
         self._facts = tuple(facts)
         self.error = "; ".join(broken)

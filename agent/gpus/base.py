@@ -135,7 +135,7 @@ class TimeoutBackend:
 
 
 class _Call(Generic[T]):
-    """A call in a daemon thread that nobody has to wait for."""
+    """A call in a daemon thread, so that a hanging one does not keep the process from ending."""
 
     def __init__(self, what: Callable[[], tuple[T, ...]]) -> None:
         self.since = time.monotonic()

@@ -70,8 +70,8 @@ def slot_order(launch: Launch, account: Account | None, trusted: bool, pids_limi
 
 
 def _cpu_limit(launch: Launch) -> int:
-    """Thousandths of a core that a job gets at most; 0: no limit. One on slack always has one, and so a control group
-    of its own where there are any, whose weight is that of an idle job."""
+    """Maximum CPU of a job in thousandths of a core; 0: no limit. A job on slack always has one, and so it has a
+    control group of its own where there are any, with the weight of an idle job."""
     grant = launch.grant
     if grant.slack:
         return grant.slack_milli
@@ -79,7 +79,8 @@ def _cpu_limit(launch: Launch) -> int:
 
 
 def _of_raylet(boost: Boost, nice: int) -> dict[str, Any]:
-    """A raylet is asked gently to end, and is reniced once it is in Ray: on a busy node it would not get there."""
+    """The orders for a raylet: it ends by SIGTERM, and gets its niceness once Ray shows it, since one that is nice from
+    its start may not get that far on a busy node."""
     return {"gently": True, "nice": 0, "nice_later": nice, "nice_after": boost.join_within}
 
 

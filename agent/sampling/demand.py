@@ -1,4 +1,4 @@
-"""How much CPU time a job wants: what its processes use, and what their threads wait for while they could run."""
+"""The demand of a job for CPU time: what its processes use, and how long their runnable threads wait for a core."""
 
 import os
 
@@ -6,18 +6,18 @@ from distributed_grid.agent.sampling.trees import TICK, children
 
 _NANO = 1e-9
 MOST = 1000
-"""Maximum number of threads that are looked at: each costs the agent some 20 µs, four times a second."""
+"""Maximum number of threads that are measured: each costs the agent some 20 µs, four times a second."""
 
 
 class Demand:
     """The demand of one job, by its first process. Ended children count with what they used; how long they waited is
-    not known. A process that was seen below it once counts for as long as it lives, whoever is its parent then."""
+    not known. A process that was once seen below it counts as long as it lives, also when it has another parent."""
 
     def __init__(self) -> None:
         self._waits: dict[int, int] = {}
         self._waited = 0
         self._seen: dict[int, bytes] = {}
-        """When each process seen so far was started, in clock ticks: a pid that is used again is another one."""
+        """The start of each process seen so far, in clock ticks, by which a reused pid is noticed."""
 
     def seconds(self, pid: int) -> float | None:
         """CPU seconds that the process and all that came from it have wanted so far; None: it has too many threads to

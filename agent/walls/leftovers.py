@@ -11,9 +11,9 @@ from distributed_grid.agent.walls import files
 MEMORY = ("/dev/shm", "/dev/mqueue")  # noqa: S108 - what our user has there is removed
 DISK = ("/tmp", "/var/tmp")  # noqa: S108 - the same
 CLEAR_SECONDS = 5.0
-"""Timeout for removing one thing; leftovers are removed at the next request."""
-_SURE = 50_000_000  # a directory that changes again after this time (ns) has another time of change for sure
-_TABLES = {"shm": "shmid", "sem": "semid", "msg": "msqid"}  # and what their numbers are called
+"""Timeout for removing one file, directory or object (s); what is left is removed at the next request."""
+_SURE = 50_000_000  # changes of a directory that are further apart (ns) have different timestamps for sure
+_TABLES = {"shm": "shmid", "sem": "semid", "msg": "msqid"}  # by table, the column with the number of an object
 _HEAD = 1024  # bytes: more than the first line of such a table
 _IPC_RMID = 0  # IPC_RMID
 

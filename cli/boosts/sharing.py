@@ -1,4 +1,4 @@
-"""`grid resource-sharing status` and `grid policy show|set|diff`: how the grid lends by itself, and by which policy."""
+"""`grid resource-sharing status` and `grid policy show|set|diff`: rebalancing, and the policy it follows."""
 
 import time
 from typing import Any
@@ -81,7 +81,7 @@ def _screen(invocation: Invocation, answer: BalancingStatus) -> str:
 
 
 def _pass_parts(invocation: Invocation, found: Pass) -> list[str]:
-    """What waits and is not served, and boosts that their users do not use."""
+    """Tables of demand that is not served, and of boosts that their users leave idle."""
     parts = []
     if found.unserved:
         parts += ["\nWAITS IN RAY\n", formatting.table(invocation, UNSERVED, unserved_rows(found), indent="  ")]
@@ -89,7 +89,7 @@ def _pass_parts(invocation: Invocation, found: Pass) -> list[str]:
 
 
 def unserved_rows(found: Pass) -> list[tuple[str, ...]]:
-    """What is not served, as rows of UNSERVED."""
+    """Demand that is not served, as rows of UNSERVED."""
     return [(str(one.count), one.asks, format_duration(round(one.waited)), one.why) for one in found.unserved]
 
 
@@ -186,7 +186,7 @@ def _pressure_json(found: Pressure | None) -> dict[str, Any] | None:
 
 
 def move_json(one: Move) -> dict[str, Any]:
-    """A move for programs."""
+    """A move in JSON."""
     return {
         "move": str(one.kind),
         "boost": one.boost or None,
@@ -205,7 +205,7 @@ def move_json(one: Move) -> dict[str, Any]:
 
 
 def pass_json(found: Pass) -> dict[str, Any]:
-    """A pass for programs."""
+    """A pass in JSON."""
     return {
         "at": formatting.iso(found.at),
         "target": found.target or None,

@@ -1,4 +1,4 @@
-"""What a dev grid consists of: how the machine's cores, memory and GPUs are dealt out among its agents."""
+"""The plan of a dev grid: how the machine's cores, memory and GPUs are divided among its agents."""
 
 import json
 import os
@@ -48,7 +48,7 @@ class AgentPlan:
         return [*flags, "--gpus", ",".join(self.gpus) or "none"]
 
     def environment(self, state: Path) -> dict[str, str]:
-        """What it needs to find its stand-in GPUs."""
+        """Environment variables by which it finds its stand-in GPUs."""
         if not self.stand_ins:
             return {}
         folder = str(Path(__file__).parent / "standins" / "nvml")
@@ -80,7 +80,7 @@ class AgentPlan:
 
 @dataclass
 class Plan:
-    """A dev grid. `asked` are the flags it was made from; `port` the one it got, once it has."""
+    """A dev grid. `asked` are the flags it was made from; `port` is set once the coordinator listens."""
 
     home: Path
     agents: list[AgentPlan]
@@ -99,7 +99,7 @@ class Plan:
 
     @property
     def cpu_percent_max(self) -> int:
-        """Use by others, in percent, above which its agents lend no core; from 100 on they lend whatever others use."""
+        """CPU use by others, in percent, above which its agents lend no core; from 100 on they always lend."""
         return self.asked.get("cpu_percent_max", CPU_PERCENT_MAX)
 
     @property
@@ -109,12 +109,12 @@ class Plan:
         return f"cpu_percent_max {self.cpu_percent_max}, {others}"
 
     def environment(self, more: dict[str, str]) -> dict[str, str]:
-        """Ours, without settings that are meant for other grids."""
+        """Our environment, without settings that are meant for other grids."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GRID_")}
         return kept | more
 
     def write(self) -> None:
-        """Keep it, for the next `up`."""
+        """Save it for the next `up`."""
         (self.home / "grid.yaml").write_text(CONFIG.format(cpu_percent_max=self.cpu_percent_max))
         content = {"agents": [asdict(agent) for agent in self.agents], "asked": self.asked, "port": self.port}
         new = self.home / ".dev.json.new"
@@ -123,7 +123,7 @@ class Plan:
 
     @classmethod
     def read(cls, home: Path) -> "Plan | None":
-        """The one kept in a directory; None where there is none that can be read."""
+        """The plan saved in a directory; None if there is none, or it cannot be read."""
         try:
             content = json.loads((home / "dev.json").read_text())
             return cls(home, [AgentPlan(**one) for one in content["agents"]], content["asked"], content["port"])
@@ -132,7 +132,7 @@ class Plan:
 
 
 def make_plan(home: Path, asked: dict[str, int], real_gpus: list[str]) -> Plan:
-    """Deal out this machine."""
+    """Divide this machine among agents."""
     count = asked.get("nodes", NODES)
     cores = sorted(os.sched_getaffinity(0))
     each = asked.get("cores_per_node")
@@ -157,7 +157,7 @@ def make_plan(home: Path, asked: dict[str, int], real_gpus: list[str]) -> Plan:
 
 
 def _memory() -> int:
-    """Bytes of this machine, or of the container we are in."""
+    """Memory of this machine, or of the container we are in (bytes)."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Process(NamedTuple):
-    """A process that cannot be mistaken: its pid, and when it began (clock ticks since boot)."""
+    """A process, known also when its pid is reused: pid and start time (clock ticks since boot)."""
 
     pid: int
     start: int
@@ -23,7 +23,7 @@ class Process(NamedTuple):
         return _start_of(self.pid) == self.start
 
     def send(self, number: int) -> None:
-        """Signal it, if it is still the same."""
+        """Signal it, unless it has ended and its pid is another process's."""
         try:
             fd = os.pidfd_open(self.pid)
         except OSError:
@@ -37,7 +37,7 @@ class Process(NamedTuple):
             os.close(fd)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ends within this time, with all of its threads: as long as one is left, what it had open is."""
+        """Whether it ends within this time, with all its threads: until then its files stay open."""
         try:
             fd = os.pidfd_open(self.pid)
         except OSError:
@@ -60,7 +60,7 @@ class Process(NamedTuple):
 
 
 def read(path: Path) -> Process | None:
-    """The living process that a pid file names; None where there is none."""
+    """The process that a pid file names; None if it does not run."""
     try:
         told = json.loads(path.read_text())
         process = Process(int(told["pid"]), int(told["start"]))
@@ -99,7 +99,7 @@ def end_tree(root: Process, seconds: float) -> None:
 
 
 def jobs_under(directory: Path) -> Iterator[Process]:
-    """Processes of jobs that ran below this dev grid, told by their environment, wherever they hang in the tree."""
+    """Processes of jobs of this dev grid, recognised by their environment, whoever is their parent."""
     ours = {path.name for path in directory.glob("*/allocs/*")}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -133,13 +133,13 @@ def _children(pid: int) -> list[int]:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process began; None if there is none, or only what is left of it."""
+    """Start time of a process; None if there is none, or only a zombie."""
     state, start = _stat(pid)
     return None if state in ("Z", "X") else start
 
 
 def _stat(pid: int) -> tuple[str, int | None]:
-    """State of a process, or of its first thread, and when it began; empty and None if there is none."""
+    """State and start time of a process; empty and None if there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

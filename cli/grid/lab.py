@@ -1,4 +1,4 @@
-"""`grid simulate --trace`: a workload trace through the real ledger and through plain policies, side by side."""
+"""`grid simulate --trace`: a workload trace, scheduled by the real ledger and by simple policies for comparison."""
 
 import os
 import stat
@@ -74,7 +74,7 @@ def lab_options_given(lab: dict[str, Any]) -> str:
 def simulate_trace(
     invocation: Invocation, path: Path, seeds: range, processes: int, nodes: int | None, lab: dict[str, Any]
 ) -> None:
-    """Read, run, and show."""
+    """Read a trace, run it under each policy, and print the comparison."""
     from distributed_grid.simulator.lab import run as runs
 
     policies = runs.parse_policies(lab["policies"] or DEFAULT_POLICIES)
@@ -140,7 +140,7 @@ def read_trace(path: Path, unit: int) -> Trace:
 
 def _content(path: Path) -> bytes | None:
     """All of a file or pipe; None: it is a file of an event log. Raises OSError, BadValue."""
-    # Opened without waiting: of a pipe that nobody has open for writing nothing comes.
+    # Opened without waiting for a writer: a pipe that has none reads as empty.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:
         kind = os.fstat(fd).st_mode
@@ -282,7 +282,7 @@ def _runs(setup: Setup, policy: str, seeds: range, processes: int) -> Iterator[R
 
 
 def run_one(setup: Setup, policy: str, seed: int) -> Run:
-    """Run one seed of a policy, in whatever process this is."""
+    """Run one seed of a policy."""
     from distributed_grid.simulator.lab.run import run
 
     return run(setup, policy, seed, time.process_time)

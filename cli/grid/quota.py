@@ -19,7 +19,7 @@ class _QuotaGroup(LazyGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """A word that is no command is a user: `grid quota ann` is `grid quota show ann`."""
+        """Takes a word that is not a command as a user: `grid quota ann` is `grid quota show ann`."""
         known = args[0] in self.list_commands(ctx) or args[0].startswith("-")
         return super().resolve_command(ctx, args if known else ["show", *args])
 
@@ -43,7 +43,7 @@ def show(user: str) -> None:
 
 
 def _whose(command: Any) -> Any:
-    """The options that name whom rights are given to."""
+    """Add the options that name who gets the rights."""
     for option in (
         click.option("--default", "everybody", is_flag=True, help="For all users but operators."),
         click.option("--group", metavar="GROUP", help="For a group of the configuration."),

@@ -1,4 +1,5 @@
-"""`grid scale`: machines that the grid creates and ends by itself: the plan, what there is, and orders."""
+"""`grid scale`: machines that the grid creates and ends by itself: their plan, state and history, and orders for
+pools."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -19,7 +19,7 @@ HEADER = ("HOLD", "NAME", "USER", "HOLDS", "STATE", "NODE", "EXPIRES", "NOW")
 MOST = 1000
 """Maximum number of holds listed."""
 ASKED = 50
-"""Maximum number of holds of which it is asked what is free."""
+"""Maximum number of holds whose free capacity is queried."""
 
 
 @click.group(cls=LazyGroup)

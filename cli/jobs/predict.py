@@ -1,4 +1,4 @@
-"""`grid predict`, and `run-shared --auto`: what a command needs, by what its runs used."""
+"""`grid predict` and `run-shared --auto`: the needs of a command, predicted from what its runs used."""
 
 import math
 import time
@@ -17,12 +17,13 @@ from distributed_grid.protocol.resources import MILLI, format_bytes
 from distributed_grid.protocol.text import counted, format_duration
 
 TRUSTED = ("shape", "program")
-"""Whose samples are enough to ask by: a user's other jobs say too little."""
+"""The samples that `--auto` trusts; a user's other jobs say too little about a command."""
 FEWEST_BYTES = 32 << 20
 STEP = 1 << 20
 """Memory is asked for in steps of a MiB."""
 RETRIES, MORE = 2, 2 * MILLI
-"""A job that ran out of memory that was predicted is run again."""
+"""How often a job with predicted memory is retried when that was too little, and with how many times as much
+(thousandths)."""
 NAMES = {
     "memory": "memory",
     "cores": "cores",
@@ -33,7 +34,7 @@ NAMES = {
 
 
 def parse_features(words: tuple[str, ...]) -> dict[str, float]:
-    """Numbers by name, of words such as `batch=64`. Raises BadValue."""
+    """Parse features such as `batch=64`. Raises BadValue."""
     found: dict[str, float] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -93,7 +94,7 @@ def _row(one: Need) -> list[str]:
 
 
 def need_words(one: Need) -> str:
-    """The value of a need, as people write it."""
+    """Format the value of a need."""
     if one.of in ("memory", "gpu_memory"):
         return format_bytes(int(one.value))
     return f"{one.value:.1f}" if one.of == "cores" else format_duration(one.value)
@@ -112,7 +113,7 @@ def need_json(one: Need) -> dict[str, Any]:
 
 
 def filled(invocation: Invocation, submission: Submission, cores_said: bool) -> Submission:
-    """The submission with what was not said of its needs, as far as it is known; and says so."""
+    """The submission, with predictions for the needs that the user did not state; tells the user about them."""
     spec, request = submission.spec, submission.request
     asked = Predict(0, spec.argv, spec.bundle, submission.array is not None, spec.features)
     answer: Needs = invocation.ask(lambda number: replace(asked, id=number))
@@ -140,7 +141,7 @@ def filled(invocation: Invocation, submission: Submission, cores_said: bool) -> 
 
 
 def say_chance(invocation: Invocation, submission: Submission) -> None:
-    """Say how likely a job is over when it is wanted to be, if it starts now."""
+    """Print how likely a job that starts now ends by the time of `--finish-by`."""
     spec = submission.spec
     left = spec.finish_by - time.time()
     if left <= 0:

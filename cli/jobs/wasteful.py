@@ -1,5 +1,5 @@
-"""`grid jobs --wasteful`, and a line of `grid job show`: what jobs held and did not use, and what would have been
-enough."""
+"""`grid jobs --wasteful`, and a line of `grid job show`: resources that jobs held and did not use, and the request that
+would have been enough."""
 
 import math
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ from distributed_grid.protocol.resources import MILLI, format_bytes
 from distributed_grid.protocol.text import counted
 
 LOOKED_AT = 10_000
-"""Jobs that are looked at, those that ended last first."""
+"""Maximum number of jobs examined, newest ends first."""
 MARGIN = 1.1
-"""Memory that would have been enough, times what was used at the most."""
+"""Memory that counts as enough, as a multiple of the peak."""
 TOO_MUCH = 0.75
-"""A request is too large if so large a part of it would have been enough."""
+"""A request is too large if this part of it would have been enough."""
 GB_A_CORE = 4.0
-"""A core-hour counts as much as so many GB-hours."""
+"""GB-hours that weigh as much as one core-hour."""
 GB = 1e9
 
 
@@ -36,7 +36,7 @@ class Waste(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """By which jobs are compared: core-hours."""
+        """The waste in core-hours, by which jobs are ordered."""
         return self.core_hours + self.gb_hours / GB_A_CORE
 
     def enough(self) -> str:
@@ -47,8 +47,8 @@ class Waste(NamedTuple):
 
 
 def waste_of(view: JobView) -> Waste | None:
-    """What a job wasted, if it asked for too much; None where it did not, or nobody knows: of one that failed or was
-    ended it is not known what it would have used."""
+    """The waste of a job that asked for too much; None if it did not, or if that is unknown, as for a job that failed
+    or was ended: it might have used more."""
     grant, outcome, used = view.grant, view.outcome, view.used
     if used is not None and used.allocation != view.allocation:
         used = None
@@ -79,7 +79,7 @@ def waste_of(view: JobView) -> Waste | None:
 
 
 def _gpu_memory(view: JobView, peak: int) -> int:
-    """How much free memory of a GPU would have been enough to ask for; 0: no less than it asked, or nobody knows."""
+    """The request for free GPU memory that would have been enough; 0: not less than it asked for, or unknown."""
     asked = view.request.constraints.gpu_memory if view.request.constraints is not None else 0
     enough = _rounded(peak) if peak else 0
     return enough if enough <= TOO_MUCH * asked else 0
@@ -95,7 +95,7 @@ def wasteful(views: Iterable[JobView]) -> list[Waste]:
 
 
 def show_wasteful(invocation: Invocation, views: Iterable[JobView], limit: int) -> None:
-    """Print who asked for too much: jobs, the users they belong to, and what would have been enough."""
+    """Print jobs that asked for too much, what would have been enough, and the waste of each user."""
     found = wasteful(views)
     users: dict[str, list[Waste]] = {}
     for one in found:

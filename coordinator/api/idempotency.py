@@ -1,5 +1,5 @@
-"""Idempotency keys: the same key again is the same job, so it has to ask for the same. What asks for something else is
-refused, and told what differs: else it would silently never run.
+"""Idempotency keys: the same key again is the same job, so it has to ask for the same. A submission that asks for
+something else is refused with the differences, since otherwise it would silently never run.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from distributed_grid.protocol.messages import Submission
 from distributed_grid.protocol.placement import NO_CONSTRAINTS
 
 TOLD = 3
-"""Maximum number of differences that are told."""
+"""Maximum number of differences listed."""
 CHARS = 60
 """Maximum length of a value that is shown."""
 
@@ -59,8 +59,8 @@ def _of_command(before: Submission, now: Submission) -> list[str]:
 
 
 def _of_request(before: Request, now: Request) -> list[str]:
-    """What differs between two requests, of what the client says: the coordinator adds to what it stores whose it is,
-    replaces names of jobs by ids, takes retries away after a loss, and gives a job that ran out of memory more."""
+    """The differences between two requests as the client sent them. In what it stores the coordinator adds the user,
+    replaces names of jobs by ids, removes retries after a loss, and raises the memory of a job that ran out of it."""
     parts: dict[str, tuple[Any, Any]] = {}
     for kind in ("cpu", "memory", "gpu"):
         if kind != "memory" or not before.retry_memory:

@@ -23,7 +23,7 @@ class LoanAnswers:
         self._clock = clock
 
     async def answer(self, asked: GetLoans, only: str) -> Loans:
-        """Who lent what to whom; to somebody who may see their `own` loans alone, of these (empty: of all). Raises
+        """Who lent what to whom; `only`: just the loans of this user, who may see no others (empty: all). Raises
         BadValue for an unknown node."""
         state, now = self._state, self._clock()
         sharing = state.policy.sharing

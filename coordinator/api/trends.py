@@ -1,4 +1,4 @@
-"""Answers about what nodes use over time, from the history; in pages, and worked out beside the loop."""
+"""Answers about the use of nodes over time, from the history: in pages, computed in a thread."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -21,16 +21,16 @@ from distributed_grid.protocol.resources import MILLI, Resources
 from distributed_grid.protocol.text import unknown_node
 
 RECENT = 60
-"""Seconds that pressure is the mean of."""
+"""Window that pressure is averaged over (s)."""
 LASTS = 7200
 """The horizon of a node's line in lists (s)."""
 OVERVIEW = (Measured.CPU, Measured.MEMORY, Measured.GPU)
-"""What is told of each node where all are asked for."""
+"""The series in an answer about all nodes."""
 OVERVIEW_POINTS = POINTS // 3
 
 
 def step_of(window: float) -> int:
-    """How far apart the values of a window are."""
+    """Seconds between the values of a window."""
     return SECONDS if window <= 3600 else MINUTE if window <= 86400 else QUARTER
 
 

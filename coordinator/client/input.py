@@ -15,19 +15,19 @@ from distributed_grid.protocol.jobs import JobView, State
 from distributed_grid.protocol.messages import InputTaken, PutInput
 
 KEPT_BYTES = 8 << 20
-"""How much input is kept from its beginning, for a job that is run again."""
+"""Bytes from the beginning of the input that are kept for another attempt of the job."""
 HOLD_SECONDS = 10.0
-"""How long a node holds a question back until it takes more."""
+"""How long a node delays its answer until it has room for more (s)."""
 RETRY_SECONDS = 0.5
-"""A node that could not answer is asked again after this."""
+"""Delay before a node that could not answer is asked again (s)."""
 
 
 Source = bytes | BinaryIO | Iterable[bytes]
-"""Where a program has a job's standard input from."""
+"""Sources of a job's standard input."""
 
 
 def pieces_of(source: Source) -> Iterator[bytes]:
-    """What is in there, piece by piece; of a file as soon as there is some. Raises BadValue."""
+    """The content of a source in pieces; those of a file as soon as they can be read. Raises BadValue."""
     if isinstance(source, bytes | bytearray | memoryview):
         return (bytes(source[at : at + PART_BYTES]) for at in range(0, len(source), PART_BYTES))
     if isinstance(source, str) or not hasattr(source, "__iter__"):
@@ -45,7 +45,7 @@ def _read_on(read: Callable[[int], bytes | None]) -> Iterator[bytes]:
 
 
 class JobInput:
-    """The standard input of one job. Give it what was read while there is `room()`: `put`, or `fail`."""
+    """The standard input of one job. While there is `room()`, `put` what was read, or `fail`."""
 
     def __init__(self) -> None:
         self._attempt = ""
@@ -84,12 +84,12 @@ class JobInput:
         self._ended = data is None
 
     def fail(self, why: str) -> None:
-        """The rest cannot be had: the job is not to take what it has got for all."""
+        """Note that the rest cannot be read: the job must not take what it has got for the whole input."""
         self._cut = self._cut or why
 
     def leave(self) -> str:
-        """We leave, and the job goes on. Of an input of which nothing came yet it sees the end; one of which it may
-        have a part ends the job. What is to be said of that; empty: it needs no more."""
+        """Note that the client leaves while the job goes on. If no input was sent yet, the job sees an empty one; if it
+        may have a part, it is ended. Returns a sentence about that for the user; empty: it has all its input."""
         if self._over or (self._ended and self._sent == self._end):
             return ""
         self._retry_at = 0.0  # now or never
@@ -102,7 +102,7 @@ class JobInput:
         return "its standard input is empty"
 
     def update(self, view: JobView) -> None:
-        """The job as it stands now."""
+        """Take in the state of the job."""
         if view.allocation != self._attempt:
             self._attempt, self._over = view.allocation, False
             self._sent = self._until = self._piece = self._question = self._cutting = 0
@@ -155,6 +155,6 @@ class JobInput:
         return True
 
     def pause(self, now: float) -> float | None:
-        """Seconds until there is something to send again; None: when something is told or read."""
+        """Seconds until something is to be sent again; None: not before something is received or read."""
         waits = self._active and not self._over and self._retry_at > now
         return self._retry_at - now if waits else None

@@ -1,4 +1,4 @@
-"""Reading a job's standard input from where a program has it, without holding up its event loop."""
+"""Reading a job's standard input from its source, without blocking the event loop."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ def reader_of(source: Source | AsyncIterable[bytes]) -> "Callable[[], asyncio.Fu
 
 
 def _in_thread(work: Callable[[], T]) -> "asyncio.Future[T]":
-    """Work that may block for ever: a thread of its own, which the end of the program does not wait for."""
+    """Run a function that may block for ever in a thread of its own, which the end of the program does not wait for."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""A job to submit, from what a caller says of it: a command, and options as programs and the command line have them."""
+"""Build a submission from a command and its options, as programs and the command line give them."""
 
 import itertools
 import json
@@ -42,7 +42,7 @@ from distributed_grid.protocol.resources import (
 from distributed_grid.protocol.text import parse_duration
 
 HOLD_DURATION = 3600.0
-"""Seconds that a hold lasts if nothing else is said."""
+"""Default duration of a hold (s)."""
 _OF_DAY = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 
 
@@ -66,7 +66,7 @@ def parse_begin(text: str, now: datetime) -> dict[str, Any]:
 
 
 def finish_at(text: str | datetime) -> float:
-    """When a job is wanted to be over (grid time), by the same words as `begin`. Raises BadValue."""
+    """The time by which a job should be over (grid time), written as for `begin`. Raises BadValue."""
     now = datetime.now().astimezone()
     if isinstance(text, datetime):
         return text.timestamp()
@@ -209,7 +209,7 @@ def _fixed(words: Iterable[str]) -> str | tuple[str, ...]:
 
 
 def _kept(function: Any, *asked: Any) -> Any:
-    """What a cached function returns, also for arguments that have no hash."""
+    """Call a cached function, bypassing its cache for arguments that cannot be hashed."""
     try:
         return function(*asked)
     except TypeError:
@@ -310,7 +310,7 @@ _FOR_SHELLS = re.compile(r"\|\|?|&&?|;;?|\d*[<>].*|&>.*|.*[^\\];", re.DOTALL)
 
 
 def as_argv(command: str | Sequence[str]) -> tuple[str, ...]:
-    """A command as the words that are run, from those or from text as a shell would split it. Raises BadValue."""
+    """The argv of a command given as words, or as text, which is split as a shell would. Raises BadValue."""
     if isinstance(command, str):
         try:
             argv = tuple(shlex.split(command))

@@ -1,5 +1,5 @@
-"""The holdings of a node, added up as they come and go, so that a claim or an end costs what it names, however much is
-held beside it. Sets of cores are bit masks by number."""
+"""The holdings of a node, with sums that are kept up to date, so that the cost of a claim or an end does not grow with
+the number of holdings. Sets of cores are bit masks by number."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -104,8 +104,8 @@ class Holdings:
         return sum(share.reserved(total) for key, shares in on_gpu.items() if key != but for share in shares)
 
     def first(self, cores: Iterable[int]) -> tuple[int, str]:
-        """The least of these cores that is held exclusively by the first that came of all who hold one, and who that
-        is; (-1, empty): they are not held."""
+        """Of the allocations that hold any of these cores exclusively, the one that came first, and before it the
+        lowest of these cores that it holds; (-1, empty): nobody holds one."""
         found = [(self._arrivals[key], core, key) for core in cores for key in self.holders.get(core, ())]
         _, core, key = min(found, default=(0, -1, ""))
         return core, key

@@ -66,7 +66,7 @@ RULES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def combine(grid: Layer, own: Layer, defaults: Lending) -> Layer:
-    """The settings in effect: where both say something, what lends less; where one does, that; else the default."""
+    """The settings in effect: the value that lends less where both are set, the one that is set, or the default."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for name in LENDING:
@@ -94,7 +94,7 @@ _ELSEWHERE = ("enabled", "can_share", "priority", "monitoring_interval_seconds")
 
 
 def limits_of(settings: Layer, base: Limits) -> Limits:
-    """The limits that these settings make of `base`, which has what is the node's alone."""
+    """`base`, which has the limits that only the node sets, with those of these settings."""
     changed: dict[str, Any] = {}
     for name, value in settings.values.given().items():
         if name in UNITS:

@@ -1,5 +1,5 @@
-"""What the classes of the guides have in common: a connection, their own or a given one; and how they borrow and give
-back, as a boost or as a hold."""
+"""The base of the guides' classes: a connection, their own or a given one; and borrowing and giving back, as a boost or
+as a hold."""
 
 import asyncio
 import contextlib

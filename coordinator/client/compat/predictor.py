@@ -15,15 +15,15 @@ from distributed_grid.protocol.resources import MIB
 from distributed_grid.protocol.text import suggestion
 
 DEFAULT_PREDICTION_CONFIDENCE_THRESHOLD = 0.7
-"""An answer of which a smaller share was enough so far is not given."""
+"""Minimum confidence of an answer: the share of earlier ones that were enough."""
 DEFAULT_PREDICTION_UPDATE_INTERVAL = 3600
-"""The coordinator removes what is too old from its history so often (s); what it learns it learns at once."""
+"""Interval at which the coordinator removes old runs from its records (s); it learns from new ones at once."""
 DEFAULT_MIN_SAMPLES_FOR_ML = 30
 DEFAULT_MIN_SAMPLES_FOR_STATS = 5
 DEFAULT_REQUIREMENTS: Mapping[str, float] = {"cpu_cores": 1.0, "memory_mb": 1024.0}
 """What is required where nothing is known."""
 LEARNING, LOOK = 60.0, 0.05
-"""`train_models` waits so long at the most, and asks so often (s)."""
+"""Maximum time that `train_models` waits, and interval between its checks (s)."""
 _TIERS = ("ml", "statistics", "default")
 _TIMES = {"execution_time": 1.0, "execution_time_s": 1.0, "seconds": 1.0, "execution_time_ms": 0.001}
 _AMOUNTS = {
@@ -128,7 +128,7 @@ class ResourcePerformancePredictor(Connected):
 
 
 def _task(task: Mapping[str, Any]) -> tuple[Sequence[str], dict[str, float]]:
-    """A task as a command, and its numbers by name. Raises BadValue."""
+    """The command that stands for a task, and its features. Raises BadValue."""
     known = ("command", "task_type", "parameters", "batch_size", "task_id")
     for name in task:
         if name not in known:
@@ -152,7 +152,7 @@ def _task(task: Mapping[str, Any]) -> tuple[Sequence[str], dict[str, float]]:
 
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """What was used, as the grid is told of it. Raises BadValue."""
+    """The arguments of `record_use` for this usage. Raises BadValue."""
     told: dict[str, Any] = {}
     for name, value in usage.items():
         if name in ("success", "out_of_memory"):

@@ -1,1 +1,1 @@
-"""What is lent beyond the order of service: loans between users, and the slack of grants."""
+"""Lending between users and jobs: loans on nodes that have an owner, and slack, which revocable jobs run on."""

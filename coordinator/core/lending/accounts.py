@@ -1,4 +1,4 @@
-"""The loans of the ledger: which allocation is one, what is saved of them, and how they are shown."""
+"""The ledger's accounts of loans: which allocations are loans, which balances are saved, and what is shown of them."""
 
 from collections.abc import Mapping
 
@@ -10,24 +10,24 @@ from distributed_grid.coordinator.core.queue.fairness import dominant
 from distributed_grid.protocol.messages.loans import UserBalance, UserLoans
 
 SAVED_EVERY = 60.0
-"""Interval between saves of changed balances (s), and while something is lent of telling the history: what a crash
-may lose of loans that have ended."""
+"""Interval between saves of changed balances, and between reports of live loans to the history (s): a crash may lose
+this much of loans that have ended."""
 
 
 def begin(state: GridData, user: str, allocation: Allocation) -> None:
-    """An allocation of this user holds its grant from now on."""
+    """Note that an allocation of this user holds its grant from now on."""
     if (loan := _loan(state, user, allocation, state.now)) is not None:
         state.loans.begin(allocation.id, loan, state.now, state.policy.sharing)
         _arm(state)
 
 
 def end(state: GridData, allocation: Allocation) -> None:
-    """An allocation does not hold its grant any more."""
+    """Note that an allocation does not hold its grant any more."""
     state.loans.end(allocation.id, state.now, state.policy.sharing)
 
 
 def due(state: GridData, name: str) -> None:
-    """Save changed balances, remove negligible ones, and tell the history of all loans up to now."""
+    """Save changed balances, remove negligible ones, and report all loans up to now to the history."""
     loans, sharing = state.loans, state.policy.sharing
     for loan in loans.live.values():
         loans.unsaved[loan.lender, loan.borrower] = None
@@ -83,7 +83,7 @@ def _arm(state: GridData) -> None:
 
 
 def balances(state: GridData, now: float) -> tuple[UserBalance, ...]:
-    """The users who have lent or borrowed, by what they are owed, descending."""
+    """The balances of all users who have lent or borrowed; those who are owed most come first."""
     loans, sharing = state.loans, state.policy.sharing
     nothing = Balance()
     found = [
@@ -99,7 +99,7 @@ def balances(state: GridData, now: float) -> tuple[UserBalance, ...]:
 
 
 def pairs(state: GridData, now: float) -> tuple[UserLoans, ...]:
-    """Who lends to whom and has lent, the most first."""
+    """The balances of all pairs of lender and borrower; the largest come first."""
     found = [
         UserLoans(lender, borrower, one.held, one.average(now, state.policy.sharing.half_life), one.loans)
         for (lender, borrower), one in state.loans.pairs.items()

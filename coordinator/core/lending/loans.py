@@ -1,10 +1,10 @@
-"""Loans: what users hold on nodes of other users (docs/shares.md). The owner of a node is who the coordinator's
-configuration says; what a node says of itself does not count.
+"""Loans: what users hold on nodes of other users (docs/shares.md). The coordinator's configuration says who owns a
+node; what a node says of itself does not count.
 
     credit = average lent - average borrowed, and it counts as `credit` of a share at most
 
 Both averages are of dominant shares, with the half-life of fair share. A loan counts with the dominant share that it
-had when it was granted; so what all have lent together is what all have borrowed.
+had when it was granted, so that the sum of all lent equals the sum of all borrowed.
 """
 
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ Place = tuple[int, str, str, str]
 
 
 class Loan(msgspec.Struct, kw_only=True, gc=False):
-    """What an allocation holds on a node of another user; `part`: its dominant share of the grid when it was granted.
-    `counted`: up to when it is in the days (grid time)."""
+    """An allocation on a node of another user; `part`: its dominant share of the grid when it was granted. `counted`:
+    the time up to which it is in the sums by day (grid time)."""
 
     lender: str
     borrower: str
@@ -39,7 +39,7 @@ class Loan(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Balance(msgspec.Struct, kw_only=True, gc=False):
-    """The sum of the parts that are lent now in so many loans, and the average of the past as it was at `at`."""
+    """The number of live loans and the sum of their parts, and the average of the past as of `at`."""
 
     held: float = 0.0
     loans: int = 0
@@ -47,16 +47,16 @@ class Balance(msgspec.Struct, kw_only=True, gc=False):
     at: float = 0.0
 
     def average(self, now: float, half_life: float) -> float:
-        """The average as of now: its distance to what is lent halves in each half-life."""
+        """The average as of now: its distance from what is lent halves with each half-life."""
         if now <= self.at:
             return self.past
         return self.held + (self.past - self.held) * halved((now - self.at) / half_life)
 
     def change(self, part: float, now: float, half_life: float) -> None:
-        """A loan of this part begins; below 0: ends."""
+        """Add a loan of this part; below 0: remove one."""
         self.past, self.at = self.average(now, half_life), max(now, self.at)
         self.loans += 1 if part > 0 else -1
-        self.held = self.held + part if self.loans else 0.0  # without what is left of rounding
+        self.held = self.held + part if self.loans else 0.0  # without rounding errors
 
 
 class Loans:
@@ -69,18 +69,18 @@ class Loans:
         self.lent: dict[str, Balance] = {}
         self.borrowed: dict[str, Balance] = {}
         self.days: dict[Place, list[float]] = {}
-        """Loans that the history was not told of yet: share-seconds, core-seconds, GiB-seconds, GPU-seconds."""
+        """Sums not reported to the history yet: share-seconds, core-seconds, GiB-seconds, GPU-seconds."""
         self.unsaved: dict[Pair, None] = {}
-        """Pairs whose balance differs from that on disk."""
+        """Pairs whose balance has changed since it was saved."""
 
     def begin(self, allocation: str, loan: Loan, now: float, sharing: Sharing) -> None:
-        """An allocation holds something on a node of another user from now on."""
+        """Begin the loan that an allocation is."""
         if loan.part > 0:
             self.live[allocation] = loan
             self._change(loan, loan.part, now, sharing)
 
     def end(self, allocation: str, now: float, sharing: Sharing) -> None:
-        """An allocation does not hold anything any more; if it was a loan, that has ended."""
+        """End the loan that an allocation is, if it is one."""
         if (loan := self.live.pop(allocation, None)) is not None:
             self._count(loan, now)
             self._change(loan, -loan.part, now, sharing)
@@ -98,12 +98,12 @@ class Loans:
         return pair, lent, self.borrowed.setdefault(borrower, Balance(at=now))
 
     def recall(self, lender: str, borrower: str, past: float, now: float) -> None:
-        """The average of a pair as of now, from disk."""
+        """Restore the saved average of a pair."""
         for balance in self._balances(lender, borrower, now):
             balance.past += past
 
     def count(self, now: float) -> None:
-        """Add all live loans to the days, up to now."""
+        """Add all live loans to the sums by day, up to now."""
         for loan in self.live.values():
             self._count(loan, now)
 
@@ -115,12 +115,12 @@ class Loans:
         loan.counted = max(loan.counted, now)
 
     def untold(self, now: float) -> list[DayOfLoans]:
-        """What the history was not told of as of now; one place may be there several times."""
+        """The sums that were not reported as of now; a day, pair and node may be there several times."""
         found = [DayOfLoans(*place, *sums) for place, sums in sorted(self.days.items())]
         return [*found, *(one for loan in self.live.values() for one in _days_of(loan, now))]
 
     def take_days(self) -> tuple[DayOfLoans, ...]:
-        """What was counted and the history was not told of, which is being told."""
+        """Take the sums that are to be reported to the history now."""
         found = tuple(DayOfLoans(*place, *sums) for place, sums in sorted(self.days.items()))
         self.days = {}
         return found
@@ -149,7 +149,7 @@ class Loans:
 
 
 def _days_of(loan: Loan, now: float) -> Iterator[DayOfLoans]:
-    """A loan by days, from where it was counted until now."""
+    """Split a loan by days, from the time it was counted up to until now."""
     of, begin = loan.resources, loan.counted
     while begin < now:
         day = int(begin // DAY)
@@ -160,7 +160,7 @@ def _days_of(loan: Loan, now: float) -> Iterator[DayOfLoans]:
 
 
 def _negligible(balances: dict[K, Balance], now: float, half_life: float) -> list[K]:
-    """Remove what is negligible; returns its keys."""
+    """Remove negligible balances; returns their keys."""
     gone = [key for key, one in balances.items() if not one.loans and one.average(now, half_life) < FORGOTTEN]
     for key in gone:
         del balances[key]

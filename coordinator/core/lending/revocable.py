@@ -1,7 +1,7 @@
 """Revocable jobs: they may run on slack where nothing else is free for them, and end when its holder does.
 
-Of a node only memory is taken for them. A node that is reserved for somebody lends slack to those that ask for none:
-nobody knows whether memory would be back in time; the cores are, as they end with their holder.
+They take only memory of a node. A node with a reservation lends slack only to those that ask for no memory, which might
+not be back in time; the cores are, since revocable jobs end with the holder.
 """
 
 import math
@@ -16,7 +16,7 @@ from distributed_grid.protocol.jobs import Cause, JobSpec, Priority, Request, St
 from distributed_grid.protocol.resources import MILLI, Grant, format_milli
 
 SOON = 1.0
-"""Seconds between news of slack and the next attempt to start who waits for it."""
+"""Delay between a report of slack and the next attempt to start revocable jobs (s)."""
 
 
 def refusal(token: int, request: Request, spec: JobSpec | None = None) -> Rejected | None:
@@ -43,7 +43,7 @@ def refusal(token: int, request: Request, spec: JobSpec | None = None) -> Reject
 
 
 def place(state: GridState, request: Request, now: float) -> Placement | None:
-    """Where a revocable request can run on slack: where most of it is left."""
+    """The place with the most slack left for a revocable request."""
     if not request.revocable or not state.policy.balancing.values.slack:
         return None
     wanted, memory = request.resources.cpu, request.resources.memory
@@ -70,7 +70,7 @@ def place(state: GridState, request: Request, now: float) -> Placement | None:
 
 
 def words(state: GridState, request: Request, now: float) -> str:
-    """Why a revocable request does not run on slack, or on whose it would."""
+    """Explain why a revocable request does not run on slack, or whose slack it would run on."""
     if not state.policy.balancing.values.slack:
         return f"the policy {state.policy.balancing.policy.value} lends no cores that jobs leave unused"
     found = place(state, request, now)
@@ -84,7 +84,7 @@ def words(state: GridState, request: Request, now: float) -> str:
 
 
 def news(state: GridState) -> None:
-    """Some allocation may have slack now: revocable jobs are tried again soon."""
+    """Note that some allocation may have slack now, and try revocable jobs again soon."""
     if state.queue.lines and state.policy.balancing.values.slack:
         state.deadlines.arm("slack", "", state.now + SOON)
 
@@ -98,7 +98,7 @@ def due(state: GridState, name: str) -> None:
 
 
 def recall(state: GridState) -> None:
-    """Tell those to end whose holder holds nothing any more; and all, where slack is not lent on any more."""
+    """End revocable jobs whose holder holds nothing any more; all of them, if slack is not lent any more."""
     if state.on_slack and not state.policy.balancing.values.slack:
         for users in state.on_slack.values():
             state.recalls |= {user: "the policy in effect does not lend slack" for user in users}

@@ -1,9 +1,9 @@
 """Slack: the cores that an allocation holds and does not use.
 
-    slack = cores - what it did not exceed in 99 of 100 samples of ten minutes - one core
+    slack = cores - the 99th percentile of its use in ten minutes - one core
 
-It is lent to revocable jobs (revocable.py), each core to one of them. They run on the holder's own cores, which stay
-the holder's.
+It is lent to revocable jobs (revocable.py), each core to one of them. They run on the holder's own cores, which the
+holder keeps.
 """
 
 import math
@@ -14,23 +14,23 @@ from distributed_grid.protocol.jobs import State, Use
 from distributed_grid.protocol.resources import MILLI
 
 MARGIN = MILLI
-"""Milli-cores that stay unused beside what the holder uses."""
+"""Milli-cores beyond the holder's use that are not lent."""
 LONGEST = 590.0
-"""Seconds that nodes measure what allocations usually use, at least: ten minutes, but for the interval of samples."""
+"""Longest time over which an allocation has to be measured (s): ten minutes less one interval of samples."""
 AGAIN = 600.0
-"""Seconds for which a holder that wanted its cores back lends none, whatever its node says of its use."""
+"""How long a holder that wanted its cores back lends none, whatever its node reports (s)."""
 FRESH = 60.0
-"""Seconds for which it counts what a node has told."""
+"""How long the report of a node is valid (s)."""
 
 
 def join(state: GridData, allocation: Allocation) -> None:
-    """An allocation is there, new or restored; it may be on the slack of another one."""
+    """Note a new or restored allocation, which may be on the slack of another one."""
     if allocation.grant.slack:
         state.on_slack.setdefault(allocation.grant.holder, {})[allocation.id] = None
 
 
 def leave(state: GridData, allocation: Allocation) -> None:
-    """An allocation holds nothing any more: nothing of it is alive, or a successor has taken over."""
+    """Note that an allocation holds nothing any more: nothing of it is alive, or a successor has taken over."""
     name, holder = allocation.id, allocation.grant.holder
     state.usual.pop(name, None)
     state.kept_back.pop(name, None)
@@ -44,7 +44,8 @@ def leave(state: GridData, allocation: Allocation) -> None:
 
 
 def told(state: GridData, allocation: Allocation, use: Use) -> None:
-    """A node says what an allocation uses. It counts once it was measured for as long as unused cores have to be."""
+    """Take in a node's report of what an allocation uses. It counts once the allocation was measured for long
+    enough."""
     cores = max(0.0, use.usual)
     state.usual.pop(allocation.id, None)
     if use.usual_for >= min(state.policy.unused.window, LONGEST) and allocation.grant.cores:
@@ -52,13 +53,13 @@ def told(state: GridData, allocation: Allocation, use: Use) -> None:
 
 
 def wanted_back(state: GridData, user: Allocation) -> None:
-    """A job was recalled as its holder wants its cores: that one lends none for a while."""
+    """Note that a job was recalled because its holder wants its cores: the holder lends none for a while."""
     if user.grant.holder in state.allocations:
         state.kept_back[user.grant.holder] = state.now + AGAIN
 
 
 def lent(state: GridData, holder: str) -> frozenset[int]:
-    """The cores of this allocation that revocable ones run on."""
+    """The cores of this allocation that revocable jobs run on."""
     return frozenset(core for user in state.on_slack.get(holder, ()) for core in state.allocations[user].grant.slack)
 
 

@@ -18,11 +18,11 @@ from distributed_grid.protocol.resources import MILLI, Resources
 from distributed_grid.protocol.text import counted, format_duration
 
 TOLD = 64
-"""Maximum number of waiting jobs that are told why after a change of their hold."""
+"""Maximum number of waiting jobs whose reason is updated after a change of their hold."""
 
 
 def restore(state: GridState) -> None:
-    """Find what is inside of holds among the restored allocations, and arm the ends of holds."""
+    """Assign restored allocations to the holds they are in, and arm the ends of holds."""
     for allocation in [*state.allocations.values()]:
         if allocation.within in state.allocations:
             node = state.nodes[allocation.node]
@@ -78,8 +78,8 @@ def refusal(state: GridState, token: int, job: Job) -> Rejected | None:
 
 
 def free(state: GridState, hold: Allocation) -> Capacity | None:
-    """What is free inside of a hold now, device by device: what neither its jobs nor the node's owner use. None: its
-    node offers nothing."""
+    """The free capacity of a hold by device: what neither its jobs nor the node's owner use. None: its node offers
+    nothing."""
     node = state.nodes[hold.node]
     if node.capacity is None:
         return None
@@ -220,7 +220,7 @@ def _in_backoff(node: Node) -> bool:
 
 
 def words(state: GridState, hold: Allocation) -> str:
-    """What a running hold holds, until when, and what is free of it."""
+    """Describe a running hold: its resources, when it expires, and what is free."""
     job, node = state.jobs[hold.job], state.nodes[hold.node]
     inside = sum(one.within == hold.id for one in node.inside.values())
     room = free(state, hold)

@@ -1,7 +1,6 @@
-"""Declared nodes: machines without agent, of which an operator tells what they have. Holds that name one take of it,
-and nothing is ever started there. As it tells nothing itself, it is up until it is forgotten; an agent of its name that
-connects makes it an ordinary node.
-"""
+"""Declared nodes: machines without agent, whose resources an operator declares. Holds that name one take capacity of
+it, and nothing is ever started there. It is up until it is forgotten, since no agent reports on it; an agent of its
+name that connects makes it an ordinary node."""
 
 from msgspec.structs import replace
 
@@ -15,7 +14,7 @@ from distributed_grid.protocol.resources import MILLI, Resources
 
 
 def declare(state: GridState, event: NodeDeclared) -> None:
-    """Take what was declared of a node, new or declared before."""
+    """Create a declared node, or update its resources."""
     name, node = event.node, state.nodes.get(event.node)
     if node is None and event.known:
         state.out.append(unknown_node(state, event.token, name))
@@ -48,7 +47,7 @@ def declare(state: GridState, event: NodeDeclared) -> None:
 
 
 def offer(state: GridState, node: Node) -> None:
-    """Let a declared node offer what is free of it, those devices first that holds have already."""
+    """Make the offer of a declared node: its free resources, with devices that holds have already first."""
     facts, free = node.facts, node.facts.declared
     assert free is not None, f"{facts.name} has an agent"
     held = [one.grant for one in node.allocations.values()]
@@ -72,7 +71,7 @@ def offer(state: GridState, node: Node) -> None:
 
 
 def restore(state: GridState) -> None:
-    """Let the declared nodes among the restored ones offer again."""
+    """Make the offers of declared nodes after a restart."""
     for node in state.nodes.values():
         if node.facts.declared is not None:
             offer(state, node)

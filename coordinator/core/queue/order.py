@@ -1,6 +1,5 @@
-"""The order of service in a pass over all lines. Of each user's lines in a class, those behind the first that cannot
-start are only visited if they may fit a node that has grown: lines are indexed by what they need, so that the others
-cost the pass nothing.
+"""The order of service in a pass over all lines. Behind the first line of a user's class that cannot start, only those
+lines are visited that may fit a node with new room; an index by needs keeps the others out of the pass.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +10,9 @@ from distributed_grid.protocol.jobs import Priority
 from distributed_grid.protocol.resources import Resources
 
 FEW = 32
-"""A standing with no more lines is visited whole."""
+"""Standings with at most this many lines are visited without an index."""
 MayFit = Callable[[Resources], bool]
-"""Whether so little fits a node that has grown."""
+"""Whether needs this small fit a node with new room."""
 
 
 class Rest:
@@ -42,7 +41,7 @@ class Rest:
             heappush(self._heap, (entries[at][0], self._number, entries[at][1], entries, at))
 
     def advance(self, queue: Queue, after: int) -> None:
-        """Go on to the first line with a turn after this one. Turns of entries are lower bounds."""
+        """Move to the first line with a turn after this one. Turns of entries are lower bounds."""
         self.line = None
         while self._heap and self.line is None:
             turn, _, line, entries, at = heappop(self._heap)
@@ -57,25 +56,25 @@ class Rest:
                 self.turn, self.line = turn, line
 
     def again(self, queue: Queue, line: Line) -> None:
-        """A line was served: the next of its jobs has its turn."""
+        """Note that a line was served, so that its turn is that of its next job."""
         if line.count:
             self._push(((queue.head(line)[0], line),), 0)
 
 
 class Order:
-    """The lines in the order of service: `first`, and then what became of it: `skip` or `served`; `end` after the
-    pass. Meanwhile the queue gets no new jobs."""
+    """The lines in the order of service. Call `first`, then `skip` or `served` for the line it gave, and `end` after
+    the pass. Meanwhile the queue gets no new jobs."""
 
     def __init__(self, queue: Queue, may_fit: MayFit) -> None:
         self._queue = queue
         self._may_fit = may_fit
         self._rests: dict[Standing, Rest] = {}
-        """Large standings of which a line could not start. Of others such lines are taken off until the end."""
+        """Large standings with a line that could not start. Of smaller ones, such lines are removed until the end."""
         self._waiting = set[Standing]()
-        """All standings of which a line could not start."""
+        """All standings with a line that could not start."""
         self._done: list[tuple[float, int, Standing]] = []
         self._heap: list[tuple[float, int, Rest]] = []
-        """Those of this class, by rank and turn of their next line; entries with others are stale."""
+        """Those of this class, by rank and turn of their next line; entries with another rank or turn are stale."""
         self._passed: list[Entry] = []
         self._class: Priority | None = None
 
@@ -100,7 +99,8 @@ class Order:
         return rest.line is not None and (rest.standing.rank, rest.turn) == (rank, turn)
 
     def skip(self, line: Line) -> bool:
-        """The line `first` gave cannot start. Returns whether it is the first of its standing that waits for room."""
+        """Note that the line `first` gave cannot start. Returns whether it is the first of its standing to wait for
+        room."""
         standing = line.standing
         if (rest := self._rests.get(standing)) is not None:
             self._next(rest, self._queue.head(line)[0])
@@ -119,7 +119,7 @@ class Order:
         return first
 
     def served(self, line: Line) -> None:
-        """A job of the line `first` gave was started, and its user ranked anew."""
+        """Note that a job of the line `first` gave was started, and its user ranked anew."""
         rest = self._rests.get(line.standing)
         if rest is not None:
             rest.again(self._queue, line)
@@ -135,7 +135,7 @@ class Order:
             heappush(self._heap, (rest.standing.rank, rest.turn, rest))
 
     def end(self) -> None:
-        """Put back what was taken out."""
+        """Put back the lines that were removed."""
         for turn, line in self._passed:
             if line.entered == turn:
                 heappush(line.standing.lines, (turn, line))

@@ -4,8 +4,8 @@
 
 A job gains precedence by waiting in units of its own length, as in WFP (Tang et al., CLUSTER 2009), against the share
 of its user. A user's jobs with about the same time limit form a lane, which is served by age; so only the first jobs of
-lanes are compared. Once in `overdue_after` times its limit, the first job of a lane comes before all that are not
-overdue, so that no share and no stream of shorter jobs keeps it waiting for ever.
+lanes are compared. Once in `overdue_after` times its limit the first job of a lane becomes overdue: it comes before all
+that are not, so that neither shares nor a stream of shorter jobs keep it waiting for ever.
 """
 
 import math
@@ -18,9 +18,9 @@ from distributed_grid.protocol.jobs import LimitBy, ServiceOrder
 SHARE_LEAST = 0.05
 """Added to shares, so that users who hold nothing are compared by waiting time and size, too."""
 SIZE_LEAST = 1e-4
-"""A smaller part of the grid counts as this much."""
+"""Minimum size, as a part of the grid."""
 OVERDUE = 1e12
-"""What the rank of an overdue job is lowered by: more than any time or precedence."""
+"""Subtracted from the rank of an overdue job: larger than any time or precedence."""
 NO_LIMIT = 1 << 16
 """The lane of jobs without a time limit."""
 HALF_OCTAVE = math.sqrt(0.5)
@@ -42,19 +42,19 @@ def lane_of(lasts: float, sharing: Sharing) -> int:
 
 
 def precedence(waited: float, limit: float, size: float, share: float, sharing: Sharing) -> float:
-    """The precedence of a job that has waited so long (s), by its time limit (s), its part of the grid and the share of
-    its user. By roots alone, which give the same result on every machine, as a replay needs."""
+    """The precedence of a job that has `waited` (s), with its time limit (s), its part of the grid (`size`) and its
+    user's share. Only roots are taken, which give the same result on every machine, as a replay needs."""
     grown = (sharing.head_start + max(0.0, waited)) / limit
     return grown * math.sqrt(math.sqrt(max(size, SIZE_LEAST))) / math.sqrt(_weighed(share))
 
 
 def _weighed(share: float) -> float:
-    """The share by which jobs are compared. One below 0, by a credit, gains as much as one above 0 loses."""
+    """The divisor of a share. A share below 0, by a credit, gains as much as one above 0 loses."""
     return share + SHARE_LEAST if share >= 0.0 else SHARE_LEAST * SHARE_LEAST / (SHARE_LEAST - share)
 
 
 class RunTimes:
-    """The last run times of each user's jobs, and of everyone's: what the limit of a job without one is taken to be."""
+    """The last run times of each user's jobs, and of everyone's, which stand for the limit of jobs without one."""
 
     def __init__(self) -> None:
         self.last: dict[str, deque[float]] = {}
@@ -62,12 +62,12 @@ class RunTimes:
         self._sorted: dict[str, list[float]] = {}
 
     def learn(self, user: str, seconds: float) -> None:
-        """A job of this user has run for so long."""
+        """Add the run time of a job of this user (s)."""
         self.add(EVERYONE, seconds)
         self.add(user, seconds)
 
     def add(self, user: str, seconds: float) -> None:
-        """Remember one run time, and forget the oldest beyond `SAMPLES`."""
+        """Add one run time, and remove the oldest beyond `SAMPLES`."""
         last = self.last.pop(user, None)
         if last is None:
             last, self._sorted[user] = deque(), []
@@ -88,12 +88,12 @@ class RunTimes:
 
 
 def limit_of(lasts: float, user: str, known: RunTimes, sharing: Sharing) -> float:
-    """What counts as the time limit of a job (s)."""
+    """The time limit of a job that precedence uses (s)."""
     return max(sharing.shortest, lasts or known.median(user) or sharing.usual)
 
 
 def limit_by(lasts: float, user: str, known: RunTimes) -> LimitBy:
-    """What `limit_of` goes by."""
+    """The origin of the limit that `limit_of` returns."""
     if lasts:
         return LimitBy.LIMIT
     if user in known.last:

@@ -88,7 +88,7 @@ def test_all_who_run_on_cores_of_a_holder_count_together_and_those_of_another_do
 def test_a_holder_with_too_many_threads_to_measure_is_taken_to_want_all() -> None:
     scene = Scene()
     (order,) = scene.watch.observe(scene.now + EVERY, scene.users, {HOLDER: None})
-    assert order == Freeze("j-user.1", "j-holder has too many threads to measure what it wants")
+    assert order == Freeze("j-user.1", "j-holder has too many threads for its demand to be measured")
 
 
 def test_one_frozen_by_an_earlier_agent_stays_so_until_its_holder_has_left_something_for_a_while() -> None:

@@ -134,7 +134,7 @@ def nvmlDeviceGetName(handle: str) -> str:
 
 
 def nvmlDeviceGetPciInfo(handle: str) -> SimpleNamespace:
-    """Where it is: nowhere."""
+    """A PCI address that no device has."""
     return SimpleNamespace(busId="")
 
 
