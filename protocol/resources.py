@@ -22,7 +22,8 @@ LATEST = 253_370_764_800.0
 MOST_FINITE = 1e15
 Finite = Annotated[float, msgspec.Meta(ge=-MOST_FINITE, le=MOST_FINITE)]
 """A measurement or a moment."""
-Span = Annotated[float, msgspec.Meta(ge=0, le=1e10)]
+MOST_SPAN = 1e10
+Span = Annotated[float, msgspec.Meta(ge=0, le=MOST_SPAN)]
 """Seconds, not below zero: at most three hundred years."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
 """Bytes, or things that are counted."""

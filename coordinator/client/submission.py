@@ -155,6 +155,8 @@ def describe_job(
     `features` are numbers by name by which its needs may grow, such as a batch size; `finish_by` (as `begin`) is when
     it is wanted to be over: `why` tells how likely that is, and nothing is refused by it (docs/needs.md).
     """
+    if env is not None and not isinstance(env, Mapping):
+        raise BadValue(f"{env!r:.80} are no variables", hint='give a dict, such as {"SEED": "7"}')
     limit, limits = _kept(_limits, time_limit, warn_signal, pids_limit, cpu_limit)
     spec = JobSpec(
         argv=as_argv(command),

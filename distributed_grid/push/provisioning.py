@@ -271,6 +271,8 @@ def _is_up(view: NodeView | None, before: int) -> bool:
 
 FORGET_SECONDS = 150.0
 """So long what a silent node holds is waited for: longer than the default of `coordinator.lost_after`."""
+CLOSING_SECONDS = 5.0
+"""So long the connection of an agent may take to close that was just stopped, or whose certificate was just revoked."""
 
 
 async def remove(remote: Remote, coordinator: Coordinator, name: str, now: bool, say: Say) -> None:
@@ -298,13 +300,14 @@ async def remove(remote: Remote, coordinator: Coordinator, name: str, now: bool,
 
 
 async def forget(coordinator: Coordinator, name: str, say: Say) -> None:
-    """Take a node out on our side only, at once: what runs there counts as lost. Raises GridError."""
+    """Take a node out on our side only, at once: what runs there counts as lost. An agent that stays connected although
+    no certificate of it could be revoked keeps its node, as it was. Raises GridError."""
     known = await coordinator.known(name)
     if not known.there and not known.certified:
         raise GridError(f"the coordinator knows no node {name}", hint="see `grid nodes`")
-    if known.there:
-        await coordinator.drain(name, now=True)
     if known.certified:
+        if known.there:
+            await coordinator.drain(name, now=True)
         say("taking its certificate back")
         await coordinator.revoke(name)
     await _forgotten(coordinator, name, say)
@@ -333,14 +336,15 @@ async def _emptied(coordinator: Coordinator, name: str, now: bool, say: Say) -> 
 async def _forgotten(coordinator: Coordinator, name: str, say: Say | None = None) -> None:
     """The coordinator knows it no more; that may take until it has given up what the node held."""
     loop = asyncio.get_running_loop()
-    until, reported = loop.time() + FORGET_SECONDS, False
+    since, reported = loop.time(), False
     while (view := await coordinator.seen(name)) is not None:
         try:
             await coordinator.forget(name)
-        except GridError:
-            if loop.time() > until:
+        except GridError as error:
+            connected = getattr(error, "code", "") == "connected"
+            if loop.time() > since + (CLOSING_SECONDS if connected else FORGET_SECONDS):
                 raise
-            if say is not None and not reported:
+            if say is not None and not reported and not connected:
                 reported = True
                 say(f"waiting until what it holds ({counted(view.jobs, 'job')}) counts as lost")
             await asyncio.sleep(POLL_SECONDS)

@@ -95,3 +95,12 @@ def test_a_node_that_is_gone_is_forgotten_also_where_there_is_no_authority(tmp_p
         done = grid.run("node", "remove", name, "--forget")
         assert done.returncode == 0, done.stderr
         assert grid.json("nodes")["nodes"] == []
+
+
+def test_a_node_whose_agent_stays_connected_is_not_forgotten_and_gets_jobs_as_before(tmp_path: Path) -> None:
+    with running_grid(tmp_path) as grid:
+        (name,) = [node["name"] for node in grid.json("nodes")["nodes"]]
+        done = grid.run("node", "remove", name, "--forget")
+        assert done.returncode == 1 and "its agent is connected" in done.stderr, done.stderr
+        assert "counts as lost" not in done.stderr
+        assert grid.run("run-shared", "--no-ship", "--only", name, "--immediate", "true").returncode == 0

@@ -124,6 +124,8 @@ class ResourceBoostManager(Connected):
 
 def _asked(request: ResourceBoostRequest) -> dict[str, Any]:
     """Validate the request. Raises BadValue."""
+    if not isinstance(request, ResourceBoostRequest):
+        raise BadValue(f"{request!r:.80} is no request for a boost", hint="give a ResourceBoostRequest")
     kind = parse_kind(request.resource_type)
     duration = DURATION if request.duration_seconds is None else request.duration_seconds
     for what, number in (("amount", request.amount), ("duration", duration)):

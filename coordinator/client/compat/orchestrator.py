@@ -13,6 +13,7 @@ from distributed_grid.config.settings import ClusterConfig, load
 from distributed_grid.coordinator.client.aio import GridClient, describe_job
 from distributed_grid.coordinator.client.compat.connected import CANCEL_SECONDS, Connected
 from distributed_grid.coordinator.client.compat.metrics import ResourceMetricsCollector
+from distributed_grid.coordinator.client.compat.predictor import ResourcePerformancePredictor
 from distributed_grid.coordinator.client.compat.resources import DynamicResourceManager
 from distributed_grid.coordinator.client.compat.scheduler import IntelligentScheduler
 from distributed_grid.coordinator.client.compat.sharing import (
@@ -35,8 +36,8 @@ class GridOrchestrator(Connected):
     """Runs commands on borrowed capacity.
 
     `initialize()` connects and `shutdown()` disconnects; `async with GridOrchestrator(config)` does both. The default
-    configuration is the one that `grid` would find. Its parts are `boosts`, `sharing`, `metrics`, `scheduler` and
-    `resources`, over the same connection; `client` is the full API."""
+    configuration is the one that `grid` would find. Its parts are `boosts`, `sharing`, `metrics`, `scheduler`,
+    `resources` and `predictor`, over the same connection; `client` is the full API."""
 
     def __init__(self, config: ClusterConfig | None = None) -> None:
         super().__init__(config)
@@ -44,6 +45,7 @@ class GridOrchestrator(Connected):
         self.sharing = ResourceSharingManager(self.config, self.client)
         self.scheduler = IntelligentScheduler(self.config, self.client)
         self.resources = DynamicResourceManager(self.config, self.client)
+        self.predictor = ResourcePerformancePredictor(self.config, self.client)
         self.boosts = self.sharing.boosts
         self._shipping: asyncio.Task[str] | None = None
         self._shipping_next: dict[Path, asyncio.Task[str]] = {}

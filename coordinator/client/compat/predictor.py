@@ -11,7 +11,7 @@ from distributed_grid.coordinator.client.compat.connected import Connected
 from distributed_grid.coordinator.client.submission import as_argv
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages.needs import MOST_FEATURES, Need, Needs
-from distributed_grid.protocol.resources import MIB
+from distributed_grid.protocol.resources import MIB, MILLI, MOST_CPU, MOST_MEMORY, MOST_SPAN
 from distributed_grid.protocol.text import suggestion
 
 DEFAULT_PREDICTION_CONFIDENCE_THRESHOLD = 0.7
@@ -33,6 +33,14 @@ _AMOUNTS = {
     "gpu_memory_mb": ("gpu_memory", MIB),
     "held_memory_mb": ("held", MIB),
 }
+_MOST: Mapping[str, float] = {
+    "seconds": MOST_SPAN,
+    "cores": MOST_CPU / MILLI,
+    "memory": MOST_MEMORY,
+    "gpu_memory": MOST_MEMORY,
+    "held": MOST_MEMORY,
+}
+"""What can be recorded at most, in the units of the message."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +121,9 @@ class ResourcePerformancePredictor(Connected):
         """How many times as much memory a task needs with `batch_size` as with `base_batch_size`; in proportion to
         them, where fewer than 5 runs of its kind with their `batch_size` are known. Raises BadValue."""
         for size in (batch_size, base_batch_size):
-            if not math.isfinite(size) or size <= 0:
-                raise BadValue(f"{size} is no size of a batch", hint="give a number above 0")
-        found = await self._ask({**task, "batch_size": batch_size})
+            if not _is_number(size) or not 0 < size < math.inf:
+                raise BadValue(f"{size!r} is no size of a batch", hint="give a number above 0")
+        found = await self._ask({**_mapping("task", task), "batch_size": batch_size})
         slope = found.slopes.get("batch_size")
         if slope is None:
             return batch_size / base_batch_size
@@ -130,22 +138,27 @@ class ResourcePerformancePredictor(Connected):
 def _task(task: Mapping[str, Any]) -> tuple[Sequence[str], dict[str, float]]:
     """The command that stands for a task, and its features. Raises BadValue."""
     known = ("command", "task_type", "parameters", "batch_size", "task_id")
-    for name in task:
+    for name in _mapping("task", task):
         if name not in known:
-            raise BadValue(f"{name!r} is not known of a task", hint=f"{suggestion(name, known)}there are {known}")
+            hint = f"{suggestion(str(name), known)}there are {', '.join(known)}"
+            raise BadValue(f"{name!r} is not known of a task", hint=hint)
     if ("command" in task) == ("task_type" in task):
         raise BadValue("which task is it?", hint="give its command, or its task_type")
     argv = list(as_argv(task["command"])) if "command" in task else [str(task["task_type"])]
+    batch = task.get("batch_size")
+    if batch is not None and not _is_number(batch):
+        raise BadValue(f"batch_size is {batch!r}", hint="give a finite number")
     features: dict[str, float] = {}
-    for name, value in (*sorted(task.get("parameters", {}).items()), ("batch_size", task.get("batch_size"))):
+    parameters = {str(name): value for name, value in _mapping("parameters", task.get("parameters") or {}).items()}
+    for name, value in (*sorted(parameters.items()), ("batch_size", batch)):
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not _is_number(value):
             argv.append(f"--{name}={value}")
         elif not math.isfinite(value):
             raise BadValue(f"{name} is {value}", hint="give a finite number")
         else:
-            features[str(name)] = float(value)
+            features[name] = float(value)
     if len(features) > MOST_FEATURES:
         raise BadValue(f"{len(features)} numbers are too many", hint=f"give {MOST_FEATURES} at most")
     return argv, features
@@ -154,22 +167,32 @@ def _task(task: Mapping[str, Any]) -> tuple[Sequence[str], dict[str, float]]:
 def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `record_use` for this usage. Raises BadValue."""
     told: dict[str, Any] = {}
-    for name, value in usage.items():
+    for name, value in _mapping("usage", usage).items():
         if name in ("success", "out_of_memory"):
+            if not isinstance(value, bool):
+                raise BadValue(f"{name} is {value!r}", hint="give True or False")
             continue
         if name not in _TIMES and name not in _AMOUNTS:
             known = [*_TIMES, *_AMOUNTS, "success", "out_of_memory"]
-            hint = f"{suggestion(name, known)}there are {', '.join(known)}"
+            hint = f"{suggestion(str(name), known)}there are {', '.join(known)}"
             raise BadValue(f"{name!r} cannot be used by a task", hint=hint)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise BadValue(f"{name} is {value!r}", hint="give a number of 0 or more")
-        if name in _TIMES:
-            told["seconds"] = float(value) * _TIMES[name]
-        else:
-            what, unit = _AMOUNTS[name]
-            told[what] = float(value) if what == "cores" else int(value * unit)
+        what, unit = ("seconds", _TIMES[name]) if name in _TIMES else _AMOUNTS[name]
+        if not _is_number(value) or not 0 <= value * unit <= _MOST[what]:
+            raise BadValue(f"{name} is {value!r}", hint=f"give a number from 0 to {_MOST[what] / unit:g}")
+        told[what] = float(value * unit) if what in ("seconds", "cores") else int(value * unit)
     if usage.get("out_of_memory"):
         told["ended"] = "out of memory"
     elif not usage.get("success", True):
         told["ended"] = "cut"
     return told
+
+
+def _mapping(what: str, given: Any) -> Mapping[Any, Any]:
+    """Raises BadValue."""
+    if not isinstance(given, Mapping):
+        raise BadValue(f"{given!r:.80} cannot be read as {what}", hint="give a dict")
+    return given
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -78,7 +78,6 @@ class DynamicResourceManager(Connected):
         but reservations uses (else all). Reservations take of it; no job is ever started there. True once it is on the
         coordinator's disk. Raises RequestRefused for a worker that has an agent, and BadValue. For operators."""
         found = capacities(resources)
-        await self.initialize()
         await self._declare(worker_id, found.whole, found.free, gpu_memory=found.gpu_memory)
         return True
 
@@ -86,11 +85,13 @@ class DynamicResourceManager(Connected):
         """Say what is available of a worker that was registered: of each kind the `available_…` amount, or, without
         one, the whole. Reservations stay, and count into what is used of it. Raises as `register_worker`."""
         found = capacities(resources)
-        await self.initialize()
         await self._declare(worker_id, found.whole, found.free, known=True)
         return True
 
-    async def _declare(self, worker: str, whole: Resources, free: Resources, **more: Any) -> None:
+    async def _declare(self, worker: str | int, whole: Resources, free: Resources, **more: Any) -> None:
+        if isinstance(worker, bool) or not isinstance(worker, str | int):
+            raise BadValue(f"{worker!r:.80} is no name of a worker", hint="give text")
+        await self.initialize()
         try:
             await self.client.declare_node(str(worker), whole, free, **more)
         except RequestRefused as refused:
@@ -253,7 +254,7 @@ def _flat(needs: Mapping[str, Any]) -> list[tuple[str, Any]]:
     flat: list[tuple[str, Any]] = []
     for name, value in needs.items():
         if isinstance(value, Mapping):
-            flat += value.items()
+            flat += [(str(part), amount) for part, amount in value.items()]
         else:
             flat.append((str(name), value))
     return flat
@@ -261,5 +262,5 @@ def _flat(needs: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def _whole(name: str, value: Any, unit: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        raise BadValue(f"{name} cannot be {value!r}", hint="give a number from 0 up")
+        raise BadValue(f"{name} cannot be {value!r}", hint="give a number from 0 to below a thousand million")
     return round(value * unit)

@@ -8,8 +8,15 @@ from distributed_grid.coordinator.core.commands import Rejected
 from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
 from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement, Refusal
 from distributed_grid.coordinator.core.placement.capacity import Capacity
-from distributed_grid.coordinator.core.placement.constraints import amount
-from distributed_grid.coordinator.core.placement.matching import Context, confidence, drained_words, has_room, scores
+from distributed_grid.coordinator.core.placement.constraints import amount, unmet
+from distributed_grid.coordinator.core.placement.matching import (
+    Context,
+    confidence,
+    drained_words,
+    has_room,
+    labels,
+    scores,
+)
 from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Reason, Request, State
@@ -67,6 +74,10 @@ def refusal(state: GridState, token: int, job: Job) -> Rejected | None:
     if there is not None and there.facts.declared is not None:
         what, why = f"nothing can be started in {name}", f"it is a hold on {hold.node}, which has no agent"
         return Rejected(token, "not-allowed", what, why, "a hold on a node with an agent takes jobs")
+    missed = unmet(there.facts, labels(there), job.request) if there is not None else None
+    if missed is not None:
+        what, why = f"the node of the hold {name} does not meet the constraints", f"{hold.node}: {missed.why}"
+        return Rejected(token, "never-fits", what, why, "leave out what it does not meet, or request another hold")
     wanted, whole = job.request.resources, hold.request.resources
     if not wanted.fits(whole):
         what, why = f"asks {wanted} of the hold {name}, which has {whole}", "it could never start there"

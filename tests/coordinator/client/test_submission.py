@@ -83,6 +83,8 @@ def test_jobs_that_ask_for_the_same_share_what_was_made_of_it_and_nothing_else()
         {"command": ""},
         {"command": "echo 'open"},
         {"command": []},
+        {"env": "SEED=7"},
+        {"env": ["SEED"]},
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_sent(bad: dict[str, Any]) -> None:

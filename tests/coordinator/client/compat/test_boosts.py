@@ -238,6 +238,7 @@ async def test_where_no_node_has_it_there_is_no_boost_and_the_log_says_why(
         (asked(preferred_source="nobody"), "unknown node 'nobody'"),
         (asked(only_source="nobody"), "unknown node 'nobody'"),
         (asked(target=7), "cannot be asked"),  # type: ignore[arg-type]
+        (None, "None is no request for a boost"),
     ],
 )
 async def test_what_cannot_be_asked_says_so_and_starts_nothing(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.coordinator.predictor import estimate, service
-from distributed_grid.core import BadValue
+from distributed_grid.core import BadValue, GridOrchestrator
 from distributed_grid.orchestration import resource_performance_predictor as document
 from distributed_grid.orchestration.dynamic_resource_manager import DynamicResourceManager
 from distributed_grid.orchestration.resource_performance_predictor import ResourcePerformancePredictor
@@ -56,6 +56,13 @@ async def test_the_three_tiers_answer_by_how_much_is_known(tmp_path: Path) -> No
         assert other.needs[0].level == "program", "another kind of task has only its program in common"
 
 
+async def test_the_orchestrator_has_one_over_its_own_connection(tmp_path: Path) -> None:
+    async with learning(tmp_path) as (grid, _), GridOrchestrator(config(grid.url)) as orchestrator:
+        await orchestrator.predictor.record_task_execution(task(4), usage(4))
+        assert await orchestrator.predictor.train_models() == 1
+        assert orchestrator.predictor.client is orchestrator.client
+
+
 async def test_requirements_grow_with_the_batch_as_they_did(tmp_path: Path) -> None:
     async with learning(tmp_path) as (grid, _), ResourcePerformancePredictor(config(grid.url)) as predictor:
         assert await predictor.calculate_batch_scaling_factor(task(1), 8, 2) == 4.0, (
@@ -98,11 +105,27 @@ async def test_a_run_out_of_memory_says_at_least_so_much(tmp_path: Path) -> None
         ({"task_type": "x"}, {"memory": 5}, "'memory' cannot be used"),
         ({"task_type": "x"}, {"memory_mb": -5}, "memory_mb is -5"),
         ({"task_type": "x", "parameters": {f"p{n}": n for n in range(17)}}, {}, "17 numbers are too many"),
+        (None, {}, "None cannot be read as task"),
+        ({5: "x"}, {}, "5 is not known"),
+        ({"task_type": "x", "parameters": [1]}, {}, "cannot be read as parameters"),
+        ({"task_type": "x", "batch_size": "large"}, {}, "batch_size is 'large'"),
+        ({"task_type": "x"}, None, "None cannot be read as usage"),
+        ({"task_type": "x"}, {5: 1}, "5 cannot be used"),
+        ({"task_type": "x"}, {"success": "no"}, "success is 'no'"),
+        ({"task_type": "x"}, {"memory_mb": 1e300}, "memory_mb is 1e.300"),
+        ({"task_type": "x"}, {"execution_time": 1e300}, "execution_time is 1e.300"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
-    what: dict[str, Any], used: dict[str, Any], words: str
-) -> None:
+async def test_what_makes_no_sense_is_refused_before_anybody_is_asked(what: Any, used: Any, words: str) -> None:
     predictor = ResourcePerformancePredictor(config("ws://192.0.2.1:1"))
     with pytest.raises(BadValue, match=words):
         await predictor.record_task_execution(what, used)
+
+
+@pytest.mark.parametrize("size", [None, "8", 0, -1, float("nan"), float("inf"), True])
+async def test_a_batch_has_a_size_above_zero(size: Any) -> None:
+    predictor = ResourcePerformancePredictor(config("ws://192.0.2.1:1"))
+    with pytest.raises(BadValue, match="is no size of a batch"):
+        await predictor.calculate_batch_scaling_factor({"task_type": "x"}, size)
+    with pytest.raises(BadValue, match="is no size of a batch"):
+        await predictor.calculate_batch_scaling_factor({"task_type": "x"}, 8, size)

@@ -151,6 +151,8 @@ async def test_a_worker_that_has_an_agent_tells_itself_what_it_has(tmp_path: Pat
         ({}, "without resources"),
         ({"cpu": {"cores": 0}}, "without resources"),
         ({"cpu": {"core": 4}}, "'core' is no resource of a worker"),
+        ({"cpu": {5: 4}}, "'5' is no resource of a worker"),
+        ({"cpu_cores": 1e9}, "cores cannot be 1000000000.0"),
         ({"cpu": {"cores": float("nan")}}, "cores cannot be nan"),
         ({"gpu": {"devices": 1.5}}, "whole GPUs"),
     ],
@@ -158,6 +160,14 @@ async def test_a_worker_that_has_an_agent_tells_itself_what_it_has(tmp_path: Pat
 def test_reports_that_make_no_sense_are_said(report: Any, says: str) -> None:
     with pytest.raises(BadValue, match=says):
         capacities(report)
+
+
+@pytest.mark.parametrize("worker", [None, True, b"w1", ["w1"]])
+async def test_a_worker_is_named_by_text(worker: Any) -> None:
+    manager = DynamicResourceManager(config("ws://192.0.2.1:1"))
+    for tell in (manager.register_worker, manager.update_worker_resources):
+        with pytest.raises(BadValue, match="is no name of a worker"):
+            await tell(worker, {"cpu_cores": 1})
 
 
 async def test_without_a_pool_the_decision_says_so(tmp_path: Path) -> None:

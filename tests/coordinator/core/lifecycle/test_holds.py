@@ -35,6 +35,7 @@ from tests.depth import tries
 
 ONE = Resources(1000)
 HOUR = 3600.0
+UNMET = "the node of the hold h does not meet the constraints"
 
 
 class Grid:
@@ -295,10 +296,13 @@ def test_a_suspended_and_a_recalled_job_inside_are_as_any_other() -> None:
         ({"within": "j-none"}, "not-allowed", "j-none has ended"),
         ({"within": "plain"}, "bad-value", "plain is no hold"),
         ({"wants": Resources(3000)}, "never-fits", "asks 3 cpu of the hold h, which has 2 cpu"),
+        ({"constraints": Constraints(only=("n2",))}, "never-fits", UNMET),
+        ({"constraints": Constraints(exclude=("n1",))}, "never-fits", UNMET),
     ],
 )
 def test_a_job_that_may_not_run_inside_is_refused(more: dict[str, Any], code: str, text: str) -> None:
     grid = Grid()
+    join(grid.ledger, facts("n2", 1), grid.now)
     grid.submit("plain", within="")
     assert refusals(grid.submit("j", **more)) == [(code, text)]
     assert "j" not in grid.ledger.state.jobs
