@@ -13,7 +13,9 @@ from distributed_grid.cli.lazy import Command
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import RetryOn
 from distributed_grid.protocol.messages import Need, Needs, Predict, Submission
-from distributed_grid.protocol.resources import MILLI, format_bytes
+from distributed_grid.protocol.messages.needs import MOST_FEATURES, excerpt
+from distributed_grid.protocol.placement import NO_CONSTRAINTS
+from distributed_grid.protocol.resources import MILLI, MOST_FINITE, format_bytes
 from distributed_grid.protocol.text import counted, format_duration
 
 TRUSTED = ("shape", "program")
@@ -24,6 +26,8 @@ STEP = 1 << 20
 RETRIES, MORE = 2, 2 * MILLI
 """How often a job with predicted memory is retried when that was too little, and with how many times as much
 (thousandths)."""
+LONGEST_NAME = 1024
+"""Characters of the name of a feature."""
 NAMES = {
     "memory": "memory",
     "cores": "cores",
@@ -44,9 +48,14 @@ def parse_features(words: tuple[str, ...]) -> dict[str, float]:
             number = math.nan
         if not name or not equals or not math.isfinite(number):
             raise BadValue(f"--feature {word!r} is not a number by name", hint="write it as NAME=N, such as batch=64")
+        if abs(number) > MOST_FINITE or len(name) > LONGEST_NAME:
+            why = f"a name has at most {LONGEST_NAME} characters, and a number at most {MOST_FINITE:g}"
+            raise BadValue(f"--feature {word:.80} is out of bounds", why)
         found[name] = number
-    if len(found) > 16:
-        raise BadValue(f"{len(found)} features are too many", hint="give at most 16; the first three are used")
+    if len(found) > MOST_FEATURES:
+        raise BadValue(
+            f"{len(found)} features are too many", hint=f"give at most {MOST_FEATURES}; the first three count"
+        )
     return found
 
 
@@ -61,11 +70,12 @@ def predict(command: tuple[str, ...], features: tuple[str, ...], within: str | N
     the size of what is shipped, `statistics` are order statistics; nothing is said before five runs are known. The
     confidence is the share of the last 200 such answers that were enough. Memory is what 95 of 100 runs stay below;
     cores are the most at once."""
+    from distributed_grid.coordinator.client.submission import as_argv
     from distributed_grid.protocol.text import parse_duration
 
     invocation = current()
     seconds = parse_duration(within) if within is not None else 0.0
-    asked = Predict(0, command, features=parse_features(features), within=seconds)
+    asked = Predict(0, excerpt(as_argv(command)), features=parse_features(features), within=seconds)
     found: Needs = invocation.ask(lambda number: replace(asked, id=number))
     content = {
         "shape": found.shape,
@@ -83,7 +93,7 @@ def predict(command: tuple[str, ...], features: tuple[str, ...], within: str | N
     if seconds and found.chance >= 0:
         text += f"{100 * found.chance:.0f} % of runs like it end within {format_duration(seconds)}\n"
     quiet = "".join(f"{one.of} {one.value:.6g}\n" for one in found.needs)
-    formatting.show(invocation, content, text, quiet, "prediction")
+    formatting.show(invocation, content, text, quiet)
     if found.trouble:
         invocation.say(f"what runs use is not recorded now: {found.trouble}")
 
@@ -112,11 +122,29 @@ def need_json(one: Need) -> dict[str, Any]:
     }
 
 
-def filled(invocation: Invocation, submission: Submission, cores_said: bool) -> Submission:
-    """The submission, with predictions for the needs that the user did not state; tells the user about them."""
-    spec, request = submission.spec, submission.request
-    asked = Predict(0, spec.argv, spec.bundle, submission.array is not None, spec.features)
-    answer: Needs = invocation.ask(lambda number: replace(asked, id=number))
+def _predicted(invocation: Invocation, submission: Submission, unshipped: bool, within: float = 0.0) -> Needs:
+    """What is known of a submission's needs; nothing, with the reason, where the grid does not say."""
+    from distributed_grid.coordinator.client.session import RequestRefused
+
+    spec, array = submission.spec, submission.array is not None
+    asked = Predict(0, excerpt(spec.argv), spec.bundle, array, spec.features, within, unshipped=unshipped)
+    try:
+        answer: Needs = invocation.ask(lambda number: replace(asked, id=number))
+    except RequestRefused as refused:
+        return Needs(0, "", (), trouble=refused.what)
+    return answer
+
+
+def _not_known(answer: Needs) -> str:
+    """Why nothing is known."""
+    return answer.trouble or "fewer than 5 runs like it are known"
+
+
+def filled(invocation: Invocation, submission: Submission, cores_said: bool, unshipped: bool) -> Submission:
+    """The submission, with predictions for the needs that the user did not state; tells the user about them.
+    `unshipped`: nothing is shipped with it, so that it has no bundle."""
+    request = submission.request
+    answer = _predicted(invocation, submission, unshipped)
     known = {one.of: one for one in answer.needs if one.level in TRUSTED}
     wanted, said = request.resources, []
     if (memory := known.get("memory")) is not None and not wanted.memory:
@@ -127,11 +155,16 @@ def filled(invocation: Invocation, submission: Submission, cores_said: bool) -> 
         count = max(1, math.ceil(cores.value - 0.05))
         wanted = replace(wanted, cpu=count * MILLI)
         said.append(f"{counted(count, 'core')} ({_sure(cores)})")
+    constraints = request.constraints or NO_CONSTRAINTS
+    if (on_gpu := known.get("gpu_memory")) is not None and wanted.gpu and not constraints.gpu_memory:
+        size = -(-int(on_gpu.value) // STEP) * STEP
+        constraints = replace(constraints, gpu_memory=size)
+        said.append(f"{format_bytes(size)} free on each GPU ({_sure(on_gpu)})")
     if not said:
-        why = "all of it was said" if known else "fewer than 5 runs like it are known"
+        why = "all of it was said" if known else _not_known(answer)
         invocation.say(f"--auto: nothing is asked for by itself, {why}")
         return submission
-    request = replace(request, resources=wanted)
+    request = replace(request, resources=wanted, constraints=constraints if on_gpu is not None else request.constraints)
     again = ""
     if wanted.memory and not submission.request.resources.memory and not request.retry_on:
         request = replace(request, retry_on=(RetryOn.OOM,), retries=RETRIES, retry_memory=MORE)
@@ -140,17 +173,15 @@ def filled(invocation: Invocation, submission: Submission, cores_said: bool) -> 
     return replace(submission, request=request)
 
 
-def say_chance(invocation: Invocation, submission: Submission) -> None:
-    """Print how likely a job that starts now ends by the time of `--finish-by`."""
-    spec = submission.spec
-    left = spec.finish_by - time.time()
+def say_chance(invocation: Invocation, submission: Submission, unshipped: bool) -> None:
+    """Print how likely a job that starts now ends by the time of `--finish-by`. `unshipped`: as in `filled`."""
+    left = submission.spec.finish_by - time.time()
     if left <= 0:
         invocation.say("--finish-by: that is over")
         return
-    asked = Predict(0, spec.argv, spec.bundle, submission.array is not None, spec.features, within=left)
-    answer: Needs = invocation.ask(lambda number: replace(asked, id=number))
+    answer = _predicted(invocation, submission, unshipped, left)
     if answer.chance < 0:
-        invocation.say("--finish-by: nobody knows whether it ends by then, as fewer than 5 runs like it are known")
+        invocation.say(f"--finish-by: nobody knows whether it ends by then: {_not_known(answer)}")
         return
     within = format_duration(round(left))
     invocation.say(f"--finish-by: {100 * answer.chance:.0f} % of runs like it end within {within}, if it starts now")

@@ -121,11 +121,8 @@ def run_shared(command: tuple[str, ...], **options: Any) -> None:
     invocation.failure = GRID_FAILED
     submission = submission_of(command, options)
     _check_globs(options)
-    if options["auto"] and (options["dry_run"] or options["no_ship"] or options["workdir"]):
-        submission = filled(invocation, submission, bool(resources_of(options).cpu))
-    if options["finish_by"] is not None:
-        say_chance(invocation, submission)
     if options["dry_run"]:
+        submission = _foreseen(invocation, submission, options)
         _dry_run(invocation, submission.request, bool(options["array"]))
     invocation.require_sharing()
 
@@ -133,8 +130,7 @@ def run_shared(command: tuple[str, ...], **options: Any) -> None:
     if not (options["no_ship"] or options["workdir"]):
         bundle = ship(invocation, grid, options["links"], options["ship_secrets"])
         submission = replace(submission, spec=replace(submission.spec, bundle=bundle))
-        if options["auto"]:
-            submission = filled(invocation, submission, bool(resources_of(options).cpu))
+    submission = _foreseen(invocation, submission, options)
     if options["detach"]:
         _detach(invocation, grid, submission)
         return
@@ -161,6 +157,16 @@ def run_shared(command: tuple[str, ...], **options: Any) -> None:
 
         code = fetch_results(attached, options["globs"], options["force"], options["executable"], code, since)
     sys.exit(code)
+
+
+def _foreseen(invocation: Invocation, submission: Submission, options: dict[str, Any]) -> Submission:
+    """The submission with the needs that are predicted, if that is wanted; and say how likely it ends in time."""
+    unshipped = bool(options["no_ship"] or options["workdir"])
+    if options["auto"]:
+        submission = filled(invocation, submission, bool(resources_of(options).cpu), unshipped)
+    if options["finish_by"] is not None:
+        say_chance(invocation, submission, unshipped)
+    return submission
 
 
 def submission_of(command: tuple[str, ...], options: dict[str, Any]) -> Submission:

@@ -71,6 +71,7 @@ from distributed_grid.protocol.messages import (
     joined,
     next_page,
 )
+from distributed_grid.protocol.messages.needs import excerpt
 from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.messages.rights import Whose, parse_rights
 from distributed_grid.protocol.nodes import NodeView
@@ -223,9 +224,10 @@ def predict(
     array: bool = False,
 ) -> Steps[Needs]:
     """What a command of yours will need, by what runs like it used (docs/needs.md). `features`: numbers by name, such
-    as a batch size; `within`: how likely it runs for at most so many seconds; `bundle`: of `ship`, what is shipped with
-    it; `array`: it is a member of an array."""
-    found: Needs = yield Predict(0, as_argv(command), bundle, array, dict(features or {}), within)
+    as a batch size, of which the first three count; `within`: how likely it runs for at most so many seconds; `bundle`:
+    of `ship`, what is shipped with it (default: as much as with the last run like it); `array`: it is a member of an
+    array."""
+    found: Needs = yield Predict(0, excerpt(as_argv(command)), bundle, array, dict(features or {}), within)
     return found
 
 
@@ -243,7 +245,8 @@ def record_use(
     """Tell the grid of a run that it did not see: seconds, the most memory (bytes), the most cores at once, the most
     GPU memory (bytes); 0 is not known. `ended`: done, "out of memory" (of the `held` bytes), "time limit" or cut. It
     counts for your jobs alone."""
-    yield RecordUse(0, as_argv(command), dict(features or {}), seconds, memory, cores, gpu_memory, held, ended)
+    words = excerpt(as_argv(command))
+    yield RecordUse(0, words, dict(features or {}), seconds, memory, cores, gpu_memory, held, ended)
 
 
 def declare_node(

@@ -1,4 +1,5 @@
-"""`usage.db`: a row for each attempt that has ended, with what it asked for, used and held, and how it ended.
+"""`usage.db`: a row for each attempt that has ended, or run that was recorded, with what it asked for, used and held,
+and how it ended.
 
 The file is bounded in age and in rows, the oldest go first."""
 
@@ -31,10 +32,10 @@ _COLUMNS = (
 
 
 class UsageRow(NamedTuple):
-    """An attempt: when it ended (grid time), whose it was, the shape of its command, what was asked for (milli-cores,
-    bytes, milli-GPUs), what it used (seconds, bytes, the most cores at once, bytes of GPU memory), the memory that it
-    held, how it `ended` for the predictor, and the cause. Of one that ran out of memory, `seconds` is the time to
-    that."""
+    """An attempt, or a run that somebody recorded: when it ended (grid time), whose it was, the shape of its command,
+    what was asked for (milli-cores, bytes, milli-GPUs), what it used (seconds, bytes, the most cores at once, bytes of
+    GPU memory), the memory that it held, how it `ended` for the predictor, and the cause. Of one that ran out of
+    memory, `seconds` is the time to that."""
 
     allocation: str
     at: float

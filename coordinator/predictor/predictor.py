@@ -128,6 +128,11 @@ class _Latest:
     def count(self) -> int:
         return len(self.rows) // _ROW
 
+    @property
+    def size(self) -> float:
+        """What was shipped with the last of them, as a feature."""
+        return self.rows[-FEATURES]
+
     def add(self, known: _Known, xs: tuple[float, ...]) -> None:
         filled = (*known, *xs, *(0.0,) * (FEATURES - len(xs)))
         if len(self.rows) == _ROW * _LATEST:
@@ -305,6 +310,15 @@ class Predictor:
             self._hits[which] = (before << 1 | enough) & ((1 << REMEMBERED) - 1), min(REMEMBERED, count + 1)
 
     # --- predicting ---------------------------------------------------------------------------------------------------
+
+    def as_last(self, of: Shape) -> Shape:
+        """The shape with as much shipped as with the last run of it, or else of its program."""
+        for key in (of.key, of.program_key):
+            model = self._models.get(key)
+            latest = model.latest if model is not None else self._resting.get(key)
+            if latest is not None and latest.count:
+                return of._replace(xs=(latest.size, *of.xs[1:]))
+        return of
 
     def predict(self, of: Shape, now: float) -> Prediction:
         """What a job of this shape will need, as far as is known at this time."""

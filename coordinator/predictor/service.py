@@ -3,6 +3,7 @@ bounded queue before it. No submission and no job waits for it; where it fails, 
 
 import asyncio
 import math
+import secrets
 import sqlite3
 import time
 from collections import OrderedDict, deque
@@ -24,7 +25,7 @@ from distributed_grid.coordinator.predictor.shape import Shape, from_features, s
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, RetryOn, State, Used
 from distributed_grid.protocol.messages import Exited, Inventory, Need, Needs, Predict, RecordUse, Started
-from distributed_grid.protocol.resources import MOST_COUNT, MOST_FINITE
+from distributed_grid.protocol.resources import MOST_COUNT, MOST_FINITE, Resources
 from distributed_grid.protocol.text import format_duration
 from distributed_grid.runtime.logs import get_logger
 
@@ -40,6 +41,8 @@ PATIENCE = 1.0
 """An answer waits so long for a disk that hangs (s)."""
 LINES, FIRST, LOOK_EVERY = 500, 64, 1.0
 """Lines of the queue, and jobs of each, whose run time is predicted; looked for so often (s)."""
+RECORDED = "recorded"
+"""The cause of a run that somebody recorded, and the first part of its id."""
 SIZES = 1000
 """Bundles whose size is remembered."""
 
@@ -62,8 +65,10 @@ class _Ended(NamedTuple):
 
 
 class _Recorded(NamedTuple):
+    user: str
     of: Shape
     usage: Usage
+    at: float
 
 
 class NeedsService:
@@ -196,8 +201,9 @@ class NeedsService:
 
     def _learn(self, one: _Began | _Ended | _Recorded) -> None:
         match one:
-            case _Recorded(of, usage):
+            case _Recorded(user, of, usage, at):
                 self.predictor.learn(of, usage)
+                self._keep(_row(f"{RECORDED}-{secrets.token_hex(8)}", user, of, usage, Resources(), RECORDED, at))
             case _Began(allocation, job, at):
                 of = self._shape(job.spec, job.user, bool(job.group))
                 if len(self._shapes) < WAITING:
@@ -208,8 +214,12 @@ class NeedsService:
                 of = known or self._shape(job.spec, job.user, bool(job.group))
                 usage = usage_of(outcome, used, held)
                 self.predictor.learn(of, usage, allocation)
-                if self._database is not None:
-                    self._rows.append(_row(allocation, job, of, usage, outcome, at))
+                asked = job.request.resources
+                self._keep(_row(allocation, job.user, of, usage, asked, outcome.cause.value, at))
+
+    def _keep(self, row: UsageRow) -> None:
+        if self._database is not None:
+            self._rows.append(row)
 
     def predict_waiting(self, state: GridState) -> tuple[tuple[str, float], ...]:
         """How long the first jobs of lines will run, as far as it is known, once each: where nodes are reserved, or it
@@ -356,6 +366,8 @@ class NeedsService:
         of = shape(asked.argv, user, self._sizes.get(asked.bundle, 0), asked.array, asked.features)
         known, now = self.predictor, self._clock()
         try:
+            if not asked.bundle and not asked.unshipped:
+                of = known.as_last(of)
             found = known.predict(of, now)
             chance = known.within(of, asked.within, now) if asked.within else None
             step = known.next_memory(of, asked.tried) if asked.tried else None
@@ -389,11 +401,11 @@ class NeedsService:
         )
 
     def record(self, user: str, told: RecordUse) -> None:
-        """Learn from a run that the grid did not see. Raises BadValue."""
+        """Learn from a run that the grid did not see, and record it. Raises BadValue."""
         if told.ended not in list(How):
             raise BadValue(f"{told.ended!r} is no way to end", hint=f"give one of {', '.join(How)}")
         usage = Usage(told.seconds, told.memory, told.cores, told.gpu_memory, told.held, How(told.ended))
-        self._note(_Recorded(shape(told.argv, user, given=told.features), usage))
+        self._note(_Recorded(user, shape(told.argv, user, given=told.features), usage, self._clock()))
 
 
 def _begins(state: GridState, job: Job, now: float) -> float:
@@ -424,11 +436,10 @@ def how_it_ended(outcome: Outcome) -> How:
     return How.DONE if done else known.get(outcome.cause, How.CUT)
 
 
-def _row(allocation: str, job: Job, of: Shape, usage: Usage, outcome: Outcome, at: float) -> UsageRow:
-    asked = job.request.resources
+def _row(allocation: str, user: str, of: Shape, usage: Usage, asked: Resources, cause: str, at: float) -> UsageRow:
     text, program = (word.encode(errors="replace").decode() for word in (of.text, of.program))
     return UsageRow(
-        allocation, at, job.user, of.key, of.program_key, of.user_key, text, program, of.features, asked.cpu,
+        allocation, at, user, of.key, of.program_key, of.user_key, text, program, of.features, asked.cpu,
         asked.memory, asked.gpu, usage.seconds, int(usage.memory), usage.cores, int(usage.gpu_memory), int(usage.held),
-        usage.how.value, outcome.cause.value,
+        usage.how.value, cause,
     )  # fmt: skip

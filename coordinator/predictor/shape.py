@@ -6,14 +6,13 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-MOST_WORDS = 48
-"""Arguments that are looked at."""
+from distributed_grid.protocol.messages.needs import MOST_WORDS, excerpt
+
 LONGEST = 128
 """Characters of an argument that are looked at."""
-CODE = 20_000
-"""Characters of a program in an argument that are looked at."""
 TEXT = 200
 """Characters of the text of a shape."""
 FEATURES = 4
@@ -54,11 +53,11 @@ def shape(
     argv: Sequence[str], user: str = "", size: int = 0, array: bool = False, given: Mapping[str, float] | None = None
 ) -> Shape:
     """The shape of this command. `size`: bytes of what is shipped with it; `array`: it is a member of an array;
-    `given`: features by name, as their submitter says them."""
-    program, rest = _program(list(argv[:MOST_WORDS]))
+    `given`: features by name, as their submitter says them, of which the first count."""
+    program, rest = _program(list(excerpt(argv)))
     words, numbers = _words(rest)
     features = [(SIZE, float(size))]
-    features += sorted((name, value) for name, value in (given or {}).items())
+    features += sorted(islice((given or {}).items(), FEATURES - 1))
     features += [one for one in numbers if one[0] not in dict(features)]
     kept = tuple((name, value) for name, value in features if math.isfinite(value))[:FEATURES]
     text = " ".join([program, *words])
@@ -108,16 +107,16 @@ def _program(argv: list[str]) -> tuple[str, list[str]]:
 
 def _code(text: str) -> str:
     """What stands for a program that is an argument: its digest, without numbers."""
-    plain = _DIGITS.sub("#", text[:CODE]).encode("utf-8", "surrogatepass")
+    plain = _DIGITS.sub("#", text).encode("utf-8", "surrogatepass")
     return f"-c:{hashlib.blake2b(plain, digest_size=4).hexdigest()}"
 
 
 def _script(shell: str, text: str) -> tuple[str, list[str]]:
     """Of `sh -c TEXT`: the program of its first command."""
     try:
-        words = shlex.split(text[:CODE], comments=True)[:MOST_WORDS]
+        words = shlex.split(text, comments=True)[:MOST_WORDS]
     except ValueError:
-        words = text[:CODE].split()[:MOST_WORDS]
+        words = text.split()[:MOST_WORDS]
     if not words or _name(words[0]) in _SHELLS:
         return shell, words
     return _program(words)

@@ -1,5 +1,6 @@
 """Messages about what jobs need: predictions by the shape of a command, and what runs used (docs/needs.md)."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -9,12 +10,20 @@ from distributed_grid.protocol.resources import Count, Finite, Number, Span, Tex
 
 MOST_FEATURES = 16
 Features = Annotated[dict[Word, Finite], msgspec.Meta(max_length=MOST_FEATURES)]
+MOST_WORDS, MOST_CHARACTERS = 48, 20_000
+"""Words of a command, and characters of each, by which its needs are known."""
+
+
+def excerpt(argv: Sequence[str]) -> tuple[str, ...]:
+    """The part of a command by which its needs are known: more of it is neither sent nor looked at."""
+    return tuple(word[:MOST_CHARACTERS] for word in argv[:MOST_WORDS])
 
 
 class Predict(Message, frozen=True, tag="predict"):
-    """What will this command of the user need? Answered by Needs. `bundle`: what is shipped with it; `array`: it is a
-    member of an array; `features`: numbers by name. `within`: how likely it runs for at most so many seconds (0: is
-    not asked). `tried`: memory (bytes) that was too little; its next step is asked for."""
+    """What will this command (an excerpt) of the user need? Answered by Needs. `bundle`: what is shipped with it;
+    empty: as much as with the last run like it, or, with `unshipped`, nothing. `array`: it is a member of an array;
+    `features`: numbers by name. `within`: how likely it runs for at most so many seconds (0: is not asked). `tried`:
+    memory (bytes) that was too little; its next step is asked for."""
 
     id: Number
     argv: tuple[Text, ...]
@@ -23,6 +32,7 @@ class Predict(Message, frozen=True, tag="predict"):
     features: Features = {}
     within: Span = 0.0
     tried: Count = 0
+    unshipped: bool = False
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -57,9 +67,9 @@ class Needs(Message, frozen=True, tag="needs"):
 
 
 class RecordUse(Message, frozen=True, tag="record-use"):
-    """A run of this command, outside of the grid too, used this: seconds, the most memory (bytes), the most cores at
-    once, the most GPU memory. `ended`: done, "out of memory", "time limit" or cut; `held`: memory it could use
-    (bytes). It counts for the user's own jobs alone. Answered by Done."""
+    """A run of this command (an excerpt), outside of the grid too, used this: seconds, the most memory (bytes), the
+    most cores at once, the most GPU memory. `ended`: done, "out of memory", "time limit" or cut; `held`: memory it
+    could use (bytes). It counts for the user's own jobs alone. Answered by Done."""
 
     id: Number
     argv: tuple[Text, ...]

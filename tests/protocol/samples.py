@@ -289,7 +289,14 @@ MESSAGES: dict[str, Any] = {
     "BucketsKept": messages.BucketsKept(through=1),
     "GetTrends": messages.GetTrends(id=30, node="lab1", window=3600.0, past="lab0"),
     "Predict": messages.Predict(
-        id=33, argv=("train", "5"), bundle="f" * 64, array=True, features={"batch": 64.0}, within=600.0, tried=4096
+        id=33,
+        argv=("train", "5"),
+        bundle="f" * 64,
+        array=True,
+        features={"batch": 64.0},
+        within=600.0,
+        tried=4096,
+        unshipped=True,
     ),
     "Needs": messages.Needs(
         id=33,

@@ -150,7 +150,7 @@ def _task(task: Mapping[str, Any]) -> tuple[Sequence[str], dict[str, float]]:
         raise BadValue(f"batch_size is {batch!r}", hint="give a finite number")
     features: dict[str, float] = {}
     parameters = {str(name): value for name, value in _mapping("parameters", task.get("parameters") or {}).items()}
-    for name, value in (*sorted(parameters.items()), ("batch_size", batch)):
+    for name, value in (("batch_size", batch), *sorted(parameters.items())):
         if value is None:
             continue
         if not _is_number(value):

@@ -1,15 +1,17 @@
 """`grid predict`, and `run-shared --auto`, on a real grid whose jobs it has seen."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from distributed_grid.cli.jobs.predict import filled, parse_features
+from distributed_grid.cli.jobs.predict import filled, parse_features, say_chance
+from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import RetryOn
-from distributed_grid.protocol.messages import Need, Needs, Submission
+from distributed_grid.protocol.messages import Failed, Need, Needs, Submission
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from tests.grid_fixture import Grid, running_grid, until
 
@@ -41,6 +43,24 @@ def test_nothing_is_told_of_what_is_not_known(grid: Grid) -> None:
     assert grid.json("predict", "nobody-has-run-this")["needs"].keys() <= {"memory", "cores", "seconds", "planned"}
     done = grid.run("predict", "--feature", "batch", "python3")
     assert done.returncode == 2 and "NAME=N" in done.stderr
+    done = grid.run("predict", "")
+    assert done.returncode == 2 and "the command is empty" in done.stderr
+
+
+def test_each_form_has_what_the_others_have(grid: Grid) -> None:
+    words = ("predict", "python3", "-c", FILLS, "43")
+    whole = grid.json(*words)
+    lines = grid.run("-o", "jsonl", *words).stdout.splitlines()
+    assert [json.loads(line)["needs"].keys() for line in lines] == [whole["needs"].keys()]
+    assert [line.split()[0] for line in grid.run("-o", "quiet", *words).stdout.splitlines()] == list(whole["needs"])
+
+
+def test_a_command_of_any_length_is_predicted_and_submitted(grid: Grid) -> None:
+    long = "#" * 100_000
+    assert grid.run("predict", "sh", "-c", f"true {long}").returncode == 0
+    words = ("--auto", "--finish-by", "+1h", "--cpus", "0.1", "--no-ship", "sh", "-c", f"echo ran {long}")
+    done = grid.run("run-shared", *words)
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
 
 
 def test_auto_asks_for_what_was_needed_and_says_so(grid: Grid) -> None:
@@ -74,9 +94,11 @@ class Answering:
     """An invocation whose grid knows this."""
 
     def __init__(self, *needs: Need) -> None:
-        self.needs, self.said = needs, list[str]()
+        self.needs, self.said, self.refused = needs, list[str](), ""
 
     def ask(self, make: Any) -> Needs:
+        if self.refused:
+            raise RequestRefused(Failed(1, "busy", self.refused))
         return Needs(make(1).id, "train #", self.needs)
 
     def say(self, text: str) -> None:
@@ -89,7 +111,7 @@ def need(of: str, value: float, level: str = "shape") -> Need:
 
 def fill(one: Submission, cores_said: bool, *needs: Need) -> tuple[Submission, list[str]]:
     invocation: Any = Answering(*needs)
-    return filled(invocation, one, cores_said), invocation.said
+    return filled(invocation, one, cores_said, True), invocation.said
 
 
 def test_a_job_that_is_filled_is_run_again_with_more_unless_it_says_otherwise() -> None:
@@ -106,6 +128,32 @@ def test_a_users_other_jobs_say_too_little_to_ask_by() -> None:
     before = describe_job(["train"])
     asked, said = fill(before, False, need("memory", GIB, "user"))
     assert asked == before and "fewer than 5 runs like it are known" in said[0]
+
+
+def test_a_job_with_gpus_asks_for_the_memory_that_its_like_had_on_one() -> None:
+    gpu = Resources(MILLI, GIB, MILLI)
+    asked, said = fill(describe_job(["train"], resources=gpu), True, need("gpu_memory", 5.2 * GIB))
+    assert asked.request.constraints is not None and asked.request.constraints.gpu_memory == 5325 * MIB
+    assert "5.2G free on each GPU" in said[0] and "run again" not in said[0]
+    before = describe_job(["train"], resources=gpu, gpu_memory="2G")
+    assert fill(before, True, need("gpu_memory", 5.2 * GIB))[0] == before, "what was said stays"
+    before = describe_job(["train"], resources=Resources(MILLI, GIB))
+    assert fill(before, True, need("gpu_memory", 5.2 * GIB))[0] == before, "it asks for no GPU"
+
+
+def test_a_prediction_that_is_refused_keeps_nobody_from_submitting() -> None:
+    invocation: Any = Answering(need("memory", GIB))
+    invocation.refused = "too many requests"
+    before = describe_job(["train"], finish_by="+1h")
+    assert filled(invocation, before, False, True) == before
+    say_chance(invocation, before, True)
+    assert len(invocation.said) == 2 and all("too many requests" in line for line in invocation.said)
+
+
+@pytest.mark.parametrize("word", ["batch=1e308", "batch=-1e16", "x" * 2000 + "=1"])
+def test_a_feature_that_no_message_can_have_is_refused_in_words(word: str) -> None:
+    with pytest.raises(BadValue, match="out of bounds"):
+        parse_features((word,))
 
 
 @pytest.mark.parametrize("word", ["batch", "=4", "batch=", "batch=many", "batch=nan", "batch=inf"])

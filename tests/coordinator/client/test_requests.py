@@ -56,5 +56,7 @@ def test_needs_are_asked_for_and_told_by_the_words_of_a_command() -> None:
     assert asked == Predict(0, ("train", "--batch", "4"), features={"rate": 0.5}, within=60.0)
     told = first(requests.record_use(["train", "a b"], seconds=5.0, memory=4096, ended="cut"))
     assert told == RecordUse(0, ("train", "a b"), seconds=5.0, memory=4096, ended="cut")
+    long = first(requests.predict(["train", "x" * 10_000_000, *["y"] * 100_000]))
+    assert len(long.argv) == 48 and max(map(len, long.argv)) == 20_000, "more of it is not looked at"
     with pytest.raises(BadValue, match="the command is empty"):
         first(requests.predict(""))

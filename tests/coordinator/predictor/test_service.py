@@ -14,8 +14,9 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.predictor import service as needs_service
 from distributed_grid.coordinator.predictor.database import UsageDatabase
-from distributed_grid.coordinator.predictor.predictor import How, Predictor
+from distributed_grid.coordinator.predictor.predictor import How, Predictor, Usage
 from distributed_grid.coordinator.predictor.service import NeedsService, how_it_ended, usage_of
+from distributed_grid.coordinator.predictor.shape import shape
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, RetryOn, Used
 from distributed_grid.protocol.messages import Exited, Failed, Needs, Predict, RecordUse, Started, Submission
 from distributed_grid.protocol.resources import Resources
@@ -161,6 +162,41 @@ async def test_a_run_that_somebody_records_counts_and_a_wrong_one_is_refused(tmp
         await ann.close()
 
 
+async def test_a_run_that_somebody_records_is_known_after_a_restart(tmp_path: Path) -> None:
+    service = NeedsService(tmp_path / "usage.db", 1e6, lambda: 1000.0)
+    for number in range(5):
+        service.record("ann", RecordUse(1, ("x", str(number)), seconds=5.0, memory=GIB, ended="done"))
+    await service.close()
+    rows = UsageDatabase(tmp_path / "usage.db").newest(9)
+    assert [(row.user, row.text, row.memory, row.cause) for row in rows] == [("ann", "x #", GIB, "recorded")] * 5
+    again = NeedsService(tmp_path / "usage.db", 1e6, lambda: 1000.0)
+    task = asyncio.create_task(again.run(Ledger(policy=Policy()).state, _nothing))
+    await known(again, 5)
+    assert (await again.answer("ann", Predict(1, ("x", "1")))).needs[0].samples == 5
+    task.cancel()
+    await again.close()
+
+
+async def test_what_is_asked_without_a_bundle_is_predicted_with_as_much_shipped_as_was_last() -> None:
+    sizes = {"large": 1 << 30, "small": 1 << 20}
+    service = NeedsService(None, 0.0, lambda: 3.0, sizes.__getitem__)
+    for number in range(40):
+        size = 1 << (20 + number % 11)
+        of = shape(("x",), "ann", size)
+        service.predictor.learn(of, Usage(5.0, float(size), 1.0))
+    service.predictor.learn(shape(("x",), "ann", sizes["large"]), Usage(5.0, float(sizes["large"]), 1.0))
+    asked = {
+        "large": Predict(1, ("x",), bundle="large"),
+        "small": Predict(1, ("x",), bundle="small"),
+        "as last": Predict(1, ("x",)),
+        "nothing": Predict(1, ("x",), unshipped=True),
+    }
+    memory = {name: (await service.answer("ann", one)).needs[0].value for name, one in asked.items()}
+    assert memory["as last"] == pytest.approx(memory["large"], rel=1e-3)
+    assert memory["nothing"] < memory["small"] < 0.1 * memory["large"]
+    await service.close()
+
+
 async def test_a_prediction_that_fails_is_no_prediction_and_breaks_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +237,7 @@ async def test_a_submission_asks_the_predictor_nothing_and_a_damaged_history_beg
         assert not asked, "neither jobs nor lessons wait for an answer"
         assert (await ask(ann, "train", "1")).needs and len(asked) == 1
         await ann.close()
-    assert (tmp_path / "usage.db.damaged").exists() and UsageDatabase(tmp_path / "usage.db").newest(9) == []
+    assert (tmp_path / "usage.db.damaged").exists() and len(UsageDatabase(tmp_path / "usage.db").newest(9)) == 5
 
 
 async def test_a_database_that_cannot_be_written_stops_only_itself(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from random import Random
 import pytest
 
 from distributed_grid.coordinator.predictor.shape import FEATURES, shape
+from distributed_grid.protocol.messages.needs import excerpt
 
 
 def text(*argv: str) -> str:
@@ -50,6 +51,21 @@ def test_the_numbers_are_features_after_the_size_and_what_was_given_by_name() ->
     found = shape(["train", "--epochs", "50", "-S", "2k", "7", "--rows=3", "9"], size=1000, given={"batch": 64})
     assert found.features == (("size", 1000.0), ("batch", 64.0), ("epochs", 50.0), ("S", 2000.0))
     assert len(found.xs) == FEATURES
+
+
+def test_of_the_features_by_name_the_first_three_count_in_whatever_order_they_are_given() -> None:
+    many = {"batch_size": 64.0, "alpha": 1.0, "beta": 2.0, "a": 3.0}
+    found = shape(["train"], given=many)
+    assert [name for name, _ in found.features] == ["size", "alpha", "batch_size", "beta"]
+    turned = {"beta": 2.0, "batch_size": 64.0, "alpha": 1.0}
+    assert shape(["train"], given=turned) == found
+
+
+def test_an_excerpt_of_a_command_has_its_shape() -> None:
+    code = "print(1)\n" * 40_000
+    for argv in (["python", "-c", code, "7"], ["sh", "-c", "train 4 # " + "x" * 40_000], ["p", *["w"] * 900]):
+        assert shape(excerpt(argv), "ann") == shape(argv, "ann")
+        assert sum(map(len, excerpt(argv))) < 48 * 20_001
 
 
 def test_a_number_that_is_none_is_left_out() -> None:

@@ -72,6 +72,12 @@ async def test_requirements_grow_with_the_batch_as_they_did(tmp_path: Path) -> N
             await predictor.record_task_execution(task(batch), {"memory_mb": 100.0 * (1 + batch) ** 0.5})
         await predictor.train_models()
         assert await predictor.calculate_batch_scaling_factor(task(1), 15, 3) == pytest.approx(2.0, rel=0.05)
+        others = {"parameters": {"alpha": 1.0, "beta": 2.0, "epochs": 3, "rate": 0.1}}
+        for batch in (1, 2, 4, 8, 16, 32):
+            await predictor.record_task_execution(task(batch, **others), {"memory_mb": 100.0 * (1 + batch) ** 0.5})
+        await predictor.train_models()
+        factor = await predictor.calculate_batch_scaling_factor(task(1, **others), 15, 3)
+        assert factor == pytest.approx(2.0, rel=0.2), "however many other numbers a task has"
         with pytest.raises(BadValue, match="no size of a batch"):
             await predictor.calculate_batch_scaling_factor(task(1), 0)
 
