@@ -4,7 +4,8 @@ is over.
 
 Run as `python -m distributed_grid.agent.machine DIR`, with what `Machine` describes in `DIR/machine.json`. `DIR/lock`
 is held for as long as it lives, so that a directory has one machine however often it is started; `DIR/ended` says that
-it has ended and must not start again. At its end nothing that it started is left.
+it has ended and must not start again; `DIR/gone`, that nothing that it started is left. With `--end` it ends the jobs
+that an earlier process of this machine left when it was killed.
 
 SIGTERM ends it at once. SIGUSR1 says that its provider takes it back in `notice` seconds: its agent takes no more jobs,
 running jobs get most of that time to end, and then the machine ends.
@@ -42,6 +43,10 @@ AGAIN = 2.0
 STOP_SECONDS = 5.0
 """Time that the agent gets to stop, before all processes are killed (s)."""
 JOIN_SECONDS = 60.0
+NOBODY = "127.0.0.1:9"
+"""Where no coordinator is."""
+LEFT_SECONDS = 30.0
+"""Time that what is left of a killed machine has to end (s)."""
 HANDLE_VARIABLE = "GRID_MACHINE"
 """Environment variable with the provider's name for the machine, where only the machine itself can know that."""
 GRACE, ENDING = 30.0, 10.0
@@ -160,7 +165,7 @@ class Running:
         self._state_dir = folder / "agent"
         self._grid = [sys.executable, "-m", "distributed_grid.cli.main", "-c", str(folder / "agent.yaml")]
         self._agent: subprocess.Popen[bytes] | None = None
-        self._not_before = 0.0
+        self._not_before, self._connects = 0.0, True
         self._wake, self._signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._ended_by = ""
         self._taken, self._notice, self._cordoned = False, of.notice, False
@@ -292,7 +297,10 @@ class Running:
             words += ["--memory", f"{of.memory >> 20}M"]
         for name, value in of.labels.items():
             words += ["--label", f"{name}={value}"]
-        known = ["--coordinator", of.url] if of.url and not (self._state_dir / "identity").exists() else []
+        member = (self._state_dir / "identity").exists()
+        known = ["--coordinator", of.url] if of.url and not member else []
+        if not self._connects:
+            known = ["--coordinator", f"{'wss' if member else 'ws'}://{NOBODY}"]
         handle = of.handle or os.environ.get(HANDLE_VARIABLE, "") or (self._metadata.handle() if self._metadata else "")
         environment = {**os.environ, HANDLE_VARIABLE: handle}
         self._agent = subprocess.Popen(
@@ -323,6 +331,22 @@ class Running:
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 
+    def end_left(self) -> bool:
+        """End the jobs of a machine whose own process was killed, by its agent, or by one that adopts what its
+        supervisor has left; whether no job is left."""
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is told to end already
+        self._connects = False  # nobody lets it in any more, and an agent that is refused ends
+        (self._folder / "invitation").unlink(missing_ok=True)  # it is not to join any more
+        deadline = unix.boot_clock() + LEFT_SECONDS
+        while (now := unix.boot_clock()) < deadline:
+            if agent_status(self._state_dir) is None:
+                self._keep_up(now)
+            elif b'"ready"' in self._order({"op": "stop", "jobs": "kill"}):
+                return True
+            time.sleep(0.1)
+        return False
+
     def end(self) -> None:
         """End all that was started."""
         if self._agent is not None and self._agent.poll() is None:
@@ -339,8 +363,8 @@ class Running:
             time.sleep(0.02)
 
 
-def main(folder: Path) -> int:
-    """Run this machine until it ends; returns the exit code."""
+def main(folder: Path, left: bool = False) -> int:
+    """Run this machine until it ends, or end what is `left` of it; returns the exit code."""
     configure_logs("info")
     for kind in (resource.RLIMIT_AS, resource.RLIMIT_NOFILE):
         _, most = resource.getrlimit(kind)
@@ -351,16 +375,23 @@ def main(folder: Path) -> int:
     except BlockingIOError:
         log.info("this machine runs already", folder=str(folder))
         return 0
+    of = msgspec.json.decode((folder / "machine.json").read_bytes(), type=Machine)
+    running = Running(folder, of)
+    if left:
+        over = running.end_left()
+        running.end()
+        if over:
+            (folder / "gone").touch()
+        return 0
     if (folder / "ended").exists():
         log.info("this machine is over", folder=str(folder))
         return 1
-    of = msgspec.json.decode((folder / "machine.json").read_bytes(), type=Machine)
-    running = Running(folder, of)
     try:
         why = running.run()
     finally:
         (folder / "ended").touch()
         running.end()
+    (folder / "gone").touch()
     log.info("the machine ends", machine=of.name, why=why)
     if of.scratch:
         shutil.rmtree(folder, ignore_errors=True)
@@ -370,4 +401,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), left=sys.argv[2:] == ["--end"]))

@@ -1,9 +1,9 @@
 """Machines as processes on this machine, each with a real agent. For trying out, and for one large machine that is
 shared out in parts.
 
-Each has a directory (agent/machine.py). It is alive while somebody holds the lock there, or anything that names the
-directory runs. The mark `ended` is set before it is ended, also where it never was: a call to create it that comes late
-is refused.
+Each has a directory (agent/machine.py). It is there until its own program has ended all that it started, and says so
+by the mark `gone`: where that was killed, it is run once more for that. The mark `ended` is set before it is ended,
+also where it never was: a call to create it that comes late is refused.
 """
 
 import fcntl
@@ -28,9 +28,15 @@ READY_SECONDS = 15.0
 """Time for a machine to say that it has begun (s)."""
 GRACE = 8.0
 """Time for a machine to end all that it has started, before that is killed (s)."""
+LEFT_GRACE = 35.0
+"""The same for the program that ends what a killed machine has left (s): less than what the coordinator waits for."""
 KEPT = 3600.0
 """For how long the directory of a machine that is over is kept, with its log (s)."""
 LOOK = 0.05
+PID_FILE = "supervisor.pid"
+"""Of the supervisor, in the agent's directory: a machine without it never had a job."""
+PROGRAMS = (b"distributed_grid.agent.machine", b"distributed_grid.cli.main", b"/supervisor/main.py")
+"""What runs as a part of a machine, as a word of its command line."""
 
 
 class ProcessProvider(CloudProviderBase):
@@ -61,15 +67,7 @@ class ProcessProvider(CloudProviderBase):
                 file.write(spec.invitation + "\n")
         told = {**machine_json(spec), "handle": spec.name}
         write_whole(folder / "machine.json", msgspec.json.encode(told).decode())
-        with (folder / "log").open("ab") as log:
-            subprocess.Popen(
-                [sys.executable, "-m", "distributed_grid.agent.machine", str(folder)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd="/",
-                start_new_session=True,
-            )
+        _run(folder)
 
     def _await(self, folder: Path) -> None:
         deadline = time.monotonic() + READY_SECONDS
@@ -84,14 +82,17 @@ class ProcessProvider(CloudProviderBase):
         folder = self._folder(handle or name)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "ended").touch()
-        deadline, first = time.monotonic() + GRACE, True
-        there = False
-        while found := _processes(folder):
-            there = True
-            late = time.monotonic() > deadline
-            if first or late:
-                _signal(found, signal.SIGKILL if late or not _lives(folder) else signal.SIGTERM, folder)
-                first = False
+        there, grace = _is_there(folder), GRACE
+        if _lives(folder):
+            _signal(folder, signal.SIGTERM)
+        elif there and (folder / "machine.json").exists():
+            _run(folder, "--end")
+            grace = LEFT_GRACE
+        deadline = time.monotonic() + grace
+        while _processes(folder):
+            over = (folder / "gone").exists() and not _lives(folder)
+            if over or time.monotonic() > deadline:
+                _signal(folder, signal.SIGKILL)
             time.sleep(LOOK)
         return there
 
@@ -99,7 +100,7 @@ class ProcessProvider(CloudProviderBase):
         """All that run. Removes what is left of those that ended long ago."""
         found: list[Listed] = []
         for folder in sorted(self._home.iterdir()) if self._home.is_dir() else []:
-            if not _processes(folder):
+            if not _is_there(folder):
                 with suppress(OSError):
                     if (folder / "ended").exists() and time.time() - folder.stat().st_mtime > KEPT:
                         shutil.rmtree(folder)
@@ -132,6 +133,24 @@ class ProcessProvider(CloudProviderBase):
         return self._home / name
 
 
+def _run(folder: Path, *words: str) -> None:
+    """Run the program of a machine, which outlives us."""
+    with (folder / "log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "distributed_grid.agent.machine", str(folder), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+def _is_there(folder: Path) -> bool:
+    """Whether anything of a machine runs, or may: it had jobs, and has not said that they are gone."""
+    return bool(_processes(folder)) or ((folder / "agent" / PID_FILE).exists() and not (folder / "gone").exists())
+
+
 def _lives(folder: Path) -> bool:
     """Whether the machine itself runs."""
     try:
@@ -148,28 +167,39 @@ def _lives(folder: Path) -> bool:
 
 
 def _processes(folder: Path) -> list[int]:
-    """Processes of ours whose command line names this directory: the machine, its agent and its supervisor."""
-    here, inside = os.fsencode(folder), os.fsencode(folder) + b"/"
+    """The processes of ours that are this machine: itself, its agent, its supervisor and spawners. Not what only names
+    a file of it, such as an editor."""
     found = []
     for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            with suppress(OSError):
-                if os.stat(f"/proc/{name}").st_uid == os.getuid():
-                    words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
-                    if any(word == here or word.startswith(inside) for word in words):
-                        found.append(int(name))
+        if name.isdigit() and int(name) != os.getpid() and _is_of(int(name), folder):
+            found.append(int(name))
     return found
 
 
-def _signal(pids: list[int], number: int, folder: Path) -> None:
-    """Signal the machine, or kill all of it. A pid is held while it is looked at again, so that no other is hit."""
-    for pid in pids:
+def _is_of(pid: int, folder: Path) -> bool:
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != os.getuid():
+            return False
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    here = os.fsencode(folder)
+    return any(
+        word in (here, here + b"/agent.yaml", here + b"/agent")
+        and any(before.endswith(program) for before in words[:number] for program in PROGRAMS)
+        for number, word in enumerate(words)
+    )
+
+
+def _signal(folder: Path, number: int) -> None:
+    """Signal the machine itself, or kill all of it. A pid is held while it is looked at again, so that no other is
+    hit."""
+    for pid in _processes(folder):
         with suppress(OSError):
             pidfd = os.pidfd_open(pid)
             try:
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                meant = number == signal.SIGKILL or b"distributed_grid.agent.machine" in words
-                if meant and any(word.startswith(os.fsencode(folder)) for word in words):
+                itself = b"distributed_grid.agent.machine" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if (itself or number == signal.SIGKILL) and _is_of(pid, folder):
                     signal.pidfd_send_signal(pidfd, number)
             finally:
                 os.close(pidfd)

@@ -19,6 +19,8 @@ class DrainCause(StrEnum):
     LIFE = "life"
     REMOVED = "removed"
     """Its pool is not configured any more."""
+    LOST = "lost"
+    """Its node was silent for so long that its jobs were given up, and did not come back."""
     TOO_MANY = "too-many"
     SPOT = "spot"
     """Its provider takes it back."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from distributed_grid.coordinator.providers.process import ProcessProvider
 from tests.agent.metadata_service import metadata_service
 from tests.grid_fixture import CONFIG, Grid, founded_grid, until
 
@@ -91,6 +92,33 @@ def test_a_coordinator_that_is_killed_forgets_no_machine_and_creates_none_twice(
     until(lambda: not processes(grid), "the machine ends when it is idle" + logs(grid))
     until(lambda: grid.json("scale", "history")["machines"], "it is gone" + logs(grid))
     assert len(grid.json("scale", "history")["machines"]) == 1
+
+
+def test_of_a_machine_that_was_killed_whole_its_provider_ends_the_jobs_too(grid: Grid) -> None:
+    note = grid.home / "note"
+    told = f"echo $! $$ >{note}.new; mv {note}.new {note}"
+    job = submit(grid, "sh", "-c", f"trap '' TERM; setsid sleep 600 & {told}; wait")
+    until(note.exists, "the job runs" + logs(grid), 120)
+    (name,), pids = machines(grid), [int(pid) for pid in note.read_text().split()]
+    provider = ProcessProvider(next(home(grid).iterdir()).name, {"directory": str(home(grid))})
+    grid.kill("coordinator")  # its own list and its own orders would come between
+    for pid in processes(grid):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not processes(grid), "all of the machine is killed")
+    assert all(alive(pid) for pid in pids) and grid.home.exists()
+    assert [one.name for one in provider.list_workers()] == [name], "its jobs run, and it is not forgotten"
+    assert provider.terminate_worker(name) is True
+    until(lambda: not any(map(alive, pids)), "its jobs have ended" + logs(grid))
+    assert provider.list_workers() == [] and not processes(grid), logs(grid)
+    grid.start_coordinator()
+    until(lambda: grid.job(job)["state"] == "ended", "its job is over" + logs(grid))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def start_machine(grid: Grid, environment: Mapping[str, str], **more: Any) -> subprocess.Popen[bytes]:

@@ -50,8 +50,13 @@ def kill(grid: Grid, what: str, pid: int) -> None:
         grid.kill("coordinator")
         grid.start_coordinator()
         return
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    with suppress(OSError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            if pid in victims(grid).get(what, ()):  # still, and no other that has its number now
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        finally:
+            os.close(pidfd)
 
 
 def resume(grid: Grid) -> None:
@@ -64,7 +69,7 @@ def resume(grid: Grid) -> None:
 def submit(grid: Grid, seconds: float) -> str:
     done = grid.run(
         "run-shared", "-t", "cpu", "-a", "1", "--no-ship", "--detach", "--retry-on", "lost", "--retries", "50",
-        "sleep", f"{seconds:.1f}",
+        "sh", "-c", f"sleep {seconds:.1f}; :", str(home(grid) / "job"),  # so that what is left of it is seen
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

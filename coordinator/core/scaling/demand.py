@@ -24,6 +24,9 @@ from distributed_grid.protocol.text import format_duration
 
 SOON_MOST = 64
 """Maximum number of nodes that are looked at for what they have free soon: those on which jobs end first."""
+OFFERS_WITHIN = 60.0
+"""Time that a machine may be without an offer, after its agent has joined or the coordinator was started, and still be
+counted on (s)."""
 LINES_MOST = 2000
 """Maximum number of different requests that one plan looks at, the first in the order of service."""
 
@@ -213,9 +216,15 @@ def _seen(state: GridState, name: str, now: float) -> Seen:
         ends=max((ends(state, one, now) for one in held), default=0.0),
         fixed=any(not state.jobs[one.job].request.requeue for one in held),
         reserved=reserved,
-        usable=node.state is NodeState.UP and node.synced and node.offer is not None,
+        usable=_offers(node),
+        coming=_offers(node) or now < known.offerless.get(name, now) + OFFERS_WITHIN,
+        lost=node.state is NodeState.LOST,
         cause=cause,
     )
+
+
+def _offers(node: Node) -> bool:
+    return node.state is NodeState.UP and node.synced and node.offer is not None
 
 
 def _usage(state: GridState) -> tuple[float, Resources]:
@@ -231,12 +240,16 @@ def _usage(state: GridState) -> tuple[float, Resources]:
 
 
 def note_usage(state: GridState, scaling: Scaling, now: float) -> None:
-    """Note how much of the grid is used, and which machines have nothing to do."""
+    """Note how much of the grid is used, which machines have nothing to do, and which offer nothing."""
     known = state.scaling
     known.note_used(_usage(state)[0], now, scaling.window)
     for name, machine in known.machines.items():
-        node = state.nodes.get(name)
-        if machine.live and machine.joined and node is not None and not node.known and not node.earmarks:
+        node = state.nodes.get(name) if machine.live and machine.joined else None
+        if node is not None and not _offers(node):
+            known.offerless.setdefault(name, now)
+        else:
+            known.offerless.pop(name, None)
+        if node is not None and not node.known and not node.earmarks:
             known.idle.setdefault(name, now)
             if node.usable and node.offer is not None and node.capacity is not None:
                 known.offers(machine, node.capacity.left)

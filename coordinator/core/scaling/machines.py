@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Audit, DrainRequested, UndrainRequested
+from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.nodes import agents, operator
 from distributed_grid.coordinator.core.scaling.events import (
     CreateMachine,
@@ -31,7 +32,7 @@ from distributed_grid.coordinator.core.scaling.state import (
     Provider,
 )
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.nodes import NodeFacts, NodeState
 from distributed_grid.protocol.scaling.machines import MACHINE_MOVES, OVER, Machine, MachineState
 from distributed_grid.protocol.scaling.plans import Create, DrainCause, DrainMachine
 from distributed_grid.protocol.scaling.pools import Scaling
@@ -355,8 +356,13 @@ def end_drained(state: GridState) -> None:
         node, machine = state.nodes.get(name), state.scaling.machines[name]
         if machine.state is not S.DRAINING:
             del state.scaling.draining[name]
-        elif node is None or not (node.known or node.earmarks or node.orphans):
+        elif node is None or not (node.known or node.earmarks or _may_end_there(node)):
             end(state, machine, machine.text)
+
+
+def _may_end_there(node: Node) -> bool:
+    """Whether jobs that were given up there are told to end now. On a node that is lost they end with the machine."""
+    return bool(node.orphans) and node.state is not NodeState.LOST
 
 
 # --- ending -----------------------------------------------------------------------------------------------------------
@@ -364,9 +370,8 @@ def end_drained(state: GridState) -> None:
 
 def end(state: GridState, machine: Machine, text: str) -> None:
     """Have the provider of a machine end it; its node is no member of the grid any more."""
-    state.scaling.draining.pop(machine.name, None)
-    state.scaling.idle.pop(machine.name, None)
-    if machine.cause is DrainCause.IDLE and machine.jobs and not machine.ran:
+    state.scaling.ends(machine.name)
+    if machine.cause in (DrainCause.IDLE, DrainCause.LOST) and machine.jobs and not machine.ran:
         pool = state.policy.scaling.pool(machine.pool)
         state.scaling.idle_in_vain(machine, pool.zones if pool is not None else (), state.now)
     made = move(state, machine, S.ENDING, text)
@@ -398,8 +403,7 @@ def _answered_end(state: GridState, machine: Machine, event: MachineAnswered) ->
 
 def gone(state: GridState, machine: Machine, text: str) -> None:
     """A machine is not there any more: its node is forgotten, what ran there is lost."""
-    state.scaling.draining.pop(machine.name, None)
-    state.scaling.idle.pop(machine.name, None)
+    state.scaling.ends(machine.name)
     ended = move(state, machine, S.GONE, text, missed=0)
     state.out.append(MachineOver(ended.name))
     if (node := state.nodes.get(machine.name)) is not None:

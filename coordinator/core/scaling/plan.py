@@ -50,6 +50,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     fixed: bool = False
     reserved: bool = False
     usable: bool = False
+    coming: bool = True
+    """It is usable, or may be so in a moment: it is not without an offer for long."""
+    lost: bool = False
+    """It is silent for so long that its jobs were given up."""
     cause: DrainCause | None = None
     """Why it is drained, if the grid has drained it."""
 
@@ -198,9 +202,11 @@ class _Plan:
         bins = list(self._view.soon)
         for one in self._machines:  # in the order of their creation: see `Stock.serve`
             seen = self._view.seen.get(one.name)
-            starting = one.state in STARTING or (one.state is MachineState.JOINED and seen and not seen.usable)
-            back = one.state is MachineState.DRAINING and seen and seen.cause in RETURNING and not seen.allocations
-            option = self._by_type.get((one.pool, one.type)) if starting or back else None
+            comes = one.state in STARTING
+            if seen is not None and seen.coming:
+                comes |= one.state is MachineState.JOINED and not seen.usable
+                comes |= one.state is MachineState.DRAINING and seen.cause in RETURNING and not seen.allocations
+            option = self._by_type.get((one.pool, one.type)) if comes else None
             if option is not None and option.node.capacity is not None:
                 left = (one.ends_by or self._now + option.pool.life) - self._now
                 bins.append(Bin(option.node, option.node.capacity.copy(), [one.name], left, whole=True))
@@ -419,6 +425,9 @@ class _Plan:
             elif one.ends_by and self._now >= one.ends_by - min(LEAVE, pool.life / 10):
                 drains.append(_drain(one, DrainCause.LIFE, f"its life of {format_duration(pool.life)} is over"))
                 left[one.pool] -= 1
+            elif (lost := self._lost(one, pool)) is not None:
+                drains.append(_drain(one, DrainCause.LOST, lost))
+                left[one.pool] -= 1
         gone = {one.machine for one in drains}
         for one in sorted(joined, key=self._order):
             pool = self._scaling.pool(one.pool)
@@ -442,6 +451,17 @@ class _Plan:
         if not drains and not busy and not self._news:
             drains += self._lower(joined, left)
         return drains
+
+    def _lost(self, one: Machine, pool: Pool) -> str | None:
+        """Why a machine whose node is lost is to end, also where its pool is to have it: None, as long as it may be
+        back."""
+        seen = self._view.seen.get(one.name)
+        if seen is None or not seen.lost or seen.allocations or not seen.idle_since:
+            return None
+        silent = self._now - seen.idle_since
+        if silent < idle_time(pool, one.type, self._view):
+            return None
+        return f"its node is lost, and was not back for {format_duration(round(silent))}"
 
     def _count(self, pool: str) -> int:
         """How many machines of a pool are there or on their way, and are to stay."""

@@ -119,13 +119,15 @@ class AsJoined(msgspec.Struct, frozen=True):
 
 class ScalingState(msgspec.Struct, omit_defaults=True):
     """All that is remembered. `machines` by name, with those that are gone, for the time that they are remembered;
-    `idle`: since when a joined one has no allocation; `draining`: those that end when they have none; `number`: how
-    many were named in this epoch. By pool and type: `as_joined`, what the machine that joined last has in fact;
-    `idled`, how many in a row were created for jobs and ran none. `used`: utilisation at the last passes."""
+    `idle`: since when a joined one has no allocation, `offerless`: since when it has no offer; `draining`: those that
+    end when they have none; `number`: how many were named in this epoch. By pool and type: `as_joined`, what the
+    machine that joined last has in fact; `idled`, how many in a row were created for jobs and ran none. `used`:
+    utilisation at the last passes."""
 
     machines: dict[str, Machine] = {}
     number: Count = 0
     idle: dict[str, float] = {}
+    offerless: dict[str, float] = {}
     draining: dict[str, None] = {}
     backoffs: dict[str, Backoff] = {}
     paused: dict[str, Paused] = {}
@@ -147,6 +149,7 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
             self,
             machines=dict(self.machines),
             idle=dict(self.idle),
+            offerless=dict(self.offerless),
             draining=dict(self.draining),
             backoffs=dict(self.backoffs),
             paused=dict(self.paused),
@@ -167,6 +170,11 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
         if (found := self.providers.get(name)) is None:
             found = self.providers[name] = Provider()
         return found
+
+    def ends(self, machine: str) -> None:
+        """It is joined no more, or is about to end."""
+        for one in (self.idle, self.offerless, self.draining):
+            one.pop(machine, None)
 
     def next_pass(self, lines: int) -> float:
         """When the next plan may be made, while so many different requests wait."""

@@ -3,6 +3,7 @@ coordinator: they do not join."""
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,18 @@ def test_what_a_killed_machine_leaves_is_listed_and_ended(provider: ProcessProvi
     os.kill(int((folder / "ready").read_text()), signal.SIGKILL)
     provider.terminate_worker("a-1-1")
     assert _processes(folder) == []
+
+
+def test_what_only_names_a_file_of_a_machine_is_no_part_of_it(provider: ProcessProvider, tmp_path: Path) -> None:
+    provider.create_worker(SLOW)
+    folder = tmp_path / "g1" / "a-1-1"
+    with subprocess.Popen(["tail", "-f", str(folder / "log")], stdout=subprocess.DEVNULL) as reader:
+        try:
+            assert reader.pid not in _processes(folder)
+            assert provider.terminate_worker("a-1-1") is True
+            assert reader.poll() is None, "whoever reads its log is left alone"
+        finally:
+            reader.kill()
 
 
 def test_a_name_cannot_leave_the_directory(provider: ProcessProvider) -> None:

@@ -158,6 +158,21 @@ def test_a_type_is_left_alone_for_twice_as_long_each_time_that_a_machine_for_job
     assert pauses == [pytest.approx(most, abs=12) for most in (0, 60, 120)]
 
 
+def test_a_machine_that_falls_silent_keeps_no_job_from_another_one_and_ends_though_jobs_may_run_there() -> None:
+    stage = Stage()
+    stage.told()
+    stage.ask()
+    stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.DONE, "i-1"))
+    join(stage.ledger, facts("a-7-1"), stage.now)
+    stage.settle(1)
+    assert stage.ledger.state.jobs["j-1"].node == "a-7-1"
+    out = stage.settle(75)
+    assert "j-1" not in stage.ledger.state.jobs and stage.ledger.state.nodes["a-7-1"].orphans, "it may run on"
+    out += stage.ask("j-2")
+    assert [one.machine.jobs for one in calls(out, CreateMachine)] == [("j-2",)]
+    assert [one.name for one in calls(stage.settle(150), EndMachine)][:1] == ["a-7-1"]
+
+
 def test_mode_off_plans_nothing() -> None:
     stage = Stage(mode=ScalingMode.OFF)
     stage.told()

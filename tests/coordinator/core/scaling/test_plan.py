@@ -98,6 +98,14 @@ def test_a_machine_that_has_just_joined_and_does_not_offer_yet_counts_as_on_its_
     assert planned(ask(1, 4), machines=(machine(),), seen={"a-1": Seen()}).quiet
 
 
+@pytest.mark.parametrize(
+    "one", [machine(), machine(state=MachineState.DRAINING)], ids=["joined", "that could be taken back"]
+)
+def test_a_machine_that_has_no_offer_for_long_is_not_counted_on(one: Machine) -> None:
+    found = planned(ask(), machines=(one,), seen={"a-1": Seen(coming=False, cause=DrainCause.IDLE)})
+    assert len(found.creates) == 1 and not found.returns
+
+
 def test_a_machine_that_ends_is_not_counted_on() -> None:
     assert len(planned(ask(), machines=(machine(state=MachineState.ENDING),)).creates) == 1
 
@@ -194,6 +202,15 @@ def test_a_machine_without_jobs_is_drained_after_its_time() -> None:
 
 def test_the_time_is_never_less_than_it_takes_to_boot() -> None:
     assert planned(machines=(machine(),), seen={"a-1": idle(700)}, boots={("a", ""): (500.0, 900.0)}).quiet
+
+
+def test_a_machine_whose_node_is_lost_ends_also_where_its_pool_is_to_have_it() -> None:
+    least = (pool(min=1),)
+    lost = Seen(idle_since=NOW - 600, coming=False, lost=True)
+    found = planned(machines=(machine(),), seen={"a-1": lost}, pools=least)
+    assert [(one.machine, one.cause) for one in found.drains] == [("a-1", DrainCause.LOST)]
+    for stays in (Seen(idle_since=NOW - 599, lost=True), Seen(allocations=1, lost=True), idle(700)):
+        assert planned(machines=(machine(),), seen={"a-1": stays}, pools=least).quiet
 
 
 @pytest.mark.parametrize("seen", [Seen(allocations=1, usable=True), Seen(joined=False)])
