@@ -1,25 +1,30 @@
 """Speed of a job whose slack is lent to a revocable job, relative to its speed alone. Needs an otherwise idle machine.
 
-The holder has all cores and uses none, until it is told to work: first with as many processes as are left to it, where
-the revocable job runs on beside it, then with one for each core, where that is frozen. After each, the revocable job is
-cancelled, and the same is measured alone. Beside the speed stands the share of CPU time that the holder got, which is
-not touched by what the machine's own speed does; and whether the revocable job was frozen at the end, in each of the
-two.
+The holder has all cores and uses none, until it is told to work: with as many processes as are left to it, where the
+revocable job runs on beside it, and with one for each core, where that is frozen within a second. A machine's own speed
+goes up and down, so the holder works beside the revocable job and alone in short turns (there the revocable job is
+stopped by SIGSTOP), and each turn beside it is compared with the ones alone just before and after. Beside the speed
+stands the share of CPU time that the holder got, which the machine's speed does not touch, and how much the speed alone
+went up and down.
 """
 
 import argparse
+import asyncio
 import json
 import os
+import signal
+import statistics
 import subprocess
 import sys
 import time
 from typing import Any, NamedTuple
 
-from bench._common import GRID, Grid, grid, medians, report, wait_for
+from bench._common import GRID, Grid, grid, report, wait_for
 
 CORES = len(os.sched_getaffinity(0))
-ROUNDS = 1
-SECONDS = 10.0
+TURNS = 4
+"""Turns beside the revocable job, of each kind: for three minutes. Figures to be written down: --turns 20."""
+SECONDS = 5.0
 CONFIG = """
 resource_sharing:
   policy: aggressive
@@ -35,7 +40,7 @@ many, seconds = int(sys.argv[1]), float(sys.argv[2])
 told = []
 signal.signal(signal.SIGUSR1, lambda number, frame: told.append(1))
 while True:
-    while not told: time.sleep(0.05)
+    while not told: time.sleep(0.01)
     told.clear()
     readers = []
     for _ in range(many):
@@ -57,7 +62,7 @@ while True:
 
 
 class Worked(NamedTuple):
-    """What a holder has done in one go: work, and CPU seconds."""
+    """What a holder has done in one turn: work, and CPU seconds."""
 
     done: int
     cpu: float
@@ -68,60 +73,98 @@ def _grid(running: Grid, *words: str) -> str:
     return done.stdout
 
 
-def _ask(running: Grid, *words: str) -> dict[str, Any]:
-    return dict(json.loads(_grid(running, *words, "-o", "json")))
-
-
 def _job(running: Grid, job: str) -> dict[str, Any]:
-    return dict(_ask(running, "job", "show", job)["jobs"][0])
+    return dict(json.loads(_grid(running, "job", "show", job, "-o", "json"))["jobs"][0])
 
 
-def _state(running: Grid, job: str) -> str:
-    return str(_job(running, job)["state"])
+class Scene:
+    """A holder of all cores that works with so many processes when it is told to, and a revocable job on its slack."""
 
-
-def _work(running: Grid, holder: str, before: int) -> Worked:
-    """Tell the holder to work, and wait for what it says."""
-    from distributed_grid.coordinator.client.blocking import GridClient
-
-    with GridClient(running.url) as client:
-        client.signal(holder, 10)
-    time.sleep(SECONDS + 1.0)
-    wait_for(lambda: len(_lines(running, holder)) > before, "the holder's figures", 30.0)
-    done, cpu = _lines(running, holder)[before].split()
-    return Worked(int(done), float(cpu))
-
-
-def _lines(running: Grid, holder: str) -> list[str]:
-    return _grid(running, "logs", holder).splitlines()
-
-
-def _round(many: int) -> dict[str, float | bool]:
-    with grid(agents=1, config=CONFIG) as running:
+    def __init__(self, running: Grid, many: int) -> None:
+        self._running = running
         command = [sys.executable, "-c", HOLDER, str(many), str(SECONDS)]
-        holder = _grid(running, "run-shared", "-d", "--no-ship", "--cpus", str(CORES), *command).strip()
-        wait_for(lambda: _state(running, holder) == "running", "the start of the holder", 60.0)
-        burn = [sys.executable, "-c", "while True: pass"]
-        user = _grid(running, "run-shared", "-d", "--no-ship", "--revocable", "--cpus", "0.5", *burn).strip()
-        wait_for(lambda: _state(running, user) == "running", "the start of the revocable job", 60.0)
-        time.sleep(3)
-        beside = _work(running, holder, 0)
-        frozen = _job(running, user)["suspended"] is not None
-        _grid(running, "cancel", user)
-        wait_for(lambda: _state(running, user) == "ended", "the end of the revocable job", 60.0)
-        alone = _work(running, holder, 1)
-        _grid(running, "cancel", holder)  # a supervisor stays as long as its jobs do
-        wait_for(lambda: _state(running, holder) == "ended", "the end of the holder", 60.0)
-        return {"speed": beside.done / alone.done, "share": beside.cpu / alone.cpu, "frozen": frozen}
+        self.holder = self._submit("--cpus", str(CORES), *command)
+        wait_for(lambda: self._state(self.holder) == "running", "the start of the holder", 60.0)
+        self.user = self._submit("--revocable", "--cpus", "0.5", sys.executable, "-c", "while True: pass")
+        wait_for(lambda: self._state(self.user) == "running", "the start of the revocable job", 60.0)
+        self._turns = 0
+
+    def _submit(self, *words: str) -> str:
+        return _grid(self._running, "run-shared", "-d", "--no-ship", *words).strip()
+
+    def _state(self, job: str) -> str:
+        return str(_job(self._running, job)["state"])
+
+    def frozen(self) -> bool:
+        return _job(self._running, self.user)["suspended"] is not None
+
+    def signal(self, job: str, number: int) -> None:
+        from distributed_grid.coordinator.client import GridClient
+
+        async def send() -> None:
+            async with GridClient(self._running.url) as client:
+                await client.signal(job, number)
+
+        asyncio.run(send())
+
+    def work(self) -> Worked:
+        """Tell the holder to work, and wait for what it says."""
+        self.signal(self.holder, signal.SIGUSR1)
+        time.sleep(SECONDS)  # and nothing else runs here meanwhile
+        lines: list[str] = []
+
+        def said() -> bool:
+            lines[:] = _grid(self._running, "logs", self.holder).splitlines()
+            return len(lines) > self._turns
+
+        wait_for(said, "the holder's figures", 30.0)
+        done, cpu = lines[self._turns].split()
+        self._turns += 1
+        return Worked(int(done), float(cpu))
+
+    def beside(self) -> tuple[Worked, bool]:
+        """What it does while the revocable job wants to run, and whether that was frozen at its end."""
+        self.signal(self.user, signal.SIGCONT)
+        wait_for(lambda: not self.frozen(), "the revocable job runs", 60.0)
+        return self.work(), self.frozen()
+
+    def alone(self) -> Worked:
+        self.signal(self.user, signal.SIGSTOP)
+        return self.work()
+
+    def end(self) -> None:
+        """End both: a supervisor stays as long as its jobs do."""
+        self.signal(self.user, signal.SIGCONT)
+        _grid(self._running, "cancel", self.user, self.holder)
+        wait_for(lambda: self._state(self.holder) == "ended", "the end of the holder", 60.0)
+
+
+def measure(many: int, turns: int) -> dict[str, Any]:
+    """So many turns beside the revocable job, each between two alone."""
+    speeds, shares, frozen, alone = list[float](), list[float](), list[bool](), list[Worked]()
+    with grid(agents=1, config=CONFIG) as running:
+        scene = Scene(running, many)
+        alone.append(scene.alone())
+        for _ in range(turns):
+            worked, was_frozen = scene.beside()
+            frozen.append(was_frozen)
+            alone.append(scene.alone())
+            before, after = alone[-2:]
+            speeds.append(2 * worked.done / (before.done + after.done))
+            shares.append(2 * worked.cpu / (before.cpu + after.cpu))
+        scene.end()
+    drift = [max(a.done, b.done) / min(a.done, b.done) for a, b in zip(alone, alone[1:], strict=False)]
+    found = {"speed": speeds, "share": shares, "drift": drift}
+    figures: dict[str, Any] = {name: round(statistics.median(values), 4) for name, values in found.items()}
+    return figures | {"least": round(min(speeds), 4), "most": round(max(speeds), 4), "frozen": frozen.count(True)}
 
 
 def main() -> None:
     """Print one line."""
     parser = argparse.ArgumentParser(prog="revocable", description="a job whose slack is lent on")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    rounds = parser.parse_args().rounds
-    part = medians([_round(max(1, CORES - 1)) for _ in range(rounds)])
-    whole = medians([_round(CORES) for _ in range(rounds)])
+    parser.add_argument("--turns", type=int, default=TURNS)
+    turns = parser.parse_args().turns
+    part, whole = measure(max(1, CORES - 1), turns), measure(CORES, turns)
     report(
         "revocable",
         {
@@ -129,10 +172,10 @@ def main() -> None:
             "share_beside": part["share"],
             "speed_when_it_wants_all": whole["speed"],
             "share_when_it_wants_all": whole["share"],
-            "frozen": [part["frozen"], whole["frozen"]],
+            "of_each": {"beside": part, "when_it_wants_all": whole},
             "cores": CORES,
             "seconds": SECONDS,
-            "rounds": rounds,
+            "turns": turns,
         },
     )
 

@@ -234,7 +234,8 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     it, which `directory` tells apart: the directory's device and inode. `address` is where the agent connects from, as
     the coordinator sees it.
     `limits` says who keeps a job's limits of memory, pids, cpuset and cpu: `cgroup v2`, `cgroup v1`, `polling`, `none`.
-    `numa` holds the cores of each NUMA node by its number; empty: not known.
+    `numa` holds the cores of each NUMA node by its number; empty: not known. `smt` holds the cores of each physical
+    core that has several (protocol/sharing/slack.py).
     `ray` and `ray_python` are the versions of the Ray that would run its boosts, and of that one's Python; empty: none.
     `walls` is the level behind which jobs run there (protocol/placement.py), `walls_why` why none stronger; empty
     counts as `none`. Below `namespace` the node runs jobs of its `owners` (users of the grid)
@@ -266,6 +267,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     address: Word = ""
     limits: dict[Word, Word] = {}
     numa: tuple[tuple[Index, ...], ...] = ()
+    smt: tuple[tuple[Index, ...], ...] = ()
     ray: Word = ""
     ray_python: Word = ""
     walls: Word = ""

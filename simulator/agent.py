@@ -93,7 +93,7 @@ class Owning:
         if not (users := agent.table.on_slack()):
             return
         for one in users:
-            wants = one.of * self._machine.chance.choice((0.0, 0.2, 1.0))
+            wants = ((one.left or 0.0) + 1.0) * self._machine.chance.choice((0.0, 0.2, 1.0))
             self._spent[one.holder] = self._spent.get(one.holder, 0.0) + BEAT * wants
         for order in self._slack.observe(clock, users, self._spent):
             if isinstance(order, Freeze):

@@ -28,13 +28,12 @@ AGAIN = 5.0
 
 
 class SlackUser(msgspec.Struct, frozen=True):
-    """A job on so many `cores`' worth of a holder: the holder has `of` of them in all (0: it holds nothing any more),
-    and `pid` is its first process (0: unknown)."""
+    """A job on cores of a `holder`, of which so many are left to that beside all such jobs (None: it holds nothing any
+    more); `pid` is the holder's first process (0: unknown)."""
 
     allocation: str
-    cores: float
     holder: str
-    of: float
+    left: float | None
     pid: int
 
 
@@ -73,15 +72,13 @@ class SlackWatch:
         """Take in all jobs on slack that run, and the CPU seconds that each holder has wanted so far (None: it has too
         many threads to be measured, and counts as wanting all its cores); returns the orders. `took`: how long
         measuring took (s), which no holder is blamed for on a busy machine."""
-        lent: dict[str, float] = {}
-        for one in users:
-            lent[one.holder] = lent.get(one.holder, 0.0) + one.cores
         names = {one.allocation for one in users}
         self._frozen = {key: times for key, times in self._frozen.items() if key in names}
-        self._holders = {key: one for key, one in self._holders.items() if key in lent}
-        for one in {user.holder: user for user in users}.values():
-            if one.holder in spent:
-                self._see(one, one.of - lent[one.holder], now, spent[one.holder], took)
+        holders = {one.holder: one.left for one in users}
+        self._holders = {key: one for key, one in self._holders.items() if key in holders}
+        for name, left in holders.items():
+            if left is not None and name in spent:
+                self._see(name, left, now, spent[name], took)
         return [order for one in users if (order := self._decide(one, now)) is not None]
 
     def wants(self, allocation: str) -> bool:
@@ -92,8 +89,8 @@ class SlackWatch:
         """Note that an earlier agent froze this job at that time."""
         self._frozen[allocation] = since, since
 
-    def _see(self, user: SlackUser, left: float, now: float, cpu: float | None, took: float) -> None:
-        holder, job = self._holders.setdefault(user.holder, _Holder(busy=now)), user.holder.rpartition(".")[0]
+    def _see(self, name: str, left: float, now: float, cpu: float | None, took: float) -> None:
+        holder, job = self._holders.setdefault(name, _Holder(busy=now)), name.rpartition(".")[0]
         if cpu is None:
             holder.wanted = holder.busy = now
             holder.why = f"{job} has too many threads for its demand to be measured"
@@ -107,7 +104,7 @@ class SlackWatch:
 
     def _decide(self, user: SlackUser, now: float) -> Order | None:
         key, holder = user.allocation, self._holders.get(user.holder)
-        if not user.of:
+        if user.left is None:
             return Recall(key, f"{user.holder.rpartition('.')[0]}, whose cores it ran on, has ended")
         if holder is None:
             return None

@@ -46,6 +46,7 @@ from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Reni
 from distributed_grid.protocol.nodes import Known, NodeFacts, Stamp
 from distributed_grid.protocol.placement import unfit
 from distributed_grid.protocol.resources import MILLI, Grant
+from distributed_grid.protocol.sharing.slack import left_to
 
 
 def already_over(cause: str) -> Outcome:
@@ -156,14 +157,17 @@ class Table:
 
     def on_slack(self) -> list[SlackUser]:
         """The jobs that run on cores of others and were not told to end."""
-        found = []
+        users: dict[str, list[tuple[str, Grant]]] = {}
         for key, held in self.held.all.items():
-            grant = held.grant
-            if grant.slack and isinstance(self.entries[key].stage, Running):
-                holder = self.held.all.get(grant.holder)
-                cores = 0.0 if holder is None else holder.grant.resources.cpu / MILLI
-                pid = _pid(self.entries[grant.holder]) if holder is not None else 0
-                found.append(SlackUser(key, grant.slack_milli / MILLI, grant.holder, cores, pid))
+            if held.grant.slack and isinstance(self.entries[key].stage, Running):
+                users.setdefault(held.grant.holder, []).append((key, held.grant))
+        found, smt = [], self.facts.smt if self.facts is not None else ()
+        for name, there in users.items():
+            left, pid = None, 0
+            if (holder := self.held.all.get(name)) is not None:
+                left = left_to(holder.grant, [grant for _, grant in there], smt) / MILLI
+                pid = _pid(self.entries[name])
+            found += [SlackUser(key, name, left, pid) for key, _ in there]
         return found
 
     def has_on_slack(self) -> bool:

@@ -136,6 +136,19 @@ def numa_nodes(cores: Iterable[int], root: Path = SYS) -> tuple[tuple[int, ...],
     return tuple(found.get(number, ()) for number in range(max(found) + 1))
 
 
+def smt_threads(cores: Iterable[int], root: Path = SYS) -> tuple[tuple[int, ...], ...]:
+    """Those of these cores that are hardware threads of one physical core, for each that has several; what the kernel
+    does not tell counts as a physical core of its own."""
+    managed, found = set(cores), set[tuple[int, ...]]()
+    for core in managed:
+        try:
+            text = (root / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+            found.add(tuple(one for one in cpu_list(text) if one in managed))
+        except (OSError, ValueError):
+            continue
+    return tuple(sorted(group for group in found if len(group) > 1))
+
+
 def pci_node(address: str, root: Path = SYS) -> int:
     """The NUMA node of a PCI device (`0000:3b:00.0`, or with a longer domain as drivers have it); -1 if unknown."""
     domain, _, rest = address.strip().lower().partition(":")

@@ -21,7 +21,7 @@ from distributed_grid.agent.core.spare.thresholds import OFF, Limits, lendable
 from distributed_grid.agent.core.usage import Usage
 from distributed_grid.agent.gpus.base import GpuBackend
 from distributed_grid.agent.sampling import host, owner_signs
-from distributed_grid.agent.sampling.host import numa_nodes
+from distributed_grid.agent.sampling.host import numa_nodes, smt_threads
 from distributed_grid.agent.sampling.trees import Spent, Trees
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.nodes import GpuSample, NodeFacts, Sample
@@ -120,6 +120,7 @@ class Probe:
             python=platform.python_version(),
             priority=priority,
             numa=() if self.virtual else numa_nodes(self.cores),
+            smt=() if self.virtual else smt_threads(self.cores),
         )
 
     def sample(self, at: float | None = None, read_gpus: bool = True) -> Sample:

@@ -49,15 +49,13 @@ def place(state: GridState, request: Request, now: float) -> Placement | None:
     wanted, memory = request.resources.cpu, request.resources.memory
     count = math.ceil(wanted / MILLI)
     reserved = {one.node for one in state.reservations.by_job.values()}
-    best: tuple[int, Allocation, list[int]] | None = None
+    best: tuple[int, Allocation, tuple[int, ...]] | None = None
     for name in state.usual:
         holder = state.allocations[name]
-        node, there = state.nodes[holder.node], slack.left(state, holder, now)
-        if there < wanted or (best is not None and there <= best[0]):
+        node, (there, cores) = state.nodes[holder.node], slack.left(state, holder, now)
+        if there < wanted or len(cores) < count or (best is not None and there <= best[0]):
             continue
-        taken = slack.lent(state, name)
-        cores = [core for core in sorted(holder.grant.cores, reverse=True) if core not in taken]
-        if len(cores) < count or not node.usable or node.capacity is None or (memory and holder.node in reserved):
+        if not node.usable or node.capacity is None or (memory and holder.node in reserved):
             continue
         if memory <= node.capacity.free_memory and open_to(node, request, state.index):
             best = there, holder, cores
@@ -76,7 +74,7 @@ def words(state: GridState, request: Request, now: float) -> str:
     found = place(state, request, now)
     if found is not None:
         return f"cores that {found.grant.holder.rpartition('.')[0]} leaves unused on {found.node} are enough"
-    most = max((slack.left(state, state.allocations[name], now) for name in state.usual), default=0)
+    most = max((slack.left(state, state.allocations[name], now)[0] for name in state.usual), default=0)
     if most >= request.resources.cpu:
         return "where jobs leave enough cores unused its memory or constraints are not met"
     some = f"{format_milli(most)} at the most" if most else "none"

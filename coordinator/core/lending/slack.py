@@ -3,7 +3,7 @@
     slack = cores - the 99th percentile of its use in ten minutes - one core
 
 It is lent to revocable jobs (revocable.py), each core to one of them. They run on the holder's own cores, which the
-holder keeps.
+holder keeps. Where several cores are hardware threads of one, physical cores are counted (protocol/sharing/slack.py).
 """
 
 import math
@@ -12,6 +12,7 @@ from distributed_grid.coordinator.core.data import GridData, Usual
 from distributed_grid.coordinator.core.model import Allocation
 from distributed_grid.protocol.jobs import State, Use
 from distributed_grid.protocol.resources import MILLI
+from distributed_grid.protocol.sharing.slack import left_to, lendable
 
 MARGIN = MILLI
 """Milli-cores beyond the holder's use that are not lent."""
@@ -58,20 +59,17 @@ def wanted_back(state: GridData, user: Allocation) -> None:
         state.kept_back[user.grant.holder] = state.now + AGAIN
 
 
-def lent(state: GridData, holder: str) -> frozenset[int]:
-    """The cores of this allocation that revocable jobs run on."""
-    return frozenset(core for user in state.on_slack.get(holder, ()) for core in state.allocations[user].grant.slack)
-
-
-def left(state: GridData, holder: Allocation, now: float) -> int:
-    """How much of an allocation's cores can be lent on now (milli-cores)."""
+def left(state: GridData, holder: Allocation, now: float) -> tuple[int, tuple[int, ...]]:
+    """How much of an allocation's cores can be lent on now (milli-cores), and which, in the order they are lent in."""
     known, job = state.usual.get(holder.id), state.jobs[holder.job]
     if known is None or now - known.at > FRESH or holder.state is not State.RUNNING or holder.stop is not None:
-        return 0
+        return 0, ()
     if job.spec.keep_all or job.spec.boost is not None or job.request.gang or job.active.frozen or holder.within:
-        return 0
+        return 0, ()
     if now < state.kept_back.get(holder.id, 0.0):
-        return 0
-    unused = holder.grant.resources.cpu - math.ceil(known.cores * MILLI) - MARGIN
-    users = state.on_slack.get(holder.id, ())
-    return max(0, unused - sum(state.allocations[user].grant.slack_milli for user in users))
+        return 0, ()
+    users = [state.allocations[user].grant for user in state.on_slack.get(holder.id, ())]
+    wants, smt = math.ceil(known.cores * MILLI) + MARGIN, state.nodes[holder.node].facts.smt
+    if wants >= holder.grant.resources.cpu:
+        return 0, ()
+    return lendable(holder.grant, users, smt, left_to(holder.grant, users, smt) - wants)

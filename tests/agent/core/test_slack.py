@@ -7,8 +7,8 @@ from distributed_grid.agent.core.slack import EVERY, LONG, QUIET, SlackUser, Sla
 HOLDER = "j-holder.1"
 
 
-def user(name: str = "j-user.1", cores: float = 2.0, of: float = 4.0, holder: str = HOLDER) -> SlackUser:
-    return SlackUser(name, cores, holder, of, 7)
+def user(name: str = "j-user.1", left: float | None = 2.0, holder: str = HOLDER) -> SlackUser:
+    return SlackUser(name, holder, left, 7)
 
 
 class Scene:
@@ -73,16 +73,16 @@ def test_it_is_recalled_once_it_was_frozen_for_half_a_minute() -> None:
 
 def test_it_is_recalled_when_its_holder_has_ended() -> None:
     scene = Scene()
-    scene.users = (user(of=0.0),)
+    scene.users = (user(left=None),)
     ((_, order),) = scene.wants(0.0, EVERY)
     assert order == Recall("j-user.1", "j-holder, whose cores it ran on, has ended")
 
 
 def test_all_who_run_on_cores_of_a_holder_count_together_and_those_of_another_do_not() -> None:
-    others = user("j-b.1", 1), user("j-c.1", 1, holder="j-other.1")
-    scene = Scene(user(), *others)
+    here = user(left=1.0), user("j-b.1", 1.0)
+    scene = Scene(*here, user("j-c.1", 3.0, holder="j-other.1"))
     frozen = {one.allocation for _, one in scene.wants(1.5, 2.0) if isinstance(one, Freeze)}
-    assert frozen == {"j-user.1", "j-b.1"}, "one core is left of four"
+    assert frozen == {"j-user.1", "j-b.1"}
 
 
 def test_a_holder_with_too_many_threads_to_measure_is_taken_to_want_all() -> None:

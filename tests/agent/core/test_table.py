@@ -107,6 +107,16 @@ def test_what_runs_is_told_with_its_walls_also_after_a_restart() -> None:
     assert again == Report(Started(allocation="j.1", pid=7, walls="user"))
 
 
+def test_of_a_holder_so_many_physical_cores_are_left_as_nobody_on_its_slack_shares() -> None:
+    table = Table(msgspec.structs.replace(FACTS, walls="user", smt=((0, 2), (1, 3))))
+    running(table, "j-h.1", Grant(cores=(0, 1, 2, 3)), 7)
+    for pid, core in ((8, 2), (9, 0)):
+        running(table, f"j-{pid}.1", Grant(slack=(core,), slack_milli=500, holder="j-h.1"), pid)
+        assert {(one.holder, one.left, one.pid) for one in table.on_slack()} == {("j-h.1", 1.0, 7)}
+    table.handle(Exited("j-h.1", DONE), 20.0)
+    assert [(one.allocation, one.left) for one in table.on_slack()] == [("j-8.1", None), ("j-9.1", None)]
+
+
 def test_a_launch_of_what_is_known_answers_with_its_state_and_runs_nothing() -> None:
     table = Table()
     table.handle(launch(), 1.0)

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from distributed_grid.agent.sampling.host import cpu_list, numa_nodes, pci_node
+from distributed_grid.agent.sampling.host import cpu_list, numa_nodes, pci_node, smt_threads
 
 
 def machine(root: Path, **nodes: str) -> Path:
@@ -19,6 +19,17 @@ def test_the_cores_of_each_numa_node_are_those_the_agent_manages(tmp_path: Path)
 def test_a_machine_that_tells_nothing_or_not_of_all_cores_has_no_topology(tmp_path: Path) -> None:
     assert numa_nodes((0, 1), tmp_path) == ()
     assert numa_nodes((0, 1, 7), machine(tmp_path, node0="0-3")) == ()
+
+
+def test_cores_that_are_hardware_threads_of_one_physical_core_are_told_as_far_as_the_agent_manages_them(
+    tmp_path: Path,
+) -> None:
+    for core, threads in enumerate(("0,4", "1,5", "2", "x", "0,4", "1,5")):
+        folder = tmp_path / f"devices/system/cpu/cpu{core}/topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(threads + "\n")
+    assert smt_threads((0, 1, 2, 3, 4), tmp_path) == ((0, 4),)
+    assert smt_threads(range(7), tmp_path) == ((0, 4), (1, 5))
 
 
 def test_the_numa_node_of_a_gpu_is_that_of_its_pci_device(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from distributed_grid.protocol.jobs import Cause, Outcome, Request, Use
 from distributed_grid.protocol.messages import Exited, InUse, Started, Suspended
 from distributed_grid.protocol.resources import GIB, Grant, Resources
 from distributed_grid.protocol.sharing.policies import Balancing, PolicyName
+from distributed_grid.protocol.sharing.slack import Threads
 from tests.coordinator.core.scene import facts, job, join, step
 
 PATIENT = Policy(suspect_after=1e9, disconnected_after=1e9, lost_after=1e9)
@@ -21,11 +22,11 @@ PATIENT = Policy(suspect_after=1e9, disconnected_after=1e9, lost_after=1e9)
 class Scene:
     """`holder` holds the node's eight cores and half of its memory (8 GiB)."""
 
-    def __init__(self, name: PolicyName = PolicyName.AGGRESSIVE, **spec: Any) -> None:
+    def __init__(self, name: PolicyName = PolicyName.AGGRESSIVE, smt: Threads = (), **spec: Any) -> None:
         self.now = 1.0
         self.ledger = Ledger(policy=msgspec.structs.replace(PATIENT, balancing=Balancing(policy=name)))
         self.state = self.ledger.state
-        join(self.ledger, facts("n1", 8), expires_in=1e9)
+        join(self.ledger, msgspec.structs.replace(facts("n1", 8), smt=smt), expires_in=1e9)
         step(self.ledger, self._submit("holder", Request(Resources(8000, 4 * GIB)), "ann", **spec), self.now)
         self.begin("holder")
 
@@ -61,8 +62,15 @@ class Scene:
     def allocation(self, name: str) -> Allocation:
         return self.state.allocations[self.state.jobs[name].allocation]
 
-    def slack(self, name: str) -> int:
+    def left(self, name: str) -> tuple[int, tuple[int, ...]]:
         return slack.left(self.state, self.allocation(name), self.now)
+
+    def slack(self, name: str) -> int:
+        return self.left(name)[0]
+
+    def cores_lent(self, name: str) -> tuple[int, ...]:
+        """The cores of others that a job runs on."""
+        return self.allocation(name).grant.slack
 
     def grant(self, name: str) -> Grant | None:
         """What a job holds; None: it waits, or has ended."""

@@ -1,0 +1,54 @@
+"""Physical cores: where the kernel has several cores (hardware threads) for one, they slow each other down (SMT).
+
+So what a holder is left with beside those who run on its slack is counted in physical cores: one of which any hardware
+thread is lent is lent whole.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from distributed_grid.protocol.resources import MILLI, Grant
+
+Threads = tuple[tuple[int, ...], ...]
+"""The cores of each physical core that has several; empty: none has, or it is not known."""
+
+
+def physical_cores(cores: Iterable[int], smt: Threads) -> list[tuple[int, ...]]:
+    """These cores by the physical core that they are part of, in ascending order of their first ones."""
+    first: Mapping[int, int] = {core: group[0] for group in smt for core in group}
+    found: dict[int, list[int]] = {}
+    for core in sorted(cores):
+        found.setdefault(first.get(core, core), []).append(core)
+    return [tuple(group) for group in found.values()]
+
+
+def left_to(holder: Grant, users: Iterable[Grant], smt: Threads) -> int:
+    """Of how much (milli-cores) of physical cores a holder disposes beside the grants on its slack."""
+    lent = dict[int, int]()
+    for user in users:
+        each, more = divmod(user.slack_milli, max(1, len(user.slack)))
+        lent |= {core: each + (place < more) for place, core in enumerate(user.slack)}
+    groups = physical_cores(holder.cores, smt)
+    left = holder.resources.cpu - len(holder.cores) * MILLI
+    for group in groups:
+        taken = sum(lent.get(core, 0) for core in group)
+        left += MILLI - (MILLI if taken and len(group) > 1 else taken)
+    return left
+
+
+def lendable(holder: Grant, users: Iterable[Grant], smt: Threads, unused: int) -> tuple[int, tuple[int, ...]]:
+    """How much of a holder's cores (milli-cores) may be lent on beside these grants if so much (milli-cores) of its
+    physical cores is unused; and the cores, in the order in which they are lent: what is lent of a physical core
+    already, then whole physical cores, so that as few as can be are shared."""
+    lent = {core for user in users for core in user.slack}
+    cores, milli, alone = list[int](), 0, True
+    for group in sorted(physical_cores(holder.cores, smt), key=lambda one: (lent.isdisjoint(one), -len(one), -one[0])):
+        free = [core for core in reversed(group) if core not in lent]
+        alone = alone and len(group) == 1
+        # What is lent is spread evenly: a part of a core can be lent where all others are physical cores, too.
+        each = min(unused, MILLI) if alone else MILLI
+        takes = each if len(free) == len(group) else 0
+        if free and each > 0 and takes <= unused:
+            unused -= takes
+            cores += free
+            milli += each * len(free)
+    return milli, tuple(cores)
