@@ -4,15 +4,17 @@ are secrets: one given as an argument is overwritten in what other users see of 
 
 import contextlib
 import os
+import platform
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import client, current
+from distributed_grid.cli.context import Invocation, client, current
 from distributed_grid.cli.lazy import Command, LazyGroup
 from distributed_grid.coordinator.client.session import user_name
 from distributed_grid.identity.credentials import has_identity
@@ -62,7 +64,7 @@ def create(
     made: TokenMade = invocation.ask(
         lambda n: MakeToken(id=n, role=Role(role), name=name, ttl=seconds, uses=uses, labels=given, bearer=bearer)
     )
-    invitation = f"grid://{invocation.url().partition('://')[2].rstrip('/')}/{_pinned(made)}"
+    invitation = f"grid://{join_address(invocation) or _own_address(invocation)}/{_pinned(made)}"
     about = {"token": made.token, "invitation": invitation, "role": role, "uses": uses}
     formatting.show(invocation, about, f"{invitation}\n", f"{invitation}\n")
     if invocation.output in ("json", "jsonl"):
@@ -73,6 +75,36 @@ def create(
         return
     often = "once" if uses == 1 else f"{uses} times"
     invocation.say(f"it can be used {often} within {format_duration(seconds)}: {command} INVITATION")
+
+
+def join_address(invocation: Invocation) -> str:
+    """HOST:PORT where those who join reach the coordinator: as we reach it by TLS; where we use its Unix socket, as a
+    context of ours for the same grid names it, the current one before others. Empty: nothing says so. Raises
+    GridUnavailable."""
+    url = invocation.url()
+    if url.startswith("unix:"):
+        ours, current_one = all_contexts(), current_context()
+        grid = _grid_of(invocation) if ours else ""
+        same = sorted((name != current_one, member.url) for name, member in ours if member.grid == grid)
+        url = same[0][1] if same else url
+    parts = urlsplit(url)
+    if parts.scheme != "wss" or not parts.hostname:
+        return ""
+    return f"{_bracketed(parts.hostname)}:{parts.port or 443}"
+
+
+def _grid_of(invocation: Invocation) -> str:
+    connected = invocation.connect()
+    try:
+        return connected.grid
+    finally:
+        connected.close()
+
+
+def _own_address(invocation: Invocation) -> str:
+    """HOST:PORT of a coordinator of this machine, by the machine's name."""
+    config = invocation.config()
+    return f"{platform.node()}:{config.coordinator.port if config is not None else PORT}"
 
 
 @token.command(name="list")
@@ -184,10 +216,10 @@ PORT = 7433
 @click.option(
     "--host", "hosts", multiple=True, metavar="NAME", help="A name or address of the coordinator; repeatable."
 )
-@click.option("--port", type=click.IntRange(1, 65535), default=PORT, help="Port of the coordinator (7433).")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of the coordinator (as configured; 7433).")
 @click.option("--state-dir", metavar="DIR", help="State directory of the coordinator.")
 @click.option("--context", "context", default="default", metavar="NAME", help="Name of your own context.")
-def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str) -> None:
+def init(hosts: tuple[str, ...], port: int | None, state_dir: str | None, context: str) -> None:
     """Create a grid: its certificate authority, its keys, and you as its first operator.
 
     Run it on the master, as the user who will run the coordinator. From then on every connection uses TLS 1.3, and
@@ -198,11 +230,12 @@ def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str)
     from distributed_grid.coordinator.access.joining import found, hosts_of
 
     folder = config.coordinator_state_dir()
-    url = f"wss://{_bracketed(hosts_of(hosts)[0] if hosts else 'localhost')}:{port}"
+    configured = config.coordinator.port or PORT
+    url = f"wss://{_bracketed(hosts_of(hosts)[0] if hosts else 'localhost')}:{port or configured}"
     founded = found(folder, hosts, user_name(), contexts() / check_name("a context", context), url)
     use_context(context)
     own = " --user" if os.geteuid() else ""
-    more = f" --port {port}" * (port != PORT) + (f" --state-dir {folder}" if state_dir else "")
+    more = (f" --port {port}" if port and port != configured else "") + (f" --state-dir {folder}" if state_dir else "")
     lines = [
         f"grid {founded.grid} is founded; its authority is in {folder / 'pki'} (keep ca.key secret, and a copy of it)",
         f"the coordinator's certificate is for {', '.join(founded.hosts)}",

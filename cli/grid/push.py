@@ -13,10 +13,9 @@ import click
 from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current, print_error, printable
-from distributed_grid.cli.grid.access import label_of
+from distributed_grid.cli.grid.access import join_address, label_of
 from distributed_grid.cli.lazy import Command
 from distributed_grid.cli.options import lending, lending_options
-from distributed_grid.identity.member import contexts, current_context, read_member
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.nodes import Lending
 from distributed_grid.push import provisioning
@@ -218,19 +217,13 @@ def _address(invocation: Invocation, reached_at: str) -> str:
         except ValueError:
             pass
         raise BadValue(f"--reached-at {reached_at!r} is no address", hint="write it as HOST:PORT")
-    url = invocation.url()
-    if not url.startswith("wss://") and (name := current_context()):
-        member = read_member(contexts() / name)
-        url = member.url if member is not None else url
-    parts = urlsplit(url)
-    if parts.scheme != "wss" or not parts.hostname:
-        raise GridError(
-            "nodes cannot be added to this grid from here",
-            why=f"we reach its coordinator at {url}, and nodes join by TLS only",
-            hint="grid init, where it has no authority yet; else say where nodes reach it: --reached-at HOST:PORT",
-        )
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{parts.port or 443}"
+    if address := join_address(invocation):
+        return address
+    raise GridError(
+        "nodes cannot be added to this grid from here",
+        why=f"we reach its coordinator at {invocation.url()}, and nodes join by TLS only",
+        hint="grid init, where it has no authority yet; else say where nodes reach it: --reached-at HOST:PORT",
+    )
 
 
 # --- what came of it --------------------------------------------------------------------------------------------------

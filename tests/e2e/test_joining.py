@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import datetime
 import json
+import platform
 import re
 import shutil
 import socket
@@ -237,7 +238,10 @@ def test_on_the_master_itself_its_socket_is_found_and_no_certificate_is_needed(g
     nowhere = {"XDG_STATE_HOME": str(grid.home / "local"), "XDG_CONFIG_HOME": str(grid.home / "none")}
     grid.environment = {name: value for name, value in own.items() if name != "GRID_COORDINATOR"} | nowhere
     try:
-        assert grid.run("token", "create").returncode == 0, "who runs the coordinator is an operator"
+        invited = invitation(grid)  # who runs the coordinator is an operator
+        assert invited.startswith(f"grid://{platform.node()}:7433/grid1."), invited
+        grid.environment = grid.environment | {"XDG_CONFIG_HOME": own["XDG_CONFIG_HOME"]}
+        assert invitation(grid).startswith(f"grid://{grid.url.partition('://')[2]}/grid1."), "as our context names it"
         missing = grid.run("status", "--coordinator", f"unix://{grid.home}/none.sock")
         assert missing.returncode == 1 and "there is no such socket" in missing.stderr
     finally:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from distributed_grid.cli.grid.access import _pinned, label_of
 from distributed_grid.cli.main import main
-from distributed_grid.identity.member import Member, contexts, write_member
+from distributed_grid.identity.member import Member, contexts, read_member, write_member
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import TokenMade
@@ -62,3 +62,16 @@ def test_contexts_are_listed_by_their_names_alone_where_output_is_quiet(
         (contexts() / name).mkdir(parents=True)
         write_member(contexts() / name, Member("wss://master.example.org:7433", "g", Role.CLIENT, "ann"))
     assert CliRunner().invoke(main, ["-o", "quiet", "context", "list"]).output == "home\nlab\n"
+
+
+@pytest.mark.parametrize(("words", "port"), [((), 7544), (("--port", "7000"), 7000)])
+def test_a_grid_is_founded_at_the_configured_port_unless_another_one_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], port: int
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "grid.yaml").write_text(f"coordinator: {{port: 7544, state_dir: {tmp_path / 'state'}}}\n")
+    done = CliRunner().invoke(main, ["-c", str(tmp_path / "grid.yaml"), "init", "--host", "m", *words])
+    assert done.exit_code == 0, done.stderr
+    member = read_member(contexts() / "default")
+    assert member is not None and member.url == f"wss://m:{port}"
+    assert (f"--port {port}" in done.stdout) == (port != 7544)
