@@ -34,6 +34,8 @@ SECONDS = 40.0
 LATEST = 1.0
 """Seconds after that time-out in which `timeout` of coreutils ends a program whose caller was killed itself."""
 ANSWER_BYTES = 8 << 20
+ERRORS = (Answer.CAPACITY, Answer.QUOTA, Answer.THROTTLED, Answer.BAD_TYPE, Answer.CREDENTIALS, Answer.LOST)
+"""Kinds of errors that a program may name; any other word means that it refuses."""
 
 
 class _Created(msgspec.Struct):
@@ -120,10 +122,8 @@ class CommandProvider(CloudProviderBase):
 
 
 def _kind(said: str) -> Answer:
-    try:
-        return Answer(said)
-    except ValueError:
-        return Answer.REFUSED
+    found = next((one for one in ERRORS if one.value == said), None)
+    return Answer.REFUSED if found is None else found
 
 
 def _kill(pid: int) -> None:

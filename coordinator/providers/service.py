@@ -5,8 +5,10 @@ of a machine is on disk before its provider is asked: the driver performs no com
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from distributed_grid.coordinator.core.commands import Event
 from distributed_grid.coordinator.core.scaling.events import (
@@ -31,6 +33,8 @@ BY = "(grid)"
 """Who makes the tokens of machines."""
 TOKEN_LEAST = 60.0
 """Minimum validity of a machine's token (s)."""
+Handle = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+"""What a provider may call a machine."""
 LIST_MOST = 10_000
 """Maximum number of machines of one list."""
 
@@ -102,7 +106,7 @@ class MachineService:
         handle, text = "", ""
         try:
             spec = self._spec(machine)
-            handle = await self._child(machine.provider).ask("create", str, spec=spec)
+            handle = await self._child(machine.provider).ask("create", Handle, spec=spec)
             found = Answer.DONE
         except ProviderRefused as error:
             found, text = error.answer, error.text
@@ -110,7 +114,7 @@ class MachineService:
             found, text = Answer.LOST, f"{error.what}: {error.why}"
         if found is not Answer.DONE:
             log.warning("a machine was not created", machine=machine.name, provider=machine.provider, why=text)
-        self._put(MachineAnswered(machine.name, CallKind.CREATE, machine.calls, found, handle[:200], text[:1000]))
+        self._put(MachineAnswered(machine.name, CallKind.CREATE, machine.calls, found, handle, text[:1000]))
 
     def _spec(self, machine: Machine) -> WorkerSpec:
         pool = self._pools.get(machine.pool, {})

@@ -16,6 +16,8 @@ NAME_CHARS = 24
 provider puts the grid's id before it."""
 _NAME = re.compile(r"^[a-z](?:[a-z0-9-]*[a-z0-9])?$")
 
+_MACHINE = re.compile(r"([a-z](?:[a-z0-9-]*[a-z0-9])?)-[0-9a-f]+-[0-9a-f]+")
+
 Price = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 
 
@@ -130,3 +132,14 @@ def check_pool_name(name: str) -> str:
         hint = f"lower-case letters, digits and - between them, up to {NAME_CHARS} characters, a letter first"
         raise BadValue(f"a pool cannot be called {name[:80]!r}", hint=hint)
     return name
+
+
+def machine_name(pool: str, epoch: int, number: int) -> str:
+    """What the machine of this number is called that a coordinator creates in this epoch."""
+    return f"{pool}-{epoch:x}-{number:x}"
+
+
+def is_machine_name(name: str, pool: str = "") -> bool:
+    """Whether a grid calls a machine so, of this pool or of any."""
+    found = _MACHINE.fullmatch(name)
+    return found is not None and pool in ("", found[1])

@@ -4,11 +4,11 @@ from distributed_grid.coordinator.core.commands import Audit
 from distributed_grid.coordinator.core.scaling import machines
 from distributed_grid.coordinator.core.scaling.events import EndMachine, MachinesListed
 from distributed_grid.coordinator.core.scaling.machines import SOON
-from distributed_grid.coordinator.core.scaling.state import Listed, Provider
+from distributed_grid.coordinator.core.scaling.state import Listed, Orphan, Provider
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.nodes import NodeFacts, NodeState
 from distributed_grid.protocol.scaling.machines import STARTING, Machine, MachineState
-from distributed_grid.protocol.scaling.pools import Orphans
+from distributed_grid.protocol.scaling.pools import Orphans, is_machine_name
 
 MISSED_MOST = 2
 """A machine is gone if it is missing in so many lists in a row."""
@@ -30,21 +30,42 @@ def listed(state: GridState, event: MachinesListed) -> None:
         if event.credentials:
             machines.halt(state, provider, event.provider, event.trouble)
         return
-    provider.trouble, provider.answered, provider.seen = "", event.number, state.now
+    provider.answered, provider.seen = event.number, state.now
     found: dict[str, list[Listed]] = {}
     over = {one.handle: one for one in event.listed if one.ended}
     for one in event.listed:
         if not one.ending and not one.ended:
             found.setdefault(one.name, []).append(one)
+    doubts: list[str] = []
+    handles = set[str]()
     for machine in [one for one in state.scaling.machines.values() if one.live and one.provider == event.provider]:
+        handles.add(machine.handle)
         if (mine := found.pop(machine.name, None)) is not None:
             _is_listed(state, machine, mine)
         elif machine.state in ENDS_BY_ITSELF and (how := over.get(machine.handle)) is not None:
             _has_ended(state, machine, how)
+        elif _is_connected(state, machine):
+            doubts.append(f"it does not list {machine.name}, whose agent is connected")
         else:
             _is_missing(state, machine, provider)
-    _unrecorded(state, event.provider, provider, [one for many in found.values() for one in many])
+    strange: list[Listed] = []
+    unrecorded: list[Listed] = []
+    for one in (one for many in found.values() for one in many):
+        ours = is_machine_name(one.name, one.pool) and one.handle not in handles
+        (unrecorded if ours else strange).append(one)
+    if strange:
+        such = f"{strange[0].name[:80]!r} ({strange[0].handle[:80]})"
+        doubts.append(f"of what it lists {len(strange)} can be no machine of this grid, such as {such}")
+    _unrecorded(state, event.provider, provider, unrecorded)
+    if not provider.halted:
+        provider.trouble = "; ".join(doubts)[:500]
     state.deadlines.arm("scaling", "", state.now)
+
+
+def _is_connected(state: GridState, machine: Machine) -> bool:
+    """Whether a machine is there for sure, whatever a list says: its agent has been heard."""
+    node = state.nodes.get(machine.name) if machine.state in (S.JOINED, S.DRAINING) else None
+    return node is not None and bool(node.session) and node.state is NodeState.UP
 
 
 def _is_listed(state: GridState, machine: Machine, mine: list[Listed]) -> None:
@@ -116,7 +137,7 @@ def _is_missing(state: GridState, machine: Machine, provider: Provider) -> None:
 
 def _unrecorded(state: GridState, name: str, provider: Provider, found: list[Listed]) -> None:
     """Machines of this grid that no record knows to be there."""
-    scaling, seen = state.policy.scaling, dict[str, int]()
+    scaling, seen = state.policy.scaling, dict[str, Orphan]()
     left: list[Listed] = []
     for one in found:
         node, known = state.nodes.get(one.name), state.scaling.machines.get(one.name)
@@ -124,14 +145,18 @@ def _unrecorded(state: GridState, name: str, provider: Provider, found: list[Lis
             _adopt(state, name, one, node.facts)
             continue
         left.append(one)
-        seen[one.handle] = provider.unrecorded.get(one.handle, 0) + 1
-        old = known is not None or state.now >= one.born + scaling.orphan_after
-        if seen[one.handle] >= 2 and old and scaling.orphans is Orphans.END:
-            if seen[one.handle] == 2:
+        before = provider.unrecorded.get(one.handle)
+        orphan = before or Orphan(state.now)
+        # After the restore of a backup its agent may not be connected yet, however old it is.
+        old = known is not None or state.now >= max(one.born, orphan.first) + scaling.orphan_after
+        if before is not None and old and scaling.orphans is Orphans.END:
+            if not orphan.ended:
                 state.out.append(
                     Audit("", f"machine {one.name} ({one.handle}) of {name} is in no record, and is ended")
                 )
             state.out.append(EndMachine(name, one.name, one.handle))
+            orphan = Orphan(orphan.first, True)
+        seen[one.handle] = orphan
     if left and any(one.handle not in provider.unrecorded for one in left):
         state.deadlines.arm("look", name, state.now + min(scaling.look, 5.0))
     provider.unrecorded, provider.unknown = seen, left

@@ -35,7 +35,7 @@ from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.nodes import NodeFacts, NodeState
 from distributed_grid.protocol.scaling.machines import MACHINE_MOVES, OVER, Machine, MachineState
 from distributed_grid.protocol.scaling.plans import Create, DrainCause, DrainMachine
-from distributed_grid.protocol.scaling.pools import Scaling
+from distributed_grid.protocol.scaling.pools import Scaling, machine_name
 from distributed_grid.protocol.text import format_duration
 
 THE_GRID = "the grid"
@@ -121,7 +121,7 @@ def want(state: GridState, one: Create) -> Machine:
     name = ""
     while not name or name in known.machines or name in state.nodes:
         known.number += 1
-        name = f"{one.pool}-{state.epoch:x}-{known.number:x}"
+        name = machine_name(one.pool, state.epoch, known.number)
     machine = Machine(
         name=name,
         pool=one.pool,

@@ -89,10 +89,18 @@ class Paused(msgspec.Struct, frozen=True, omit_defaults=True):
     by: Word = ""
 
 
+class Orphan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A machine of this grid that no record knows: when it was listed first, and whether its provider was asked to end
+    it."""
+
+    first: Finite
+    ended: bool = False
+
+
 class Provider(msgspec.Struct, omit_defaults=True):
     """A provider as the ledger knows it. `listing`: number of the list that was asked for last, `listed` of the one
     that was answered last. `trouble`: why it does not answer; `halted`: it is asked for nothing more until the
-    configuration changes. `unrecorded`: in how many lists in a row each machine was that no record knows."""
+    configuration changes. `unrecorded`: the machines of the last list that no record knows, by handle."""
 
     listing: Count = 0
     listing_since: float = 0.0
@@ -100,7 +108,7 @@ class Provider(msgspec.Struct, omit_defaults=True):
     seen: float = 0.0
     trouble: str = ""
     halted: bool = False
-    unrecorded: dict[str, int] = {}
+    unrecorded: dict[str, Orphan] = {}
     unknown: list[Listed] = []
 
 

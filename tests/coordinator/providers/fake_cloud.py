@@ -1,5 +1,6 @@
 """A user's programs for `CommandProvider`: machines are files in a folder. Run as
-`fake_cloud.py FOLDER create|list|end`. `FOLDER/does` may say `hang`, `rubbish`, `fail`, or the kind of an error."""
+`fake_cloud.py FOLDER create|list|end`. `FOLDER/does` may say `hang`, `rubbish`, `long`, `fail`, or the
+kind of an error."""
 
 import json
 import sys
@@ -16,6 +17,9 @@ def main() -> None:
         time.sleep(600)
     if says == "rubbish":
         print("<html>")
+        return
+    if says == "long":
+        print(json.dumps({"handle": "x" * 2000}))
         return
     if says == "fail":
         sys.exit("no route to the hypervisor")

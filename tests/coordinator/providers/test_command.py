@@ -42,6 +42,7 @@ def test_machines_of_another_grid_are_not_listed(tmp_path: Path) -> None:
         ("capacity", Answer.CAPACITY, "it says capacity"),
         ("credentials", Answer.CREDENTIALS, "it says credentials"),
         ("sulks", Answer.REFUSED, "it says sulks"),
+        ("done", Answer.REFUSED, "it says done"),
         ("fail", Answer.LOST, "failed with code 1: no route to the hypervisor"),
         ("rubbish", Answer.LOST, "answers what cannot be read"),
     ],

@@ -60,6 +60,14 @@ async def test_what_a_provider_refuses_is_an_event_and_a_list_that_fails_lists_n
     await scene.service.close()
 
 
+async def test_a_handle_that_no_record_can_hold_is_no_answer(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    (tmp_path / "does").write_text("long")
+    made = await scene.does(CreateMachine(MACHINE))
+    assert (made.answer, made.handle) == (Answer.LOST, "") and "length <= 1024" in made.text
+    await scene.service.close()
+
+
 async def test_a_creation_that_is_repeated_says_the_same_with_the_same_token_also_after_a_restart(
     tmp_path: Path,
 ) -> None:

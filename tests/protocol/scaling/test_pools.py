@@ -4,7 +4,15 @@ import pytest
 
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.resources import GIB, Resources
-from distributed_grid.protocol.scaling.pools import NAME_CHARS, Pool, Scaling, Shape, check_pool_name
+from distributed_grid.protocol.scaling.pools import (
+    NAME_CHARS,
+    Pool,
+    Scaling,
+    Shape,
+    check_pool_name,
+    is_machine_name,
+    machine_name,
+)
 
 
 @pytest.mark.parametrize("name", ["burst", "a", "hpc-2", "x" * NAME_CHARS])
@@ -16,6 +24,12 @@ def test_names_that_fit_wherever_a_machine_is_named(name: str) -> None:
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(BadValue, match="a pool cannot be called"):
         check_pool_name(name)
+
+
+def test_machines_are_told_from_others_by_their_names() -> None:
+    name = machine_name("hpc-2", 31, 10)
+    assert name == "hpc-2-1f-a" and is_machine_name(name) and is_machine_name(name, "hpc-2")
+    assert not is_machine_name(name, "hpc") and not is_machine_name("web-1") and not is_machine_name("Web-1-1")
 
 
 def test_a_shape_says_its_type_and_size() -> None:

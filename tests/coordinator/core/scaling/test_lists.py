@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import Audit, Command, JobsSubmitted, NodeUp
+from distributed_grid.coordinator.core.commands import Audit, Command, JobsSubmitted, NodeDown, NodeUp
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.scaling.events import (
@@ -181,12 +181,43 @@ def test_a_machine_that_is_missing_twice_is_gone_with_what_ran_there() -> None:
     join(stage.ledger, facts("a-7-1", trusts="everyone"), stage.now)
     stage.settle(1)
     assert stage.ledger.state.jobs["j-1"].node == "a-7-1"
+    stage.tell(NodeDown("a-7-1", "session-a-7-1"))
     stage.told()
     assert stage.state("a-7-1") is S.JOINED
     out = stage.told()
     assert stage.state("a-7-1") is S.GONE and "a-7-1" not in stage.ledger.state.nodes
     assert MachineOver("a-7-1") in out
     assert "j-1" not in stage.ledger.state.jobs, "it may have begun, and nobody said that it may run twice"
+
+
+def test_a_machine_whose_agent_is_connected_is_there_whatever_lists_say() -> None:
+    stage = Stage()
+    stage.told()
+    stage.ask()
+    stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.DONE, "i-1"))
+    join(stage.ledger, facts("a-7-1", trusts="everyone"), stage.now)
+    for _ in range(4):
+        out = stage.told(Listed("i-1", "a-9-9", "a"))
+        assert not calls(out, EndMachine), "what is listed by another name is that machine, too"
+    assert stage.state("a-7-1") is S.JOINED and stage.ledger.state.jobs["j-1"].node == "a-7-1"
+    said = stage.ledger.state.scaling.provider("p").trouble
+    assert said.startswith("it does not list a-7-1, whose agent is connected; of what it lists 1 can be no machine")
+    stage.told(Listed("i-1", "a-7-1", "a"))
+    assert stage.ledger.state.scaling.provider("p").trouble == ""
+
+
+@pytest.mark.parametrize("name", ["web-1", "a-1-1-x", "b-3-9", "a-3-9\n", "A-3-9", "", "a-3-9" + "x" * 1000])
+def test_what_cannot_be_a_machine_of_this_grid_is_left_alone_and_told(name: str) -> None:
+    """As by a program that lists all that its hypervisor runs."""
+    stage = Stage()
+    if name == "web-1":
+        join(stage.ledger, facts(name), stage.now)
+    for _ in range(3):
+        out = stage.told(Listed("vm-7", name, "a", born=1.0), seconds=400)
+        assert not calls(out, EndMachine) and not calls(out, MachineOver)
+    assert name not in stage.machines, "it is not taken up, though an agent of its name is connected"
+    provider = stage.ledger.state.scaling.provider("p")
+    assert provider.unknown == [] and "1 can be no machine of this grid, such as" in provider.trouble
 
 
 def test_a_list_that_fails_changes_nothing_and_is_told() -> None:
@@ -213,8 +244,12 @@ def test_of_two_machines_of_one_name_one_is_ended() -> None:
 
 def test_an_orphan_is_ended_when_it_was_seen_twice_and_is_old_enough() -> None:
     stage, stray = Stage(), Listed("i-7", "a-3-9", "a", born=500.0)
-    assert not calls(stage.told(stray), EndMachine)
-    assert [one.handle for one in calls(stage.told(stray), EndMachine)] == ["i-7"]
+    for _ in range(3):  # its agent may be on its way back, as after the restore of a backup
+        assert not calls(stage.told(stray, seconds=90), EndMachine)
+    stage.settle(60)
+    out = stage.told(stray) + stage.told(stray)
+    assert [one.handle for one in calls(out, EndMachine)] == ["i-7", "i-7"], "it is asked for as long as it is there"
+    assert len(calls(out, Audit)) == 1, "and told once"
     young = Listed("i-8", "a-3-8", "a", born=stage.now)
     for _ in range(3):
         assert not calls(stage.told(young), EndMachine)
