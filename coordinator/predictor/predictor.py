@@ -19,6 +19,7 @@ from distributed_grid.coordinator.predictor.estimate import (
     Method,
     Quantity,
 )
+from distributed_grid.coordinator.predictor.order import LENGTH
 from distributed_grid.coordinator.predictor.shape import FEATURES, Shape
 
 SHAPES = 100_000
@@ -33,6 +34,8 @@ LEAST = 0.01
 """Below so many seconds, cores or bytes all is the same."""
 MOST = 1e15
 """No amount is larger; what a node tells is not believed beyond it."""
+SPACING = 0.05
+"""Seconds between two runs of a shape that are learned, once its windows are full: of a burst the rest says no more."""
 RAISE = 1.05
 """The next step after a job ran out of memory is at least so many times as much."""
 
@@ -152,10 +155,11 @@ class _Running(NamedTuple):
 class _Model:
     """Windows and lines of a shape in use. Values that are not known are NaN and are not learned."""
 
-    __slots__ = ("cores", "gpu_memory", "latest", "memory", "running", "seconds")
+    __slots__ = ("cores", "gpu_memory", "latest", "learned_at", "memory", "running", "seconds")
 
     def __init__(self, latest: _Latest, features: int) -> None:
         self.latest = latest
+        self.learned_at = -math.inf
         self.seconds, self.memory = Estimator(SECONDS, features), Estimator(MEMORY, features)
         self.cores = Estimator(CORES, 0)
         self.gpu_memory: Estimator | None = None
@@ -249,6 +253,12 @@ class Predictor:
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
+    def knows(self, of: Shape, now: float) -> bool:
+        """Whether the windows of this shape are full and the last run was learned a moment ago: one more that ends as
+        usual need not be learned now."""
+        model = self._models.get(of.key)
+        return model is not None and model.seconds.count == LENGTH and 0.0 <= now - model.learned_at < SPACING
+
     def started(self, of: Shape, attempt: str, now: float, told: Answer | None = None) -> None:
         """An attempt runs: until it ends it is known to need at least as long as it has run. `told`: the run time that
         it was planned with."""
@@ -263,7 +273,7 @@ class Predictor:
             if (model := self._models.get(key)) is not None:
                 model.running.pop(attempt, None)
 
-    def learn(self, of: Shape, usage: Usage, attempt: str = "") -> None:
+    def learn(self, of: Shape, usage: Usage, attempt: str = "", now: float = -math.inf) -> None:
         """What an attempt used; it runs no more. What is out of any bounds is left out."""
         known = _known(usage)
         told = self._told(of, attempt, known[0])
@@ -284,6 +294,7 @@ class Predictor:
             said = model.learn(settled, xs, weight, above)
             above = said if key == of.program_key else None
             if key == of.key:
+                model.learned_at = now
                 self._count(model, settled, told)
 
     def _told(self, of: Shape, attempt: str, seconds: float) -> tuple[Answer, bool] | None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from distributed_grid.coordinator.core.commands import Event, MemoryAdvised, RunTimesPredicted
 from distributed_grid.coordinator.core.model import Allocation, Job
@@ -92,6 +92,8 @@ class NeedsService:
         self._waiting: deque[_Began | _Ended | _Recorded] = deque(maxlen=WAITING)
         self._rows: deque[UsageRow] = deque(maxlen=WAITING)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="usage")
+        self._last: tuple[tuple[Any, ...], Shape] | None = None
+        """The command whose shape was found last: jobs often come in lines of equal ones."""
         self._shapes: dict[str, Shape] = {}
         """Of attempts that run."""
         self._ended: OrderedDict[str, None] = OrderedDict()
@@ -156,7 +158,10 @@ class NeedsService:
         return [MemoryAdvised(allocation, min(MOST_COUNT, int(found)))] if found is not None else []
 
     def _shape(self, spec: JobSpec, user: str, array: bool) -> Shape:
-        return shape(spec.argv, user, self._sizes.get(spec.bundle, 0), array, spec.features)
+        command = spec.argv, user, self._sizes.get(spec.bundle, 0), array, spec.features
+        if self._last is None or self._last[0] != command:
+            self._last = command, shape(*command)
+        return self._last[1]
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
@@ -208,12 +213,16 @@ class NeedsService:
                 of = self._shape(job.spec, job.user, bool(job.group))
                 if len(self._shapes) < WAITING:
                     self._shapes[allocation] = of
-                self.predictor.started(of, allocation, at, self.predictor.predict(of, at).planned)
+                if not self.predictor.knows(of, at):
+                    self.predictor.started(of, allocation, at, self.predictor.predict(of, at).planned)
             case _Ended(allocation, job, held, used, outcome, at):
                 known = self._shapes.pop(allocation) if allocation in self._shapes else None
                 of = known or self._shape(job.spec, job.user, bool(job.group))
                 usage = usage_of(outcome, used, held)
-                self.predictor.learn(of, usage, allocation)
+                if usage.how is How.DONE and self.predictor.knows(of, at):
+                    self.predictor.ended(of, allocation)
+                else:
+                    self.predictor.learn(of, usage, allocation, at)
                 asked = job.request.resources
                 self._keep(_row(allocation, job.user, of, usage, asked, outcome.cause.value, at))
 

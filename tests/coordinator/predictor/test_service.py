@@ -14,7 +14,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.predictor import service as needs_service
 from distributed_grid.coordinator.predictor.database import UsageDatabase
-from distributed_grid.coordinator.predictor.predictor import How, Predictor, Usage
+from distributed_grid.coordinator.predictor.predictor import SPACING, How, Predictor, Usage
 from distributed_grid.coordinator.predictor.service import NeedsService, how_it_ended, usage_of
 from distributed_grid.coordinator.predictor.shape import shape
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, RetryOn, Used
@@ -260,6 +260,38 @@ async def test_a_flood_of_ends_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     service.learn_some(20)
     assert service.predictor.learned == 20
     await service.close()
+
+
+async def test_of_a_burst_of_equal_jobs_no_more_is_learned_than_tells_something_and_all_of_it_is_recorded(
+    tmp_path: Path,
+) -> None:
+    service = NeedsService(tmp_path / "usage.db", 1e6, lambda: 1000.0)
+    ledger = reserved_for_urgent()
+    job = ledger.state.jobs["long"]
+
+    def burst(first: int, count: int, since: float, used: int, cause: Cause = Cause.EXITED) -> None:
+        """So many jobs end, a millisecond apart."""
+        for number in range(first, first + count):
+            outcome = Outcome(cause, seconds=0.002, peak_memory=used)
+            began = needs_service._Began(f"j{number}.1", job, since + (number - first) / 1000)
+            service._note(began)
+            service._note(needs_service._Ended(f"j{number}.1", job, used, None, outcome, began.at))
+        service.learn_some(2 * count)
+
+    burst(0, 1000, 1.0, GIB)
+    assert 200 < service.predictor.learned <= 200 + 0.8 / SPACING + 1
+    of = service._shape(job.spec, job.user, False)
+    running = service.predictor._models[of.key].running
+    assert not running, "none of those that were not learned is taken to run on"
+
+    before = service.predictor.learned
+    burst(1000, 3, 2.0, 4 * GIB, Cause.OUT_OF_MEMORY)
+    assert service.predictor.learned == before + 3, "what does not end as usual is always learned"
+    burst(2000, 400, 3.0, 8 * GIB)
+    needed = service.predictor.predict(of, 4.0).memory.value
+    assert 8 * GIB < needed < 10 * GIB, "a change of level is seen within half a second"
+    await service.close()
+    assert len(UsageDatabase(tmp_path / "usage.db").newest(9999)) == 1403
 
 
 def knowing(user: str, *argv: str, seconds: float = 50.0) -> NeedsService:
