@@ -48,9 +48,10 @@ class Snapshot:
     """Evidence that earlier commits are lost."""
 
     def tables(self) -> Iterator[tuple[str, list[Sequence[Any]]]]:
-        """The statements' names in order, with the rows of each."""
+        """The names of the statements that have rows, in order, with these."""
         for name in _WRITES:
-            yield name, getattr(self, name)
+            if rows := getattr(self, name):
+                yield name, rows
 
 
 _WRITES = {
