@@ -14,9 +14,9 @@ from distributed_grid.agent.supervisor.job import (
     READER,
     Job,
     Leases,
+    ahead,
     lease_text,
     never_ran,
-    of_order,
 )
 
 Order = dict[str, Any]
@@ -142,7 +142,7 @@ class Allocations:
             if self._chains.waits(key):
                 self.waiting[key] = order
                 self._ahead[key] = self._journaled.syncs
-                self._journaled.journal.append(*of_order(order).ahead())
+                self._journaled.journal.append(*ahead(order))
             else:
                 self._launches.add(key, order)
 

@@ -245,10 +245,6 @@ class Job:
     def intent(self) -> Record:
         return ["intent", self.id, self.place, self.began, *self._asked()]
 
-    def ahead(self) -> Record:
-        """Its intent while it waits for the end of another one; `go` follows when it is started."""
-        return ["ahead", self.id, *self._asked()]
-
     def go(self) -> Record:
         return ["go", self.id, self.place, self.began]
 
@@ -331,6 +327,15 @@ def of_order(order: dict[str, Any], began: float = 0.0) -> Job:
     """The job of a launch order of the agent."""
     asked = order["limit"], order["grace"], order.get("cores", ()), order["lease"], order["lease_from"]
     return Job(order["id"], began, *asked, order.get("limits"), order.get("kept"))
+
+
+def ahead(order: dict[str, Any]) -> Record:
+    """The intent of a launch order that waits for the end of another one; the job's `go` follows when it is started."""
+    cores = sorted(set(order.get("cores", ())))
+    limits, kept = order.get("limits") or {}, order.get("kept")
+    return [
+        "ahead", order["id"], order["limit"], order["grace"], cores, order["lease"], order["lease_from"], limits, kept,
+    ]  # fmt: skip
 
 
 def never_ran(cause: str, text: str) -> dict[str, Any]:

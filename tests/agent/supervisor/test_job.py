@@ -11,7 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributed_grid.agent.supervisor.job import MOVES, NEVER, Job, JobState, Loss, Place, Record, Recorded, never_ran
+from distributed_grid.agent.supervisor.job import (
+    MOVES,
+    NEVER,
+    Job,
+    JobState,
+    Loss,
+    Place,
+    Record,
+    Recorded,
+    ahead,
+    never_ran,
+    of_order,
+)
 
 ROOM = Path(__file__).parents[3] / "agent"
 PLACE = Place("s1", "user", 5, 5, True, 70, 700, 70)
@@ -205,3 +217,19 @@ def test_what_is_kept_of_a_launch_is_kept_until_its_end_is_acknowledged_however_
             known.take(record)
         assert {key: job.kept for key, job in known.jobs.items()} == {"runs": runs, "over": over}
         records = [*known.records()]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"cores": [3, 1], "limits": {"memory": 1 << 20, "nice": 5}, "kept": {"chain": "j-1.1"}}, {"limits": None}],
+)
+def test_a_successor_that_was_written_ahead_and_goes_is_the_job_of_its_intent(more: dict[str, Any]) -> None:
+    order = {"id": "j-2.1", "limit": 60.0, "grace": 5.0, "lease": 30.0, "lease_from": 7.0, **more}
+    job = of_order(order, began=9.0)
+    at_once, later = Recorded(), Recorded()
+    at_once.take(json.loads(json.dumps(job.intent())))
+    later.take(json.loads(json.dumps(ahead(order))))
+    assert later.ahead and not later.jobs, "nothing of it has begun"
+    later.take(json.loads(json.dumps(job.go())))
+    assert not later.ahead
+    assert vars(later.jobs["j-2.1"]) == vars(at_once.jobs["j-2.1"])
