@@ -3,11 +3,12 @@ wasted on every sample before it learned it; the one that has wasted least so fa
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 from distributed_grid.coordinator.predictor.line import Line
-from distributed_grid.coordinator.predictor.order import Window, censored_quantile, censored_share, quantile
+from distributed_grid.coordinator.predictor.order import Window, censored_quantiles, censored_share, quantile
 
 MIN_SAMPLES_FOR_STATS = 5
 MIN_SAMPLES_FOR_ML = 30
@@ -19,8 +20,11 @@ ADAPT = 0.05
 misses comes to MISSES (adaptive conformal inference, Gibbs and Candès)."""
 CUT_AFTER = 3
 """Misses in a row that are a change of level, as by a new version of a program: the window is cut to those."""
+LOWEST, HIGHEST = -0.5, 0.9
+"""Between which misses move the level."""
 REMEMBERED = 200
 """Answers whose share of hits is the confidence."""
+_REMEMBERED = (1 << REMEMBERED) - 1
 BEYOND = math.log(1.15)
 """A line reaches beyond the largest seen by this, and by as much as the input is larger than the largest."""
 
@@ -37,10 +41,10 @@ class Method(IntEnum):
 
 
 QUANTILE, LARGEST, LINE, HIGH_LINE, ABOVE = Method  # looked up once: learning a sample asks for them fifty times
-_LINES = (LINE, HIGH_LINE)
 
 
-class Quantity(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class Quantity:
     """What is estimated. `level`: of its quantile. `few`: divided by the number of samples and added, as the largest
     of n values is exceeded by one in n + 1. `misses`: the share of answers that may be too small. `wasted`: too much
     is wasted as long as it is held, too little wastes the whole run and the next one; else a miss costs as much more
@@ -72,6 +76,20 @@ RESIDUALS = 8
 """Residuals from which on a line has an answer to be judged."""
 
 
+class _Fixed(NamedTuple):
+    """The parts of answers that depend on samples alone: what `QUANTILE` and `LARGEST` say, what is added to the height
+    of the line and of the higher one (NaN: there are too few residuals), the most that these say of an input no larger
+    than the largest; and which method has wasted least, without and with `ABOVE`."""
+
+    quantile: float
+    largest: float
+    on_line: float
+    on_high_line: float
+    highest: float
+    best: Method
+    best_or_above: Method
+
+
 class Estimator:
     """Of one quantity and one shape. Learning and estimating are O(log n) for n samples in the window, of which there
     are at most 200."""
@@ -81,6 +99,7 @@ class Estimator:
         "before",
         "costs",
         "enough",
+        "fixed",
         "largest",
         "level",
         "line",
@@ -103,15 +122,17 @@ class Estimator:
         self.enough = self.told = 0
         self.answered_by_line, self.before = False, 0
         """Of the last answer that was judged: how it was found, and from how many samples."""
+        self.fixed: _Fixed | None = None
+        """None: something was learned since the last answer."""
 
     @property
     def count(self) -> int:
-        return len(self.values)
+        return len(self.values.sorted)
 
     @property
     def ready(self) -> bool:
         """Whether there are enough samples to answer; after a change of level, the few of the new one."""
-        return len(self.values) >= MIN_SAMPLES_FOR_STATS or self.told > 0
+        return self.told > 0 or len(self.values.sorted) >= MIN_SAMPLES_FOR_STATS
 
     def confidence(self) -> float | None:
         """The share of the last 200 answers that were enough; None: too few were given."""
@@ -121,55 +142,81 @@ class Estimator:
         """This level, as misses have moved it."""
         return min(0.999, level + self.level * (1.0 - level))
 
-    def answers(self, xs: tuple[float, ...], above: float | None = None) -> list[tuple[float, Method]]:
-        """What each method that has enough samples says; the first has always."""
-        quantity, ordered = self.quantity, self.values.sorted
+    def _fix(self) -> _Fixed:
+        quantity, ordered, costs = self.quantity, self.values.sorted, self.costs
         few = quantity.few / len(ordered)
         spread = 0.0 if quantity.wasted else few
-        found = [(quantile(ordered, self.adapted(quantity.level)) + quantity.margin + spread, QUANTILE)]
-        if LARGEST in quantity.methods:
-            found.append(self.largest_seen())
-        if len(self.residuals) >= RESIDUALS:
-            height, which = self.line.at(xs)
-            highest = ordered[-1] + BEYOND + (max(0.0, xs[which] - self.largest[which]) if which >= 0 else 0.0)
-            height += quantity.line_margin + spread
-            residuals = self.residuals.sorted
-            found.append((min(highest, height + quantile(residuals, self.adapted(quantity.level))), LINE))
+        level = self.adapted(quantity.level)
+        first = quantile(ordered, level) + quantity.margin + spread
+        on_line = on_high_line = math.nan
+        best, usable = QUANTILE, len(ordered) >= MIN_SAMPLES_FOR_ML
+        if LARGEST in quantity.methods and costs[LARGEST] < costs[best]:
+            best = LARGEST
+        residuals = self.residuals.sorted
+        if len(residuals) >= RESIDUALS:
+            on_line = quantile(residuals, level) + quantity.line_margin + spread
+            if usable and costs[LINE] < costs[best]:
+                best = LINE
             if HIGH_LINE in quantity.methods:
-                found.append((min(highest, height + quantile(residuals, self.adapted(HIGH))), HIGH_LINE))
+                on_high_line = quantile(residuals, self.adapted(HIGH)) + quantity.line_margin + spread
+                if usable and costs[HIGH_LINE] < costs[best]:
+                    best = HIGH_LINE
+        largest, highest = ordered[-1] + quantity.margin + few, ordered[-1] + BEYOND
+        above = ABOVE if costs[ABOVE] < costs[best] else best
+        fixed = self.fixed = _Fixed(first, largest, on_line, on_high_line, highest, best, above)
+        return fixed
+
+    def answers(self, xs: tuple[float, ...], above: float | None = None) -> list[tuple[float, Method]]:
+        """What each method that has enough samples says; the first has always."""
+        fixed = self.fixed or self._fix()
+        found = [(fixed.quantile, QUANTILE)]
+        if LARGEST in self.quantity.methods:
+            found.append((fixed.largest, LARGEST))
+        if fixed.on_line == fixed.on_line:
+            height, highest = self._line(xs, fixed)
+            found.append((min(highest, height + fixed.on_line), LINE))
+            if fixed.on_high_line == fixed.on_high_line:
+                found.append((min(highest, height + fixed.on_high_line), HIGH_LINE))
         if above is not None:
             found.append((above, ABOVE))
         return found
 
+    def _line(self, xs: tuple[float, ...], fixed: _Fixed) -> tuple[float, float]:
+        """The height of the line at this input, and the most that it says there."""
+        height, which = self.line.at(xs)
+        beyond = xs[which] - self.largest[which] if which >= 0 else 0.0
+        return height, fixed.highest + beyond if beyond > 0.0 else fixed.highest
+
     def estimate(self, xs: tuple[float, ...], above: float | None = None) -> tuple[float, Method]:
         """The answer of the method that has wasted least so far."""
-        found = self.answers(xs, above)
-        if len(self.values) < MIN_SAMPLES_FOR_ML:
-            found = [one for one in found if one[1] not in _LINES]
-        costs, best, answer = self.costs, math.inf, found[0]
-        for one in found:
-            if costs[one[1]] < best:
-                best, answer = costs[one[1]], one
-        return answer
+        fixed = self.fixed or self._fix()
+        method = fixed.best if above is None else fixed.best_or_above
+        if method is QUANTILE:
+            return fixed.quantile, method
+        if method is LARGEST:
+            return fixed.largest, method
+        if method is ABOVE and above is not None:
+            return above, method
+        height, highest = self._line(xs, fixed)
+        return min(highest, height + (fixed.on_line if method is LINE else fixed.on_high_line)), method
 
     def largest_seen(self) -> tuple[float, Method]:
         """The largest, and a margin: where samples of different kinds say nothing else about the next one."""
-        ordered, quantity = self.values.sorted, self.quantity
-        return ordered[-1] + quantity.margin + quantity.few / len(ordered), LARGEST
+        return (self.fixed or self._fix()).largest, LARGEST
 
     def quantiles(
         self, xs: tuple[float, ...], levels: Sequence[float], running: Sequence[tuple[float, tuple[float, ...]]]
     ) -> tuple[list[float], Method]:
         """The values at these levels by the method that answers now, where for some that still run it is known only
-        that they need more: (so much, their features) each. Levels above the median are moved by misses."""
-        few = self.quantity.few / len(self.values)
-        method = self.estimate(xs)[1]
+        that they need more: (so much, their features) each. Levels ascend; those above the median are moved by
+        misses."""
+        few = self.quantity.few / len(self.values.sorted)
+        method = (self.fixed or self._fix()).best
         height, highest, ordered, censored = self._running(method, xs, running)
-        found = []
-        for level in levels:
-            moved, more = (self.adapted(level), few) if level > 0.5 else (level, 0.0)
-            found.append(min(highest, height + more + censored_quantile(ordered, censored, moved)))
-        return found, method
+        moved = [self.adapted(level) if level > 0.5 else level for level in levels]
+        found = censored_quantiles(ordered, censored, moved)
+        more = [few if level > 0.5 else 0.0 for level in levels]
+        return [min(highest, height + extra + value) for extra, value in zip(more, found, strict=True)], method
 
     def _running(
         self, method: Method, xs: tuple[float, ...], running: Sequence[tuple[float, tuple[float, ...]]]
@@ -179,25 +226,26 @@ class Estimator:
         if method is not LINE:
             ordered = self.values.sorted
             return 0.0, math.inf, ordered, sorted([value for value, _ in running if value > ordered[0]])
-        ordered, line = self.residuals.sorted, self.line
-        height, which = line.at(xs)
+        ordered = self.residuals.sorted
+        height, which = self.line.at(xs)
         highest = self.values.sorted[-1] + TWICE
         if which < 0:
             return height, highest, ordered, sorted([value - height for value, _ in running])
         highest += max(0.0, xs[which] - self.largest[which])
-        slope = line.slope(which)
+        slope = self.line.slope(which) if running else 0.0
         low = ordered[0] + height - slope * xs[which]
         lows = [value - slope * theirs[which] - low for value, theirs in running]
         return height, highest, ordered, sorted([value + ordered[0] for value in lows if value > 0.0])
 
     def below(self, xs: tuple[float, ...], limit: float, running: Sequence[tuple[float, tuple[float, ...]]]) -> float:
         """The probability that a job needs at most this."""
-        height, _, ordered, censored = self._running(self.estimate(xs)[1], xs, running)
+        height, _, ordered, censored = self._running((self.fixed or self._fix()).best, xs, running)
         return censored_share(ordered, censored, limit - height)
 
     def add(self, value: float) -> None:
         """One more sample, of which nothing is judged."""
         self.values.add(value)
+        self.fixed = None
 
     def learn(self, xs: tuple[float, ...], value: float, weight: float, above: float | None = None) -> float | None:
         """One more sample: first what each method would have said of it is judged, then it is learned. `weight`: for
@@ -208,44 +256,40 @@ class Estimator:
             if line.count >= 3:
                 self.residuals.add(value - line.at(xs)[0])
             line.add(xs, value)
+            largest = self.largest
             for at, x in enumerate(xs):
-                if x > self.largest[at]:
-                    self.largest[at] = x
+                if x > largest[at]:
+                    largest[at] = x
         self.values.add(value)
         if self.missed >= CUT_AFTER:
             self._cut(xs)
+        self.fixed = None
         return answer
 
     def _judge(self, xs: tuple[float, ...], value: float, weight: float, above: float | None) -> float:
-        costs, best, tried = self.costs, math.inf, self.answers(xs, above)
-        usable, answer, by = len(self.values) >= MIN_SAMPLES_FOR_ML, 0.0, QUANTILE
-        for said, method in tried:
-            if costs[method] < best and (usable or method not in _LINES):
-                best, answer, by = costs[method], said, method
-        self.answered_by_line, self.before = by in _LINES, len(self.values)
-        used, loss = math.exp(value), self._loss
-        for said, method in tried:
-            costs[method] = DECAY * costs[method] + loss(said, value, used, weight)
-        first = costs[0]  # of a method that has not been tried, as long as it has not
-        if above is None:
-            costs[ABOVE] = first
-        if len(tried) - (above is not None) < len(self.quantity.methods):
-            costs[LINE] = costs[HIGH_LINE] = first
-        missed = answer < value and value > self.quantity.least
-        self.enough = ((self.enough << 1) | (not missed)) & ((1 << REMEMBERED) - 1)
-        self.told = min(REMEMBERED, self.told + 1)
-        self.level = min(0.9, max(-0.5, self.level + ADAPT * (missed - self.quantity.misses)))
+        fixed, quantity = self.fixed or self._fix(), self.quantity
+        answer, by = fixed.quantile, fixed.best if above is None else fixed.best_or_above
+        self.answered_by_line, self.before = by is LINE or by is HIGH_LINE, len(self.values.sorted)
+        if len(quantity.methods) > 1 or above is not None:
+            costs, tried = self.costs, self.answers(xs, above)
+            lost = _wasted(tried, quantity, value, weight) if quantity.wasted else _pinball(tried, quantity, value)
+            for (said, method), loss in zip(tried, lost, strict=True):
+                costs[method] = DECAY * costs[method] + loss
+                if method is by:
+                    answer = said
+            first = costs[0]  # of a method that has not been tried, as long as it has not
+            if above is None:
+                costs[ABOVE] = first
+            if len(tried) - (above is not None) < len(quantity.methods):
+                costs[LINE] = costs[HIGH_LINE] = first
+        missed = answer < value and value > quantity.least
+        self.enough = ((self.enough << 1) | (not missed)) & _REMEMBERED
+        if self.told < REMEMBERED:
+            self.told += 1
+        level = self.level + ADAPT * (missed - quantity.misses)
+        self.level = LOWEST if level < LOWEST else min(level, HIGHEST)
         self.missed = self.missed + 1 if missed else 0
         return answer
-
-    def _loss(self, said: float, value: float, used: float, weight: float) -> float:
-        if not self.quantity.wasted:
-            return self.quantity.level * (value - said) if said < value else (1 - self.quantity.level) * (said - value)
-        said = math.exp(max(said, self.quantity.least))
-        if said >= used:
-            return (said - used) * weight
-        again = 2 * said - used if 2 * said >= used else 4 * said - used
-        return (said + max(again, 0.0)) * weight
 
     def _cut(self, xs: tuple[float, ...]) -> None:
         newest = self.values.last(CUT_AFTER)
@@ -255,3 +299,21 @@ class Estimator:
             self.line.add(xs, value)
         self.costs = [0.0] * len(Method)
         self.missed = 0
+
+
+def _wasted(tried: Sequence[tuple[float, Method]], quantity: Quantity, value: float, weight: float) -> list[float]:
+    """What each answer would have wasted: what is too much, or the whole run and what is too much of the next one."""
+    used, least, found = math.exp(value), quantity.least, list[float]()
+    for said, _ in tried:
+        given = math.exp(said if said > least else least)
+        if given >= used:
+            found.append((given - used) * weight)
+        else:
+            again = 2 * given - used if 2 * given >= used else 4 * given - used
+            found.append((given + max(again, 0.0)) * weight)
+    return found
+
+
+def _pinball(tried: Sequence[tuple[float, Method]], quantity: Quantity, value: float) -> list[float]:
+    level = quantity.level
+    return [level * (value - said) if said < value else (1 - level) * (said - value) for said, _ in tried]

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 LENGTH = 200
 """Values that a window holds."""
+EPSILON = 1e-9
+"""Probabilities that differ by less are the same."""
 
 
 class Window:
@@ -49,42 +51,50 @@ def quantile(ordered: Sequence[float], level: float, beyond: float = 0.05) -> fl
     return ordered[-1] + (ordered[-1] - ordered[-2] if count > 1 else 0.0) + beyond
 
 
-def censored_quantile(ordered: Sequence[float], censored: Sequence[float], level: float) -> float:
-    """The quantile where of those in `censored` it is known only that they are larger, by the Kaplan-Meier estimate
-    (1958). Both sequences ascend. Where the estimate does not come down to `level`, at least the largest of all.
+def censored_quantiles(ordered: Sequence[float], censored: Sequence[float], levels: Sequence[float]) -> list[float]:
+    """The quantiles where of those in `censored` it is known only that they are larger, by the Kaplan-Meier estimate
+    (1958). All sequences ascend. Where the estimate does not come down to a level, at least the largest of all.
     O(c log n) for c in `censored`."""
     if not censored:
-        return quantile(ordered, level)
-    beyond = 1.0 - level + 1e-9
-    for first, behind, left, surviving in _segments(ordered, censored):
-        steps = max(1, math.ceil(left * (1.0 - beyond / surviving)))
-        if first + steps <= behind:
-            return ordered[first + steps - 1]
-    return max(quantile(ordered, level), censored[-1])
+        return [quantile(ordered, level) for level in levels]
+    found = list[float]()
+    beyond = 1.0 - levels[0] + EPSILON
+    for first, behind, left, surviving, after in _segments(ordered, censored):
+        while after <= beyond + EPSILON:
+            steps = max(1, math.ceil(left * (1.0 - beyond / surviving)))
+            if first + steps > behind:
+                break
+            found.append(ordered[first + steps - 1])
+            if len(found) == len(levels):
+                return found
+            beyond = 1.0 - levels[len(found)] + EPSILON
+    return found + [max(quantile(ordered, level), censored[-1]) for level in levels[len(found) :]]
 
 
 def censored_share(ordered: Sequence[float], censored: Sequence[float], limit: float) -> float:
     """The probability that the next value is at most `limit`, by the same estimate."""
     share, within = 0.0, bisect_right(ordered, limit)
-    for first, behind, left, surviving in _segments(ordered, censored):
+    for first, behind, left, surviving, _ in _segments(ordered, censored):
         if first >= within:
             break
         share = 1.0 - surviving * (left - (min(behind, within) - first)) / left
     return share
 
 
-def _segments(ordered: Sequence[float], censored: Sequence[float]) -> Iterator[tuple[int, int, int, float]]:
+def _segments(ordered: Sequence[float], censored: Sequence[float]) -> Iterator[tuple[int, int, int, float, float]]:
     """The known values between two that are censored: from which index to before which, how many were left before
-    them (one more for the value to come, as in `quantile`), and the probability to come so far. Within such a
-    segment that probability falls by the same step with each value."""
+    them (one more for the value to come, as in `quantile`), the probability to come so far, and beyond them. Within
+    such a segment that probability falls by the same step with each value."""
     left, surviving, first = len(ordered) + len(censored) + 1, 1.0, 0
     for one in censored:
         behind = bisect_left(ordered, one, first)
         if behind > first:
-            yield first, behind, left, surviving
-            surviving *= (left - (behind - first)) / left
+            after = surviving * (left - (behind - first)) / left
+            yield first, behind, left, surviving, after
+            surviving = after
             left -= behind - first
             first = behind
         left -= 1
     if first < len(ordered):
-        yield first, len(ordered), left, surviving
+        behind = len(ordered)
+        yield first, behind, left, surviving, surviving * (left - (behind - first)) / left

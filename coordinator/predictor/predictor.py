@@ -32,6 +32,7 @@ RUNNING = 64
 """Attempts of a shape that run at once and are looked at."""
 LEAST = 0.01
 """Below so many seconds, cores or bytes all is the same."""
+_LEAST = math.log(LEAST)
 MOST = 1e15
 """No amount is larger; what a node tells is not believed beyond it."""
 SPACING = 0.05
@@ -147,9 +148,12 @@ _QUANTITIES = (SECONDS, MEMORY, CORES, GPU_MEMORY)
 
 
 class _Running(NamedTuple):
+    """An attempt that runs, and until when by what was told of it."""
+
     since: float
     xs: tuple[float, ...]
     told: Answer | None
+    until: float
 
 
 class _Model:
@@ -199,11 +203,12 @@ class _Model:
                 estimator.add(value)
 
     def still_running(self, now: float) -> list[tuple[float, tuple[float, ...]]]:
-        return [(math.log(max(LEAST, now - one.since)), one.xs) for one in self.running.values()]
+        log, just = math.log, now - LEAST
+        return [(log(now - since) if since < just else _LEAST, xs) for since, xs, _, _ in self.running.values()]
 
     def overdue(self, now: float) -> int:
         """Attempts that already run for longer than they were planned with."""
-        return sum(one.told is not None and now - one.since > one.told.value > 0 for one in self.running.values())
+        return sum([now > until for _, _, _, until in self.running.values()])
 
 
 class Predictor:
@@ -262,32 +267,40 @@ class Predictor:
     def started(self, of: Shape, attempt: str, now: float, told: Answer | None = None) -> None:
         """An attempt runs: until it ends it is known to need at least as long as it has run. `told`: the run time that
         it was planned with."""
+        until = now + told.value if told is not None and told.value > 0.0 else math.inf
         for key, xs in _levels(of):
             model = self._models.get(key)
             if model is not None and len(model.running) < RUNNING:
-                model.running[attempt] = _Running(now, xs, told)
+                model.running[attempt] = _Running(now, xs, told, until)
 
     def ended(self, of: Shape, attempt: str) -> None:
         """An attempt runs no more."""
-        for key, _ in _levels(of):
-            if (model := self._models.get(key)) is not None:
-                model.running.pop(attempt, None)
+        self._ended(_levels(of), attempt)
+
+    def _ended(self, levels: list[tuple[int, tuple[float, ...]]], attempt: str) -> Answer | None:
+        """An attempt runs no more; the run time that it was planned with."""
+        told = None
+        for key, _ in levels:
+            model = self._models.get(key)
+            if model is not None and model.running and (found := model.running.pop(attempt, None)) is not None:
+                told = told or found.told
+        return told
 
     def learn(self, of: Shape, usage: Usage, attempt: str = "", now: float = -math.inf) -> None:
         """What an attempt used; it runs no more. What is out of any bounds is left out."""
-        known = _known(usage)
-        told = self._told(of, attempt, known[0])
-        self.ended(of, attempt)
-        if all(math.isnan(value) for value in known):
+        known, levels = _known(usage), _levels(of)
+        told = self._ended(levels, attempt)
+        if _nothing(known):
             return
         self.learned += 1
         weight = math.exp(known[0]) if known[0] == known[0] else 1.0
         above: float | None = None
-        for key, xs in reversed(_levels(of)):
-            model = self._model(key, len(xs))
-            settled = _at_least(known, usage.how, model, xs)
-            if all(value != value for value in settled):
-                continue
+        for key, xs in reversed(levels):
+            model, settled = self._model(key, len(xs)), known
+            if usage.how is not How.DONE:
+                settled = _at_least(known, usage.how, model, xs)
+                if _nothing(settled):
+                    continue
             if model is None:
                 self._latest(key).add(settled, xs)
                 continue
@@ -297,15 +310,7 @@ class Predictor:
                 model.learned_at = now
                 self._count(model, settled, told)
 
-    def _told(self, of: Shape, attempt: str, seconds: float) -> tuple[Answer, bool] | None:
-        """The run time that an attempt was planned with, and whether it was enough."""
-        for key, _ in _levels(of):
-            if (model := self._models.get(key)) is not None and (found := model.running.get(attempt)) is not None:
-                told = found.told
-                return (told, math.exp(seconds) <= told.value) if told is not None and seconds == seconds else None
-        return None
-
-    def _count(self, model: _Model, settled: _Known, told: tuple[Answer, bool] | None) -> None:
+    def _count(self, model: _Model, settled: _Known, told: Answer | None) -> None:
         """Whether the answers that this sample was compared with were enough, for all shapes together. Of a run time
         that was told before many of its kind began, the one that was told counts."""
         for estimator, value in ((model.memory, settled[1]), (model.seconds, settled[0]), (model.cores, settled[2])):
@@ -314,7 +319,7 @@ class Predictor:
             tier = Tier.ML if estimator.answered_by_line else Tier.STATISTICS
             enough, samples = bool(estimator.enough & 1), estimator.before
             if estimator is model.seconds and told is not None:
-                tier, enough, samples = told[0].tier, told[1], told[0].samples
+                tier, enough, samples = told.tier, math.exp(value) <= told.value, told.samples
                 estimator.enough = estimator.enough >> 1 << 1 | enough
             which = estimator.quantity, tier, samples.bit_length()
             before, count = self._hits.get(which, (0, 0))
@@ -420,6 +425,12 @@ def _levels(of: Shape) -> list[tuple[int, tuple[float, ...]]]:
     return [(of.key, of.xs), (of.program_key, of.xs[:1]), (of.user_key, ())]
 
 
+def _nothing(known: _Known) -> bool:
+    """Whether no amount is known."""
+    seconds, memory, cores, gpu_memory = known
+    return seconds != seconds and memory != memory and cores != cores and gpu_memory != gpu_memory
+
+
 def _bounded(value: float) -> float:
     return value if math.isfinite(value) and 0.0 < value < MOST else math.nan
 
@@ -439,8 +450,6 @@ def _log(value: float) -> float:
 def _at_least(known: _Known, how: How, model: _Model | None, xs: tuple[float, ...]) -> _Known:
     """Without those amounts of a run that was cut short that say nothing: it is known that the run needs more than so
     much, which is learned where less would have been said."""
-    if how is How.DONE:
-        return known
     seconds, memory, cores, gpu_memory = known
     if how is How.TIME_LIMIT:
         too_short = model is None or not model.seconds.count or model.seconds.estimate(xs)[0] < seconds

@@ -13,6 +13,7 @@ from distributed_grid.coordinator.predictor.estimate import (
 )
 
 GIB = 1 << 30
+LINES = (Method.LINE, Method.HIGH_LINE)
 
 
 def learned(values: list[tuple[float, float]], quantity: object = MEMORY) -> Estimator:
@@ -40,6 +41,24 @@ def test_no_line_answers_before_thirty_samples() -> None:
     few, enough = learned(points[: MIN_SAMPLES_FOR_ML - 1]), learned(points)
     assert few.estimate((math.log1p(1e9),))[1] not in (Method.LINE, Method.HIGH_LINE)
     assert enough.estimate((math.log1p(1e9),))[1] in (Method.LINE, Method.HIGH_LINE)
+
+
+def test_the_method_that_answers_is_the_one_that_wasted_least_after_every_sample() -> None:
+    chance = Random(5)
+    found = Estimator(MEMORY, 1)
+    for number in range(400):
+        size = chance.uniform(1e6, 1e9)
+        xs, above = (math.log1p(size),), math.log(GIB) + chance.gauss(0, 1) if number % 3 else None
+        value = math.log(size * (50 if number < 200 else 400) * chance.uniform(0.5, 1.5))
+        if found.count:
+            usable = [
+                one for one in found.answers(xs, above) if found.count >= MIN_SAMPLES_FOR_ML or one[1] not in LINES
+            ]
+            said, method = found.estimate(xs, above)
+            assert (said, method) in usable
+            assert found.costs[method] == min(found.costs[one] for _, one in usable)
+        found.learn(xs, value, 10.0, above)
+    assert found.count < 400, "the window was cut on the way"
 
 
 def test_a_line_says_no_more_of_an_input_far_beyond_those_seen_than_their_ratio() -> None:

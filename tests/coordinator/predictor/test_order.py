@@ -6,7 +6,7 @@ import pytest
 from distributed_grid.coordinator.predictor.order import (
     LENGTH,
     Window,
-    censored_quantile,
+    censored_quantiles,
     censored_share,
     quantile,
 )
@@ -49,21 +49,21 @@ def test_censored_values_are_reckoned_with_as_by_hand() -> None:
     for _ in range(500):
         ordered = sorted({round(chance.uniform(0, 10), 6) for _ in range(chance.randrange(1, 40))})
         censored = sorted(round(chance.uniform(0, 12), 6) + 1e-7 for _ in range(chance.randrange(1, 20)))
-        level = chance.choice((0.3, 0.5, 0.9, 0.95))
-        assert censored_quantile(ordered, censored, level) == by_hand(ordered, censored, level)
+        levels = sorted(chance.sample((0.3, 0.5, 0.9, 0.95), 2))
+        assert censored_quantiles(ordered, censored, levels) == [by_hand(ordered, censored, one) for one in levels]
 
 
 def test_those_that_still_run_make_the_quantile_larger_than_those_that_ended_alone() -> None:
     ended = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]
-    assert censored_quantile(ended, [], 0.5) == 6.0
-    assert censored_quantile(ended, [6.5] * 11, 0.5) == 8.0
-    assert censored_quantile(ended, [0.5] * 11, 0.5) == 6.0  # they say nothing
+    assert censored_quantiles(ended, [], [0.5]) == [6.0]
+    assert censored_quantiles(ended, [6.5] * 11, [0.5]) == [8.0]
+    assert censored_quantiles(ended, [0.5] * 11, [0.5]) == [6.0]  # they say nothing
 
 
 def test_the_share_within_a_limit_is_the_inverse_of_the_quantile() -> None:
     ended, running = [float(one) for one in range(1, 20)], [4.5, 9.5, 9.6]
     for level in (0.2, 0.5, 0.8):
-        value = censored_quantile(ended, running, level)
+        (value,) = censored_quantiles(ended, running, [level])
         assert censored_share(ended, running, value) >= level - 1e-9
         assert censored_share(ended, running, value - 0.6) < level
     assert censored_share(ended, [], 0.0) == 0.0
