@@ -2,7 +2,13 @@
 
 import pytest
 
-from distributed_grid.coordinator.core.scaling.state import BACKOFF_FIRST, BACKOFF_MOST, BOOTS_KEPT, ScalingState
+from distributed_grid.coordinator.core.scaling.state import (
+    BACKOFF_FIRST,
+    BACKOFF_MOST,
+    BOOTS_KEPT,
+    Orphan,
+    ScalingState,
+)
 from distributed_grid.protocol.scaling.machines import Machine
 
 
@@ -53,9 +59,9 @@ def test_utilisation_is_the_mean_over_a_whole_window() -> None:
 
 def test_a_copy_shares_nothing_that_changes() -> None:
     known = ScalingState()
-    known.provider("p").unrecorded["x"] = 1
+    known.provider("p").unrecorded["x"] = Orphan(1.0)
     other = known.copy()
-    other.provider("p").unrecorded["y"] = 1
+    other.provider("p").unrecorded["y"] = Orphan(1.0)
     other.paused["a"] = None  # type: ignore[assignment]
     other.boots["a/x"] = [1.0]
-    assert known.provider("p").unrecorded == {"x": 1} and not known.paused and not known.boots
+    assert known.provider("p").unrecorded == {"x": Orphan(1.0)} and not known.paused and not known.boots
