@@ -10,6 +10,7 @@ import msgspec
 from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.messages import Done, GetScaling, OrderScaling, ScalingStatus
 from distributed_grid.protocol.scaling.machines import Machine
 from distributed_grid.protocol.scaling.plans import ScaleOrder, ScalePlan
@@ -175,29 +176,32 @@ def _past(invocation: Invocation, answer: ScalingStatus, gone: list[Machine]) ->
     return text + f"\n{counted(len(gone), 'machine')}; {len(wasted)} joined and ran no job, which cost {cost:.2f}\n"
 
 
-def _order(order: ScaleOrder, pool: str, why: str = "") -> None:
-    invocation = current()
+def _order(order: ScaleOrder, pool: str | None, why: str = "") -> None:
+    """`pool` None: all of them."""
+    if pool == "":  # as of a variable of the shell that is not set
+        raise BadValue("the name of the pool is empty", "without a name all pools would be meant", "leave it out")
+    invocation, pool = current(), pool or ""
     answer: Done = invocation.ask(lambda n: OrderScaling(n, order, pool, why))
     invocation.say(answer.text)
 
 
 @scale.command("apply")
-@click.argument("pool", required=False, default="", metavar="[POOL]")
-def apply(pool: str) -> None:
+@click.argument("pool", required=False, metavar="[POOL]")
+def apply(pool: str | None) -> None:
     """Do now, and once, what the plan says; of one POOL only, if it is named."""
     _order(ScaleOrder.APPLY, pool)
 
 
 @scale.command("pause")
 @click.option("--reason", default="", metavar="TEXT", help="Why, for others.")
-@click.argument("pool", required=False, default="", metavar="[POOL]")
-def pause(reason: str, pool: str) -> None:
+@click.argument("pool", required=False, metavar="[POOL]")
+def pause(reason: str, pool: str | None) -> None:
     """Create nothing in a POOL, or in none, until it is resumed. Machines that are there stay, and end as usual."""
     _order(ScaleOrder.PAUSE, pool, reason)
 
 
 @scale.command("resume")
-@click.argument("pool", required=False, default="", metavar="[POOL]")
-def resume(pool: str) -> None:
+@click.argument("pool", required=False, metavar="[POOL]")
+def resume(pool: str | None) -> None:
     """Create machines in a POOL, or in all, again; what was refused there is forgotten."""
     _order(ScaleOrder.RESUME, pool)

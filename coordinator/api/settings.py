@@ -55,7 +55,8 @@ NOTHING = Configured()
 
 class GridSettings:
     """The settings of all nodes. `agents` are the connected ones; `read` reads the configuration again, and `put` tells
-    the ledger what it says of rebalancing and scaling; `scaled` is called where there are pools."""
+    the ledger what it says of rebalancing and scaling; `scaled` is called where there are pools, or machines
+    of pools that there were."""
 
     def __init__(
         self,
@@ -127,7 +128,9 @@ class GridSettings:
                 self.send(name)
         if before.balancing != now.balancing:
             self._put(BalancingConfigured(now.balancing))
-        if before.scaling.pools or now.scaling.pools:
+        # Machines of pools that are configured no more are still to end as the configuration says.
+        there = before.scaling.pools or now.scaling.pools or self._state.scaling.machines
+        if there or before.scaling != now.scaling:
             self._scaled(now)
             self._put(ScalingConfigured(now.scaling))
         rest = self._started_with.rest

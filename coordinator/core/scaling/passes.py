@@ -119,7 +119,8 @@ def request(state: GridState, event: ScalingRequested) -> None:
     if event.order is ScaleOrder.END:
         _end(state, event)
         return
-    if not scaling.pools:
+    left = event.order is ScaleOrder.APPLY and any(one.live for one in state.scaling.machines.values())
+    if not scaling.pools and not left:
         why = "the configuration of the coordinator names none"
         state.out.append(Rejected(event.token, "bad-value", "there is no pool", why, "see docs/scaling.md"))
         return

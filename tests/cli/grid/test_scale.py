@@ -102,3 +102,11 @@ def test_a_grid_without_pools_says_so(grid: Any) -> None:
 def test_orders_go_to_the_coordinator(grid: Any, words: tuple[str, ...], order: OrderScaling) -> None:
     done, asked = grid(Done(1, "so be it"), "scale", *words)
     assert done.exit_code == 0 and asked == [order] and "so be it" in done.stderr
+
+
+@pytest.mark.parametrize("what", ["apply", "pause", "resume"])
+def test_an_empty_name_is_not_taken_for_all_pools(grid: Any, what: str) -> None:
+    """As of a variable of the shell that is not set."""
+    done, asked = grid(Done(1, "so be it"), "scale", what, "")
+    assert done.exit_code != 0 and asked == []
+    assert "the name of the pool is empty" in done.output + done.stderr

@@ -26,6 +26,7 @@ from distributed_grid.protocol.messages import (
 from distributed_grid.protocol.messages import Submit as SubmitJobs
 from distributed_grid.protocol.nodes import Layer, Lending, OwnerPolicy
 from distributed_grid.protocol.resources import GIB, Resources, ResourceType
+from distributed_grid.protocol.scaling.pools import Scaling, ScalingMode
 from tests.coordinator.ends import AgentEnd, ClientEnd, Coordinator, agent, client, coordinator, node
 
 numbers = itertools.count(1)
@@ -73,6 +74,16 @@ async def test_a_node_is_welcomed_with_what_is_said_of_it_over_what_is_said_of_a
         assert not any(one.settings.values.given() for one in person.seen if isinstance(one, Welcome))
         for end in (first, second, person):
             await end.close()
+
+
+async def test_how_machines_end_is_read_again_also_where_no_pool_is_configured(tmp_path: Path) -> None:
+    """As where a pool was removed before the mode was changed: its machines are still there."""
+    async with coordinator(tmp_path) as grid:
+        person = await client(grid.url)
+        said = await reload(grid, person, Configured(scaling=Scaling(mode=ScalingMode.ACT)))
+        assert isinstance(said, Done) and said.text.endswith("scaling")
+        assert grid.ledger.state.policy.scaling.mode is ScalingMode.ACT
+        await person.close()
 
 
 async def test_what_is_read_again_goes_to_the_nodes_that_it_concerns_and_the_rest_is_named(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from distributed_grid.coordinator.core.scaling.events import (
     CreateMachine,
     EndMachine,
     MachineAnswered,
+    ScalingConfigured,
     ScalingRequested,
 )
 from distributed_grid.coordinator.core.scaling.state import INTERVAL, PER_LINE, Answer, CallKind
@@ -171,6 +172,20 @@ def test_a_machine_that_falls_silent_keeps_no_job_from_another_one_and_ends_thou
     out += stage.ask("j-2")
     assert [one.machine.jobs for one in calls(out, CreateMachine)] == [("j-2",)]
     assert [one.name for one in calls(stage.settle(150), EndMachine)][:1] == ["a-7-1"]
+
+
+def test_machines_of_a_pool_that_is_configured_no_more_end_by_order_also_where_there_is_no_pool_left() -> None:
+    stage = Stage()
+    stage.told()
+    stage.ask()
+    stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.DONE, "i-1"))
+    join(stage.ledger, facts("a-7-1"), stage.now)
+    none = ScalingConfigured(replace(stage.scaling, mode=ScalingMode.PLAN, pools=()))
+    assert not calls(stage.tell(none, 30), EndMachine) and stage.state("a-7-1") is MachineState.JOINED
+    stage.tell(ScalingRequested(5, ScaleOrder.APPLY, by="ann"))
+    assert stage.state("a-7-1") is MachineState.DRAINING
+    refused = calls(stage.tell(ScalingRequested(6, ScaleOrder.PAUSE, by="ann")), Rejected)
+    assert [one.what for one in refused] == ["there is no pool"]
 
 
 def test_mode_off_plans_nothing() -> None:
