@@ -34,7 +34,7 @@ AS_THEY_ARE = (
     "name workdir priority nodes time_limit warn_signal pids_limit cpu_limit immediate"
     " strategy only exclude labels gpu_model gpu_memory near apart walls"
     " output_full revocable keep_all retry_on retries retry_memory array max_fails"
-    " after after_ok after_any begin within finish_by"
+    " after after_ok after_any begin finish_by"
 ).split()
 """Options that mean what `describe_job` calls so."""
 GRID_FAILED = 125
@@ -73,7 +73,7 @@ class RunShared(Sectioned):
 @click.option(
     "-n", "--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="Preferred; repeatable."
 )
-@click.option("--in", "within", default="", metavar="HOLD", help="On what this hold of yours holds: grid hold request.")
+@click.option("--in", "within", metavar="HOLD", help="On what this hold of yours holds: grid hold request.")
 @placing
 @click.option("-d", "--detach", is_flag=True, help="Print the job's id and leave it running.")
 @click.option("--name", default="", metavar="NAME", help="A name for the job.")
@@ -179,6 +179,8 @@ def submission_of(command: tuple[str, ...], options: dict[str, Any]) -> Submissi
             text.encode()
         except UnicodeEncodeError:
             raise BadValue(f"{text!r} cannot be sent", why="commands, paths and names must be UTF-8") from None
+    if options["within"] == "":  # such as an unset variable of a script: the job would run outside of its hold
+        raise BadValue("--in names no hold", why="it is empty", hint="grid hold list shows yours")
     if options["array"] is not None and options["gang"] is not None:
         raise BadValue("an array of gangs cannot be asked for", hint="submit each gang by itself, or leave out --nodes")
     if options["max_fails"] is not None and options["array"] is None:
@@ -190,6 +192,7 @@ def submission_of(command: tuple[str, ...], options: dict[str, Any]) -> Submissi
         grace=parse_duration(grace) if grace is not None else 5.0,
         requeue=not options["no_requeue"],
         features=parse_features(options["features"]),
+        within=options["within"] or "",
         **{name: options[name] for name in AS_THEY_ARE},
     )
     return replace(submission, request=replace(submission.request, gang=gang))

@@ -111,6 +111,8 @@ def source_of(state: GridState, node: Node, look: RayLook) -> Source:
 def _closed(state: GridState, node: Node, look: RayLook) -> str:
     """Why a node lends nothing to this cluster by itself, whatever it has."""
     facts = node.facts
+    if not look.address:
+        return "no Ray cluster is known that it could lend to"
     if facts.name == look.target or facts.name in look.members:
         return "it is a node of this Ray cluster itself"
     if node.state is not NodeState.UP:

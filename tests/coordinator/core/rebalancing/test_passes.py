@@ -214,6 +214,14 @@ def test_nodes_of_the_cluster_and_those_that_cannot_join_it_lend_nothing(more: d
     assert passes.lender_view(grid.state, grid.state.nodes["lab1"], grid.now).why == why
 
 
+def test_where_no_ray_cluster_is_known_that_is_why_a_node_lends_nothing() -> None:
+    grid = Grid()
+    grid.state.policy = replace(grid.state.policy, owner_rule=True)
+    grid.add("lab1", walls="none", owners=("eve",))
+    view = passes.lender_view(grid.state, grid.state.nodes["lab1"], grid.now)
+    assert view.why == "no Ray cluster is known that it could lend to" and view.excess == Resources()
+
+
 def test_the_owner_of_a_node_says_whose_boosts_it_runs() -> None:
     grid = Grid()
     grid.state.policy = replace(grid.state.policy, owner_rule=True)
@@ -255,6 +263,7 @@ def test_a_node_keeps_what_its_offer_withholds_under_every_policy(name: PolicyNa
 def test_a_node_whose_owner_is_busy_does_not_lend_and_one_full_of_our_jobs_is_not_in_need() -> None:
     grid = Grid("lab1")
     node = grid.state.nodes["lab1"]
+    grid.look()
     grid.sample("lab1", foreign_cpu=3.0)
     assert "its owner's cpu pressure is 0.38" in passes.lender_view(grid.state, node, grid.now).why
     grid.sample("lab1", own_cpu=8.0)
