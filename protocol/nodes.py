@@ -488,6 +488,11 @@ def check_facts(facts: NodeFacts) -> None:
         raise _out("gpus", len(facts.gpus), MOST_GPUS)
     if len({*facts.cores}) < len(facts.cores):
         raise BadValue("the facts of this node cannot be used", why="cores: a core is named twice")
+    threads = [core for group in facts.smt for core in group]
+    if len({*threads} & {*facts.cores}) < len(threads):
+        raise BadValue(
+            "the facts of this node cannot be used", why="smt: a core is named twice, or is none of the cores"
+        )
     if len({gpu.uuid for gpu in facts.gpus}) < len(facts.gpus):
         raise BadValue("the facts of this node cannot be used", why="gpus: a GPU is named twice")
     named = [

@@ -51,6 +51,8 @@ def test_an_offer_is_the_sum_of_what_it_names() -> None:
     [
         ({"memory": nodes.MOST_NODE_MEMORY + 1}, "memory is"),
         ({"cores": (0, 0)}, "a core is named twice"),
+        ({"smt": ((0, 1), (1, 2))}, "smt: a core is named twice"),
+        ({"smt": ((0, 99),)}, "or is none of the cores"),
         ({"gpus": (GpuFacts("G", 0, "m", 1), GpuFacts("G", 1, "m", 1))}, "a GPU is named twice"),
         ({"gpus": (GpuFacts("", 0, "m", 1),)}, "a name is empty"),
         ({"hostname": "a\x1b"}, "hostname"),
