@@ -18,7 +18,7 @@ from distributed_grid.cli.dev import processes
 from distributed_grid.cli.dev.plan import Plan, make_plan
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.config.places import NO_HOST, dev_dir, is_private_group, usual_address
-from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.text import counted
 from distributed_grid.runtime.accounts import name_of
 from distributed_grid.runtime.local import SCHEME, SOCKET
@@ -62,6 +62,12 @@ def up(directory: str | None, **wanted: int | None) -> None:
     what has died.
     """
     invocation = current()
+    if invocation.config_path:
+        raise BadValue(
+            f"a dev grid does not read {invocation.config_path}",
+            why="it has a configuration of its own, which lends more than usual",
+            hint="leave out --config; or `grid -c FILE coordinator run` and `grid -c FILE agent run`",
+        )
     home = _home(directory)
     began = time.monotonic()
     with _locked(home):

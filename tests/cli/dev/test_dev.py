@@ -25,3 +25,11 @@ def test_the_error_of_a_service_is_told_before_its_log(tmp_path: Path) -> None:
 def test_down_without_a_dev_grid_does_nothing(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["dev", "down", "--dir", str(tmp_path)])
     assert done.exit_code == 0 and "there is no dev grid" in done.stderr and list(tmp_path.iterdir()) == []
+
+
+def test_a_configuration_that_a_dev_grid_would_not_read_is_refused(tmp_path: Path) -> None:
+    config, home = tmp_path / "grid.yaml", tmp_path / "dev"
+    config.write_text("resource_sharing: {policy: aggressive}\n")
+    done = CliRunner().invoke(main, ["-c", str(config), "dev", "up", "--dir", str(home)])
+    assert done.exit_code == 2 and f"a dev grid does not read {config}" in done.stderr
+    assert not home.exists()
