@@ -103,7 +103,8 @@ def _bin(bins: Sequence[Bin], probability: float) -> Bin:
 
 
 class _Made(NamedTuple):
-    """A forecast that waits for its time: made in the interval `at`, with what; `failed`: it cannot come true."""
+    """A forecast that waits for its time: made in the interval `at`, with what; `failed`: it cannot come true; `late`:
+    it was made again after a restart, when more was known, and so says nothing of how good forecasts are."""
 
     at: int
     counter: int
@@ -112,6 +113,7 @@ class _Made(NamedTuple):
     both: float
     hour: int
     failed: bool = False
+    late: bool = False
 
 
 class _Learner:
@@ -156,7 +158,8 @@ class _Learner:
         learned.lasted[made.counter] += outcome
         cases, lasted = learned.hours[made.hour]
         learned.hours[made.hour] = cases + 1, lasted + outcome
-        learned.wrong = base + (made.base - outcome) ** 2, both + (made.both - outcome) ** 2
+        if not made.late:
+            learned.wrong = base + (made.base - outcome) ** 2, both + (made.both - outcome) ** 2
         self.outcomes.append((made.at, outcome))
         for at, feature in enumerate(made.features):
             slope = wrong * feature + DECAY * learned.weights[at]
@@ -183,8 +186,8 @@ class IdleForecaster:
 
     def observe(self, at: int, use: float, idle: bool, pool: Pool) -> None:
         """What was measured in this interval: the owner's use as a part of the node (NaN: nothing), and whether that
-        left the node idle. Intervals that are left out were not measured; those that were learned from before a restart
-        only say how long the node is idle."""
+        left the node idle. Intervals that are left out were not measured. Those that were learned from before a restart
+        say how long the node is idle, and of forecasts that had not come to their time."""
         if at < self.next:
             return
         if at > self.next or math.isnan(use):
@@ -199,9 +202,11 @@ class IdleForecaster:
             return
         if self.since is None:
             self.since = at
-        if at % EVERY == 0 and at >= self._learned:
+        if at % EVERY == 0:
             for number, learner in enumerate(self._learners):
-                learner.waiting.append(self._made(at, number, learner, pool))
+                if at + HORIZONS[number] // STEP >= self._learned:
+                    made = self._made(at, number, learner, pool)
+                    learner.waiting.append(made._replace(late=at < self._learned))
 
     def _forget(self) -> None:
         """It is not known what came of the forecasts that wait."""
@@ -223,6 +228,8 @@ class IdleForecaster:
         learner.learn(made, outcome)
         pool.cases[number] += 1
         pool.lasted[number] += outcome
+        if made.late:
+            return
         for bins in (pool.bins[number], learner.learned.bins):
             one = _bin(bins, said)
             one.count, one.said, one.true = one.count + 1, one.said + said, one.true + outcome

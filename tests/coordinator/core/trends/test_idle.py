@@ -98,6 +98,24 @@ def test_what_is_learned_is_kept_over_a_restart_and_not_learned_twice() -> None:
     assert [told.cases for told in again.forecast(other)] == [told.cases for told in before]
 
 
+@pytest.mark.parametrize("pattern", ["i" * 400, "i" * 200 + "b" + "i" * 199, ("i" * 30 + "b" * 7) * 12])
+def test_what_waits_for_its_time_at_a_restart_is_learned_once(pattern: str) -> None:
+    """Restarts every hour or two: nothing would be learned of the next four hours otherwise."""
+    steady, pool = IdleForecaster(), Pool()
+    live(steady, pool, pattern)
+    one, other, at = IdleForecaster(), Pool(), 0
+    for part in range(0, len(pattern), 17):
+        live(one, other, pattern[at : part + 17], START + at)
+        at = min(part + 17, len(pattern))
+        kept = msgspec.msgpack.decode(msgspec.msgpack.encode(one.memory()), type=Memory)
+        one, other = IdleForecaster(kept), Pool()
+        other.add(kept)
+        live(one, other, pattern[:at])
+    assert (other.cases, other.lasted) == (pool.cases, pool.lasted)
+    assert [told.cases for told in one.forecast(other)] == [told.cases for told in steady.forecast(pool)]
+    assert sum(one.count for one in other.bins[-1]) < sum(other.cases), "of those it is not known how good they were"
+
+
 def test_both_together_are_used_where_they_erred_less() -> None:
     one, pool = IdleForecaster(), Pool()
     draw = random.Random(3)
