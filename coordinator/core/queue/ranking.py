@@ -17,8 +17,9 @@ NOT_OVERDUE = -1
 
 def rank(state: GridState) -> None:
     """Rank the standings of users whose share has changed or whose first job has left, and every `RANKED_EVERY` all,
-    since ranks change with time. One that waits alone needs no rank."""
-    if len(state.queue.standings) < 2:
+    since ranks change with time. One that waits alone needs no rank, unless one of its jobs was overdue: another one
+    may be its first by now."""
+    if len(state.queue.standings) < 2 and all(one.overdue == NOT_OVERDUE for one in state.queue.standings.values()):
         return
     queue, standings, shares = state.queue, to_rank(state, state.now), dict[str, float]()
     found = list[tuple[Standing, Rank]]()

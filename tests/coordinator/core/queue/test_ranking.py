@@ -8,7 +8,14 @@ from heapq import heappop, heappush
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, MessageReceived, Send, Tick
+from distributed_grid.coordinator.core.commands import (
+    CancelRequested,
+    Command,
+    JobsSubmitted,
+    MessageReceived,
+    Send,
+    Tick,
+)
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Group
@@ -17,7 +24,7 @@ from distributed_grid.coordinator.core.queue import fairness, reservations
 from distributed_grid.coordinator.core.queue.precedence import lane_of
 from distributed_grid.coordinator.core.views import shares
 from distributed_grid.protocol.groups import Array, GroupKind
-from distributed_grid.protocol.jobs import Cause, LimitBy, Outcome, Priority, Request, ServiceOrder, State
+from distributed_grid.protocol.jobs import Cause, LimitBy, Outcome, Priority, Request, RetryOn, ServiceOrder, State
 from distributed_grid.protocol.messages import Exited, Launch, Stale, Started
 from distributed_grid.protocol.messages.rights import Rights, Rules
 from distributed_grid.protocol.resources import GIB, Resources
@@ -360,3 +367,22 @@ def test_an_overdue_job_whose_node_refuses_to_start_it_is_overdue_again() -> Non
     assert standing.served_at == 0.0 and standing.overdue == ledger.state.queue.turns["late"]
     assert ledger.state.chains.overdue == {}
     ledger.check()
+
+
+def test_one_that_comes_back_before_an_overdue_one_of_its_lane_starts_though_nobody_else_waits() -> None:
+    ledger = grid(1, sharing=SECONDS)
+    request = Request(Resources(cpu=1000), retry_on=(RetryOn.FAILED,), retries=1)
+    for name in ("first", "second"):
+        step(ledger, JobsSubmitted(1, (job(name, request, 1.0, "ann", grace=0.0),)), 1.0)
+    begin(ledger, "first", 1.0)
+    ask(ledger, "other", 100.0, 0.0, cores=0.5, user="bob")
+    queue = ledger.state.queue
+    assert queue.line("second").standing.overdue == queue.turns["second"]
+    assert ledger.state.reservations.by_job.keys() == {"second"}
+    step(ledger, CancelRequested(1, ("other",)), 101.0)
+    assert len(queue.standings) == 1, "nobody else waits"
+    failed = Exited(ledger.state.jobs["first"].allocation, Outcome(Cause.EXITED, code=1, seconds=1.0), True)
+    commands = ledger.handle(MessageReceived("n1", failed), 102.0) + ledger.settle(102.0)
+    for now in range(103, 106):
+        commands += ledger.handle(Tick(), now) + ledger.settle(now)
+    assert len(started(commands)) == 1, "the only node is free"
