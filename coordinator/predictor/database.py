@@ -13,6 +13,8 @@ from distributed_grid.coordinator.store.disposable import DisposableDatabase
 VERSION = 1
 ROWS = 200_000
 """Maximum number of rows."""
+LONGEST = 8192
+"""Characters of a row's texts; one that has more was not written here."""
 
 _SCHEMA = """
 CREATE TABLE usage (
@@ -28,6 +30,9 @@ CREATE INDEX usage_at ON usage (at);
 _COLUMNS = (
     "allocation, at, user, shape, program_key, user_key, text, program, features, asked_cpu, asked_memory,"
     " asked_gpu, seconds, memory, cores, gpu_memory, held_memory, ended, cause"
+)
+_LENGTH = " + ".join(
+    f"length({name})" for name in ("allocation", "user", "text", "program", "features", "ended", "cause")
 )
 
 
@@ -80,10 +85,10 @@ class UsageDatabase(DisposableDatabase):
             db.execute("DELETE FROM usage WHERE id <= (SELECT max(id) FROM usage) - ?", (ROWS,))
 
     def newest(self, count: int) -> list[UsageRow]:
-        """The newest rows, oldest first; those that cannot be read are left out. Raises sqlite3.Error."""
-        query = f"SELECT {_COLUMNS} FROM usage ORDER BY id DESC LIMIT ?"  # noqa: S608
+        """The newest rows, oldest first, without those that are too long or cannot be read. Raises sqlite3.Error."""
+        query = f"SELECT {_COLUMNS} FROM usage WHERE {_LENGTH} <= ? ORDER BY id DESC LIMIT ?"  # noqa: S608
         with self.reading() as db:
-            found = db.execute(query, (count,)).fetchall()
+            found = db.execute(query, (LONGEST, count)).fetchall()
         return [row for one in reversed(found) if (row := _row(one)) is not None]
 
 

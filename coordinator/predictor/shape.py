@@ -57,7 +57,7 @@ def shape(
     program, rest = _program(list(excerpt(argv)))
     words, numbers = _words(rest)
     features = [(SIZE, float(size))]
-    features += sorted(islice((given or {}).items(), FEATURES - 1))
+    features += sorted((name[:LONGEST], value) for name, value in islice((given or {}).items(), FEATURES - 1))
     features += [one for one in numbers if one[0] not in dict(features)]
     kept = tuple((name, value) for name, value in features if math.isfinite(value))[:FEATURES]
     text = " ".join([program, *words])

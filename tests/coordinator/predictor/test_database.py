@@ -55,8 +55,10 @@ def test_what_is_too_old_and_too_much_goes(database: UsageDatabase, monkeypatch:
         ("shape", "x"),
         ("seconds", "long"),
         ("memory", b"\xff"),
+        ("text", "z" * 100_000),
+        ("cause", "z" * 100_000),
     ],
-    ids=["cut", "deep", "large", "larger", "number", "key", "word", "bytes"],
+    ids=["cut", "deep", "large", "larger", "number", "key", "word", "bytes", "long text", "long cause"],
 )
 def test_rows_that_somebody_else_wrote_are_left_out(
     tmp_path: Path, database: UsageDatabase, column: str, value: object

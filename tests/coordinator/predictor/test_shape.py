@@ -1,8 +1,10 @@
 import time
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from distributed_grid.coordinator.predictor.database import UsageDatabase, UsageRow
 from distributed_grid.coordinator.predictor.shape import FEATURES, shape
 from distributed_grid.protocol.messages.needs import excerpt
 
@@ -59,6 +61,19 @@ def test_of_the_features_by_name_the_first_three_count_in_whatever_order_they_ar
     assert [name for name, _ in found.features] == ["size", "alpha", "batch_size", "beta"]
     turned = {"beta": 2.0, "batch_size": 64.0, "alpha": 1.0}
     assert shape(["train"], given=turned) == found
+
+
+def test_the_longest_shape_that_there_is_can_be_read_again(tmp_path: Path) -> None:
+    names = {f"{'é' * 1000}{number}": 1e15 / 3 for number in range(3)} | {
+        f"{number}{'é' * 1000}": 0.1 for number in range(3)
+    }
+    of = shape(["\U0001f600" * 200, *["é" * 200] * 60], "ann" * 80, 1 << 60, True, names)
+    database = UsageDatabase(tmp_path / "usage.db")
+    row = UsageRow(
+        "j-1.1", 1.0, "ann" * 80, *of[:6], 1, 1, 1, 1e15, 1 << 60, 0.1, 0, 1 << 60, "out of memory", "exited"
+    )
+    database.write([row])
+    assert database.newest(1) == [row]
 
 
 def test_an_excerpt_of_a_command_has_its_shape() -> None:
