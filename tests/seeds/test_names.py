@@ -68,7 +68,7 @@ CALLS: dict[str, dict[str, tuple[object, ...]]] = {
     "distributed_grid.orchestration.hardware_detector.HardwareDetector": {"get_capabilities": ()},
 }
 """The classes of both documents by their import paths, and their calls with what these give them."""
-NAMED = {
+NAMED: dict[str, dict[str, tuple[str, ...]]] = {
     "distributed_grid.orchestration.dynamic_resource_manager.DynamicResourceManager": {
         "reserve_resources": ("worker_id", "task_id", "resource_requirements"),
     },
