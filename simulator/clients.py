@@ -183,11 +183,12 @@ class Operator:
         self.engine.later(2 * LATE, None, self._check)
 
     def _awake(self, coordinator: Coordinator) -> None:
-        self.engine.later(LATE / 2, coordinator, self._hold_it_to_its_word, coordinator)
+        self.engine.later(LATE / 2, coordinator, self._hold_it_to_its_word, coordinator, self.engine.now + LATE / 2)
 
-    def _hold_it_to_its_word(self, coordinator: Coordinator) -> None:
-        """It was at work for a while: whatever is over by its own clock has been dealt with."""
-        if self._over:
+    def _hold_it_to_its_word(self, coordinator: Coordinator, due: float) -> None:
+        """It was at work for a while, unless it was suspended, and this is later than it was `due`: whatever is over by
+        its own clock has been dealt with."""
+        if self._over or self.engine.now > due:
             return
         node = coordinator.ledger.state.nodes[self.node]
         if (drain := node.orders.drain) is None:

@@ -68,6 +68,15 @@ def test_at_the_deadline_of_a_drain_what_runs_is_told_to_end() -> None:
     assert "j0x1.1" in of.judge.evicted and of.judge.runs["j0x1.1"].signal == 15
 
 
+@pytest.mark.parametrize("stopped", [8.0 + part / 4 for part in range(8)])
+def test_a_coordinator_that_was_suspended_has_its_time_to_see_that_a_drain_is_due(stopped: float) -> None:
+    """A look that was due while it was suspended happens at the moment of its return, before anything else."""
+    suspended = fault("stop-coordinator", stopped, seconds=13.0)
+    of = world(job(seconds=25.0), faults=(fault("drain", 7.0, seconds=20.0, how=0.65), suspended))
+    of.go()
+    assert "j0x1.1" in of.judge.evicted
+
+
 def test_an_acknowledged_drain_that_is_forgotten_is_a_violation() -> None:
     of = world(faults=(fault("drain", 1.0, seconds=20.0, how=0.1),))
     run_until(of, lambda: of.judge.closed)
