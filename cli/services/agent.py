@@ -125,11 +125,8 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
     own = config.agent
     name = check_name("a node", config.node_name())
     member = read_member(config.agent_state_dir(name) / IDENTITY)
-    url = config.coordinator_url()
-    if member is not None and not config.names_coordinator():
-        url = member.url
     labels = (member.labels if member is not None else {}) | own.labels
-    return AgentSettings(config, name, url, labels, log_level)
+    return AgentSettings(config, name, config.agent_url(member), labels, log_level)
 
 
 def _check_url(url: str, insecure: bool) -> None:

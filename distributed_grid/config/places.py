@@ -135,9 +135,37 @@ def local_address(*state_dirs: Path) -> str:
     return next((f"{SCHEME}{path}" for path in sockets if is_socket(path)), "")
 
 
-def _joined() -> str:
+EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def joined_at(host: str, port: int) -> str:
+    """The address of the coordinator that listens on this host and port, as a context of ours has it, the current one
+    before others; empty: none has it. Of one that listens on every address, the port alone is compared."""
+    if not _has_contexts():
+        return ""
+    from urllib.parse import urlsplit
+
+    from distributed_grid.identity.member import all_contexts, current_context
+
+    same = LOOPBACK if host in LOOPBACK else (host,)
+    current = current_context()
+    found = []
+    for name, member in all_contexts():
+        parts = urlsplit(member.url)
+        if parts.port == port and (host in EVERY_ADDRESS or parts.hostname in same):
+            found.append((name != current, member.url))
+    return min(found)[1] if found else ""
+
+
+def _has_contexts() -> bool:
+    """Most have none, and need not wait until more is imported."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    if not os.path.isdir(os.path.join(base, "grid", "contexts")):  # most have none, and need not wait for more
+    return os.path.isdir(os.path.join(base, "grid", "contexts"))
+
+
+def _joined() -> str:
+    if not _has_contexts():
         return ""
     from distributed_grid.identity.member import contexts, current_context, read_member
 

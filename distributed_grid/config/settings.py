@@ -13,12 +13,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from distributed_grid.config import scaling
 from distributed_grid.config.kinds import ConfigError, Problem, sections_of, settings_of
-from distributed_grid.config.places import NO_HOST, find, local_address, near_address, places, state_dir
+from distributed_grid.config.places import NO_HOST, find, joined_at, local_address, near_address, places, state_dir
 from distributed_grid.config.read import Found, Reader, Values
 from distributed_grid.config.scaling import PoolSection, ScalingSection
 from distributed_grid.config.schema import NAMED, SETTINGS, GpuBackend, Root
 from distributed_grid.config.section import section
 from distributed_grid.config.sharing import Node, NodeSharing, ResourceSharing
+from distributed_grid.identity.member import Member
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.sharing.policies import GAP, OffloadingMode, PolicyName, too_close
 from distributed_grid.runtime.local import SCHEME, SOCKET, socket_path
@@ -84,17 +85,21 @@ class ClusterConfig(Root):
         return f"ws://[{host}]:{self.coordinator.port}" if ":" in host else f"ws://{host}:{self.coordinator.port}"
 
     def client_url(self) -> str:
-        """Where people on this machine find the coordinator: where it is said to be; by its socket, where it keeps its
-        state here; that of the grid whose member one is."""
-        if not self.names_coordinator():
+        """Where people on this machine find the coordinator: where it is said to be; where it is said to listen, by its
+        socket, where it keeps its state here, or by TLS, where they have joined its grid; that of the grid whose member
+        one is."""
+        own = self.coordinator
+        if own.url:
+            return own.url
+        if not any(self.origins.get(f"coordinator.{name}", "default") != "default" for name in ("host", "port")):
             return near_address()
-        local = "" if self.coordinator.url else local_address(self.coordinator_state_dir())
-        return local or self.coordinator_url()
+        joined = joined_at(own.host, own.port)
+        return local_address(self.coordinator_state_dir()) or joined or self.coordinator_url()
 
-    def names_coordinator(self) -> bool:
-        """Whether somebody has said where the coordinator is, or is to listen."""
-        named = ("coordinator.url", "coordinator.host", "coordinator.port")
-        return any(self.origins.get(name, "default") != "default" for name in named)
+    def agent_url(self, member: Member | None) -> str:
+        """Where the agent of this machine finds the coordinator: where it is said to be; as it has joined the grid;
+        where it is said to listen."""
+        return self.coordinator.url or (member.url if member is not None else self.coordinator_url())
 
     def coordinator_state_dir(self) -> Path:
         """Where the coordinator keeps its state."""

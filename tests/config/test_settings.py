@@ -16,6 +16,8 @@ from distributed_grid.config.settings import (
     SharingDisabled,
     load,
 )
+from distributed_grid.identity.member import Member, contexts, use_context, write_member
+from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.resources import GIB, MIB
 from tests.config.conftest import Write
 
@@ -133,6 +135,36 @@ def test_without_a_file_the_defaults_are_those_of_the_seeds_and_the_issue() -> N
 def test_a_coordinator_without_a_port_is_found_by_its_socket(written: Write) -> None:
     config = read(written("coordinator: {host: none, state_dir: /var/lib/grid/x}"))
     assert config.coordinator_url() == config.client_url() == "unix:///var/lib/grid/x/coordinator.sock"
+
+
+@pytest.fixture
+def joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Somebody who has joined two grids, and uses the first; the address of the second."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name, url in (("one", "wss://m:7433"), ("two", "wss://localhost:7544")):
+        (contexts() / name).mkdir(parents=True)
+        write_member(contexts() / name, Member(url, "g", Role.CLIENT, "ann"))
+    use_context("one")
+    return "wss://localhost:7544"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "'::'"])  # noqa: S104
+def test_where_it_listens_is_reached_by_tls_where_its_grid_was_joined(written: Write, joined: str, host: str) -> None:
+    config = read(written(f"coordinator: {{host: {host}, port: 7544, state_dir: /none}}"))
+    assert config.client_url() == joined
+    assert config.agent_url(Member(joined, "g", Role.AGENT, "n1")) == joined
+    assert config.agent_url(None).startswith("ws://")
+
+
+def test_another_place_than_where_one_has_joined_is_taken_as_it_is_said(written: Write, joined: str) -> None:
+    assert (
+        read(written("coordinator: {host: 192.0.2.1, port: 7544, state_dir: /none}")).client_url()
+        == "ws://192.0.2.1:7544"
+    )
+    assert read(written("coordinator: {port: 7545, state_dir: /none}")).client_url() == "ws://127.0.0.1:7545"
+    said = read(written("coordinator: {url: 'ws://127.0.0.1:7544'}"))
+    assert said.client_url() == said.agent_url(Member(joined, "g", Role.AGENT, "n1")) == "ws://127.0.0.1:7544"
+    assert read(written("name: x")).client_url() == "wss://m:7433"
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------
