@@ -33,7 +33,7 @@ from distributed_grid.simulator.lab.world import Decision, Start
 
 EPOCH = 1e9
 """Grid time of the first submission: 0 means never there."""
-FOREVER = 1e10
+FOREVER = 1e15
 GPU_MEMORY = 16 * GIB
 ORDERS = tuple(one.value for one in ServiceOrder)
 POLICIES = tuple(one.value for one in PolicyName)

@@ -15,6 +15,14 @@ UNKNOWN = math.inf
 """Duration of a job whose end the trace does not say: only a workload of arrivals can use it."""
 NAMED = 3
 """Lines that are named of each thing that is wrong."""
+LONGEST = 1e10
+"""Seconds that a job or a whole trace may last: three centuries. Beyond, moments are not told apart well enough."""
+MOST_CORES = 1_000_000
+"""Cores of a machine: the grid knows each by its number."""
+MOST_GPUS = 1024
+"""GPUs of a machine."""
+MOST_MEMORY = 1 << 50
+"""Bytes of a machine."""
 
 
 JobKind = tuple[Resources, str]
@@ -88,24 +96,30 @@ class Trace(msgspec.Struct, kw_only=True):
     left_out: dict[str, LeftOut] = {}
     assumed: list[str] = []
 
-    def leave_out(self, line: int, why: str) -> None:
-        """A row that is not taken."""
+    def leave_out(self, line: int, why: str, count: int = 1) -> None:
+        """A row that is not taken, or so many for the same reason."""
         entry = self.left_out.setdefault(why, LeftOut(why))
-        entry.count += 1
+        entry.count += count
         if len(entry.lines) < NAMED:
             entry.lines.append(line)
 
     def arranged(self) -> "Trace":
-        """In the order of submission, from time 0 on."""
-        if self.jobs:
-            first = min(job.submit for job in self.jobs)
-            ordered = sorted(self.jobs, key=lambda job: job.submit)
-            self.jobs = [msgspec.structs.replace(job, submit=job.submit - first) for job in ordered]
+        """In the order of submission, from time 0 on, without jobs that came or ran too late for any grid."""
+        ordered = sorted(self.jobs, key=lambda job: job.submit)
+        self.jobs = []
+        for job in ordered:
+            since = job.submit - ordered[0].submit
+            if since > LONGEST:
+                self.leave_out(job.line, "it was submitted more than three centuries after the first")
+            elif LONGEST < job.duration < UNKNOWN:
+                self.leave_out(job.line, "it ran for more than three centuries")
+            else:
+                self.jobs.append(msgspec.structs.replace(job, submit=since))
         return self
 
     def words(self) -> list[str]:
         """What was taken and what was left out, in sentences."""
-        taken = len(self.jobs) or len(self.machines) or self.rows - sum(one.count for one in self.left_out.values())
+        taken = self.rows - sum(one.count for one in self.left_out.values())
         lines = [f"{self.format}: {taken} of {counted(self.rows, 'row')} taken"]
         lines += [left_out_words(one) for one in self.left_out.values()]
         return [*lines, *self.assumed]
@@ -128,13 +142,13 @@ class BadRow(ValueError):
     """What is wrong with one row of a trace."""
 
 
-def number(text: str, what: str, least: float = 0.0) -> float:
-    """A finite number from `least` up. Raises BadRow."""
+def number(text: str, what: str, least: float = 0.0, most: float = 1e15) -> float:
+    """A finite number from `least` to `most`. Raises BadRow."""
     try:
         value = float(text)
     except ValueError:
         raise BadRow(f"{what} is not a number: {text.strip()[:40]!r}") from None
-    if not abs(value) < 1e15:
+    if not -1e15 < value <= most:
         raise BadRow(f"{what} is out of range: {text.strip()[:40]}")
     if value < least:
         raise BadRow(f"{what} is below {least:g}: {text.strip()[:40]}")

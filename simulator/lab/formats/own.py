@@ -178,15 +178,16 @@ def _rows(text: str, trace: Trace) -> Iterable[tuple[int, Any]]:
     """The jobs, by their number or line; what of the history is not there is left out of the trace."""
     try:
         whole = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         whole = None
     if isinstance(whole, dict) and isinstance(whole.get("jobs"), list):
         arrays = whole.get("arrays")
         for one in arrays if isinstance(arrays, list) else ():
-            count = one.get("count") if isinstance(one, dict) else None
-            for _ in range(count if isinstance(count, int) else 1):
-                trace.rows += 1
-                trace.leave_out(0, "it is of an array or gang, which is one line here: add --members to `grid jobs`")
+            said = one.get("count") if isinstance(one, dict) else None
+            count = said if isinstance(said, int) and said > 0 else 1
+            trace.rows += count
+            why = "it is of an array or gang, which is one line here: add --members to `grid jobs`"
+            trace.leave_out(0, why, count)
         if whole.get("more"):
             trace.assumed.append("the history goes further back than this: add --limit to `grid jobs`")
         yield from enumerate(whole["jobs"], 1)
@@ -195,7 +196,7 @@ def _rows(text: str, trace: Trace) -> Iterable[tuple[int, Any]]:
         if line.strip():
             try:
                 yield at, msgspec.json.decode(line)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 if at == 1:
                     hint = "print one with `grid -o json jobs --all --members`"
                     raise BadValue("this is no history of jobs", why=str(error), hint=hint) from None
@@ -213,7 +214,7 @@ def _from_row(row: Any, line: int) -> TraceJob:
     duration = number(str(outcome.get("seconds", 0)), "seconds") - number(str(outcome.get("suspended", 0)), "suspended")
     if duration <= 0:
         raise BadRow("it did not run")
-    if outcome.get("cause") in CUT:
+    if str(outcome.get("cause")) in CUT:
         raise BadRow("its last attempt was cut short, by the grid or a node: how long it runs is not known")
     limit = number(str(row.get("time_limit") or 0), "time_limit")
     amount = Resources(

@@ -8,7 +8,7 @@ from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Priority
 from distributed_grid.protocol.resources import MILLI, Resources
 from distributed_grid.protocol.text import counted
-from distributed_grid.simulator.lab.trace import BadRow, Machine, Trace, TraceJob, number
+from distributed_grid.simulator.lab.trace import MOST_CORES, BadRow, Machine, Trace, TraceJob, number
 
 FIELDS = 18
 LEAST_FIELDS = 12
@@ -20,8 +20,6 @@ _NAMES = {
     ALLOCATED: "the number of processors",
     REQUESTED_PROCS: "the number of processors",
 }
-MOST_CORES = 1_000_000
-"""Cores of a machine: the grid knows each by its number."""
 ROUND = 60
 MOSTLY = 0.95
 """Column 6 (average CPU time) holds requested times in some conversions: it is taken as such where column 9 never is
@@ -47,14 +45,14 @@ def read(lines: Iterable[tuple[int, str]], unit: int = 1) -> Trace:
     trace = Trace(format="SWF")
     counts, rows, users = dict[str, int](), list[_Row](), dict[str, str]()
     for at, line in lines:
-        if line.startswith(";"):
-            counts |= _counts(line)
-            continue
-        trace.rows += 1
         try:
+            if line.startswith(";"):
+                counts |= _counts(line)
+                continue
             rows.append(_row(at, line, users))
         except BadRow as bad:
             trace.leave_out(at, str(bad))
+        trace.rows += 1
     most = counts.get("MaxProcs") or counts.get("MaxNodes", 0)
     if most // unit > MOST_CORES:
         hint = f"give --unit N: so many processors count as one core; {MOST_CORES:,} cores are the most"
@@ -102,11 +100,11 @@ def read(lines: Iterable[tuple[int, str]], unit: int = 1) -> Trace:
 
 
 def _counts(line: str) -> dict[str, int]:
-    """What `; MaxProcs: 256` or `; MaxNodes: 64` says; of any other comment nothing."""
+    """What `; MaxProcs: 256` or `; MaxNodes: 64` says; of any other comment nothing. Raises BadRow."""
     key, colon, value = line.lstrip("; ").partition(":")
     words = value.split()
     known = colon and key.strip() in ("MaxProcs", "MaxNodes") and words and words[0].isdecimal()
-    return {key.strip(): int(words[0])} if known else {}
+    return {key.strip(): int(number(words[0], key.strip()))} if known else {}
 
 
 def _row(at: int, line: str, users: dict[str, str]) -> _Row:

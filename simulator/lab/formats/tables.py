@@ -4,13 +4,23 @@ import csv
 import datetime
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Priority, parse_priority
 from distributed_grid.protocol.resources import MIB, MILLI, Resources, parse_memory
 from distributed_grid.protocol.text import parse_duration
-from distributed_grid.simulator.lab.trace import UNKNOWN, BadRow, Machine, Trace, TraceJob, number
+from distributed_grid.simulator.lab.trace import (
+    MOST_CORES,
+    MOST_GPUS,
+    MOST_MEMORY,
+    UNKNOWN,
+    BadRow,
+    Machine,
+    Trace,
+    TraceJob,
+    number,
+)
 
 Row = dict[str, str]
 Lines = Sequence[tuple[int, str]]
@@ -29,21 +39,21 @@ NAMES = {
 _SIZE = re.compile(r"([0-9.]+)\s*([KMGT]?i?B?)", re.IGNORECASE)
 
 
-def rows_of(lines: Lines, separator: str) -> Iterable[tuple[int, list[str]]]:
-    """The fields of each line, with its number."""
-    for at, line in lines:
-        yield at, [field.strip() for field in next(csv.reader([line], delimiter=separator), [])]
+def fields_of(line: str, separator: str) -> list[str]:
+    """The fields of a line. Raises BadRow."""
+    try:
+        return [field.strip() for field in next(csv.reader([line], delimiter=separator), [])]
+    except csv.Error:
+        raise BadRow("it is no line of a table: a field has a line end in it, or is very long") from None
 
 
 def read_rows(trace: Trace, lines: Lines, separator: str, take: Callable[[Row, int], None]) -> Trace:
     """Hand over each row by the names of the first line; a row for which `take` raises BadRow is left out."""
-    header: list[str] = []
-    for at, fields in rows_of(lines, separator):
-        if not header:
-            header = [name.lower() for name in fields]
-            continue
+    header = [name.lower() for name in fields_of(lines[0][1], separator)]
+    for at, line in lines[1:]:
         trace.rows += 1
         try:
+            fields = fields_of(line, separator)
             if len(fields) < len(header):
                 raise BadRow(f"it has {len(fields)} fields of {len(header)}")
             take(dict(zip(header, fields, strict=False)), at)
@@ -87,14 +97,16 @@ def read_pods(lines: Lines) -> Trace:
 
 def read_nodes(lines: Lines) -> Trace:
     """Nodes of openb: `sn`, `cpu_milli`, `memory_mib`, `gpu`, `model`."""
-    trace = Trace(format="openb nodes")
+    trace, names = Trace(format="openb nodes"), set[str]()
 
     def take(row: Row, line: int) -> None:
-        cores = int(number(row["cpu_milli"], "cpu_milli", least=MILLI)) // MILLI
-        memory = int(number(row["memory_mib"], "memory_mib", least=1)) * MIB
-        if any(row["sn"] == one.name for one in trace.machines[-1:]):
+        cores = int(number(row["cpu_milli"], "cpu_milli", MILLI, MOST_CORES * MILLI)) // MILLI
+        memory = int(number(row["memory_mib"], "memory_mib", 1, MOST_MEMORY // MIB)) * MIB
+        gpus = int(number(row["gpu"], "gpu", 0, MOST_GPUS))
+        if row["sn"] in names:
             raise BadRow(f"the node {row['sn']} is there twice")
-        trace.machines.append(Machine(row["sn"], cores, memory, int(number(row["gpu"], "gpu")), row.get("model", "")))
+        names.add(row["sn"])
+        trace.machines.append(Machine(row["sn"], cores, memory, gpus, row.get("model", "")))
 
     return read_rows(trace, lines, ",", take)
 
@@ -111,7 +123,7 @@ def column_names(header: Sequence[str]) -> dict[str, str]:
 def read_jobs(lines: Lines, separator: str) -> Trace:
     """A csv of jobs with a header (`NAMES`), or without one: submit, duration, cores, user. Times are seconds,
     durations such as 1h30m, or dates; memory is bytes or such as 4G."""
-    header = next(iter(rows_of(lines[:1], separator)))[1]
+    header = fields_of(lines[0][1], separator)
     columns = column_names(header)
     trace = Trace(format="csv of jobs")
     if "submit" not in columns or "duration" not in columns:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.simulator.lab.formats import own, swf, tables, use
 from distributed_grid.simulator.lab.formats.unpack import members_of, unpack
-from distributed_grid.simulator.lab.trace import LeftOut, Trace
+from distributed_grid.simulator.lab.trace import BadRow, LeftOut, Trace
 
 FORMATS = (
     "SWF",
@@ -39,7 +39,10 @@ def read(data: bytes, name: str, unit: int = 1) -> Trace:
     if all(_numeric(line.split()) and len(line.split()) == 1 for _, line in beginning):
         return use.read_numbers(lines, name)
     separator = max(SEPARATORS, key=first.count)
-    fields = next(iter(tables.rows_of(lines[:1], separator)))[1]
+    try:
+        fields = tables.fields_of(lines[0][1], separator)
+    except BadRow:
+        fields = [first]
     names = [field.lower() for field in fields]
     if "task_id" in names and "submit" in names:
         return tables.read_nextflow(lines, separator)

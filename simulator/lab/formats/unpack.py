@@ -35,8 +35,12 @@ def members_of(data: bytes, name: str) -> list[tuple[str, bytes]]:
     try:
         with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
             files = sorted((one for one in archive.getmembers() if one.isfile()), key=lambda one: one.name)
+            if sum(one.size for one in files) > MOST_BYTES:  # a sparse member has more than the archive
+                raise _too_large(name)
             return [(one.name, file.read()) for one in files if (file := archive.extractfile(one)) is not None]
-    except (tarfile.TarError, EOFError) as error:
+    except BadValue:
+        raise
+    except (tarfile.TarError, EOFError, ValueError) as error:
         raise BadValue(f"{name} cannot be unpacked", why=str(error)) from None
 
 
@@ -65,7 +69,9 @@ def _once(data: bytes, name: str) -> bytes | None:
                     raise BadValue(f"{name} holds {len(inside)} files", hint="a trace is a zip of one file")
                 with archive.open(inside[0]) as file:
                     return _bounded(file, name)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, RuntimeError) as error:
+    except BadValue:
+        raise
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, RuntimeError, ValueError) as error:
         raise BadValue(f"{name} cannot be unpacked", why=str(error) or type(error).__name__) from None
     return None
 
@@ -73,5 +79,9 @@ def _once(data: bytes, name: str) -> bytes | None:
 def _bounded(file: IO[bytes] | gzip.GzipFile | lzma.LZMAFile | bz2.BZ2File, name: str) -> bytes:
     data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
-        raise BadValue(f"{name} unpacks to more than {MOST_BYTES >> 30} GiB", hint="give a part of it")
+        raise _too_large(name)
     return data
+
+
+def _too_large(name: str) -> BadValue:
+    return BadValue(f"{name} unpacks to more than {MOST_BYTES >> 30} GiB", hint="give a part of it")

@@ -3,7 +3,7 @@ Philly)."""
 
 from collections.abc import Sequence
 
-from distributed_grid.simulator.lab.formats.tables import Lines, moment, rows_of
+from distributed_grid.simulator.lab.formats.tables import Lines, fields_of, moment
 from distributed_grid.simulator.lab.trace import BadRow, Trace, UseSeries, number
 
 STEP = 300.0
@@ -50,18 +50,14 @@ def read_numbers(lines: Lines, name: str) -> Trace:
 def read_series(lines: Lines, separator: str, name: str) -> Trace:
     """A time series: the first column is the time."""
     trace = Trace(format="use of a machine over time")
-    header: list[str] = []
-    used, total, inverted = "", "", False
-    found: list[tuple[float, float]] = []
-    for at, fields in rows_of(lines, separator):
-        if not header:
-            header = [one.lower() for one in fields]
-            column = _column(header)
-            assert column is not None
-            used, total, inverted = column
-            continue
+    header = [one.lower() for one in fields_of(lines[0][1], separator)]
+    column, found = _column(header), list[tuple[float, float]]()
+    assert column is not None
+    used, total, inverted = column
+    for at, line in lines[1:]:
         trace.rows += 1
         try:
+            fields = fields_of(line, separator)
             if len(fields) < len(header):
                 raise BadRow(f"it has {len(fields)} fields of {len(header)}")
             row = dict(zip(header, fields, strict=False))

@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from distributed_grid.protocol.jobs import Priority
 from distributed_grid.protocol.nodes import OwnerPolicy
 from distributed_grid.protocol.placement import Strategy
+from distributed_grid.protocol.resources import Resources
 from distributed_grid.simulator.lab.grid import Grid, node_facts, policy_of
 from distributed_grid.simulator.lab.owners import OwnersOfMachines
-from distributed_grid.simulator.lab.trace import Machine, TraceJob, UseSeries, uniform
+from distributed_grid.simulator.lab.run import Setup, run
+from distributed_grid.simulator.lab.trace import LONGEST, Machine, TraceJob, UseSeries, uniform
 from distributed_grid.simulator.lab.world import Start, World
 from tests.simulator.lab.scene import MACHINES, job, schedule, scheduler, workloads
 from tests.simulator.lab.test_world import Told
@@ -129,3 +131,8 @@ def test_under_predictive_a_job_leaves_before_the_owner_comes_and_under_balanced
     assert (leaves.records[2].moves, leaves.records[2].recalls) == (1, 0)
     assert leaves.records[2].lost < stays.records[2].lost and leaves.records[2].ended < stays.records[2].ended
     assert left.pain == 0.0 < stayed.pain
+
+
+def test_jobs_run_however_long_those_before_them_take() -> None:
+    jobs = [TraceJob(0.0, LONGEST, Resources(1000), line=at) for at in range(5)]
+    assert run(Setup(machines=uniform(1, 1), jobs=jobs), "grid", 1, lambda: 0.0).figures.jobs == 5

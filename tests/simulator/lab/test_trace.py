@@ -60,3 +60,14 @@ def test_equal_machines_are_numbered_and_added_up() -> None:
 def test_what_is_no_number_in_range_is_a_bad_row(text: str) -> None:
     with pytest.raises(BadRow, match="the size"):
         number(text, "the size")
+
+
+def test_jobs_that_came_or_ran_for_longer_than_a_grid_can_tell_moments_apart_are_left_out() -> None:
+    times = [(5e11, 1.0), (5e11 + 2e10, 1.0), (5e11, 2e10), (5e11 + 1.0, UNKNOWN)]
+    jobs = [TraceJob(at, seconds, Resources(1000), line=line) for line, (at, seconds) in enumerate(times, 1)]
+    trace = Trace(format="x", jobs=jobs).arranged()
+    assert [(job.submit, job.line) for job in trace.jobs] == [(0.0, 1), (1.0, 4)]
+    assert {one.why: one.lines for one in trace.left_out.values()} == {
+        "it ran for more than three centuries": [3],
+        "it was submitted more than three centuries after the first": [2],
+    }

@@ -162,3 +162,14 @@ def test_a_history_by_lines_names_the_bad_ones() -> None:
 def test_json_that_is_no_history_is_refused() -> None:
     with pytest.raises(BadValue, match="no history"):
         own.from_history("{nothing")
+
+
+def test_a_history_with_absurd_values_is_taken_as_far_as_it_goes() -> None:
+    odd = {**ROW, "outcome": {**ROW["outcome"], "cause": ["preempted"]}}  # type: ignore[dict-item]
+    trace = own.from_history(json.dumps({"jobs": [odd], "arrays": [{"count": 10**12}, {"count": -1}]}))
+    assert (len(trace.jobs), trace.rows) == (1, 10**12 + 2)
+
+
+def test_json_that_is_nested_without_end_is_no_history() -> None:
+    with pytest.raises(BadValue, match="no history"):
+        own.from_history("[" * 100_000)

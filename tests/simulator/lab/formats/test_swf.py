@@ -74,3 +74,13 @@ def test_a_header_with_more_processors_than_a_machine_can_have_asks_for_a_unit()
     with pytest.raises(BadValue, match="9,000,000 processors") as told:
         read(text)
     assert "--unit" in told.value.hint and read(text, unit=512).machines == [Machine("all", 17578)]
+
+
+def test_where_every_row_is_left_out_none_is_said_to_be_taken() -> None:
+    assert read(f"; MaxProcs: 4\n{row(run=0)}\n").words()[0] == "SWF: 0 of 1 row taken"
+
+
+def test_a_header_whose_number_is_absurd_is_left_out_as_a_row_is() -> None:
+    trace = read(f"; MaxProcs: {'9' * 5000}\n{row()}\n")
+    assert (len(trace.jobs), trace.machines, trace.rows) == (1, [], 2)
+    assert trace.words()[1] == f"1 row left out, line 1: MaxProcs is out of range: {'9' * 40}"

@@ -124,3 +124,26 @@ def test_a_raw_trace_of_nextflow_has_milliseconds() -> None:
     first, second = trace.jobs
     assert (first.duration, second.submit) == (90.0, 10.0)
     assert trace.assumed == ["there are no requested times: the jobs have no time limit"]
+
+
+@pytest.mark.parametrize("field", ["1\r2", "x" * 140_000], ids=["line end", "long"])
+def test_a_line_that_no_table_has_is_left_out(field: str) -> None:
+    lines = [(1, "submit,duration,cores"), (2, f"0,{field},1"), (3, "0,1,1")]
+    trace = tables.read_jobs(lines, ",")
+    why = "it is no line of a table: a field has a line end in it, or is very long"
+    assert ([(one.why, one.lines) for one in trace.left_out.values()], len(trace.jobs)) == ([(why, [2])], 1)
+
+
+def test_a_node_that_is_there_twice_counts_once() -> None:
+    rows = ("n0,4000,1,0", "n1,4000,1,0", "n0,8000,1,0")
+    trace = tables.read_nodes(numbered("\n".join(("sn,cpu_milli,memory_mib,gpu", *rows))))
+    assert [(one.name, one.cores) for one in trace.machines] == [("n0", 4), ("n1", 4)]
+    assert trace.words()[1] == "1 row left out, line 4: the node n0 is there twice"
+
+
+@pytest.mark.parametrize(
+    ("row", "what"), [("1e12,1,0", "cpu_milli"), ("1000,1e14,0", "memory_mib"), ("1000,1,1e9", "gpu")]
+)
+def test_a_machine_that_nobody_could_build_is_left_out(row: str, what: str) -> None:
+    trace = tables.read_nodes(numbered(f"sn,cpu_milli,memory_mib,gpu\nn0,{row}\nn1,1000,1,0"))
+    assert len(trace.machines) == 1 and trace.words()[1].startswith(f"1 row left out, line 2: {what} is out of range")

@@ -1,13 +1,17 @@
 """The format of a trace is told by its content alone."""
 
+import bz2
+import gzip
 import lzma
+import random
+import re
 
 import pytest
 
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.simulator.lab.formats.tell import read, read_all
 from tests.simulator.lab.formats.test_tables import PODS
-from tests.simulator.lab.formats.test_unpack import tarred
+from tests.simulator.lab.formats.test_unpack import tarred, zipped
 
 SWF = "1 0 -1 10 4 -1 -1 -1 20 -1 1 7 -1 -1 -1 -1 -1 -1\n"
 TEXTS = {
@@ -56,3 +60,41 @@ def test_a_tar_of_numbers_is_the_use_of_several_machines() -> None:
 def test_a_tar_of_jobs_is_refused() -> None:
     with pytest.raises(BadValue, match="holds several files"):
         read_all(tarred({"a": SWF, "b": SWF}), "x")
+
+
+MANGLED = (
+    b"-1",
+    b"nan",
+    b"9" * 5000,
+    b"x" * 140_000,
+    b"",
+    b"\0",
+    b"\xff",
+    b'"',
+    b"{",
+    b"[" * 9999,
+    b"\r",
+    b"[1]",
+)
+PACK = (bytes, gzip.compress, lzma.compress, bz2.compress, lambda data: zipped(["a"], data.decode(errors="replace")))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_mangled_file_is_taken_in_part_or_refused(seed: int) -> None:
+    chance = random.Random(seed)
+    for text in TEXTS.values():
+        data, pack = bytearray(text.encode()), chance.choice(PACK)
+        begin, end = chance.choice([found.span() for found in re.finditer(rb"[^\s,;:]+", data)])
+        data[begin:end] = chance.choice(MANGLED)
+        data = bytearray(pack(bytes(data)))
+        if chance.random() < 0.5:
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        cut = chance.randrange(len(data)) if chance.random() < 0.3 else len(data)
+        try:
+            trace = read_all(bytes(data[:cut]), "x")
+        except BadValue as told:
+            assert told.what.startswith(("x ", "nothing in x", "this is no", "the header says")), told.what
+        else:
+            left_out = sum(one.count for one in trace.left_out.values())
+            many = len(trace.jobs) or (0 if trace.format == "SWF" else len(trace.machines))
+            assert trace.use or many + left_out == trace.rows, trace.words()

@@ -16,11 +16,11 @@ from distributed_grid.simulator.lab.formats.unpack import members_of, unpack
 TEXT = "1 2 3\n"
 
 
-def zipped(names: list[str]) -> bytes:
+def zipped(names: list[str], text: str = TEXT) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for name in names:
-            archive.writestr(name, TEXT)
+            archive.writestr(name, text)
     return out.getvalue()
 
 
@@ -56,8 +56,13 @@ def test_the_members_of_a_tar_come_by_name() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [gzip.compress(b"1" * 999)[:-20], lzma.compress(b"1" * 999)[:-20], b"PK\x03\x04nonsense"],
-    ids=["gzip", "xz", "zip"],
+    [
+        gzip.compress(b"1" * 999)[:-20],
+        lzma.compress(b"1" * 999)[:-20],
+        b"PK\x03\x04nonsense",
+        zipped(["a"])[:10] + zipped(["a"])[16:],  # it begins before its file does
+    ],
+    ids=["gzip", "xz", "zip", "cut zip"],
 )
 def test_a_damaged_file_is_an_error_that_names_it(data: bytes) -> None:
     with pytest.raises(BadValue, match="x cannot be unpacked"):
