@@ -6,6 +6,9 @@ request needs and the device has as much as it needs of one device. The usable c
 requests of the mix. A placement that leaves a GPU without cores, or a part that is too small, lowers it by more than
 the placement itself needs: that is fragmentation.
 
+FGD's measure looks one request ahead: cores for a single one make all GPUs of a node usable. So the GPUs for which the
+cores or the memory of the node do not suffice, at what the mix asks for beside a GPU in the mean, count as lost too.
+
 All sums are of integers, so a replay comes to the same scores on any machine.
 """
 
@@ -134,13 +137,14 @@ class RequestMix:
         return self._losses[node][1] if node in self._losses else {}
 
     def loss(self, capacity: Capacity, request: Request) -> float:
-        """How many usable GPUs such a node loses to this request, which fits there."""
+        """How many usable GPUs such a node loses to this request, which fits there; below 0: fewer are stranded."""
         return self._usable.loss(capacity, self._usable.now(capacity), request)
 
 
-Now = tuple[int, int, int, int]
-"""What a node has before a placement: milli-cores, bytes, the kinds for which these are enough, and what these can use
-of its GPUs, in milli-GPUs times counts (0 where devices differ)."""
+Now = tuple[int, int, int, int, int, int]
+"""What a node has before a placement: milli-cores, bytes, milli-GPUs, how many of these are stranded, the kinds for
+which cores and bytes are enough, and what these can use of its GPUs, in milli-GPUs times counts (0 where devices
+differ)."""
 
 
 class Usable:
@@ -150,6 +154,9 @@ class Usable:
     def __init__(self, kinds: Sequence[tuple[RequestKind, int]]) -> None:
         self._kinds = kinds
         self._total = sum(count for _, count in kinds)
+        self._gpus = sum(kind.gpu * count for kind, count in kinds)
+        self._cores = sum(kind.cpu * count for kind, count in kinds)
+        self._bytes = sum(kind.memory * count for kind, count in kinds)
         self._cpu = _steps((kind.cpu, at) for at, (kind, _) in enumerate(kinds))
         self._memory = _steps((kind.memory, at) for at, (kind, _) in enumerate(kinds))
         self._part = _steps((kind.gpu, at) for at, (kind, _) in enumerate(kinds) if kind.gpu < MILLI)
@@ -169,21 +176,33 @@ class Usable:
 
     def now(self, capacity: Capacity) -> Now:
         """What a node has."""
-        cpu, memory = capacity.cpu_left, capacity.free_memory
-        kinds = self._enough(cpu, memory)
-        if self._by_device:
-            return cpu, memory, kinds, 0
-        return cpu, memory, kinds, self._of_devices(kinds, capacity)
+        cpu, memory, gpu = capacity.cpu_left, capacity.free_memory, capacity.gpu_left
+        kinds, stranded = self._enough(cpu, memory), self._stranded(cpu, memory, gpu)
+        usable = 0 if self._by_device else self._of_devices(kinds, capacity)
+        return cpu, memory, gpu, stranded, kinds, usable
 
     def loss(self, capacity: Capacity, now: Now, request: Request) -> float:
         """See `RequestMix.loss`."""
         if not self._total:
             return 0.0
-        wanted, (cpu, memory, before, _) = request.resources, now
-        after = self._enough(cpu - wanted.cpu, memory - wanted.memory)
+        wanted, (cpu, memory, gpu, stranded, before, _) = request.resources, now
+        cpu, memory, gpu = cpu - wanted.cpu, memory - wanted.memory, gpu - wanted.gpu
+        after = self._enough(cpu, memory)
         if self._by_device:
-            return self._loss_by_device(capacity, request, before, after) / self._total / MILLI
-        return self._loss_by_amount(capacity, now, wanted.gpu, after) / self._total / MILLI
+            lost = self._loss_by_device(capacity, request, before, after)
+        else:
+            lost = self._loss_by_amount(capacity, now, wanted.gpu, after)
+        lost += (self._stranded(cpu, memory, gpu) - stranded) * self._total
+        return lost / self._total / MILLI
+
+    def _stranded(self, cpu: int, memory: int, gpu: int) -> int:
+        """The milli-GPUs for which cores or bytes do not suffice, at the mix's means for a GPU."""
+        served = gpu
+        if self._cores:
+            served = min(served, cpu * self._gpus // self._cores)
+        if self._bytes:
+            served = min(served, memory * self._gpus // self._bytes)
+        return gpu - max(0, served)
 
     def _enough(self, cpu: int, memory: int) -> int:
         """The kinds for which so much is enough."""
@@ -196,7 +215,7 @@ class Usable:
         else from a whole one."""
         whole, parts = capacity.whole_gpus, capacity.gpu_parts
         # Devices of which nothing is taken lose the kinds that have no cores or memory any more.
-        lost = now[3] - self._of_devices(after, capacity) if after != now[2] else 0
+        lost = now[5] - self._of_devices(after, capacity) if after != now[4] else 0
         if gpu >= MILLI:
             return lost + self._of_whole(after, whole) - self._of_whole(after, whole - gpu // MILLI)
         least = min([left for left in parts.values() if left >= gpu], default=0) if parts else 0

@@ -67,7 +67,7 @@ def _fit(node: Node, capacity: Capacity, request: Request, context: Context) -> 
 
 def _fragmentation(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
     """How few GPUs it takes from the requests of the mix that could use them: 1 / (1 + GPUs)."""
-    return 1.0 / (1.0 + context.mix.losses(((node, capacity),), request)[0])
+    return 1.0 / (1.0 + max(0.0, context.mix.losses(((node, capacity),), request)[0]))
 
 
 def _gpus_spared(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
@@ -333,7 +333,7 @@ def place(
         said = [score(node, capacity, request, context) for score in strategy.scores]
         return _placed(node, capacity, request, strategy, said, weighted(strategy, said))
     if first is _fragmentation:  # all at once, which costs less
-        values = [1.0 / (1.0 + lost) for lost in context.mix.losses(found, request)]
+        values = [1.0 / (1.0 + max(0.0, lost)) for lost in context.mix.losses(found, request)]
     else:
         values = [first(node, capacity, request, context) for node, capacity in found]
     chosen, best, sure = -1, [0.0], -1.0

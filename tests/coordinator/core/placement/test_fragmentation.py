@@ -63,13 +63,39 @@ def usable(capacity: Capacity, kinds: list[tuple[RequestKind, int]]) -> float:
     return total / MILLI / (sum(count for _, count in kinds) or 1)
 
 
+def stranded(capacity: Capacity, kinds: list[tuple[RequestKind, int]]) -> float:
+    """GPUs without the cores or memory that the mix asks for beside a GPU in the mean: by the definition."""
+    gpus = sum(kind.gpu * count for kind, count in kinds)
+    cores = sum(kind.cpu * count for kind, count in kinds)
+    memory = sum(kind.memory * count for kind, count in kinds)
+    free = [capacity.gpu_left]
+    free += [capacity.cpu_left * gpus / cores] if cores else []
+    free += [capacity.free_memory * gpus / memory] if memory else []
+    return (capacity.gpu_left - min(free)) / MILLI
+
+
 def test_a_free_gpu_without_cores_is_lost_to_those_who_need_cores() -> None:
     mix = mixed(asks(1000, cpu=4000))
     capacity = room_of(cores=8, gpus=2)
     assert mix.loss(capacity, asks(1000, cpu=4000)) == 1.0
-    assert mix.loss(capacity, asks(1000, cpu=5000)) == 2.0
+    assert mix.loss(capacity, asks(1000, cpu=5000)) == 2.25, "the other one, whose cores are three of four"
     assert mix.loss(capacity, asks(500, cpu=1000)) == 1.0
-    assert mix.loss(room_of(cores=3, gpus=2), asks(500, cpu=1000)) == 0.0, "nobody could use those GPUs anyway"
+    assert mix.loss(room_of(cores=3, gpus=2), asks(500, cpu=750)) <= 0.0, "nobody could use those GPUs anyway"
+
+
+def test_a_gpu_is_lost_as_soon_as_its_node_lacks_the_cores_that_the_mix_asks_for_in_the_mean() -> None:
+    mix = mixed(asks(1000, cpu=1000), asks(1000, cpu=7000))
+    capacity = room_of(cores=9, gpus=2)
+    assert mix.loss(capacity, asks(1000, cpu=4000)) == 1.5, "half of the mix can use the other GPU no more"
+    assert mix.loss(capacity, asks(1000, cpu=6000)) == 1.75, "and only three of four cores are left for it"
+    by_memory = mixed(asks(1000, memory=2 * GIB), asks(1000, memory=6 * GIB))
+    assert by_memory.loss(room_of(cores=9, gpus=2, memory=9 * GIB), asks(1000, memory=6 * GIB)) == 1.75
+
+
+def test_a_job_that_leaves_fewer_gpus_without_cores_costs_the_others_less() -> None:
+    mix = mixed(asks(1000, cpu=4000))
+    assert mix.loss(room_of(cores=4, gpus=2), asks(1000, cpu=1000)) == 2.0 - 0.75
+    assert mix.loss(room_of(cores=4, gpus=4), asks(2000, cpu=500)) == 4.0 - 3.0 + 1.125
 
 
 def test_a_part_that_is_left_over_counts_by_how_many_could_use_it() -> None:
@@ -113,9 +139,10 @@ def test_the_loss_is_what_the_definition_says_in_many_random_rooms(models: tuple
             grant = capacity.choose(request.resources, request.constraints)
             of = Usable(kinds)
             lost = of.loss(capacity, of.now(capacity), request)
-            before = usable(capacity, kinds)
+            before = usable(capacity, kinds) - stranded(capacity, kinds)
             capacity.take(grant)
-            assert lost == pytest.approx(before - usable(capacity, kinds)) and lost >= 0
+            after = usable(capacity, kinds) - stranded(capacity, kinds)
+            assert lost == pytest.approx(before - after, abs=2 / MILLI), "but for whole milli-GPUs"
 
 
 def test_older_requests_count_less_and_are_forgotten_in_the_end() -> None:
@@ -217,7 +244,7 @@ def test_what_is_kept_of_a_node_is_not_said_of_another_capacity() -> None:
     assert node.capacity is not None
     other = room_of(cores=4, gpus=2)
     assert mix.losses([(node, node.capacity)], asks(500, cpu=1000)) == [1.0]
-    assert mix.losses([(node, other), (node, node.capacity)], asks(500, cpu=1000)) == [2.0, 1.0]
+    assert mix.losses([(node, other), (node, node.capacity)], asks(500, cpu=1000)) == [1.75, 1.0]
     assert mix.known("n1") == {asks(500, cpu=1000).resources: 1.0}
 
 
