@@ -68,7 +68,7 @@ def stranded(capacity: Capacity, kinds: list[tuple[RequestKind, int]]) -> float:
     gpus = sum(kind.gpu * count for kind, count in kinds)
     cores = sum(kind.cpu * count for kind, count in kinds)
     memory = sum(kind.memory * count for kind, count in kinds)
-    free = [capacity.gpu_left]
+    free: list[float] = [capacity.gpu_left]
     free += [capacity.cpu_left * gpus / cores] if cores else []
     free += [capacity.free_memory * gpus / memory] if memory else []
     return (capacity.gpu_left - min(free)) / MILLI
