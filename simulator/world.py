@@ -129,7 +129,7 @@ class World:
         """One more on a copy of the store as the first found it: it claims the same epoch."""
         if self._second is None and not self.coordinator.dead:
             apart = Judge(self.plan.jobs)  # what it makes of its copy is nobody's truth
-            apart.disk = self._before.copy()
+            apart.disk, apart.plans = self._before.copy(), self.judge.plans  # boosts that were lent are among these
             self._second = self._open(apart.disk, apart)
 
     def end_second(self) -> None:

@@ -58,6 +58,13 @@ def test_a_coordinator_that_was_killed_lends_nothing_twice() -> None:
     assert not raylets(of)
 
 
+def test_a_second_coordinator_on_a_copy_of_the_store_gives_its_boosts_up_and_nobody_minds() -> None:
+    faults = fault("kill-coordinator", 11.5, 0.3), fault("second-coordinator", 12.4, 38.0)
+    of = lending(PolicyName.AGGRESSIVE, WAITS, faults=faults, lost_after=5.0)
+    of.go()
+    assert of.faults == {"kill-coordinator": 1, "second-coordinator": 1} and not raylets(of)
+
+
 def test_the_same_events_make_the_same_moves() -> None:
     of = lending(PolicyName.BALANCED, WAITS, replace(WAITS, odd=True, count=1))
     heard: list[tuple[Event | None, float, list[Command]]] = []
