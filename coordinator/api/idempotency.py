@@ -8,7 +8,7 @@ from typing import Any
 from distributed_grid.coordinator.core.model import Group, Job
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import Array, GroupKind
-from distributed_grid.protocol.jobs import Priority, Request
+from distributed_grid.protocol.jobs import Priority, Request, RetryOn
 from distributed_grid.protocol.messages import Submission
 from distributed_grid.protocol.placement import NO_CONSTRAINTS
 
@@ -63,7 +63,7 @@ def _of_request(before: Request, now: Request) -> list[str]:
     replaces names of jobs by ids, removes retries after a loss, and raises the memory of a job that ran out of it."""
     parts: dict[str, tuple[Any, Any]] = {}
     for kind in ("cpu", "memory", "gpu"):
-        if kind != "memory" or not before.retry_memory:
+        if kind != "memory" or not (before.retry_memory or RetryOn.OOM in before.retry_on + now.retry_on):
             parts[kind] = getattr(before.resources, kind), getattr(now.resources, kind)
     told = ["priority", "nodes", "immediate", "requeue", "gang", "retry_memory", "strategy", "revocable"]
     if before.retries:

@@ -33,14 +33,14 @@ from distributed_grid.protocol.resources import MILLI, format_bytes
 
 
 def request_after(state: GridState, job: Job, outcome: Outcome) -> Request | None:
-    """The request of the next attempt: with more memory if it exceeded its own and its retry policy says so (what would
-    have been enough for runs like it, where that is known), up to what any node could ever lend; None if that is not
-    more than it had."""
+    """The request of the next attempt. If it ran out of its own memory: with what would have been enough for runs like
+    it, where that is known, else with more as its retry policy says, up to what any node could ever lend; None if that
+    is not more than it had."""
     request = job.request
-    if outcome.cause is not Cause.OUT_OF_MEMORY or not request.retry_memory:
-        return request
     had = request.resources
     advised = job.phase.advised if type(job.phase) is Active else 0
+    if outcome.cause is not Cause.OUT_OF_MEMORY or not (request.retry_memory or advised > had.memory):
+        return request
     memory = advised if advised > had.memory else had.memory * request.retry_memory // MILLI
     wanted = msgspec.structs.replace(had, memory=memory)
     allowed = state.quotas.most_memory(job, request)

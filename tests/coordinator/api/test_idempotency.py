@@ -79,12 +79,13 @@ def test_a_gang_again_is_the_same_gang() -> None:
     check_keys([replace(ONE, request=asked)], lambda key: "j-old", lambda name: group)
 
 
-def test_what_the_coordinator_added_or_took_away_is_no_difference() -> None:
+@pytest.mark.parametrize("factor", [2000, 0], ids=["times as much", "what was enough for others"])
+def test_what_the_coordinator_added_or_took_away_is_no_difference(factor: int) -> None:
     asked = replace(
         ASKED,
         retry_on=(RetryOn.OOM,),
         retries=2,
-        retry_memory=2000,
+        retry_memory=factor,
         constraints=Constraints(near=("train",), walls=Constraints().walls),
     )
     stored = replace(

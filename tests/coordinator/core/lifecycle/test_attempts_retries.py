@@ -317,6 +317,19 @@ def test_the_next_attempt_asks_for_what_would_have_been_enough_for_runs_like_it(
     ledger.check()
 
 
+def test_what_would_have_been_enough_is_asked_for_without_a_factor_too() -> None:
+    ledger = Ledger(policy=Policy())
+    join(ledger, facts("n1", cores=1, memory=8 * GIB))
+    request = Request(Resources(cpu=1000, memory=GIB), retry_on=(RetryOn.OOM,), retries=2)
+    step(ledger, JobsSubmitted(1, (job("j", request),)), 0.5)
+    step(ledger, MemoryAdvised("j.1", 3 * GIB), 0.7)
+    exits(ledger, Outcome(Cause.OUT_OF_MEMORY, signal=9))
+    assert ledger.state.jobs["j"].request.resources.memory == 3 * GIB
+    exits(ledger, Outcome(Cause.OUT_OF_MEMORY, signal=9), attempt=2, now=3.0)
+    assert ledger.state.jobs["j"].request.resources.memory == 3 * GIB, "nothing is known that would be enough"
+    ledger.check()
+
+
 def test_less_than_it_had_is_no_advice() -> None:
     ledger = Ledger(policy=Policy())
     join(ledger, facts("n1", cores=1, memory=8 * GIB))
