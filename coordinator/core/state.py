@@ -38,6 +38,7 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.queue.queue import Members, key_of
+from distributed_grid.coordinator.core.scaling.events import RecordMachine
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.history.performance import core_seconds
 from distributed_grid.protocol.jobs import After, Cause, Priority, Reason, State, Step, has_failed
@@ -380,8 +381,8 @@ class GridState(GridData):
         if allocation.gang is not None and allocation.gang.rank == 0:
             self.rendezvous[(allocation.gang.addresses[0], allocation.gang.port)] = allocation.id
         self.allocations[allocation.id] = self.nodes[allocation.node].allocations[allocation.id] = allocation
-        if allocation.node in self.scaling.machines:
-            self.scaling.used_by(allocation.node)
+        if allocation.node in self.scaling.machines and self.scaling.used_by(allocation.node):
+            self.out.append(RecordMachine(allocation.node, self.scaling.machines[allocation.node]))
         slack.join(self, allocation)
 
     def _release(self, allocation: Allocation) -> None:

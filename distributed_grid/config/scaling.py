@@ -34,6 +34,8 @@ from distributed_grid.protocol.scaling.pools import Billing, Orphans, ScalingMod
 
 PRICE_MOST = 1e6
 TYPES_MOST = 64
+WORD_MOST = 255
+"""Maximum length of a type, a zone, or a label and its value: more than any provider takes."""
 ABANDONED_LEAST = 60.0
 """Least `abandoned_after` (s): a coordinator that is started again, or agents that all connect again, take a while."""
 QUEUE_WITHIN = 86_400.0
@@ -393,6 +395,9 @@ def _wrong_in(one: PoolSection, providers: ProvidersSection) -> Any:
         check_pool_name(one.name)
     except BadValue as error:
         yield error.what, error.hint
+    for what, words in (("types", one.types), ("zones", one.zones), ("labels", (*one.labels, *one.labels.values()))):
+        if long := next((word for word in words if len(word) > WORD_MOST), ""):
+            yield f"{what} has {long[:20]!r}…, which is longer than {WORD_MOST} characters", ""
     if not one.provider:
         yield "it names no provider", f"provider: one of {', '.join(KNOWN)}"
     elif one.provider not in KNOWN and not _installed(one.provider):

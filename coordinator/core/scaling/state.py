@@ -188,13 +188,15 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
         """When the next plan may be made, while so many different requests wait."""
         return self.passed + INTERVAL + PER_LINE * lines
 
-    def used_by(self, node: str) -> None:
-        """Something is granted on this machine."""
+    def used_by(self, node: str) -> bool:
+        """Something is granted on this machine; whether for the first time."""
         self.idle.pop(node, None)
         machine = self.machines[node]
         self.idled.pop(f"{machine.pool}/{machine.type}", None)
-        if not machine.ran:
-            self.machines[node] = msgspec.structs.replace(machine, ran=True)
+        if machine.ran:
+            return False
+        self.machines[node] = msgspec.structs.replace(machine, ran=True)
+        return True
 
     # --- boots --------------------------------------------------------------------------------------------------------
 

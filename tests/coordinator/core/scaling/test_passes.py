@@ -20,6 +20,7 @@ from distributed_grid.coordinator.core.scaling.events import (
     CreateMachine,
     EndMachine,
     MachineAnswered,
+    RecordMachine,
     ScalingConfigured,
     ScalingRequested,
 )
@@ -186,6 +187,18 @@ def test_machines_of_a_pool_that_is_configured_no_more_end_by_order_also_where_t
     assert stage.state("a-7-1") is MachineState.DRAINING
     refused = calls(stage.tell(ScalingRequested(6, ScaleOrder.PAUSE, by="ann")), Rejected)
     assert [one.what for one in refused] == ["there is no pool"]
+
+
+def test_that_a_machine_has_had_a_job_is_recorded_with_the_grant() -> None:
+    """Else a coordinator that is started again takes it for one that was created in vain."""
+    stage = Stage()
+    stage.told()
+    stage.ask()
+    stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.DONE, "i-1"))
+    out = join(stage.ledger, facts("a-7-1"), stage.now)
+    assert stage.ledger.state.jobs["j-1"].node == "a-7-1"
+    recorded = [one.machine for one in calls(out, RecordMachine) if one.machine is not None]
+    assert recorded[-1] == stage.machines["a-7-1"] and recorded[-1].ran
 
 
 def test_mode_off_plans_nothing() -> None:
