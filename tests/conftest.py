@@ -16,6 +16,7 @@ import structlog
 from distributed_grid.runtime import beneath
 from tests.depth import DEEP
 from tests.side_by_side import (  # noqa: F401 (hooks)
+    pytest_collection,
     pytest_collection_finish,
     pytest_collection_modifyitems,
     pytest_configure,

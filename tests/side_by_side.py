@@ -8,10 +8,11 @@ Most tests wait for something more than they compute, so that four processes kee
 import contextlib
 import fcntl
 import gc
+import importlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -82,6 +83,25 @@ def turn(nodeid: str) -> int:
     if together(nodeid) == ALONE:
         return len(FIRST) + 1
     return next((n for n, path in enumerate(FIRST) if nodeid.startswith(path)), len(FIRST))
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Import all test files beforehand, where all are to be run, each process beginning with another part of them. To
+    rewrite the assertions of them all takes most of a minute, and in a fresh checkout each process would do it: so each
+    finds on disk what the others have done. What cannot be imported is reported when it is collected."""
+    config, worker = session.config, getattr(session.config, "workerinput", None)
+    if worker is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    files = sorted(Path(config.rootpath, "tests").rglob("test_*.py"))
+    for file in from_its_part(files, int(worker["workerid"].removeprefix("gw")), worker["workercount"]):
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(file.relative_to(config.rootpath).with_suffix("").parts))
+
+
+def from_its_part(files: Sequence[Path], number: int, count: int) -> list[Path]:
+    """All files in turn, from where the part of process `number` of so many begins."""
+    begin = len(files) * number // count
+    return [*files[begin:], *files[:begin]]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -160,6 +160,14 @@ WORDS = 800
 """That the first page may have: who reads it wants to know what this is, and where the rest stands."""
 
 
+def test_the_changelog_names_pages_that_there_are() -> None:
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")} | {"CONTRIBUTING", "SECURITY"}
+    named = set()
+    for found in re.findall(r"\(([\w-]+(?:, [\w-]+)*)\)\.$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE):
+        named |= {word for word in found.split(", ") if word.replace("-", "").isalpha()}
+    assert {"figures", "seed-names"} < named and named <= pages
+
+
 def test_the_first_page_is_short_and_the_index_names_every_page() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= WORDS
     named = set(LINK.findall((ROOT / "docs/index.md").read_text()))

@@ -52,10 +52,10 @@ def test_a_pattern_that_leads_out_is_refused(glob: str) -> None:
 def test_patterns_are_bounded_and_many_stars_cost_little() -> None:
     with pytest.raises(BadValue, match="too long"):
         Globs(["x" * GLOB_CHARS, "y"])
-    begun = time.monotonic()
+    begun = time.process_time()
     assert Globs(["**/" * 500 + "x"]).match("a/" * 500 + "y") is Match.NO
     assert Globs(["**/a/" * 250 + "x"]).match("a/" * 500 + "y") is Match.NO
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 5
 
 
 @pytest.mark.parametrize(

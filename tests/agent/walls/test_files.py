@@ -300,10 +300,10 @@ def test_links_that_double_their_path_are_refused(theirs: Path, root: int) -> No
     (theirs / "l0").mkdir()
     for number in range(1, 30):
         (theirs / f"l{number}").symlink_to(f"l{number - 1}/.." + f"/l{number - 1}")
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(OSError):
         files.read(root, b"l29/file", 0, 10)
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
 
 
 SWAPPER = """

@@ -435,6 +435,6 @@ def test_successors_run_once_on_what_their_predecessors_held() -> None:
 
 
 Grid.TestCase.settings = settings(
-    max_examples=tries(40), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=tries(20), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestHonestAgents = Grid.TestCase

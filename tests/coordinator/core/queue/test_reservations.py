@@ -364,7 +364,7 @@ class Day:
         self.submit(f"s{self.number}", self.lot.choice((0.5, 1, 1, 2)))
 
 
-@pytest.mark.parametrize("seed", range(tries(12)))
+@pytest.mark.parametrize("seed", range(tries(6)))
 def test_what_starts_behind_the_first_never_delays_it(seed: int) -> None:
     """When it was said at any time that a job starts at some moment at the latest, it does: of one user, whose jobs
     come by their turn."""
@@ -385,7 +385,7 @@ def test_what_starts_behind_the_first_never_delays_it(seed: int) -> None:
 
 @pytest.mark.parametrize("sharing", [BY_SHARE, BY_WAITING], ids=["share", "waiting"])
 @pytest.mark.parametrize("limited", [True, False])
-@pytest.mark.parametrize("seed", range(tries(6)))
+@pytest.mark.parametrize("seed", range(tries(3)))
 def test_a_big_job_starts_within_a_bounded_time_under_an_endless_stream_of_small_ones(
     seed: int, limited: bool, sharing: Sharing
 ) -> None:
