@@ -13,7 +13,7 @@ from distributed_grid.simulator.judging.judge import Judge, Run, number_of
 from distributed_grid.simulator.plan import BOOSTS, ENDLESS, JobPlan, Plan
 
 USER = "coordinator"
-"""Whom the grid lends in the name of."""
+"""The user in whose name the grid lends."""
 JOINS = 0.3
 """Seconds from the start of a raylet until Ray shows it."""
 
@@ -28,7 +28,7 @@ class RayCluster:
         self._target = f"n{plan.nodes[-1].number}"
         self._made = 0
         self._runs: dict[str, list[int]] = {}
-        """By raylet, the demands of which a task runs there."""
+        """By raylet, the demands whose tasks run there."""
         self._idle: dict[str, float] = {}
         """By raylet, since when it runs nothing."""
 
@@ -78,7 +78,7 @@ class RayCluster:
         )
 
     def _place(self) -> None:
-        """Tasks that wait run where there is room; what has ended frees it."""
+        """Start waiting tasks where there is room, and free the room of those that have ended."""
         raylets = {run.allocation: run for run in self._raylets()}
         there = self.demanded()
         self._runs = {name: [one for one in self._runs.get(name, ()) if there[one]] for name in raylets}

@@ -1,8 +1,8 @@
 """`history.db`: a row for each node and minute of the last two days, and for each quarter of an hour of ninety days;
 and what users lent each other, by day.
 
-A batch of rows is one statement: while SQLite runs it, nobody waits for the interpreter. The file is bounded in size,
-the oldest goes first."""
+A batch of rows is one statement, during which the interpreter's lock is free. The file is bounded in size; the oldest
+rows are removed first."""
 
 import json
 import sqlite3
@@ -22,9 +22,9 @@ MINUTES_KEPT, QUARTERS_KEPT = 2 * DAY, 90 * DAY
 """How long rows are kept (s)."""
 VERSION = 1
 RECENT = 12
-"""Quarters of an hour that are completed when their last minute was not measured."""
+"""Maximum age, in quarters of an hour, at which a quarter without its last minute is completed."""
 NODES_AT_ONCE = 100
-"""Nodes whose old rows are removed in one transaction."""
+"""Number of nodes whose old rows are removed in one transaction."""
 
 _SCHEMA = """
 CREATE TABLE nodes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -74,7 +74,7 @@ class Row(NamedTuple):
 
 
 class HistoryDatabase(DisposableDatabase):
-    """`size`: the most that the file may hold."""
+    """`size`: maximum size of the file (bytes)."""
 
     def __init__(self, path: Path, size: int) -> None:
         super().__init__(path, _SCHEMA, VERSION, "the history")
@@ -84,7 +84,7 @@ class HistoryDatabase(DisposableDatabase):
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def write(self, minutes: Sequence[Row], learned: Mapping[str, bytes] | None = None) -> None:
-        """Keep these minutes, the quarters of an hour that they complete or change, and what was learned of nodes.
+        """Save these minutes, the quarters of an hour that they complete or change, and the memories of forecasters.
         Raises sqlite3.Error."""
         with self.writing() as db:
             numbered = [(self._id(db, one.node), one.at, one.codes) for one in minutes]
@@ -114,7 +114,7 @@ class HistoryDatabase(DisposableDatabase):
     def _quarters(
         self, db: sqlite3.Connection, minutes: Sequence[tuple[int, int, bytes]]
     ) -> list[tuple[int, int, bytes]]:
-        """The quarters of which the last minute, or after it one that was missing, was written."""
+        """The quarters that these minutes complete (their last minute), or change after that."""
         size = QUARTER // MINUTE
         newest = max((at for _, at, _ in minutes), default=0)
         due = {(node, at // size) for node, at, _ in minutes if at % size == size - 1 or at // size < newest // size}
@@ -137,7 +137,7 @@ class HistoryDatabase(DisposableDatabase):
                 _put(db, "quarters", self._quarters(db, due))
 
     def prune(self, now: float) -> None:
-        """Remove what is too old or too much, and nodes of which nothing is left. Raises sqlite3.Error."""
+        """Remove rows that are too old or too many, and nodes without rows. Raises sqlite3.Error."""
         with self.reading() as db:
             oldest = {"minutes": int(now - MINUTES_KEPT) // MINUTE, "quarters": int(now - QUARTERS_KEPT) // QUARTER}
             self._complete(db, now)
@@ -164,7 +164,8 @@ class HistoryDatabase(DisposableDatabase):
         return removed
 
     def _later(self, db: sqlite3.Connection, now: float, used: int) -> dict[str, int]:
-        """A moment before which all goes: later by the part of the whole span that is too much, and a tenth of it."""
+        """By table, the time before which all rows are removed: so much of the span as the file is too large, and a
+        tenth more."""
         ends = []
         for table, step in (("minutes", MINUTE), ("quarters", QUARTER)):
             (at,) = db.execute(_OLDEST.format(table)).fetchone()
@@ -188,13 +189,13 @@ class HistoryDatabase(DisposableDatabase):
         return found
 
     def recall(self, name: str) -> bytes | None:
-        """What was learned of a node; None: nothing. Raises sqlite3.Error."""
+        """The saved memory of a node's forecaster; None: there is none. Raises sqlite3.Error."""
         with self.reading() as db:
             found = db.execute("SELECT memory FROM learned WHERE node = ?", (self._ids.get(name),)).fetchone()
         return bytes(found[0]) if found is not None else None
 
     def names(self) -> list[str]:
-        """The nodes of which something is kept. Raises sqlite3.Error."""
+        """The nodes with rows. Raises sqlite3.Error."""
         with self.reading():
             return sorted(self._ids)
 

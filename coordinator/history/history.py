@@ -1,8 +1,8 @@
-"""History: takes the buckets that agents tell, keeps the last hour in memory and the rest in `history.db`, and reads
-windows of it.
+"""History: stores the buckets that agents report, the last hour in memory and the rest in `history.db`, and reads
+windows of them.
 
-It is beside everything else: nothing waits for it, and a disk that is full or broken stops history alone. The database
-belongs to one thread; the loop spends some microseconds on a bucket."""
+Nothing else waits for it, and a full or broken disk stops only history. The database belongs to one thread; the loop
+spends some microseconds on a bucket."""
 
 import asyncio
 import sqlite3
@@ -22,9 +22,9 @@ from distributed_grid.protocol.messages import Buckets, DayOfLoans
 from distributed_grid.runtime.logs import get_logger
 
 LATE = 15.0
-"""Seconds after the end of a minute from which on it is written: its last bucket has come."""
+"""Delay after the end of a minute before it is written (s): its last bucket has arrived by then."""
 TURNS = 60
-"""Nodes are written in turn, one of so many parts of them each second."""
+"""Number of parts that nodes are divided into; one part is written each second."""
 AGAIN = 60.0
 """Interval between attempts to write where the disk refuses (s)."""
 PRUNE_EVERY = 3600.0
@@ -42,7 +42,7 @@ class Window(NamedTuple):
 
 
 class _Node:
-    """What is kept of a connected node."""
+    """The ring and the unwritten minutes of a connected node."""
 
     __slots__ = ("boot", "dirty", "newest", "offset", "ring", "through")
 
@@ -52,11 +52,11 @@ class _Node:
         self.ring = Ring(number)
         self.newest: Bucket | None = None
         self.dirty: set[int] = set()
-        """Minutes of grid time that are not in the database as they are in the ring."""
+        """Minutes of grid time whose content in the ring is not in the database yet."""
 
 
 class _Due(NamedTuple):
-    """A row to write; then the node is told, in this boot, that its buckets are kept up to this number."""
+    """A row to write, after which buckets up to this number are acknowledged to the node in this boot."""
 
     row: Row
     boot: str
@@ -64,15 +64,15 @@ class _Due(NamedTuple):
 
 
 class History:
-    """`path`: the database; `size`: the most that it may hold (0: there is none); `clock`: grid time. `kept` is called
-    with a node and the number of its newest bucket that is kept."""
+    """`path`: the database; `size`: its maximum size in bytes (0: none is used); `clock`: grid time. `kept` is called
+    with a node and the number of its newest bucket that is saved."""
 
     def __init__(self, path: Path, size: int, clock: Callable[[], float]) -> None:
         self.kept: Callable[[str, int], None] = lambda node, through: None
         self.trouble = ""
-        """Why nothing is written now; empty: it is."""
+        """Why nothing can be written now; empty: it can."""
         self.learned: dict[str, bytes] = {}
-        """What was learned of nodes, to be kept with the next rows."""
+        """Memories of forecasters, to be saved with the next rows."""
         self.now = clock
         """Grid time."""
         self._nodes: dict[str, _Node] = {}
@@ -89,8 +89,8 @@ class History:
     # --- from agents --------------------------------------------------------------------------------------------------
 
     def take(self, name: str, boot: str, message: Buckets) -> None:
-        """Keep the buckets of a node in this boot. A bucket's place in grid time follows from the node's clock when the
-        message was sent; it stays in step until one of the clocks has jumped by more than a bucket."""
+        """Store the buckets of a node in this boot. Their place in grid time follows from the node's clock when the
+        message was sent; that offset is kept until one of the clocks jumps by more than a bucket."""
         behind = (self.now() - message.at) / SECONDS
         node = self._nodes.get(name)
         if node is None or node.boot != boot or abs(behind - node.offset) > 1.0:
@@ -109,7 +109,7 @@ class History:
                     node.newest = bucket
 
     def lend(self, days: Iterable[DayOfLoans]) -> None:
-        """Keep these loans with those of their days."""
+        """Add these loans to those of their days."""
         for one in days if self._database is not None else ():
             key = (one.day, one.lender, one.borrower, one.node)
             self._lent[key] = joined_loans(self._lent.get(key), one)
@@ -117,13 +117,13 @@ class History:
     # --- to the database ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Write what is due, for ever."""
+        """Write rows when they are due, for ever."""
         while True:
             await asyncio.sleep(1.0)
             self.tick()
 
     def tick(self) -> None:
-        """Look after one part of the nodes."""
+        """Process one part of the nodes."""
         now = self.now()
         self._turn = (self._turn + 1) % TURNS
         hour_ago = int(now) // SECONDS - KEPT
@@ -209,7 +209,7 @@ class History:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
-        """Write the minutes that are under way, too, and end the thread."""
+        """Write all minutes, including unfinished ones, and end the thread."""
         if self._writing is not None:
             await asyncio.wait((self._writing,))
         for name, node in self._nodes.items():
@@ -238,12 +238,12 @@ class History:
         return list(self._turns[turn])
 
     def ring(self, name: str) -> Ring | None:
-        """The last hour of a node; None: it has told nothing since the start, or for an hour."""
+        """The last hour of a node; None: it has reported nothing since the start, or for an hour."""
         node = self._nodes.get(name)
         return node.ring if node is not None else None
 
     async def recall(self, name: str) -> bytes | None:
-        """What was learned of a node before."""
+        """The saved memory of a node's forecaster."""
         if (waits := self.learned.get(name)) is not None:
             return waits
         if (database := self._database) is None:
@@ -292,14 +292,14 @@ class History:
         return Window(SECONDS, {one: node.ring.span(one, first, behind) for one in Series})
 
     def _behind(self, name: str) -> int:
-        """The bucket that is under way: the node tells of one some seconds after its end."""
+        """The number of the unfinished bucket: a node reports a bucket some seconds after its end."""
         now = int(self.now() - SECONDS) // SECONDS
         node = self._nodes.get(name)
         return node.ring.newest + 1 if node is not None and now - node.ring.newest <= 2 else now
 
     async def window(self, name: str, seconds: int, step: int) -> Window:
-        """A window of a node in steps of ten seconds, a minute or a quarter of an hour: from the database, and over
-        that what is in memory. Where the database cannot be read, memory alone."""
+        """A window of a node in steps of ten seconds, a minute or a quarter of an hour, from the database and memory,
+        which overrides it; from memory alone if the database cannot be read."""
         if step == SECONDS:
             return await self._of_an_hour(name, seconds)
         now = self.now()
@@ -337,7 +337,7 @@ class History:
             return []
 
     async def compute(self, work: Callable[[], T]) -> T:
-        """Do this in the history's thread, which then rests for as long as it took."""
+        """Run this in the history's thread, which then pauses for as long as it took."""
 
         def slowly() -> T:
             began = time.thread_time()
@@ -349,7 +349,7 @@ class History:
 
 
 def joined_loans(one: DayOfLoans | None, other: DayOfLoans) -> DayOfLoans:
-    """Two lines of the same day, users and node as one."""
+    """Merge two lines of the same day, users and node."""
     if one is None:
         return other
     sums = (one.share + other.share, one.cpu + other.cpu, one.memory + other.memory, one.gpu + other.gpu)
@@ -366,7 +366,7 @@ def merged_loans(days: Iterable[DayOfLoans]) -> list[DayOfLoans]:
 
 
 def _placed(found: Sequence[Row], first: int, behind: int) -> dict[Series, "array[int]"]:
-    """Rows as one array for each series, by interval from `first` to before `behind`; later rows stand over earlier
+    """Rows as one array for each series, by interval from `first` to before `behind`; later rows override earlier
     ones."""
     codes = array("H", (GAP,)) * (COUNT * (behind - first))
     for one in found:

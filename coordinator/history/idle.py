@@ -1,5 +1,5 @@
-"""Follows how long nodes stay idle: every five minutes of a node's history go to its forecaster, and what it has
-learned is kept in the history's database."""
+"""Runs the forecasters of idle time: each gets its node's history in intervals of five minutes, and its memory is saved
+in the history's database."""
 
 import asyncio
 import math
@@ -19,18 +19,18 @@ from distributed_grid.coordinator.history.series import Series, values
 from distributed_grid.protocol.history.buckets import KEPT, SECONDS
 
 PAST = 2 * 86400
-"""Seconds of the past that say for how long a node has been idle, when the coordinator starts."""
+"""How far back the coordinator looks at its start to find since when a node is idle (s)."""
 KEEP_EVERY = 12
-"""Intervals after which what a node has learned is kept: an hour."""
+"""Intervals between saves of a forecaster's memory: an hour."""
 STALE = 3 * STEP
-"""Seconds after what was observed last from which on nothing is said of a node."""
+"""Age of the last observation from which on a node has no forecast (s)."""
 _SIZE = STEP // SECONDS
 _WATCHED = (Series.FOREIGN_CPU, Series.FOREIGN_MEMORY, Series.FOREIGN_GPU)
 
 
 class IdleLimits(NamedTuple):
-    """Use by a node's owner up to which it is idle, as parts of the node: what `cpu_percent_max`,
-    `memory_percent_max` and `gpu_utilization_max` say."""
+    """The maximum use by the owner of an idle node, as parts of the node: the settings `cpu_percent_max`,
+    `memory_percent_max` and `gpu_utilization_max`."""
 
     cpu: float
     memory: float
@@ -38,7 +38,7 @@ class IdleLimits(NamedTuple):
 
 
 IDLE = IdleLimits(0.30, 0.50, 0.20)
-"""Those of a node whose settings are not known: the defaults."""
+"""The default limits, for nodes whose settings are not known."""
 
 
 class IdleWatch:
@@ -50,11 +50,11 @@ class IdleWatch:
         self._limits = limits
         self._put = put
         self._told: dict[str, IdleForecast] = {}
-        """What the ledger knows, by node."""
+        """The forecasts that the ledger has, by node."""
         self._nodes: dict[str, IdleForecaster] = {}
         self._pool = Pool()
         self._pooled: set[str] = set()
-        """The nodes whose past the pool has."""
+        """The nodes whose memory was added to the pool."""
         self._turn = 0
 
     async def run(self) -> None:
@@ -70,7 +70,7 @@ class IdleWatch:
             self.forget()
 
     def tell(self, names: Iterable[str]) -> None:
-        """Tell the ledger what is forecast of these nodes, where that has changed."""
+        """Send the ledger the forecasts of these nodes that have changed."""
         changed = {}
         for name in names:
             forecast = self.forecast(name)
@@ -108,7 +108,7 @@ class IdleWatch:
         one.observe(at, cpu, idle, self._pool)
 
     async def _known(self, name: str) -> IdleForecaster:
-        """A node that is followed from now on, with what it learned before, and how long it is idle already."""
+        """Begin to follow a node, with its saved memory and the time that it has been idle already."""
         memory = None
         if (kept := await self._history.recall(name)) is not None:
             try:
@@ -142,13 +142,13 @@ class IdleWatch:
         return IdleForecast(made, made - one.since * STEP, one.forecast(self._pool))
 
     def forget(self) -> None:
-        """Let go of nodes that the history has let go of, such as machines that have ended or were renamed. What they
-        have learned is kept."""
+        """Drop nodes that the history has dropped, such as machines that have ended or were renamed. Their saved
+        memories stay."""
         for name in [name for name in self._nodes if self._history.ring(name) is None]:
             self._history.learned[name] = msgspec.msgpack.encode(self._nodes.pop(name).memory())
 
     def keep(self) -> None:
-        """Hand all that was learned to the history, which is about to close."""
+        """Save the memories of all forecasters, before the history closes."""
         for name, one in self._nodes.items():
             self._history.learned[name] = msgspec.msgpack.encode(one.memory())
 

@@ -10,7 +10,8 @@ MINUTE = 6
 
 
 class Ring:
-    """Buckets by number, counted in grid time. What was not measured is a gap. `began`: the first that came."""
+    """Buckets by number, counted in grid time, with gaps where nothing was measured. `began`: the first one
+    received."""
 
     __slots__ = ("_codes", "began", "newest")
 
@@ -20,7 +21,7 @@ class Ring:
         self.newest = began - 1
 
     def put(self, number: int, codes: tuple[int, ...]) -> bool:
-        """Keep a bucket; False where it is older than the hour."""
+        """Store a bucket; False if it is older than an hour."""
         newest, ring = self.newest, self._codes
         if number > newest:
             if number > newest + 1:

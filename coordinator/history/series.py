@@ -1,5 +1,5 @@
-"""The series that are kept of a node, and their codes of 16 bits: a bucket of ten seconds or a row of the database is
-one code for each."""
+"""The series of a node's history, and their encoding in 16 bits: a bucket of ten seconds or a row of the database has
+one code for each series."""
 
 import math
 import sys
@@ -10,7 +10,7 @@ from distributed_grid.protocol.history.buckets import Bucket, MeanMax
 from distributed_grid.protocol.history.trends import Measured
 
 GAP = 0xFFFF
-"""The code of what was not measured."""
+"""The code of a value that was not measured."""
 MOST = 0xFFFE
 RATE = 2000.0
 """Codes of rates are logarithmic: 0.05 % apart."""
@@ -68,14 +68,14 @@ def code_rate(rate: float) -> int:
 
 
 def value(found: int, series: int) -> float:
-    """What a code says; NaN for a gap."""
+    """The value of a code; NaN for a gap."""
     if found == GAP:
         return math.nan
     return math.expm1(found / RATE) if series in RATES else found / MOST
 
 
 def values(codes: "array[int]", series: int) -> list[float]:
-    """What the codes of one series say."""
+    """The values of the codes of one series."""
     if series in RATES:
         return [value(one, series) for one in codes]
     return [math.nan if one == GAP else one / MOST for one in codes]

@@ -13,9 +13,9 @@ from distributed_grid.protocol.sharing.pressure import Pressure, weighted
 
 HOUR = 3600.0
 FARTHEST = HOUR
-"""Seconds ahead beyond which there is no forecast: its intervals were measured up to here."""
+"""Maximum horizon of a forecast (s): its intervals were validated up to here."""
 PAST = forecast.STEP * (forecast.PAST + int(FARTHEST) // forecast.STEP)
-"""Seconds of the past that a forecast is made from."""
+"""Length of the past that a forecast is made from (s)."""
 
 
 def use(window: Window, what: Measured) -> list[float]:

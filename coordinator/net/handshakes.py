@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 PLACES = 64
-"""Handshakes in progress: connections between their first byte and the end of their hello."""
+"""Maximum number of handshakes in progress: connections between their first byte and the end of their hello."""
 PLACES_OF_ADDRESS = 32
 LINE = 4096
-"""Connections that wait for a place; more are closed at once."""
+"""Maximum number of connections that wait for a place; more are closed at once."""
 LINE_SECONDS = 10.0
 PLACE_SECONDS = 1.0
 """A handshake takes milliseconds and a few round trips; after this it is evicted if others wait."""
@@ -125,7 +125,8 @@ class HandshakeQueue(Generic[Peer]):
         return late, slow
 
     def identified(self, peer: Peer) -> None:
-        """The handshake is over and the peer has identified itself: its address is in good standing."""
+        """Note that the handshake is over and the peer has identified itself, which puts its address in good
+        standing."""
         if (known := self._inside.get(peer)) is not None:
             self._stalled.pop(known.site, None)
             if known.site in self._lines:
@@ -133,7 +134,7 @@ class HandshakeQueue(Generic[Peer]):
         self.release(peer)
 
     def release(self, peer: Peer) -> None:
-        """A connection needs its place no more, or is closed."""
+        """Free the place of a connection that has completed its handshake, or was closed."""
         if peer in self._waiting:
             self._dequeue(peer)
         elif (known := self._inside.pop(peer, None)) is not None:

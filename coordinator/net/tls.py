@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import Any, cast
 
 PIECE = 16 << 10
-"""Bytes that OpenSSL is given at a time, a record's size: its buffers stay as large as the largest piece was."""
+"""Maximum number of bytes handed to OpenSSL at a time, one record: its buffers never shrink again."""
 _sealed, _plain = memoryview(bytearray(PIECE)), memoryview(bytearray(PIECE))
-"""What a socket had, and what that says. Both are handed on before the next is read, so all connections share them."""
+"""Read buffers for ciphertext and plaintext, shared by all connections: both are emptied before the next read."""
 
 
 class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):

@@ -14,16 +14,16 @@ MIN_SAMPLES_FOR_STATS = 5
 MIN_SAMPLES_FOR_ML = 30
 """Samples from which on the order statistics, and the line, may answer: the seed's constants."""
 DECAY = 0.97
-"""By how much what a method wasted counts less with each sample."""
+"""Decay of a method's past waste with each sample."""
 ADAPT = 0.05
 """By how much a miss raises the level of the quantile, as part of what is left to 1; hits lower it so that the share of
 misses comes to MISSES (adaptive conformal inference, Gibbs and Candès)."""
 CUT_AFTER = 3
-"""Misses in a row that are a change of level, as by a new version of a program: the window is cut to those."""
+"""Misses in a row that count as a change of level, as by a new version of a program: the window is cut to those."""
 LOWEST, HIGHEST = -0.5, 0.9
 """Between which misses move the level."""
 REMEMBERED = 200
-"""Answers whose share of hits is the confidence."""
+"""Number of last answers whose share of hits is the confidence."""
 _REMEMBERED = (1 << REMEMBERED) - 1
 BEYOND = math.log(1.15)
 """A line reaches beyond the largest seen by this, and by as much as the input is larger than the largest."""
@@ -201,7 +201,7 @@ class Estimator:
         return min(highest, height + (fixed.on_line if method is LINE else fixed.on_high_line)), method
 
     def largest_seen(self) -> tuple[float, Method]:
-        """The largest, and a margin: where samples of different kinds say nothing else about the next one."""
+        """The largest value and a margin, for samples of different kinds, which say nothing else about the next one."""
         return (self.fixed or self._fix()).largest, LARGEST
 
     def quantiles(
@@ -243,7 +243,7 @@ class Estimator:
         return censored_share(ordered, censored, limit - height)
 
     def add(self, value: float) -> None:
-        """One more sample, of which nothing is judged."""
+        """Add a sample without judging the methods by it."""
         self.values.add(value)
         self.fixed = None
 

@@ -1,9 +1,9 @@
 """A straight line through points, by running sums: O(1) for each point, whatever came before."""
 
 LAMBDA = 0.5
-"""Ridge: with few points the slope is near none."""
+"""Ridge penalty: with few points the slope is nearly 0."""
 STEEPEST = 1.5
-"""In logarithms: what a job needs grows at most with this power of its input, and never falls."""
+"""Maximum slope (of logarithms): needs grow at most with this power of the input, and never fall."""
 
 
 class Line:
@@ -16,7 +16,7 @@ class Line:
         self.y = 0.0
         self.sums = [[0.0, 0.0, 0.0] for _ in range(features)]
         self.best: tuple[float, int] | None = None
-        """What `_best` said since the last point."""
+        """Cache of `_best`, valid until the next point."""
 
     def add(self, xs: tuple[float, ...], y: float) -> None:
         """One more point."""
@@ -29,7 +29,7 @@ class Line:
             sums[2] += x * y
 
     def at(self, xs: tuple[float, ...]) -> tuple[float, int]:
-        """The height of the line at these features, and which of them it is the line of; -1: none explains anything."""
+        """The value of the line at these features, and the index of the feature it uses; -1: none explains anything."""
         if self.best is None:
             self.best = self._best()
         slope, which = self.best
@@ -37,7 +37,7 @@ class Line:
         return (mean + slope * (xs[which] - self.sums[which][0] / self.count) if which >= 0 else mean), which
 
     def _best(self) -> tuple[float, int]:
-        """The slope by the feature that explains most, and which it is."""
+        """The slope for the feature that explains most, and its index."""
         best, found, which = 0.0, 0.0, -1
         for at in range(len(self.sums)):
             slope, explained = self._slope(at)
@@ -55,5 +55,5 @@ class Line:
         return slope, slope * (2 * vxy - slope * vxx)
 
     def slope(self, at: int) -> float:
-        """By how much y grows with this feature alone; 0: it does not."""
+        """The slope for this feature alone; 0: y does not grow with it."""
         return self._slope(at)[0]

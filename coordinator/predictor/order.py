@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 
 LENGTH = 200
-"""Values that a window holds."""
+"""Maximum number of values in a window."""
 EPSILON = 1e-9
 """Probabilities that differ by less are the same."""
 
@@ -26,7 +26,7 @@ class Window:
         return len(self.sorted)
 
     def add(self, value: float) -> None:
-        """The next value; with it the oldest of a full window goes."""
+        """Add a value; a full window drops its oldest."""
         if len(self.recent) == LENGTH:
             oldest, self.recent[self._next] = self.recent[self._next], value
             self._next = (self._next + 1) % LENGTH

@@ -23,22 +23,22 @@ from distributed_grid.coordinator.predictor.order import LENGTH
 from distributed_grid.coordinator.predictor.shape import FEATURES, Shape
 
 SHAPES = 100_000
-"""Shapes, programs and users that are remembered."""
+"""Maximum number of shapes, programs and users."""
 IN_USE = 500
-"""Those among them that have windows."""
+"""Maximum number of those that have windows."""
 AT_ONCE = 1000
-"""Shapes that are forgotten at once, the oldest first."""
+"""Number of shapes removed at a time, oldest first."""
 RUNNING = 64
-"""Attempts of a shape that run at once and are looked at."""
+"""Maximum number of running attempts of a shape that are considered."""
 LEAST = 0.01
-"""Below so many seconds, cores or bytes all is the same."""
+"""Minimum of a value (seconds, cores, bytes); smaller ones count as this."""
 _LEAST = math.log(LEAST)
 MOST = 1e15
-"""No amount is larger; what a node tells is not believed beyond it."""
+"""Maximum of a value; larger ones, as a hostile node could report, count as this."""
 SPACING = 0.05
 """Seconds between two runs of a shape that are learned, once its windows are full: of a burst the rest says no more."""
 RAISE = 1.05
-"""The next step after a job ran out of memory is at least so many times as much."""
+"""Minimum factor by which memory is raised after a job ran out of it."""
 
 
 class How(StrEnum):
@@ -64,7 +64,7 @@ class Usage(NamedTuple):
 
 
 class Tier(StrEnum):
-    """By what an answer was found."""
+    """The method by which an answer was found."""
 
     ML = "ml"
     STATISTICS = "statistics"
@@ -174,7 +174,7 @@ class _Model:
             self._learn((known[0], known[1], known[2], known[3]), tuple(rows[at + 4 : at + 4 + features]), 1.0, None)
 
     def learn(self, known: _Known, xs: tuple[float, ...], weight: float, above: float | None) -> float | None:
-        """Returns what was said of the memory before."""
+        """Learn from an attempt; returns the memory that would have been predicted for it."""
         self.latest.add(known, xs)
         return self._learn(known, xs, weight, above)
 
@@ -207,12 +207,12 @@ class _Model:
         return [(log(now - since) if since < just else _LEAST, xs) for since, xs, _, _ in self.running.values()]
 
     def overdue(self, now: float) -> int:
-        """Attempts that already run for longer than they were planned with."""
+        """Number of running attempts that have exceeded their planned run time."""
         return sum([now > until for _, _, _, until in self.running.values()])
 
 
 class Predictor:
-    """All calls are made by one thread. None of them takes longer with more history than O(log 100,000)."""
+    """All calls are made by one thread, and take at most O(log 100,000) with more history."""
 
     def __init__(self) -> None:
         self._models: dict[int, _Model] = {}
@@ -274,7 +274,7 @@ class Predictor:
                 model.running[attempt] = _Running(now, xs, told, until)
 
     def ended(self, of: Shape, attempt: str) -> None:
-        """An attempt runs no more."""
+        """Note that an attempt has ended, without learning from it."""
         self._ended(_levels(of), attempt)
 
     def _ended(self, levels: list[tuple[int, tuple[float, ...]]], attempt: str) -> Answer | None:
@@ -287,7 +287,7 @@ class Predictor:
         return told
 
     def learn(self, of: Shape, usage: Usage, attempt: str = "", now: float = -math.inf) -> None:
-        """What an attempt used; it runs no more. What is out of any bounds is left out."""
+        """Learn from what an attempt used, which has ended. Values out of bounds are ignored."""
         known, levels = _known(usage), _levels(of)
         told = self._ended(levels, attempt)
         if _nothing(known):

@@ -1,5 +1,5 @@
-"""What the coordinator learns of jobs' needs and answers about them: beside the loop's work in small slices, with a
-bounded queue before it. No submission and no job waits for it; where it fails, nothing is known."""
+"""The coordinator's service for predictions: it learns from ended attempts in small slices on the loop, behind a
+bounded queue, and answers questions. No submission and no job waits for it; if it fails, nothing is predicted."""
 
 import asyncio
 import math
@@ -30,21 +30,21 @@ from distributed_grid.protocol.text import format_duration
 from distributed_grid.runtime.logs import get_logger
 
 WAITING = 10_000
-"""Starts and ends that wait to be learned; more are dropped, the oldest first."""
+"""Maximum number of starts and ends that wait to be learned; more are dropped, oldest first."""
 AT_ONCE, PAUSE = 20, 0.05
 """So many are learned, then there is a pause (s): 4 % of a core at the most."""
 WRITE_EVERY = 2.0
 PRUNE_EVERY = 3600.0
 REFILL = 20_000
-"""Rows of the past from which the models are learned anew when the coordinator starts."""
+"""Number of newest rows that the models are trained with when the coordinator starts."""
 PATIENCE = 1.0
-"""An answer waits so long for a disk that hangs (s)."""
+"""Maximum time that an answer waits for a hanging disk (s)."""
 LINES, FIRST, LOOK_EVERY = 500, 64, 1.0
 """Lines of the queue, and jobs of each, whose run time is predicted; looked for so often (s)."""
 RECORDED = "recorded"
 """The cause of a run that somebody recorded, and the first part of its id."""
 SIZES = 1000
-"""Bundles whose size is remembered."""
+"""Maximum number of bundles whose size is cached."""
 
 log = get_logger("needs")
 
@@ -97,14 +97,14 @@ class NeedsService:
         self._shapes: dict[str, Shape] = {}
         """Of attempts that run."""
         self._ended: OrderedDict[str, None] = OrderedDict()
-        """Attempts whose end was heard: it may be told again."""
+        """Attempts whose end was noted, since it may be reported again."""
         self._unpruned = 0
         self._predicted: OrderedDict[str, None] = OrderedDict()
         """Jobs whose run time was predicted while they waited."""
         self._lines: Iterator[str] = iter(())
         self._look_again = 0.0
         self._more = False
-        """Whether some of those lines were not looked at yet."""
+        """Whether some of those lines were not examined yet."""
         self._stirred = asyncio.Event()
         self._unmeasured: dict[str, None] = {}
 
@@ -196,7 +196,7 @@ class NeedsService:
         await asyncio.sleep(PAUSE)
 
     def learn_some(self, most: int) -> None:
-        """Learn from the oldest of what waits."""
+        """Learn from the oldest entries of the queue, at most so many."""
         for _ in range(min(most, len(self._waiting))):
             one = self._waiting.popleft()
             try:
@@ -305,7 +305,7 @@ class NeedsService:
         return f"it is {wanted} with a probability of {100 * chance:.0f} %{when}"
 
     async def _measure_bundles(self) -> None:
-        """Find the size of what is shipped with those that are learned or predicted next."""
+        """Measure the bundles of the attempts that are learned, and of jobs that are predicted, next."""
         for bundle in list(islice(self._unmeasured, AT_ONCE)):
             await self._measure(bundle)
             del self._unmeasured[bundle]

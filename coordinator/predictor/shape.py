@@ -12,9 +12,9 @@ from typing import NamedTuple
 from distributed_grid.protocol.messages.needs import MOST_WORDS, excerpt
 
 LONGEST = 128
-"""Characters of an argument that are looked at."""
+"""Maximum number of characters of an argument that are examined."""
 TEXT = 200
-"""Characters of the text of a shape."""
+"""Maximum length of the text of a shape."""
 FEATURES = 4
 """Numbers of a command that are kept: the size of what is shipped, those given by name, then those of its arguments."""
 SIZE = "size"
@@ -106,7 +106,7 @@ def _program(argv: list[str]) -> tuple[str, list[str]]:
 
 
 def _code(text: str) -> str:
-    """What stands for a program that is an argument: its digest, without numbers."""
+    """The stand-in for a program given as an argument: a digest of it without numbers."""
     plain = _DIGITS.sub("#", text).encode("utf-8", "surrogatepass")
     return f"-c:{hashlib.blake2b(plain, digest_size=4).hexdigest()}"
 
@@ -123,7 +123,7 @@ def _script(shell: str, text: str) -> tuple[str, list[str]]:
 
 
 def _name(word: str) -> str:
-    """A program by its name, without where it lies and its version."""
+    """The name of a program, without its directory and version."""
     return _text(_VERSION.sub("", word[-LONGEST:].rstrip("/").rsplit("/", 1)[-1]) or word)
 
 

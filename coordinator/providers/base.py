@@ -1,4 +1,4 @@
-"""What every provider of machines implements, and what is said to it."""
+"""The interface of providers of machines, and the machines that they are asked for."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -32,8 +32,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def machine_json(spec: WorkerSpec) -> dict[str, Any]:
-    """What the program on the machine is told (agent/machine.py), and what a list says of it. Without the invitation:
-    that is a file of its own, which goes when it was used."""
+    """The settings of the program on the machine (agent/machine.py), and its description in a list. The invitation is
+    not part of them: it is in a file of its own, which is removed when it was used."""
     return {
         "name": spec.name,
         "url": spec.url,
@@ -53,7 +53,7 @@ def machine_json(spec: WorkerSpec) -> dict[str, Any]:
 
 
 class ProviderRefused(Exception):
-    """A provider says no; the `answer` says of what kind that is, `text` why."""
+    """A provider refuses; `answer`: the kind of refusal, `text`: the reason."""
 
     def __init__(self, answer: Answer, text: str) -> None:
         super().__init__(text)

@@ -1,5 +1,5 @@
 """The process that one provider runs in: questions are JSON lines on stdin, answers JSON lines on stdout, in the order
-in which they are ready. What the vendor's library does to its process, takes of memory, or waits for, stays here.
+in which they are ready. It isolates the coordinator from a vendor's library: its memory, its waits, its side effects.
 
 The first line names the provider and its settings. Ends when stdin does. Run as `python -m
 distributed_grid.coordinator.providers.child`.
@@ -21,7 +21,7 @@ from distributed_grid.coordinator.core.scaling.state import Answer
 from distributed_grid.coordinator.providers.base import CloudProviderBase, ProviderRefused, WorkerSpec
 
 AT_ONCE = 8
-"""Questions that are worked on at once."""
+"""Maximum number of concurrent questions."""
 PROVIDERS = {
     "aws": "distributed_grid.coordinator.providers.aws:AWSCloudProvider",
     "gcp": "distributed_grid.coordinator.providers.gcp:GCPCloudProvider",
@@ -30,7 +30,7 @@ PROVIDERS = {
     "slurm": "distributed_grid.coordinator.providers.slurm:SlurmProvider",
     "docker_local": "distributed_grid.coordinator.providers.docker_local:DockerLocalProvider",
 }
-"""The providers that the grid brings, by their names in the configuration."""
+"""The built-in providers, by their names in the configuration."""
 EXTRAS = {"aws": "aws", "gcp": "gcp", "docker_local": "docker"}
 """The extras (pip.EXTRAS) that their libraries come with."""
 GROUP = "distributed_grid.providers"

@@ -14,13 +14,13 @@ from distributed_grid.coordinator.providers.base import ProviderRefused
 from distributed_grid.runtime.logs import get_logger
 
 LINE = 16 << 20
-"""Bytes of one answer: some ten thousand machines."""
+"""Maximum size of an answer (bytes): some ten thousand machines."""
 MEMORY = 2 << 30
 """Bytes of address space of a provider's process."""
 SECONDS = {"create": 60.0, "end": 45.0, "list": 45.0, "available": 20.0}
 """Time-out of each question (s). A process that misses one is killed."""
 AGAIN = (0.5, 30.0)
-"""Seconds until a process that ended is started again, doubled from the first to the second."""
+"""Delays before a process that ended is started again (s): doubled from the first up to the second."""
 
 log = get_logger("providers")
 

@@ -1,5 +1,5 @@
-"""Machines around the ledger: what it commands becomes questions to providers, and their answers events. The record
-of a machine is on disk before its provider is asked: the driver performs no command before.
+"""The shell around the ledger's machines: commands become questions to providers, and their answers events. The record
+of a machine is on disk before its provider is asked, since the driver performs commands only after the commit.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from distributed_grid.coordinator.access.ca import Pki
 
 BY = "(grid)"
-"""Who makes the tokens of machines."""
+"""The name under which the tokens of machines are created."""
 TOKEN_LEAST = 60.0
 """Minimum validity of a machine's token (s)."""
 Handle = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]

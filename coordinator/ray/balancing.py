@@ -22,9 +22,9 @@ from distributed_grid.runtime.accounts import name_of
 ANSWER = 30.0
 """Time-out for an answer that may have to wait until the bridge has imported ray from a cold disk (s)."""
 CHECK = 5.0
-"""Interval between looks at whether a pass is due, as mode and interval may change (s)."""
+"""Interval between checks whether a pass is due (s): mode and interval may change."""
 SHAPES = 100
-"""Different things that wait, told to one pass: those of which there are most."""
+"""Maximum number of different demands in one pass: the most frequent ones."""
 
 
 class Balancer:
@@ -88,7 +88,7 @@ class Balancer:
             self._put(DemandReported(look, tuple(self._ids(MOST_MOVES))))
 
     async def look(self) -> RayLook:
-        """What Ray tells now. Raises NoRay."""
+        """Ask Ray for its demand and raylets. Raises NoRay."""
         bridge = self._bridge
         if bridge is None:
             raise NoRay(

@@ -17,12 +17,12 @@ SPARE = 64 << 20
 
 
 class FullDisk(sqlite3.OperationalError):
-    """So little is free on the disk that it is left to others."""
+    """The disk is nearly full, and its rest is left to others."""
 
 
 class DisposableDatabase:
-    """`schema` makes a new file. One with another number than `version` is put aside like a damaged one, and another
-    is begun. `what` is in it, for the log."""
+    """`schema` creates the tables of a new file. A file of another `version` is put aside like a damaged one, and a new
+    one is created. `what`: its content, for the log."""
 
     def __init__(self, path: Path, schema: str, version: int, what: str) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""What a setting may hold: how its text is read, what it is called in an error, and how JSON schema names it.
+"""Kinds of settings: how the text of a value is parsed, its bounds, its name in errors, and its type in JSON schema.
 
 All values come in as text, from a YAML scalar, an environment variable or a flag, so that each is read in one place.
 """
@@ -20,7 +20,7 @@ LEAST_OUTPUT, MOST_OUTPUT = 4 << 20, 1 << 40
 
 
 class Problem(NamedTuple):
-    """One thing wrong in a configuration: where (`file:line`, a variable or a flag), what, and what to try."""
+    """A problem of a configuration: where (`file:line`, a variable or a flag), what, and a hint."""
 
     where: str
     what: str
@@ -31,7 +31,7 @@ class Problem(NamedTuple):
 
 
 class ConfigError(BadValue):
-    """A configuration that cannot be used, with everything that is wrong in it."""
+    """A configuration that cannot be used, with all its problems."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = list(problems)
@@ -54,7 +54,7 @@ class ConfigError(BadValue):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'?`, or what there is to choose from where it is little; else empty."""
+    """`did you mean 'x'?`, or the list of known words if it is short; else empty."""
     from difflib import get_close_matches
 
     names = list(known)

@@ -16,14 +16,14 @@ SINGLE: dict[str, Path] = {path[-1]: path for path in NODE_SETTINGS if path[:1] 
 
 
 def defaults() -> Lending:
-    """The settings of a node about which nobody has said anything."""
+    """The settings of a node that is not configured."""
     of = (NodeSharing(), Thresholds(), ResourceSharing())
     found = {name: value for section in of for name, value in vars(section).items() if name in LENDING}
     return Lending(**found)
 
 
 def of_all(config: ClusterConfig, whose: str) -> Layer:
-    """What is set under `resource_sharing`; `whose` configuration it is begins every origin."""
+    """The settings under `resource_sharing`; every origin begins with `whose` configuration it is."""
     usual = ResourceSharing(), Thresholds()
     said = config.resource_sharing, config.resource_sharing.thresholds
     found = {}
@@ -36,7 +36,7 @@ def of_all(config: ClusterConfig, whose: str) -> Layer:
 
 
 def of_node(config: ClusterConfig, node: str, whose: str) -> Layer:
-    """What is set in the entry of this node."""
+    """The settings in the entry of this node."""
     said, usual = config.sharing_of(node), NodeSharing()
     found = {}
     for name, path in SINGLE.items():
@@ -47,7 +47,7 @@ def of_node(config: ClusterConfig, node: str, whose: str) -> Layer:
 
 
 def of_agent(config: ClusterConfig, node: str) -> Layer:
-    """What the configuration of a node's own machine says for it."""
+    """The settings for a node in the configuration of its own machine."""
     return over(of_all(config, "node"), of_node(config, node, "node"))
 
 

@@ -1,5 +1,5 @@
-"""Where a configuration is looked for, where services keep their state, and where the coordinator is if nobody says so.
-Light, so that who finds no configuration need not load the schema.
+"""Default places: of configurations, of the state of services, and of the coordinator. A light module, so that a
+command without a configuration need not load the schema.
 """
 
 import grp
@@ -19,11 +19,11 @@ SYSTEM = Path("/var/lib/grid")
 NO_HOST = "none"
 """As `coordinator.host`: the coordinator listens on no port."""
 DEFAULT_URL = "ws://127.0.0.1:7433"
-"""Where a coordinator listens if nobody said otherwise."""
+"""The default address of a coordinator."""
 
 
 def places(environment: Mapping[str, str] | None = None, here: Path | None = None) -> list[Path]:
-    """Where a configuration is looked for when none is named, in this order."""
+    """The places where a configuration is searched if none is named, in order."""
     environment = os.environ if environment is None else environment
     here = here or Path()
     user = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
@@ -62,7 +62,7 @@ class UntrustedConfig(GridError):
 
 
 def shown(path: Path) -> str:
-    """The path for people: one below the current directory begins with `./`."""
+    """The path for messages: one below the current directory begins with `./`."""
     return str(path) if path.is_absolute() or str(path).startswith(("./", "../")) else f"./{path}"
 
 
@@ -113,8 +113,8 @@ def state_dir(name: str, environment: Mapping[str, str] | None = None) -> Path:
 
 
 def near_address() -> str:
-    """Where the coordinator is if nobody has said it: that of the grid whose member we are, else the one on this
-    machine, by its socket (our own, the machine's, that of our dev grid) or where it listens by default."""
+    """The address of the coordinator if none is configured: that of the grid whose member we are, else the one on this
+    machine, by its socket (our own, the machine's, that of our dev grid) or its default address."""
     here = state_dir("coordinator"), SYSTEM / "coordinator", dev_dir() / "coordinator"
     return _joined() or local_address(*here) or DEFAULT_URL
 

@@ -24,7 +24,7 @@ Values = dict[Path, Found]
 
 
 class Table:
-    """What may stand where: settings, other names for them, sections that may stand elsewhere too, and lists."""
+    """The structure of a file: settings, aliases of settings, sections with a second place, and lists."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Table:
         self._names = names | self.sections
 
     def canonical(self, path: Path) -> Path:
-        """The path that this one is another name for, or itself."""
+        """The path that this one is an alias of, or itself."""
         for there, here in self._moved.items():
             if path[: len(there)] == there:
                 path = (*here, *path[len(there) :])
@@ -52,7 +52,7 @@ class Table:
         return {path[len(at)] for path in self._names if len(path) > len(at) and path[: len(at)] == at}
 
     def elsewhere(self, name: str) -> Path:
-        """Where the setting of this name stands; empty if there is none, or more than one."""
+        """The path of the setting of this name; empty if there is none, or more than one."""
         found = [path for path in self.settings if path[-1] == name]
         return found[0] if len(found) == 1 else ()
 

@@ -29,7 +29,7 @@ class Preemptions:
         self.known: dict[str, Receipt] = {}
 
     def stored(self, receipt: Receipt, last_of: Callable[[str], Allocation | None]) -> None:
-        """The disk took this receipt, and knows what the ones it is for were granted last."""
+        """Take in a receipt that is on disk; `last_of`: the last allocation of a job on disk."""
         before = self.known.get(receipt.id)
         self.known[receipt.id] = receipt
         if before is not None and before.result and before != receipt:
@@ -60,7 +60,7 @@ class Preemptions:
             raise Violation(receipt.job, f"{receipt.id} freed a set on {place.node}, and it started on another")
 
     def unfinished(self) -> tuple[str, str] | None:
-        """One that came to nothing, in the end."""
+        """A receipt that at the end of the run has neither led to a start nor been rolled back."""
         for receipt in self.known.values():
             if not receipt.result:
                 return receipt.job, f"{receipt.id} has neither led to its start nor been rolled back"
@@ -87,17 +87,17 @@ class Run:
 
 
 def number_of(job: str) -> int:
-    """Which planned job an id belongs to: ids are `j<number>x<try>`."""
+    """The number of the planned job that an id belongs to: ids are `j<number>x<try>`."""
     return int(job[1:].partition("x")[0])
 
 
 def index_of(job: str) -> int:
-    """Which member of its array a job is; 0 where it is none."""
+    """The index of a job in its array; 0 if it is in none."""
     return int(job.partition("_")[2] or 0)
 
 
 class Truth:
-    """The record itself; whoever judges, reads it."""
+    """The record of what really happened, which all judges read."""
 
     def __init__(self, jobs: tuple[JobPlan, ...], nodes: tuple[NodePlan, ...] = (), moves: Moves | None = None) -> None:
         self.moves = moves
@@ -121,11 +121,11 @@ class Truth:
 
 
 def not_before_others(truth: Truth, run: Run) -> None:
-    """Who waits for others begins only when what it waits for has happened, and is on disk where that is an end."""
+    """A job with dependencies begins only when they are met; ends that it depends on are on disk."""
     for number, kind in truth.plans[_number(run.job)].after:
         for name, row in _rows(truth, number):
             ended = row.outcome if row.state is State.ENDED else None
-            # Where nobody can know whether it began, it is taken to have.
+            # A job of which nobody can know whether it began counts as begun.
             began = any(other.job == name for other in truth.runs.values()) or (ended is not None and ended.started)
             if kind is After.STARTED and not began:
                 raise Violation(run.job, f"it starts before {name}, after whose start it was to run")
@@ -136,7 +136,7 @@ def not_before_others(truth: Truth, run: Run) -> None:
 
 
 def not_too_many(truth: Truth, run: Run) -> None:
-    """Of an array no more run at once than it says; what was given up may run on."""
+    """No more members of an array run at once than its limit, not counting attempts that were given up."""
     most = truth.plans[_number(run.job)].most
     array = run.job.partition("_")[0]
     together = [
@@ -148,7 +148,7 @@ def not_too_many(truth: Truth, run: Run) -> None:
 
 
 def failed_rightly(truth: Truth, row: Row) -> None:
-    """After a commit: who ended by its dependencies waited for something that can never happen."""
+    """After a commit: a job that ended by its dependencies waited for something that can never happen."""
     assert row.outcome is not None
     if row.outcome.cause is not Cause.DEPENDENCY_FAILED:
         return
@@ -186,18 +186,18 @@ ENOUGH = {
     "landlock": ("user", "namespace", "landlock"),
     "none": ("user", "namespace", "landlock", "none", ""),
 }
-"""The walls that are enough for those that are asked for."""
+"""By the walls that are asked for, all that are at least as strong."""
 UNKNOWN = (Cause.NODE_LOST, Cause.REBOOTED, Cause.SUPERVISOR_LOST)
-"""What is said where nobody can know how it ended, or whether it began."""
+"""Causes of outcomes that say nothing about how an attempt ended, or whether it began."""
 
 
 class Judge(Truth):
-    """Keeps the truth: every process there ever was, every answer that a client ever got."""
+    """Records every process there ever was and every answer that a client ever got, and judges what is on disk."""
 
     # --- what really runs ---------------------------------------------------------------------------------------------
 
     def spawned(self, run: Run, cores: int, gpus: int, memory: int) -> None:
-        """A process begins on a node that has so much."""
+        """A process begins on a node with these resources."""
         if run.allocation in self.runs:
             raise Violation(run.job, f"{run.allocation} is started twice, now on {run.node}")
         if run.allocation in self.never and not self._still_recorded(run):
@@ -231,8 +231,8 @@ class Judge(Truth):
         self._nothing_twice(run.node, here, cores, gpus, memory)
 
     def _as_one(self, run: Run, before: list[Run], request: Request) -> None:
-        """A gang's members begin on different nodes. It is whole again only as often as its owner said: an attempt in
-        which one did not begin does not count."""
+        """A gang's members begin on different nodes, and all of them at most as often as its retries allow: an attempt
+        in which one did not begin does not count."""
         if any(one.attempt == run.attempt and one.node == run.node for one in before):
             raise Violation(run.job, f"{run.allocation} starts on {run.node}, where another one of its gang did")
         whole = Counter(one.attempt for one in (*before, run))
@@ -243,7 +243,7 @@ class Judge(Truth):
             )
 
     def ends_as_one(self, disk: Disk, rows: Iterable[Row]) -> None:
-        """After a commit: of a gang all members have ended, or none."""
+        """After a commit: either all members of a gang have ended, or none."""
         for row in rows:
             gang = row.id.rpartition("_")[0]
             if row.state is State.ENDED and row.outcome is not None:
@@ -254,17 +254,17 @@ class Judge(Truth):
                         raise Violation(row.id, f"it has ended on disk, and {gang}_{other} of its gang has not")
 
     def _may_be_followed(self, run: Run, plan: JobPlan) -> bool:
-        """Whether the job may be run again after this attempt: its place was taken back, or its owner wants that."""
+        """Whether the job may run again after this attempt: it was evicted, or its submitter asked for retries."""
         failed = bool(run.code) or run.signal > 0
         return failed or RetryOn.LOST in plan.request.retry_on or run.allocation in self.evicted
 
     def told_to_stop(self, allocation: str, cause: str) -> None:
-        """A node is told to end this."""
+        """A node is told to end this allocation."""
         if cause in EVICTION_CAUSES:
             self.evicted.add(allocation)
 
     def never_runs(self, allocation: str) -> None:
-        """A node says that this never ran: it was withdrawn or refused; or is over and acknowledged."""
+        """A node says that this allocation never ran: it was withdrawn or refused, or has ended and is acknowledged."""
         self.never.add(allocation)
 
     def _still_recorded(self, run: Run) -> bool:
@@ -330,7 +330,7 @@ class Judge(Truth):
             raise Violation(node, f"{held} bytes are given to {who}, there are {memory}")
 
     def over(self, run: Run, code: int | None, signal: int = 0) -> None:
-        """Nothing of it is alive any more."""
+        """Note that nothing of this run is alive any more."""
         run.alive, run.code, run.signal = False, code, signal
         self.living[run.node].pop(run.allocation, None)
 
@@ -382,7 +382,7 @@ class Judge(Truth):
             raise Violation(job, f"it is told to be over ({_words(outcome)}), {allocation} runs on {run.node}")
 
     def acknowledged(self, allocation: str) -> None:
-        """An agent is told that it may forget this end."""
+        """The end of this allocation is acknowledged to its agent, which may forget it."""
         assert self.disk is not None
         job = allocation.rpartition(".")[0]
         row = self.disk.rows.get(job)

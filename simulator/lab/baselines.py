@@ -1,6 +1,6 @@
-"""Plain policies to compare with: each is an order of the waiting jobs, and a rule for those that do not fit.
+"""Baseline policies: each is an order of the waiting jobs, and a rule for those that do not fit.
 
-They place jobs on the first machine with room. Times that jobs request are known to them, run times are not.
+They place jobs on the first machine with room, and know requested times, but no run times.
 """
 
 import math
@@ -62,7 +62,7 @@ class Machines:
         self.cpu += self.jobs[job].resources.cpu
 
     def lend(self, node: int, milli: int) -> None:
-        """So many milli-cores of a machine are for jobs."""
+        """Set how many milli-cores of a machine jobs may use."""
         change = milli - self.lent[node]
         self.lent[node] = milli
         self.free[node].cpu += change
@@ -78,14 +78,14 @@ class Queue:
         self.jobs: list[int] = []
 
     def add(self, job: int) -> None:
-        """A job waits, in its place."""
+        """Insert a job by its key."""
         key = (*self._key(job), job)
         at = bisect_left(self.keys, key)
         self.keys.insert(at, key)
         self.jobs.insert(at, job)
 
     def keep(self, chosen: set[int]) -> None:
-        """Take out the jobs that were chosen."""
+        """Remove the jobs that were chosen."""
         if not chosen:
             return
         left = [at for at, job in enumerate(self.jobs) if job not in chosen]
@@ -93,7 +93,8 @@ class Queue:
 
 
 class Baseline:
-    """What all baselines share: a queue and the machines. `at_once`: who does not start on arrival never does."""
+    """The base of all baselines: a queue and the machines. `at_once`: a job that does not start on arrival never
+    does."""
 
     def __init__(
         self, machines: Sequence[Machine], jobs: Sequence[TraceJob], at_once: bool = False, seed: int = 0
@@ -341,6 +342,6 @@ BY_CHANCE = {"random"}
 
 
 def unknown(name: str, known: Sequence[str]) -> BadValue:
-    """The error for a policy that there is not."""
+    """The error for an unknown policy."""
     hint = f"{suggestion(name, list(known))}there are {', '.join(known)}"
     return BadValue(f"there is no policy {name!r}", hint=hint)

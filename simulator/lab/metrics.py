@@ -1,4 +1,4 @@
-"""The figures of a run: what was used, who waited how long, what was lost."""
+"""The figures of a run: utilisation, waits, slowdowns, fragmentation and lost work."""
 
 import math
 from collections import Counter
@@ -12,7 +12,7 @@ from distributed_grid.simulator.lab.trace import JobKind, Machine, TraceJob, cap
 from distributed_grid.simulator.lab.world import Free, Point, World
 
 BOUND = 10.0
-"""Seconds: the run time of a shorter job counts as this in its slowdown."""
+"""Minimum run time in a slowdown (s); a shorter one counts as this."""
 CLASSES = (("tiny", 1 / 64), ("small", 1 / 8), ("medium", 1 / 2), ("large", math.inf))
 """Size classes: the part of the cluster that a job asks for (the larger of its parts of cores and GPUs) is below."""
 TYPICAL = 0.95
@@ -62,7 +62,7 @@ def waits(values: Iterable[float]) -> Waits:
 
 
 def quantile(ordered: Sequence[float], part: float) -> float:
-    """The value that this part of the others is below, between the two nearest where it is none of them."""
+    """The quantile of sorted values, interpolated between neighbours."""
     at = part * (len(ordered) - 1)
     low = int(at)
     high = min(low + 1, len(ordered) - 1)

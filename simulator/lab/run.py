@@ -22,11 +22,11 @@ GRID = "grid"
 POLICIES = (GRID, *BASELINES)
 STRATEGIES = tuple(f"{GRID}:{word}" for word in (*Strategy, *ORDERS, *REBALANCING, FIT))
 MOMENTS = 50
-"""Moments at which fragmentation is measured."""
+"""Number of moments at which fragmentation is measured."""
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What all policies are run on. `fill`: instead of the jobs as they came, arrivals drawn from them until they have
+    """The input of all policies. `fill`: instead of the jobs as they came, arrivals drawn from them until they have
     asked for this part of the cluster's GPUs (of its cores where it has none); 0: the jobs as they came. `skip`: the
     first jobs, whose waits are not counted. `owners`: the use of machines by their owners."""
 
@@ -39,7 +39,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one policy and seed. `seconds`: how long it took, by the clock that was given (CPU time)."""
+    """The result of one policy and seed. `seconds`: how long it took, by the given clock (CPU time)."""
 
     policy: str
     seed: int
@@ -50,7 +50,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one policy over its seeds: the means, and half the widths of their 95 % confidence intervals."""
+    """The result of one policy over its seeds: the means, and half the widths of their 95 % confidence intervals."""
 
     policy: str
     seeds: int
@@ -71,7 +71,7 @@ def parse_policies(text: str) -> list[str]:
 
 
 def by_chance(policy: str, setup: Setup) -> bool:
-    """Whether another seed may give other figures."""
+    """Whether the figures depend on the seed."""
     return policy in BY_CHANCE or setup.fill > 0 or bool(setup.owners)
 
 

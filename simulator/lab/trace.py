@@ -1,4 +1,4 @@
-"""What a trace says, whatever format it has: jobs, machines, the use of machines by others, and what was left out."""
+"""A trace, whatever its format: jobs, machines, the use of machines by others, and what was left out."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -30,8 +30,8 @@ JobKind = tuple[Resources, str]
 
 
 class TraceJob(msgspec.Struct, frozen=True, gc=False):
-    """A job of a trace. Times in seconds: `submit` from the first submission, `duration` of its run, `requested` as its
-    time limit (0: none). `line`: where it stands in the file. `gpu_model`: as in `Constraints`."""
+    """A job of a trace. Times in seconds: `submit` since the first submission, `duration` of its run, `requested` time
+    limit (0: none). `line`: its line in the file. `gpu_model`: as in `Constraints`."""
 
     submit: float
     duration: float
@@ -44,7 +44,7 @@ class TraceJob(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def kind(self) -> "JobKind":
-        """What decides where it fits."""
+        """The needs that decide where it fits."""
         return self.resources, self.gpu_model
 
     @property
@@ -77,7 +77,7 @@ class UseSeries(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeftOut(msgspec.Struct):
-    """Rows that were not taken for the same reason: how many, and the first lines with their text."""
+    """Rows left out for the same reason: how many, and the first lines with their text."""
 
     why: str
     count: int = 0
@@ -139,7 +139,7 @@ def nothing_taken(trace: Trace, what: str) -> BadValue:
 
 
 class BadRow(ValueError):
-    """What is wrong with one row of a trace."""
+    """A row of a trace that cannot be used; says why."""
 
 
 def number(text: str, what: str, least: float = 0.0, most: float = 1e15) -> float:

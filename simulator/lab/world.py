@@ -1,5 +1,5 @@
-"""The world of the lab: machines, jobs and their attempts under simulated time, whatever policy decides. It keeps its
-own account of what is held and checks it against each decision, so a policy cannot use anything twice.
+"""The world of the lab: machines, jobs and their attempts under simulated time, for any policy. It keeps its own
+account of what is held and checks each decision against it, so a policy cannot use anything twice.
 """
 
 import math
@@ -15,7 +15,7 @@ from distributed_grid.simulator.lab.trace import Machine, TraceJob
 
 DAY = 86_400.0
 CUT_AFTER = 10.0
-"""A run with owners ends so many times the longest run time (a day at the least) after the last submission."""
+"""A run with owners is cut this many times the longest run time (at least a day) after the last submission."""
 
 
 class Start(NamedTuple):
@@ -30,7 +30,7 @@ class Start(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What a policy decides at a moment: who starts, and whose attempts end to make room for others."""
+    """A policy's decision at a moment: jobs to start, and attempts to end to make room for others."""
 
     starts: Sequence[Start] = ()
     evicted: Sequence[int] = ()
@@ -43,19 +43,19 @@ class Scheduler(Protocol):
         """These jobs arrive."""
 
     def ended(self, job: int, now: float, again: bool) -> None:
-        """Its attempt is over; `again`: it was taken back, and the job waits again."""
+        """An attempt has ended; `again`: it was evicted, and the job waits again."""
 
     def lent(self, node: int, cores: tuple[int, ...], now: float) -> None:
-        """The owner of this machine leaves these cores to jobs from now on."""
+        """The cores that the owner of this machine leaves to jobs from now on."""
 
     def frozen(self, job: int, why: str, seconds: float, total: float, now: float) -> None:
-        """The owner is back, and the job is frozen; or (no `why`) it goes on after so many seconds, `total` in all."""
+        """A job is frozen because the owner is back; or (no `why`) it resumes after so many seconds, `total` in all."""
 
     def recalled(self, job: int, why: str, now: float) -> None:
-        """The owner takes back what the job holds; its end follows."""
+        """The owner recalls a job; its end follows."""
 
     def owners_used(self, parts: Sequence[float], now: float) -> None:
-        """What part of each machine its owner used over the last interval, as its agent would tell."""
+        """The part of each machine that its owner used over the last interval, as its agent would report it."""
 
     def decide(self, now: float) -> Decision:
         """Who starts now."""
@@ -65,7 +65,7 @@ class Scheduler(Protocol):
 
 
 class Attempt(msgspec.Struct, gc=False):
-    """A run of a job. `frozen`: since when it is frozen (below 0: it is not); `paused`: seconds it was, in all."""
+    """A run of a job. `frozen`: since when it is frozen (below 0: it is not); `paused`: total frozen time (s)."""
 
     number: int
     start: Start
@@ -75,7 +75,7 @@ class Attempt(msgspec.Struct, gc=False):
 
 
 class Record(msgspec.Struct, gc=False):
-    """What became of a job: the start and end of its last attempt (below 0: none), the attempts it had, the
+    """The record of a job: the start and end of its last attempt (below 0: none), the number of attempts, the
     core-seconds (GPU-seconds of a job with GPUs) that were lost with earlier ones, and the seconds it was frozen.
     `held`: the seconds that its attempts held what they had been given. `moves`: the attempts that were ended by the
     policy or an owner; `recalls`: those by an owner."""
@@ -131,7 +131,7 @@ class Free(msgspec.Struct, gc=False):
         return tuple((at, MILLI) for at in free[: need // MILLI])
 
     def take(self, job: TraceJob, gpus: Iterable[tuple[int, int]], sign: int = -1) -> None:
-        """Take it off, or (`sign` 1) give it back."""
+        """Subtract the resources of a job, or (`sign` 1) add them back."""
         self.cpu += sign * job.resources.cpu
         self.memory += sign * job.resources.memory
         for device, milli in gpus:
@@ -152,7 +152,7 @@ class Owners(Protocol):
     """The owners of the machines."""
 
     def next(self) -> float:
-        """When one of them does something; infinite: never."""
+        """Time of the next change by an owner; infinite: none."""
 
     def step(self, world: "World", now: float) -> None:
         """Do what is due."""

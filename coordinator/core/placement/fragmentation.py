@@ -1,4 +1,4 @@
-"""How much GPU capacity a placement takes from the requests that the grid usually gets.
+"""The score `fragmentation`: how much GPU capacity a placement makes unusable for the requests that are usual here.
 
 The measure is that of FGD (Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
 Gradient Descent", USENIX ATC'23). A free GPU, or a free part of one, is usable for a request if the node has what the
@@ -37,7 +37,7 @@ BITS = bytes.maketrans(b"01", b"\0\1")
 
 
 class RequestKind(msgspec.Struct, frozen=True, order=True):
-    """What a request with GPUs asks of a node: milli-cores, bytes, milli-GPUs, and of each GPU its model and bytes."""
+    """The needs of a request with GPUs: milli-cores, bytes, milli-GPUs, and the model and free bytes of each GPU."""
 
     cpu: int
     memory: int
@@ -53,8 +53,8 @@ def kind_of(request: Request) -> RequestKind:
 
 
 class MixState(msgspec.Struct, frozen=True):
-    """What a request mix consists of: the count of each kind, the number of requests, the kinds in use, and the
-    requests that are not counted yet."""
+    """The state of a request mix: the count of each kind, the number of requests, the kinds in use, and the requests
+    that are not counted yet."""
 
     counts: list[tuple[RequestKind, int]] = []
     requests: int = 0
@@ -81,11 +81,11 @@ class RequestMix:
 
     @property
     def state(self) -> MixState:
-        """All of it, for a checkpoint."""
+        """The state, for a checkpoint."""
         return MixState([*self._counts.items()], self._requests, [*self._typical], [*self._new])
 
     def add(self, request: Request) -> None:
-        """A new request, which is counted later."""
+        """Take in a new request, which is counted later."""
         if request.resources.gpu:
             self._new.append(kind_of(request))
 
@@ -108,12 +108,12 @@ class RequestMix:
             self._losses = {}
 
     def changed(self, node: str) -> None:
-        """The capacity of a node has changed, or it is gone."""
+        """Note that the capacity of a node has changed, or that it is gone."""
         self._losses.pop(node, None)
 
     def losses(self, nodes: Iterable[tuple[Node, Capacity]], request: Request) -> list[float]:
-        """`loss` of each of these nodes, with its capacity or one that is tried in its place. What is known of a node
-        as it is, is not computed again."""
+        """`loss` of each of these nodes with a capacity: its own, for which the cache is used, or a hypothetical
+        one."""
         wanted, usable, kept = request.resources, self._usable, self._losses
         plain, found = request.constraints is None, list[float]()
         for node, capacity in nodes:
@@ -133,7 +133,7 @@ class RequestMix:
         return found
 
     def known(self, node: str) -> dict[Resources, float]:
-        """What the cache says of a node."""
+        """The cached losses of a node, by needs."""
         return self._losses[node][1] if node in self._losses else {}
 
     def loss(self, capacity: Capacity, request: Request) -> float:
@@ -168,11 +168,12 @@ class Usable:
         self._counts: dict[int, int] = {0: 0}
         """By sets of kinds."""
         self._parts: dict[tuple[int, int], int] = {}
-        """What sets of kinds can use of a shared device, by what is left of it, in milli-GPUs times counts."""
+        """Usable capacity of a shared device, by the part that is free and the set of kinds, in milli-GPUs times
+        counts."""
         self._wholes: dict[tuple[int, int], int] = {}
         """The same of free devices, by their number."""
         self._by_device = any(kind.gpu_model or kind.gpu_memory for kind, _ in kinds)
-        """Whether it matters which device is free."""
+        """Whether kinds differ by more than amounts, so that it matters which device is free."""
 
     def now(self, capacity: Capacity) -> Now:
         """What a node has."""
@@ -205,7 +206,7 @@ class Usable:
         return gpu - max(0, served)
 
     def _enough(self, cpu: int, memory: int) -> int:
-        """The kinds for which so much is enough."""
+        """The kinds that need no more cores and memory than this."""
         (steps, masks), (bytes_steps, bytes_masks) = self._cpu, self._memory
         return masks[bisect_right(steps, cpu)] & bytes_masks[bisect_right(bytes_steps, memory)]
 

@@ -22,7 +22,7 @@ DAY = 86_400.0
 
 
 class Spent(msgspec.Struct, frozen=True, gc=False):
-    """What the ended attempts of a pool used of a day (days since the epoch), in thousandths of a core, or of a GPU,
+    """The use by ended attempts of a pool on one day (days since the epoch), in thousandths of a core, or of a GPU,
     times milliseconds."""
 
     day: Count = 0
@@ -47,8 +47,8 @@ class Pool:
     first: str = ""
     first_for_hours: str = ""
     used: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """What it uses of a day (rights.py), by kind and day, with the number of those `added` that this includes; until
-    time goes on, or one of its allocations changes."""
+    """Cache of its use on a day (rights.py), by kind and day, with the number of `added` allocations included. Valid
+    until time goes on, or one of its allocations changes."""
     added: list[Allocation] = field(default_factory=list)
 
     @property
@@ -63,7 +63,7 @@ class Pool:
 
 
 class Allowed(NamedTuple):
-    """What a user may: the highest priority, exclusive boosts, reservations; and the pools of the user's jobs."""
+    """The rights of a user: the highest priority, exclusive boosts, reservations; and the pools of the user's jobs."""
 
     highest: Priority = Priority.URGENT
     exclusive: bool = True
@@ -82,13 +82,13 @@ class Quotas:
         self.excluded: dict[Key, None] = {}
         """Lines of the queue that are not served, since a quota is reached."""
         self.changed: dict[str, None] = {}
-        """Pools of which something became free, or whose order has changed, since their lines were reviewed."""
+        """Pools to review: something of theirs became free, or their order has changed."""
         self.with_first: dict[str, Pool] = {}
         """The pools that have a first job."""
         self.limited = rules != Rules()
         """Whether any rights are set at all: else nobody is in a pool."""
         self.counted: dict[str, Pool] = {}
-        """The pools of which it is known what they use of a day."""
+        """The pools whose use on a day is cached."""
         self._pools: dict[str, Pool] = {}
         self._allowed: dict[tuple[str, bool], Allowed] = {}
         self._groups: dict[str, list[str]] = {}
@@ -116,7 +116,7 @@ class Quotas:
         return self._groups.get(user, [])
 
     def allowed(self, user: str, operator: bool) -> Allowed:
-        """What this user may. The default does not hold for operators."""
+        """The rights of this user. The default does not apply to operators."""
         found = self._allowed.get((user, operator))
         return found if found is not None else self._learn(user, operator)
 
@@ -165,11 +165,11 @@ class Quotas:
         return pool
 
     def all_pools(self) -> Iterable[Pool]:
-        """The pools that somebody was found to be in."""
+        """The pools of all users seen so far."""
         return self._pools.values()
 
     def pool(self, id_: str) -> Pool | None:
-        """The pool of this id; None: nobody was found to be in it."""
+        """The pool of this id; None: no user seen so far is in it."""
         return self._pools.get(id_)
 
     def rebuild(self, jobs: Mapping[str, Job], allocations: Iterable[Allocation]) -> None:
@@ -199,7 +199,7 @@ class Quotas:
             pool.jobs -= 1
 
     def take(self, job: Job, allocation: Allocation) -> None:
-        """A job holds this now."""
+        """Count what a job holds from now on."""
         for pool in self.pools(job):
             pool.allocations[allocation.id] = allocation
             pool.held = pool.held + allocation.grant.resources
@@ -208,14 +208,14 @@ class Quotas:
             self._note(pool)
 
     def forget_used(self) -> None:
-        """Time goes on, or an allocation changes: what pools use of a day is to be counted anew."""
+        """Drop the cached use by day, since time went on or an allocation changed."""
         for pool in self.counted.values():
             pool.used.clear()
             pool.added.clear()
         self.counted.clear()
 
     def give(self, job: Job, allocation: Allocation, now: float) -> list[tuple[str, Spent]]:
-        """A job has given this back: what is spent of the pools with quotas of hours."""
+        """Stop counting what a job has given back; returns what the pools with quotas of hours have spent."""
         spent: list[tuple[str, Spent]] = []
         for pool in self.pools(job):
             del pool.allocations[allocation.id]
@@ -226,18 +226,18 @@ class Quotas:
         return spent
 
     def earmark(self, job: Job, grant: Grant) -> None:
-        """This is kept for a job."""
+        """Count what is earmarked for a job."""
         for pool in self.pools(job):
             pool.held = pool.held + grant.resources
 
     def unmark(self, job: Job, grant: Grant) -> None:
-        """This is not kept for a job any more."""
+        """Stop counting what was earmarked for a job."""
         for pool in self.pools(job):
             pool.held = pool.held - grant.resources
             self._note(pool)
 
     def left(self, job: Job) -> None:
-        """A job has left the queue."""
+        """Note that a job has left the queue."""
         for pool in self.pools(job):
             if job.id in (pool.first, pool.first_for_hours):
                 self._note(pool)
@@ -254,7 +254,7 @@ class Quotas:
         return spent
 
     def spent_of(self, pool: Pool, day: int) -> Spent:
-        """What ended attempts of a pool used of this day."""
+        """The use by ended attempts of a pool on this day."""
         spent = self.spent.get(pool.id)
         return spent if spent is not None and spent.day == day else Spent(day)
 

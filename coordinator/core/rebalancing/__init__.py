@@ -1,1 +1,2 @@
-"""Rebalancing: boosts that the grid lends by itself to whom Ray says waits, and takes back when they are not used."""
+"""Rebalancing: the grid lends boosts by itself for demand that waits in Ray, and takes them back when they are
+unused."""

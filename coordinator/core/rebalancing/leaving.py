@@ -1,12 +1,12 @@
 """Leaving before the owner comes, pure: whether a job loses less by going to another node than by staying.
 
-By staying, it loses with the probability of the owner's return what it has run and half of the time until then; by
-leaving it loses what it has run and its start, and with the probability of the other owner's return half of that time
-there. So a move pays most just after a better node has become free, while little was done, and nearly nothing just
-before the owner comes. Who leaves is protected for the policy's min-hold, doubled with each time, and does not go back
-to where it left as long as there is another node. A node is left that does not stay idle until the job ends (where
-nobody has said when that is, over the policy's horizon) with the policy's confidence, and gone to one that does, so no
-move is undone by the next one.
+A job that stays loses, with the probability that the owner returns, what it has run and half of the time until then. A
+job that leaves loses what it has run and its start, and half of that time with the probability that the owner of the
+other node returns. So a move pays most just after a better node has become free, while little was done, and hardly at
+all just before the owner comes. After a move a job is protected for the policy's min-hold, doubled with each move, and
+does not go back as long as there is another node. A job leaves a node that is not likely enough (the policy's
+confidence) to stay idle until the job ends, or for the policy's horizon if its end is unknown, for a node that is. So
+no move is undone by the next one.
 """
 
 from collections.abc import Mapping
@@ -35,17 +35,17 @@ def leave(view: View, values: SharingPolicy, now: float, moves: list[Move]) -> N
 
 
 def loss_by_staying(one: Stay) -> float:
-    """Core-seconds that it loses where it is, as expected."""
+    """Expected loss of a job that stays (core-seconds)."""
     return one.work * one.returns * (one.ran + one.within / 2)
 
 
 def loss_by_leaving(one: Stay) -> float:
-    """Core-seconds that it loses by a move, as expected."""
+    """Expected loss of a job that moves (core-seconds)."""
     return one.work * (one.ran + RESTART + one.target_returns * one.within / 2)
 
 
 def hindrance(one: Stay, moved: Mapping[str, Moved], values: SharingPolicy, now: float) -> str:
-    """Why it stays; empty: nothing hinders it."""
+    """Why a job must stay; empty: it may move."""
     if not one.target:
         return "no other node has room and is known to stay idle"
     if 1.0 - one.soon >= values.confidence:

@@ -1,4 +1,4 @@
-"""Which mode and policy hold: what is configured, and what operators have set over it."""
+"""The mode and policy in effect: those that operators have set, else those of the configuration."""
 
 from typing import Any
 
@@ -23,13 +23,13 @@ def restore(state: GridState, order: BalancingOrder) -> None:
 
 
 def configure(state: GridState, event: BalancingConfigured) -> None:
-    """The configuration was read again. What operators have set stays over it."""
+    """Take in a configuration that was read again. What operators have set still overrides it."""
     state.balancing.configured = event.balancing
     _take_effect(state)
 
 
 def request(state: GridState, event: BalancingRequested) -> None:
-    """An operator sets mode and policy, or has them as configured again."""
+    """Set mode and policy as an operator asks, or return to those of the configuration."""
     known = state.balancing
     if event.mode is None and event.policy is None and not event.unset:
         why = "neither a mode nor a policy, nor that they are to be as configured"

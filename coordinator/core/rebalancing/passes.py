@@ -36,21 +36,21 @@ from distributed_grid.protocol.sharing.moves import Barred, LenderView, Move, Mo
 from distributed_grid.protocol.sharing.policies import OffloadingMode
 
 LASTS = 1800.0
-"""Seconds for which the grid lends at a time: a boost that it does not renew, since it is gone, ends by itself."""
+"""Duration of a boost that the grid lends (s). It renews boosts in use, so those of a dead coordinator end."""
 RENEW = 900.0
 """A boost in use that ends within these seconds is extended by LASTS."""
 SETTLING = 10.0
-"""Seconds after it has joined in which a boost counts as new: Ray first has to start workers there."""
+"""How long a boost counts as new after it has joined (s): Ray first has to start workers there."""
 LINES = 64
-"""Lines of the queue, the first in the order of service, for which boosts that nobody asked for give way."""
+"""Maximum number of lines, the first in the order of service, that boosts lent by the grid give way to."""
 
 
 NO_RAY = RayLook(target="", address="", user="")
-"""What is looked at where Ray could not be asked, or there is none: nobody lends, and jobs may still be moved."""
+"""The demand if there is no Ray, or it could not be asked: nothing is lent, and jobs may still be moved."""
 
 
 def take(state: GridState, event: DemandReported) -> None:
-    """A pass: decide by what Ray told and the state; under dynamic balancing, do it."""
+    """Run a pass: decide by Ray's demand and the state; under dynamic balancing, make the moves."""
     known, balancing, now = state.balancing, state.policy.balancing, state.now
     if event.look is None:
         known.seen = []
@@ -69,7 +69,7 @@ def take(state: GridState, event: DemandReported) -> None:
 
 
 def proposed(state: GridState, look: RayLook, now: float) -> Pass:
-    """What a pass that looked at this now would do. Changes nothing."""
+    """The result of a pass with this demand, without making its moves. Changes nothing."""
     known = state.balancing.copy()
     known.see(look, now, state.policy.balancing.interval)
     return rebalance(view_of(state, look, known, now), state.policy.balancing, now)
@@ -79,7 +79,7 @@ def proposed(state: GridState, look: RayLook, now: float) -> Pass:
 
 
 def view_of(state: GridState, look: RayLook, known: BalancingState, now: float | None = None) -> View:
-    """What a pass decides by; `now`: the moment of a question, which is no event."""
+    """The input of a pass; `now`: the time, where a question is answered outside of an event."""
     at = state.now if now is None else now
     values = state.policy.balancing.values
     return View(
@@ -140,7 +140,7 @@ def _boosts(state: GridState) -> Iterator[tuple[Job, Allocation, Boost]]:
 
 
 def _live(state: GridState, known: BalancingState) -> dict[str, Lent]:
-    """The boosts that the grid lends by itself, but for those that end."""
+    """The boosts that the grid lends by itself, without those that are ending."""
     return {
         job.id: known.lent.get(job.id) or Lent(allocation.node, boost.target)
         for job, allocation, boost in _boosts(state)
@@ -149,7 +149,7 @@ def _live(state: GridState, known: BalancingState) -> dict[str, Lent]:
 
 
 def _loans(state: GridState, look: RayLook, known: BalancingState, now: float) -> Iterator[Loan]:
-    """The boosts for this cluster that join it, or have."""
+    """The boosts for this cluster that have joined it or are about to."""
     there = [
         (job, allocation, boost)
         for job, allocation, boost in _boosts(state)
@@ -175,7 +175,7 @@ def _loans(state: GridState, look: RayLook, known: BalancingState, now: float) -
 
 
 def _wait_for(state: GridState, nodes: set[str]) -> dict[str, str]:
-    """By node, what of somebody's waits that would start there without the boosts that the grid lends by itself."""
+    """By node, a waiting job that would start there if the boosts that the grid lends by itself were given back."""
     found: dict[str, str] = {}
     requests = [(job.user, job.request) for job in _first(state)] if nodes else []
     for name in nodes:
@@ -196,7 +196,7 @@ def _wait_for(state: GridState, nodes: set[str]) -> dict[str, str]:
 
 
 def _first(state: GridState) -> Iterator[Job]:
-    """The first jobs of lines that nothing but room keeps waiting."""
+    """The first jobs of lines that wait only for room."""
     for _, line in zip(range(LINES), state.queue.lines.values(), strict=False):
         if not line.excluded:
             yield state.jobs[state.queue.head(line)[1]]
@@ -206,7 +206,7 @@ def _first(state: GridState) -> Iterator[Job]:
 
 
 def _apply(state: GridState, found: Pass, look: RayLook, ids: list[str]) -> Pass:
-    """Make the moves; the pass with those that could be made, and the ids of their boosts."""
+    """Make the moves; returns the pass with those that could be made, and the ids of their boosts."""
     known, made = state.balancing, []
     for move in found.moves:
         match move.kind:
@@ -230,7 +230,7 @@ def _apply(state: GridState, found: Pass, look: RayLook, ids: list[str]) -> Pass
 
 
 def _lend(state: GridState, move: Move, look: RayLook) -> bool:
-    """Request the boost of a move; whether it is accepted."""
+    """Request the boost of a move; returns whether it is accepted."""
     wanted = move.resources
     kind = ResourceType.GPU if wanted.gpu else ResourceType.MEMORY if wanted.memory else ResourceType.CPU
     amounts = {
@@ -323,7 +323,7 @@ def release_all(state: GridState, reason: str) -> None:
 
 
 def barred_now(state: GridState, now: float) -> Iterator[Barred]:
-    """Which lenders may not make which move before when, by the last pass."""
+    """Lenders that may not make a move yet, by the last pass."""
     if (look := state.balancing.look) is not None:
         view = View(look=look, loans=tuple(_loans(state, look, state.balancing, now)), moved=state.balancing.moved)
         yield from barred(view, state.policy.balancing.values, now)

@@ -1,10 +1,9 @@
-"""The decision of one pass, pure: what Ray says waits and the nodes that are idle go in, moves with their reasons come
-out.
+"""The decision of one pass, pure: demand that waits in Ray and idle nodes go in, moves with their reasons come out.
 
 No oscillation by construction. Nodes of the cluster never lend to it and all others never borrow, so there is no circle
-of lenders. A source lies under all `low` marks, what is asked of a target lies over `high`, and the two are GAP apart.
+of lenders. A source is below all its `low` marks, the demand on a target above `high`, and the two are GAP apart.
 Each move lowers `burden` by EPSILON at least; its reverse is barred for the policy's min-hold, any other move of the
-same pair for its cooldown. What was lent for a task that Ray then did not use it for, is not lent for it again.
+same pair for its cooldown. If Ray left a boost unused that was lent for some task, none is lent for that task again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,23 +29,23 @@ from distributed_grid.protocol.sharing.pressure import Pressure
 from distributed_grid.protocol.text import counted, format_duration
 
 MOVE = 0.25
-"""What a boost that is lent counts in `burden`, in cores' worth, whatever its size."""
+"""The part of `burden` that each lent boost adds, whatever its size (cores' worth)."""
 EPSILON = 0.25
-"""By how much each move lowers `burden` at least, in cores' worth."""
+"""Minimum by which each move lowers `burden` (cores' worth)."""
 START = 3.5
-"""Seconds for which a new raylet holds what is lent and cannot use it (docs/boosts.md)."""
+"""How long a new raylet holds its resources before it can use them (s; docs/boosts.md)."""
 UNUSED = 600.0
-"""Seconds after which somebody is told that the boost that they asked for is not used."""
+"""How long a boost that somebody asked for is unused before they are told (s)."""
 ASKS = 32
-"""Different things that wait, considered in one pass: the largest first."""
+"""Maximum number of different demands considered in one pass, largest first."""
 NAMED = 3
-"""Lenders named in a reason."""
+"""Maximum number of lenders named in a reason."""
 KINDS = ("cpu", "memory", "gpu")
 
 
 def burden(view: View) -> float:
-    """What each move lowers, in cores' worth: what waits and is not on its way, what lenders bear by their owners'
-    pressure, and how many boosts the grid has lent by itself."""
+    """The sum that each move lowers, in cores' worth: demand that nothing is on its way for, what lenders bear by their
+    owners' pressure, and a constant for each boost that the grid has lent by itself."""
     waits = sum(
         weight(_times(one.each, count)) for one in view.look.waiting if (count := max(0, one.count - supply(view, one)))
     )
@@ -56,8 +55,8 @@ def burden(view: View) -> float:
 
 
 def rebalance(view: View, balancing: Balancing, now: float) -> Pass:
-    """The moves of this pass, in order: give back what somebody's job waits for, lend to what waits in Ray, give back
-    what is not used, leave before owners come; with what is left undone, and why."""
+    """The moves of this pass, in order: give back what somebody's job waits for, lend for what waits in Ray, give back
+    what is unused, leave before owners come; and the demand that is not served, with reasons."""
     values = balancing.values
     in_way = [one for one in view.loans if one.automatic and one.in_way]
     moves = [_for_jobs(one, values, now) for one in in_way if not _held(one, values, now)][: values.moves]
@@ -114,7 +113,7 @@ def _past(kind: MoveKind) -> str:
 
 
 def barred(view: View, values: SharingPolicy, now: float) -> Iterator[Barred]:
-    """Which lenders may not make which move before when, and why."""
+    """Lenders that may not make a move yet: which move, until when, and why."""
     for source, moved in view.moved.items():
         if (until := lends_from(moved, values)) > now:
             why = f"it {_past(moved.kind)} {now - moved.at:.0f} s ago"
@@ -163,7 +162,7 @@ def _for_jobs(loan: Loan, values: SharingPolicy, now: float) -> Move:
 
 
 def _give_back(loan: Loan, values: SharingPolicy, now: float, reason: str, undone_by: str, seconds: float) -> Move:
-    """Give a boost back, at the cost of so many seconds of what it has."""
+    """The move that gives a boost back; it costs the boost's resources for `seconds`."""
     much = weight(loan.resources)
     return Move(
         kind=MoveKind.GIVE_BACK,
@@ -187,7 +186,7 @@ def _hint(loan: Loan) -> str:
 
 
 def supply(view: View, ask: Waiting) -> int:
-    """For how many of these tasks boosts have room that are new, or that were lent for them and not used yet."""
+    """How many of these tasks have room in boosts that are new, or that were lent for them and are unused so far."""
     return sum(_room_in(one, ask) for one in view.loans)
 
 
@@ -233,7 +232,7 @@ class _Lending:
         """The most that any lender has of each kind."""
 
     def serve(self, moves: list[Move]) -> list[Unserved]:
-        """Add the moves that lend; what is not served."""
+        """Add the moves that lend; returns the demand that is not served."""
         unserved = []
         asks = sorted(self._view.look.waiting, key=lambda one: (-weight(one.each), one.text))
         for number, ask in enumerate(asks):
@@ -251,7 +250,7 @@ class _Lending:
         return unserved
 
     def _no_need(self, ask: Waiting) -> str:
-        """Why nothing is lent for this, whatever there is; empty: it is needed."""
+        """Why nothing needs to be lent for this demand; empty: something does."""
         view, values, steady = self._view, self._values, self._view.steady.get(ask.text)
         if ask.odd:
             return ask.odd
@@ -284,7 +283,7 @@ class _Lending:
         return f"the cluster has room elsewhere: {said}"
 
     def _lend(self, ask: Waiting, need: int, left: int) -> tuple[list[Move], str]:
-        """The moves for one thing that waits, and why it is not all served; empty: it is."""
+        """The moves for one demand, and why it is not served in full; empty: it is."""
         made: list[Move] = []
         taken: set[str] = set()
         rest, too_dear = need, False
@@ -302,7 +301,7 @@ class _Lending:
         return made, f"{rest} of {need} are left over for the next pass" if rest > 0 else ""
 
     def _best(self, ask: Waiting, need: int, taken: set[str]) -> _Choice | None:
-        """The lender with room for the most of them; of several the one worth most, which are the first."""
+        """The lender with room for most of the tasks; of equal ones, the one worth most."""
         bound = tasks_in(ask.each, self._most, 1 if ask.apart else need)
         if not bound or (ask.together and bound < need):
             return None

@@ -1,5 +1,5 @@
-"""What is remembered between passes: what waited, who lent when, and the last moves. It is lost at a restart of the
-coordinator, after which what waits has to wait for the policy's time once more.
+"""The memory of rebalancing between passes: demand that waited, who lent when, and the last moves. A restart of the
+coordinator loses it, and demand has to wait for the policy's time once more.
 """
 
 import msgspec
@@ -15,13 +15,13 @@ from distributed_grid.protocol.sharing.policies import (
 )
 
 RECENT = 50
-"""Moves that are kept to be shown."""
+"""Number of moves kept for display."""
 INTERRUPTED = 3.0
-"""Passes that have not come for this multiple of their interval interrupt what waited."""
+"""A gap between passes longer than this multiple of their interval counts as an interruption of all demand."""
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What waited at one pass: how many, by its text."""
+    """The demand at one pass: counts by text."""
 
     at: float
     counts: dict[str, int]
@@ -72,7 +72,7 @@ class BalancingState(msgspec.Struct, omit_defaults=True):
         )
 
     def see(self, look: RayLook, now: float, interval: float) -> None:
-        """Take in what waits at this pass. What no longer waits is not in vain any more."""
+        """Take in the demand of this pass. Demand that is gone is no longer marked as lent for in vain."""
         if self.seen and now - self.seen[-1].at > INTERRUPTED * interval:
             self.seen.clear()
         counts: dict[str, int] = {}
@@ -84,7 +84,7 @@ class BalancingState(msgspec.Struct, omit_defaults=True):
         self.look = look
 
     def steady(self, sustained: float, now: float) -> dict[str, Steady]:
-        """What waits now: the least of it within the last `sustained` seconds, and for how long there was always
+        """For demand that waits now: the minimum within the last `sustained` seconds, and for how long there was always
         some."""
         found: dict[str, Steady] = {}
         for text in self.seen[-1].counts if self.seen else ():

@@ -1,6 +1,6 @@
-"""Which jobs could leave before the owner of their node comes: those that run where his return is likely before they
-end and that may be run again, with where they would go. Where nobody has said when a job ends, no further ahead is
-looked than the policy's horizon. Read-only.
+"""Jobs that could leave before the owner of their node comes, and where they would go: those that may be run again, on
+nodes whose owners are likely to return before the jobs end. If the end of a job is unknown, the policy's horizon stands
+for it. Read-only.
 """
 
 import math
@@ -19,9 +19,9 @@ from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.sharing.policies import SharingPolicy
 
 NODES = 64
-"""Nodes that are looked at in a pass: those whose owners are expected most."""
+"""Maximum number of nodes examined in a pass: those whose owners are most likely to return."""
 JOBS = 64
-"""Jobs for which another node is sought in a pass."""
+"""Maximum number of jobs for which another node is sought in a pass."""
 HOLD_MOST = 3600.0
 """The longest protection after a move (s)."""
 
@@ -38,7 +38,7 @@ def stays(state: GridState, values: SharingPolicy, now: float) -> Iterator[Stay]
 
 
 def _expecting(state: GridState, values: SharingPolicy) -> list[Node]:
-    """Nodes with jobs that do not stay idle for as long as is looked ahead, the least likely first."""
+    """Nodes with jobs whose owners are likely to return within the horizon; the most likely first."""
     found = []
     for name, forecast in state.index.forecasts.items():
         node = state.nodes[name]
@@ -59,7 +59,7 @@ def _stay(
     """A job that may leave; None: it ends before its owner is likely to come."""
     seconds, limit = ran(job, allocation, now), job.spec.time_limit
     length, told = expected(state, job.user, job.request, limit, job.planned), limit or job.planned
-    if length <= seconds:  # longer than its like ever were
+    if length <= seconds:  # longer than all runs like it
         length, told = (limit, limit) if limit > seconds else (math.inf, 0.0)
     within = min(AHEAD, length - seconds)
     soon = within if told else min(values.horizon, within)
@@ -88,7 +88,7 @@ def _stay(
 
 
 def _elsewhere(state: GridState, job: Job, source: str, now: float) -> str:
-    """The node where it would go, as it will be asked for; empty: none of which is known how long it stays idle."""
+    """The node that a job would go to, as its request will name it; empty: none with a forecast has room."""
     limit = job.spec.time_limit
     length = expected(state, job.user, job.request, limit, job.planned) or AHEAD
     ask = Ask(job.request, limit, (-job.request.priority, math.inf, 0), length, source)

@@ -1,4 +1,5 @@
-"""What one pass of rebalancing looks at, as plain data: what Ray tells, the nodes that could lend, and what is lent."""
+"""The input of one pass of rebalancing, as plain data: demand reported by Ray, nodes that could lend, and boosts
+lent."""
 
 import math
 
@@ -12,9 +13,9 @@ from distributed_grid.protocol.sharing.pressure import Pressure
 
 
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What waits in Ray: `count` tasks, or bundles of one placement group (`group`), that ask for `each`. `text`: the
-    same in words, which also tells it apart from others. Bundles may have to be on one node (`together`) or on
-    different ones (`apart`). `fits`: some node of Ray has so much in all; `odd`: why no boost can serve it."""
+    """Demand that waits in Ray: `count` tasks, or bundles of one placement group (`group`), that ask for `each`. `text`
+    describes and identifies it. Bundles may have to be on one node (`together`) or on different ones (`apart`). `fits`:
+    some node of Ray has that much in total; `odd`: why no boost can serve it."""
 
     text: str
     each: Resources
@@ -27,7 +28,7 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RayLook(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What Ray told for one pass. `target`: whom boosts are lent to, the node of its head; `total` and `used`: of all
+    """Ray's report for one pass. `target`: the node of its head, which boosts are lent to; `total` and `used`: of all
     its nodes; `idle`: seconds without work of each raylet that was lent, by its boost (0: at work); `members`: nodes
     of the grid that are nodes of this Ray cluster by themselves. `user`: who asks for boosts. The rest is what a boost
     has to know of the cluster, as in Boost."""
@@ -112,7 +113,7 @@ class Stay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Steady(msgspec.Struct, frozen=True):
-    """What waited without interruption: so many at least, for so many seconds."""
+    """Demand that waited without interruption: the minimum count, and for how long (s)."""
 
     count: int
     waited: float
@@ -127,8 +128,8 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a pass decides by. `steady`: by the text of what waits; `moved`: by node; `vain`: by the text of what
-    waits, the boost that was lent for it and that Ray left unused. `stays`: jobs whose nodes' owners are expected;
+    """The whole input of a pass. `steady`: by the text of demand; `moved`: by node; `vain`: by the text of demand, the
+    boost that was lent for it and that Ray left unused. `stays`: jobs on nodes whose owners are likely to return;
     `badput_left`: core-seconds that may be lost by moving them (and by preemption) in this hour."""
 
     look: RayLook
@@ -146,7 +147,7 @@ MARGIN = 1.5
 
 
 def lends_from(moved: Moved, values: SharingPolicy) -> float:
-    """From when on a node may lend again after this move, or be gone to after a job left it (grid time)."""
+    """When a node may lend again after this move, or take the job that left it (grid time)."""
     return moved.at + (values.cooldown if moved.kind is MoveKind.LEND else max(values.min_hold, values.cooldown))
 
 
@@ -157,7 +158,7 @@ CORE_MEMORY = 4 * GIB
 
 
 def weight(amount: Resources) -> float:
-    """An amount in cores' worth: of the kind of which it is most, and 1 at least, as no less than a core is lent."""
+    """An amount in cores' worth: that of its largest kind, and at least 1, since no less than a core is lent."""
     return max(1.0, amount.cpu / MILLI, GPU_CORES * amount.gpu / MILLI, amount.memory / CORE_MEMORY)
 
 
@@ -176,7 +177,7 @@ def _gpus(gpu: int, tasks: int) -> int:
 
 
 def tasks_in(each: Resources, room: Resources, most: int) -> int:
-    """For how many such tasks, `most` at most, a raylet with this room has room."""
+    """How many such tasks a raylet with this capacity can run, at most `most`."""
     fit = most
     if each.cpu:
         fit = min(fit, room.cpu // each.cpu)

@@ -1,6 +1,6 @@
-"""The budget of machines: how many there may be and what they may cost, of each pool and of all together. It is hard:
-a machine counts from before its provider is asked until it is known to be gone, and a day's limit is charged with all
-that a machine can still cost that day, since it ends itself when its life is over even if nobody tells it to.
+"""The budget of machines: how many there may be and what they may cost, by pool and in total. It is a hard limit: a
+machine counts from before its provider is asked until it is known to be gone, and a day's limit is charged with all
+that a machine can still cost that day, since even one that nobody can reach ends itself when its life is over.
 """
 
 import copy
@@ -15,9 +15,9 @@ from distributed_grid.protocol.text import format_duration
 DAY = 86_400.0
 HOUR = 3600.0
 LEAST_LIFE = 1800.0
-"""A machine whose life the day's limit would shorten below this is not created (s)."""
+"""Minimum life of a machine under the day's limit (s); one that could afford less is not created."""
 OVERRUN = 60.0
-"""Seconds that a machine may take beyond its life until it is gone."""
+"""Time that a machine may take to be gone after its life is over (s)."""
 ROUNDING = 1e-9
 
 
@@ -33,7 +33,7 @@ def day_of(at: float) -> int:
 
 
 def cost_on(machine: Machine, day: int, now: float, billing: Billing = Billing.SECOND) -> float:
-    """What a machine costs at most on this day of UTC: what it has cost, and what it still can."""
+    """The maximum cost of a machine on this day of UTC: what it has cost, and what it still can."""
     born = machine.born or (now if machine.live else 0.0)
     if machine.price is None or not born:
         return 0.0
@@ -45,7 +45,7 @@ def cost_on(machine: Machine, day: int, now: float, billing: Billing = Billing.S
 
 
 class Budget:
-    """What may still be created at `now`. `machines` are all that are there, that may be, or that ended lately."""
+    """What may still be created at `now`. `machines`: all that are there or may be, and those that ended lately."""
 
     def __init__(
         self, scaling: Scaling, machines: Iterable[Machine], unrecorded: Mapping[str, int], now: float
@@ -139,13 +139,13 @@ class Budget:
         return life
 
     def _affordable(self, pool: Pool, price: float, name: str, most: float, life: float) -> float:
-        """For how many seconds a machine of this price may live from now on."""
+        """How long a machine of this price may live from now on (s)."""
         at, left = self._now, life + OVERRUN
         while left > 0:
             day = day_of(at)
             room = (most - self._day(day, name)) / price * HOUR
             if pool.billing is Billing.HOUR:
-                room -= HOUR  # the hour that has begun is paid whole
+                room -= HOUR  # a begun hour is paid in full
             part = min(left, (day + 1) * DAY - at)
             if room < part:
                 return max(0.0, life + OVERRUN - left + max(0.0, room) - OVERRUN)
@@ -153,7 +153,7 @@ class Budget:
         return life
 
     def take(self, pool: Pool, shape: Shape, life: float) -> None:
-        """One such machine is created now."""
+        """Charge the creation of one such machine."""
         self._add(
             Machine(
                 name="new",

@@ -1,5 +1,5 @@
-"""Demand: which of the jobs that wait could start on one more machine, and which not, with the reason. Not what waits
-for a dependency, a time, a quota, another job's node, or an owner; and not what starts anyway before a machine is up.
+"""Demand: the waiting jobs that could start on one more machine; and those that could not, with reasons: they wait for
+a dependency, a time, a quota, another job's node or an owner, or start anyway before a machine could be up.
 """
 
 import math
@@ -23,12 +23,11 @@ from distributed_grid.protocol.scaling.pools import Scaling
 from distributed_grid.protocol.text import format_duration
 
 SOON_MOST = 64
-"""Maximum number of nodes that are looked at for what they have free soon: those on which jobs end first."""
+"""Maximum number of nodes examined for capacity that is free soon: those where jobs end first."""
 OFFERS_WITHIN = 60.0
-"""Time that a machine may be without an offer, after its agent has joined or the coordinator was started, and still be
-counted on (s)."""
+"""How long a machine counts as capacity without an offer, after its agent joined or the coordinator started (s)."""
 LINES_MOST = 2000
-"""Maximum number of different requests that one plan looks at, the first in the order of service."""
+"""Maximum number of different requests in one plan, the first in the order of service."""
 
 
 def boot_most(state: GridState, scaling: Scaling) -> float:
@@ -39,7 +38,7 @@ def boot_most(state: GridState, scaling: Scaling) -> float:
 
 
 def demand_of(state: GridState, scaling: Scaling, now: float) -> Demand:
-    """What waits and could start on one more machine."""
+    """The jobs that wait and could start on one more machine."""
     asks: list[Ask] = []
     left_out: list[NotDone] = []
     within = boot_most(state, scaling)
@@ -144,8 +143,8 @@ def _ask(state: GridState, line: Line, names: tuple[str, ...], count: int) -> As
 
 
 def _lasts(state: GridState, line: Line, names: tuple[str, ...]) -> float:
-    """The longest that these jobs take: as predicted, where that is known of all of them and they could be run again if
-    it is wrong, and never more than their time limit; else the limit (s; 0: unlimited)."""
+    """The longest duration of these jobs (s; 0: unlimited): the predicted one, if it is known for all of them and they
+    may be run again should it be wrong, but at most their time limit; else the limit."""
     jobs = [state.jobs[name] for name in names]
     if not all(job.planned and is_restartable(job) for job in jobs):
         return line.lasts
@@ -161,7 +160,7 @@ def _called(state: GridState, job: str) -> str:
 
 
 def view_of(state: GridState, scaling: Scaling, now: float) -> View:
-    """What a plan is made from, beside demand."""
+    """The input of a plan, beside demand."""
     known = state.scaling
     used, whole = _usage(state)
     return View(
@@ -228,7 +227,7 @@ def _offers(node: Node) -> bool:
 
 
 def _usage(state: GridState) -> tuple[float, Resources]:
-    """How much of what the usable nodes lend is held, of the kind that is used most; and what they lend."""
+    """The part of what usable nodes lend that is held, for the kind that is used most; and what they lend."""
     used, whole = Resources(), Resources()
     for node in state.nodes.values():
         if node.state is NodeState.UP and node.orders.open and node.facts.declared is None:
@@ -258,8 +257,8 @@ def note_usage(state: GridState, scaling: Scaling, now: float) -> None:
 
 
 def _soon(state: GridState, now: float, until: float) -> list[Bin]:
-    """Nodes on which jobs end by their time limits, or as predicted, before a machine could be up, with what is free of
-    them then."""
+    """Nodes where jobs end before a machine could be up, by their time limits or predictions, with the capacity that is
+    free then."""
     found: list[tuple[float, Node, list[str]]] = []
     for node in state.nodes.values():
         if not node.usable or not node.allocations:

@@ -1,4 +1,4 @@
-"""What happens to machines that the grid creates by itself, and what the shell has to do about them."""
+"""Events about machines that the grid creates by itself, and the commands of the ledger about them."""
 
 import msgspec
 
@@ -9,14 +9,14 @@ from distributed_grid.protocol.scaling.pools import Scaling
 
 
 class ScalingConfigured(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """The configuration was read again, and says this of scaling."""
+    """The configuration was read again; this is its part about scaling."""
 
     scaling: Scaling
 
 
 class ScalingRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """The operator `by` this name orders something of scaling; `pool` empty: of all pools. `machine_type`: of one to
-    create; `machine`: to end."""
+    """The operator `by` gives an order about scaling; `pool` empty: for all pools. `machine_type`: of a machine to
+    create; `machine`: one to end."""
 
     token: int
     order: ScaleOrder
@@ -40,8 +40,8 @@ class MachineAnswered(msgspec.Struct, frozen=True, gc=False, tag=True, array_lik
 
 
 class MachinesListed(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """A provider has told all machines of this grid, for the list of this number; None: it has not, because of this
-    `trouble`. `credentials`: since it does not accept who asks."""
+    """A provider has listed all machines of this grid, for the list of this number; None: it failed, because of this
+    `trouble`. `credentials`: because it refuses our credentials."""
 
     provider: str
     number: int
@@ -51,7 +51,7 @@ class MachinesListed(msgspec.Struct, frozen=True, gc=False, tag=True, array_like
 
 
 class MachineMismatched(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """An agent that says to be this machine was refused: what it says does not agree with the record."""
+    """An agent that claims to be this machine was refused: its identity does not match the record."""
 
     machine: str
     why: str
@@ -61,20 +61,21 @@ class MachineMismatched(msgspec.Struct, frozen=True, gc=False, tag=True, array_l
 
 
 class RecordMachine(msgspec.Struct, frozen=True, gc=False):
-    """Make this machine durable; None: it is not remembered any more."""
+    """Save this machine; None: delete its record."""
 
     name: str
     machine: Machine | None
 
 
 class RecordPauses(msgspec.Struct, frozen=True, gc=False):
-    """Make durable which pools are paused."""
+    """Save which pools are paused."""
 
     paused: dict[str, Paused]
 
 
 class CreateMachine(msgspec.Struct, frozen=True, gc=False):
-    """Ask the provider of this machine to create it; with the same name as token where it was asked before."""
+    """Ask the provider of this machine to create it. Its name is the token, so that a repeated call creates no
+    other."""
 
     machine: Machine
 
@@ -96,6 +97,6 @@ class ListMachines(msgspec.Struct, frozen=True, gc=False):
 
 
 class MachineOver(msgspec.Struct, frozen=True, gc=False):
-    """A machine is to be no member of the grid any more: take back its certificates, cut its connections."""
+    """End the membership of a machine: revoke its certificates, cut its connections."""
 
     name: str

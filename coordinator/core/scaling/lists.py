@@ -1,4 +1,4 @@
-"""What a provider's list of its machines changes, beside what is recorded of them."""
+"""Reconcile a provider's list of its machines with the records of the ledger."""
 
 from distributed_grid.coordinator.core.commands import Audit
 from distributed_grid.coordinator.core.scaling import machines
@@ -11,17 +11,17 @@ from distributed_grid.protocol.scaling.machines import STARTING, Machine, Machin
 from distributed_grid.protocol.scaling.pools import Orphans, is_machine_name
 
 MISSED_MOST = 2
-"""A machine is gone if it is missing in so many lists in a row."""
+"""Number of lists in a row that a machine has to be missing in to count as gone."""
 QUEUE_STEP = 60.0
-"""How exactly it is recorded since when a machine may run that waits in its provider's queue (s)."""
+"""Resolution of the recorded time since when a machine from its provider's queue may run (s)."""
 SLACK = 5.0
-"""How far the end of a machine's life may be from what its provider says of it (s)."""
+"""Tolerated difference between our end of a machine's life and its provider's (s)."""
 S = MachineState
 ENDS_BY_ITSELF = (S.BOOTING, S.JOINED, S.DRAINING)
 
 
 def listed(state: GridState, event: MachinesListed) -> None:
-    """A provider has told its machines: compare with what is recorded. A list that failed changes nothing."""
+    """Compare a provider's list with the records. A list that failed changes nothing."""
     provider = state.scaling.provider(event.provider)
     if event.number != provider.listing:
         return  # an older list, or one of an earlier start
@@ -69,7 +69,7 @@ def _is_connected(state: GridState, machine: Machine) -> bool:
 
 
 def _is_listed(state: GridState, machine: Machine, mine: list[Listed]) -> None:
-    """A machine is there; where there are two of its name, one that nobody uses is ended."""
+    """Take in a machine that is there. If there are two of its name, one that is not in use is ended."""
     kept = next(
         (one for one in mine if one.handle == machine.handle), min(mine, key=lambda one: (one.born, one.handle))
     )
@@ -90,7 +90,7 @@ def _is_listed(state: GridState, machine: Machine, mine: list[Listed]) -> None:
 
 
 def _is_queued(state: GridState, machine: Machine, listed: Listed) -> None:
-    """A machine waits in its provider's queue, or has just left it."""
+    """Take in a machine that waits in its provider's queue, or has just left it."""
     text = f"it waits in the queue of {machine.provider}{f': {listed.why}' if listed.why else ''}"
     if listed.queued and listed.failed:
         why = f"{text}, so that it never begins"
@@ -108,7 +108,7 @@ def _is_queued(state: GridState, machine: Machine, listed: Listed) -> None:
 
 
 def _has_ended(state: GridState, machine: Machine, how: Listed) -> None:
-    """A machine has ended by itself, or its provider has taken it back; what it was to run may have failed."""
+    """Take in a machine that has ended by itself or was taken back by its provider, or that failed to start."""
     text = f"has ended{f': {how.why}' if how.why else ''}"
     machines.gone(state, machine, text)
     if machine.state is S.BOOTING and how.failed:
@@ -116,7 +116,7 @@ def _has_ended(state: GridState, machine: Machine, how: Listed) -> None:
 
 
 def _is_missing(state: GridState, machine: Machine, provider: Provider) -> None:
-    """A machine is not in a list that was asked for at `listing_since`."""
+    """Take in that a machine is missing in a list that was asked for at `listing_since`."""
     since = provider.listing_since
     if machine.state in STARTING and machine.state is not S.BOOTING:
         return  # it is asked for again
@@ -136,7 +136,7 @@ def _is_missing(state: GridState, machine: Machine, provider: Provider) -> None:
 
 
 def _unrecorded(state: GridState, name: str, provider: Provider, found: list[Listed]) -> None:
-    """Machines of this grid that no record knows to be there."""
+    """Adopt or end machines of this grid that are in no record."""
     scaling, seen = state.policy.scaling, dict[str, Orphan]()
     left: list[Listed] = []
     for one in found:
@@ -163,7 +163,7 @@ def _unrecorded(state: GridState, name: str, provider: Provider, found: list[Lis
 
 
 def _adopt(state: GridState, provider: str, one: Listed, facts: NodeFacts) -> None:
-    """Take up a machine that runs and that no record knows, as after the restore of a backup."""
+    """Adopt a running machine that is in no record, as after the restore of a backup."""
     pool = state.policy.scaling.pool(one.pool)
     life = pool.life if pool is not None else 0.0
     shape = pool.shape(one.type) if pool is not None else None

@@ -24,7 +24,7 @@ Record = Checkpoint | tuple[float, Iterable[Event]]
 
 CUT = frozenset({Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED, Cause.NODE_LOST, Cause.SUPERVISOR_LOST})
 CUT |= {Cause.REBOOTED, Cause.LEASE_EXPIRED, Cause.GANG, Cause.NODE_OUT_OF_MEMORY}
-"""Ends that are not the job's own: how long it would have run is not known from them."""
+"""Ends caused by others, which do not tell how long the job would have run."""
 
 
 class _Seen(msgspec.Struct):
@@ -40,7 +40,7 @@ class _Seen(msgspec.Struct):
 
 
 class _Log(msgspec.Struct):
-    """What a log has told so far. `many`: the jobs of each group; `unknown`: jobs whose submission is not in
+    """The content of a log so far. `many`: the jobs of each group; `unknown`: jobs whose submission is not in
     it."""
 
     jobs: dict[str, _Seen] = {}
@@ -57,7 +57,7 @@ class _Log(msgspec.Struct):
                     self.many.setdefault(job.group, []).append(one)
 
     def told(self, message: object, now: float) -> None:
-        """What a node told of an attempt."""
+        """Take in a node's report about an attempt."""
         if not isinstance(message, Started | Exited):
             return
         known = self.jobs.get(message.allocation.rpartition(".")[0])
@@ -74,7 +74,7 @@ class _Log(msgspec.Struct):
                 known.seconds, known.cut = max(0.0, outcome.seconds - outcome.suspended), outcome.cause in CUT
 
     def arrival(self, job: Job) -> float:
-        """When a job could have begun: not before its time, and what it waited for."""
+        """When a job could have begun: at its begin time, and when its dependencies were met."""
         phase = job.phase
         at = max(job.submitted, job.begin)
         for one in phase.after if isinstance(phase, HeldBack) else ():

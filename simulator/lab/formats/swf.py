@@ -27,7 +27,7 @@ given, and this part of it is whole minutes."""
 
 
 class _Row(NamedTuple):
-    """What of a row is used; below 0: it does not say."""
+    """The used fields of a row; below 0: not given."""
 
     line: int
     submit: float

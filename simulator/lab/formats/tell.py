@@ -1,4 +1,4 @@
-"""Which format a text has, by its content alone; and reading it."""
+"""Detect the format of a text by its content alone, and read it."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -19,9 +19,9 @@ FORMATS = (
     "`grid -o json jobs --all`",
 )
 BEGINNING = 10
-"""Lines that are looked at to tell the format."""
+"""Number of lines by which the format is detected."""
 SEPARATORS = (";", "\t", ",")
-"""Of two that are there equally often the first: fields are stripped of blanks and tabs."""
+"""Separators, in order of preference if two are equally frequent: fields are stripped of blanks and tabs."""
 
 
 def read(data: bytes, name: str, unit: int = 1) -> Trace:

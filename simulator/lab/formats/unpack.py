@@ -12,7 +12,7 @@ from typing import IO
 from distributed_grid.protocol.errors import BadValue
 
 PACKED_MOST = 4
-"""Times that a file may be packed."""
+"""Maximum number of nested compressions."""
 MOST_BYTES = 4 << 30
 """Size of the unpacked text above which a trace is refused."""
 
