@@ -1,1 +1,1 @@
-"""?? distributed_grid/identity"""
+"""Identities of users and machines: keys, certificates and bearer tokens, and how they are got."""

@@ -1,1 +1,1 @@
-"""?? distributed_grid/runtime"""
+"""Processes and the operating system for all services: logs, health, Unix sockets, accounts, files that jobs could touch."""
