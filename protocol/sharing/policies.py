@@ -25,7 +25,7 @@ class OffloadingMode(StrEnum):
 DOES: dict[OffloadingMode, str] = {
     OffloadingMode.OFFLOAD_ONLY: "jobs run on other nodes; boosts are refused",
     OffloadingMode.SHARE_AND_OFFLOAD: "and boosts are lent on request",
-    OffloadingMode.DYNAMIC_BALANCING: "and the grid itself lends boosts for tasks waiting in Ray, and takes them back",
+    OffloadingMode.DYNAMIC_BALANCING: "and the grid lends boosts by itself for what waits in Ray, and takes them back",
 }
 """What each mode allows, in the order in which each allows more."""
 
