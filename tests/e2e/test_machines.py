@@ -35,9 +35,7 @@ def grid(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Grid]:
         try:
             yield grid
         finally:
-            for pid in processes(grid):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            end_all(grid)
 
 
 def home(grid: Grid) -> Path:
@@ -45,13 +43,41 @@ def home(grid: Grid) -> Path:
 
 
 def processes(grid: Grid) -> list[int]:
-    """The processes of all machines: their command lines name a directory below this one."""
-    return grid.processes_with(str(home(grid)))
+    """The processes of all machines, with their agents: their command lines name a directory below this one, which no
+    other grid has."""
+    return named(str(home(grid)))
+
+
+def named(folder: str) -> list[int]:
+    """The processes whose command lines name this directory, or something in it."""
+    here, found = os.fsencode(folder), list[int]()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+            if any(word == here or word.startswith(here + b"/") for word in words):
+                found.append(int(name))
+    return found
+
+
+def kill_all(grid: Grid) -> list[int]:
+    """Kill all of all machines; those that there were. One that is killed may just have started another."""
+    found = processes(grid)
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def end_all(grid: Grid) -> None:
+    """For the end of a test: nothing of it is left."""
+    if grid.processes["coordinator"].poll() is None:
+        grid.kill("coordinator")  # it would create others
+    until(lambda: not kill_all(grid), "all machines are killed")
 
 
 def machines(grid: Grid) -> list[str]:
     """The names of machines that run."""
-    return [one.parent.name for one in home(grid).glob("*/*/ready") if grid.processes_with(str(one.parent))]
+    return [one.parent.name for one in home(grid).glob("*/*/ready") if named(str(one.parent))]
 
 
 def logs(grid: Grid) -> str:
@@ -102,14 +128,13 @@ def test_of_a_machine_that_was_killed_whole_its_provider_ends_the_jobs_too(grid:
     (name,), pids = machines(grid), [int(pid) for pid in note.read_text().split()]
     provider = ProcessProvider(next(home(grid).iterdir()).name, {"directory": str(home(grid))})
     grid.kill("coordinator")  # its own list and its own orders would come between
-    for pid in processes(grid):
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: not processes(grid), "all of the machine is killed")
+    until(lambda: not kill_all(grid), "all of the machine is killed" + logs(grid))
     assert all(alive(pid) for pid in pids) and grid.home.exists()
     assert [one.name for one in provider.list_workers()] == [name], "its jobs run, and it is not forgotten"
     assert provider.terminate_worker(name) is True
     until(lambda: not any(map(alive, pids)), "its jobs have ended" + logs(grid))
-    assert provider.list_workers() == [] and not processes(grid), logs(grid)
+    assert provider.list_workers() == [], logs(grid)
+    assert not processes(grid), logs(grid)
     grid.start_coordinator()
     until(lambda: grid.job(job)["state"] == "ended", "its job is over" + logs(grid))
 

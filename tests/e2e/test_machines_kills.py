@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.e2e.test_machines import POOL, home, logs, processes
+from tests.e2e.test_machines import POOL, end_all, home, logs, named, processes
 from tests.grid_fixture import CONFIG, Grid, founded_grid, until
 
 KILLS = int(os.environ.get("GRID_MACHINE_KILLS", "3"))
@@ -42,7 +42,7 @@ def victims(grid: Grid) -> dict[str, list[int]]:
 
 def directories(grid: Grid) -> list[str]:
     """The machines of which anything runs."""
-    return sorted({one.name for one in home(grid).glob("*/*") if grid.processes_with(str(one))})
+    return sorted({one.name for one in home(grid).glob("*/*") if named(str(one))})
 
 
 def kill(grid: Grid, what: str, pid: int) -> None:
@@ -111,6 +111,4 @@ def test_nothing_is_forgotten_whatever_is_killed(tmp_path: Path) -> None:
             until(lambda: not processes(grid), "nothing is left over" + logs(grid), PATIENT)
             print(f"{sum(killed.values())} kills: {dict(sorted(killed.items()))}; {len(jobs)} jobs")
         finally:
-            for pid in processes(grid):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            end_all(grid)
