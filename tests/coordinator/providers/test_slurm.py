@@ -130,9 +130,9 @@ def ended(of: SlurmProvider, asked: WorkerSpec, cluster: Cluster) -> Listed:
     return listed(of, asked)
 
 
-def runs(cluster: Cluster) -> list[Path]:
-    """Directories of machines that say that they have begun."""
-    return [one.parent for one in cluster.home.glob("g?-*/ready")]
+def runs(cluster: Cluster, asked: WorkerSpec) -> list[Path]:
+    """Directories of this machine that say that it has begun. Those of other tests' machines may still be there."""
+    return [one.parent for one in cluster.home.glob(f"g?-{asked.name}-*/ready")]
 
 
 @needs_slurm
@@ -140,7 +140,7 @@ def test_a_machine_is_one_job_however_often_it_is_asked_for_and_ends_whole(clust
     slurm, asked = provider(cluster), spec(invitation="grid://x/secret")
     job = slurm.create_worker(asked)
     assert slurm.create_worker(asked) == provider(cluster).create_worker(asked) == job
-    (folder,) = until(lambda: runs(cluster), f"it runs{cluster.log()}")
+    (folder,) = until(lambda: runs(cluster, asked), f"it runs{cluster.log()}")
     told = json.loads((folder / "machine.json").read_text())
     assert abs(told["ends_by"] - time.time() - 600) < 30 and folder.stat().st_mode & 0o77 == 0
     found = listed(slurm, asked)
@@ -163,7 +163,7 @@ def test_json_and_text_say_the_same_of_what_waits_and_what_runs(cluster: Cluster
     one, other = spec(), spec(options={"partition": "none"})
     by_json.create_worker(one)
     by_json.create_worker(other)
-    until(lambda: runs(cluster), f"one runs{cluster.log()}")
+    until(lambda: runs(cluster, one), f"one runs{cluster.log()}")
     found = by_json.list_workers()
     assert by_json._json and found[-2:] == by_text.list_workers()[-2:]
     assert [(each.name, each.queued) for each in found[-2:]] == [(one.name, False), (other.name, True)]
@@ -186,7 +186,7 @@ def test_a_notice_of_slurm_ends_the_machine_and_is_no_failure_of_one_that_joined
     slurm = provider(cluster)
     asked = spec()
     job = slurm.create_worker(asked)
-    until(lambda: runs(cluster), f"it runs{cluster.log()}")
+    until(lambda: runs(cluster, asked), f"it runs{cluster.log()}")
     shown = cluster.run("scontrol", "show", "job", job)
     assert "TimeLimit=00:10:00" in shown and "Requeue=0" in shown
     cluster.run("scancel", "--batch", "--signal=USR1", job)
@@ -197,7 +197,7 @@ def test_a_notice_of_slurm_ends_the_machine_and_is_no_failure_of_one_that_joined
 def test_a_preempted_machine_is_over_and_has_not_failed(cluster: Cluster) -> None:
     slurm, asked = provider(cluster), spec()
     slurm.create_worker(asked)
-    until(lambda: runs(cluster), f"it runs{cluster.log()}")
+    until(lambda: runs(cluster, asked), f"it runs{cluster.log()}")
     cluster.run(
         "sbatch", "--partition=urgent", "--cpus-per-task=4", "--output=/dev/null", stdin="#!/bin/sh\nsleep 60\n"
     )
@@ -231,7 +231,7 @@ def test_a_directory_of_somebody_else_is_not_used(cluster: Cluster) -> None:
     link.symlink_to(cluster.home)
     slurm, asked = provider(cluster, directory=str(link)), spec()
     slurm.create_worker(asked)
-    assert ended(slurm, asked, cluster).failed and not runs(cluster)
+    assert ended(slurm, asked, cluster).failed and not runs(cluster, asked)
 
 
 @needs_slurm
