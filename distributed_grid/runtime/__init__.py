@@ -1,1 +1,1 @@
-"""Processes and the operating system for all services: logs, health, Unix sockets, accounts, files that jobs could touch."""
+"""Processes and the operating system, for all services: logs, health, sockets, accounts, and files of jobs."""
