@@ -30,12 +30,12 @@ TOGETHER = {
         "tests/e2e/test_the_owner.py::test_a_foreign_busy_process",
         "tests/e2e/test_the_owner.py::test_our_own_busy_job",
         "tests/e2e/test_tour.py::test_the_part_with_ray",
+        "tests/ray/test_boosts_in_turn.py",
         "tests/ray/test_busy_source.py",
     ),
     "boosts": (
         "tests/ray/test_boost_deaths.py",
         "tests/ray/test_boosts.py",
-        "tests/ray/test_boosts_in_turn.py",
     ),
     "Ray": ("tests/ray/",),
     "machines": ("tests/systemd/", "tests/test_packaging.py"),
@@ -47,7 +47,8 @@ cluster or a wheel, or they want so much of the machine that two at once would m
 halves, each with a cluster of its own: one after another they would take longer than all else. Everywhere else no scene
 is shared between files.
 
-Those that are alone are about the machine as a whole (how busy it is, what is mounted): no other test runs beside them.
+Those that are alone are about the machine as a whole (how busy it is, what is mounted), or start two raylets at once,
+which have 30 s by Ray's own clock: no other test runs beside them.
 They come last, in one stretch, since each time that one begins the others' tests have to end first."""
 
 FIRST = (
