@@ -13,7 +13,7 @@ CPU, MEMORY, GPU = 0.30, 0.30, 0.40
 _PERCENT = 100.0
 
 
-class Pressure(msgspec.Struct, frozen=True, omit_defaults=True):
+class Pressure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The parts, each from 0 to 1, and their weighted sum `score`. `gpu`: the mean over all GPUs; None: it has none."""
 
     score: Part
@@ -33,7 +33,9 @@ def weighted(cpu: float, memory: float, gpu: float | None) -> Pressure:
 
 
 def _limited(part: float) -> float:
-    return min(1.0, max(0.0, part)) if part == part else 1.0
+    if part <= 0.0:
+        return 0.0
+    return part if part < 1.0 else 1.0  # NaN, too
 
 
 def of_all(sample: Sample, cores: int) -> Pressure:
@@ -45,15 +47,17 @@ def of_all(sample: Sample, cores: int) -> Pressure:
 
 def of_owner(sample: Sample, cores: int) -> Pressure:
     """The pressure of what others than the grid's jobs use."""
-    gpu = _mean([_foreign_use(one) for one in sample.gpus])
+    gpu = _mean([_foreign_use(one) for one in sample.gpus]) if sample.gpus else None
     return _waiting(sample, _part(sample.foreign_cpu, cores), _part(sample.memory_foreign, sample.memory_total), gpu)
 
 
 def _waiting(sample: Sample, cpu: float, memory: float, gpu: float | None) -> Pressure:
     """With what the kernel tells of waiting (PSI): CPU and memory count at least the part of time in which programs of
     others waited for them."""
-    waited = {kind: _limited(percent / _PERCENT) for kind, percent in sample.pressure.items()}
-    return weighted(max(_limited(cpu), waited.get("cpu", 0.0)), max(_limited(memory), waited.get("memory", 0.0)), gpu)
+    if told := sample.pressure:
+        cpu = max(_limited(cpu), _limited(told.get("cpu", 0.0) / _PERCENT))
+        memory = max(_limited(memory), _limited(told.get("memory", 0.0) / _PERCENT))
+    return weighted(cpu, memory, gpu)
 
 
 def _part(used: float, total: float) -> float:

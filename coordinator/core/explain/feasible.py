@@ -1,5 +1,6 @@
 """Requests that no node of the grid could ever meet, and why not, with numbers."""
 
+from collections.abc import Iterable
 from difflib import get_close_matches
 
 from distributed_grid.coordinator.core.model import Node
@@ -34,7 +35,11 @@ def can_fit(state: GridState, request: Request) -> int:
     if count is None:
         if len(state.feasible_nodes) >= ASKED_KEPT:
             state.feasible_nodes.clear()
-        count = state.feasible_nodes[key] = sum(able(node, request) for node in state.nodes.values())
+        asked = request.constraints
+        nodes: Iterable[Node] = state.nodes.values()
+        if asked is not None and asked.only:  # no other node meets it
+            nodes = (state.nodes[name] for name in set(asked.only) if name in state.nodes)
+        count = state.feasible_nodes[key] = sum(able(node, request) for node in nodes)
     return count
 
 

@@ -1,6 +1,7 @@
 """Passes in the ledger: the view of the state, and moves applied as ordinary requests and cancellations of boosts."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -45,6 +46,7 @@ LINES = 64
 """Maximum number of lines, the first in the order of service, that boosts lent by the grid give way to."""
 
 
+NOTHING = Resources()
 NO_RAY = RayLook(target="", address="", user="")
 """The demand if there is no Ray, or it could not be asked: nothing is lent, and jobs may still be moved."""
 
@@ -99,7 +101,7 @@ def source_of(state: GridState, node: Node, look: RayLook) -> Source:
     facts, sample, offer, capacity = node.facts, node.sample, node.offer, node.capacity
     owner = pressure.of_owner(sample, len(facts.cores)) if sample is not None else None
     idle = sample.at - offer.idle_since if sample is not None and offer is not None and offer.idle_since else 0.0
-    free = Resources()
+    free = NOTHING
     if capacity is not None:
         free = Resources(capacity.whole * MILLI, max(0, capacity.free_memory), capacity.whole_gpus * MILLI)
     total = Resources(len(facts.cores) * MILLI, facts.memory, len(facts.gpus) * MILLI)
@@ -125,11 +127,17 @@ def _closed(state: GridState, node: Node, look: RayLook) -> str:
         return "it offers nothing now"
     if not facts.ray:
         return "it has no Ray"
-    if look.ray and (facts.ray, facts.ray_python.split(".")[:2]) != (look.ray, look.python.split(".")[:2]):
+    if look.ray and (facts.ray != look.ray or not _same_minor(facts.ray_python, look.python)):
         return f"its Ray is {facts.ray} with Python {facts.ray_python}, the cluster's {look.ray} with {look.python}"
     if state.policy.owner_rule and not admits(facts.walls, facts.owners, facts.trusts, look.user):
         return f"it {owners_words(facts)}"
     return ""
+
+
+@lru_cache
+def _same_minor(one: str, other: str) -> bool:
+    """Whether two versions of Python agree in major and minor."""
+    return one.split(".")[:2] == other.split(".")[:2]
 
 
 def _boosts(state: GridState) -> Iterator[tuple[Job, Allocation, Boost]]:

@@ -9,6 +9,8 @@ same pair for its cooldown. If Ray left a boost unused that was lent for some ta
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from distributed_grid.coordinator.core.rebalancing.leaving import leave
 from distributed_grid.coordinator.core.rebalancing.view import (
     MARGIN,
@@ -196,7 +198,7 @@ def _room_in(loan: Loan, ask: Waiting) -> int:
     return tasks_in(ask.each, loan.resources, ask.count) if loan.new else 0
 
 
-class _Lender(NamedTuple):
+class _Lender(msgspec.Struct, frozen=True, gc=False):  # thousands in a pass: none for the garbage collector to visit
     source: Source
     excess: Resources
     worth: float

@@ -2,6 +2,7 @@
 lent."""
 
 import math
+from functools import lru_cache
 
 import msgspec
 
@@ -64,10 +65,16 @@ class Source(msgspec.Struct, frozen=True, gc=False):
 
     def excess(self, headroom: float) -> Resources:
         """What is free beyond this part of the node: whole cores, and GPUs of which a part is not kept."""
-        cores = self.free.cpu // MILLI - math.ceil(round(headroom * self.total.cpu / MILLI, 6))
-        gpus = self.free.gpu // MILLI - math.floor(round(headroom * self.total.gpu / MILLI, 6))
+        kept_cores, kept_gpus = _kept(headroom, self.total.cpu, self.total.gpu)
+        cores, gpus = self.free.cpu // MILLI - kept_cores, self.free.gpu // MILLI - kept_gpus
         memory = self.free.memory - math.ceil(headroom * self.total.memory)
-        return Resources(max(0, cores) * MILLI, max(0, memory), max(0, gpus) * MILLI)
+        return Resources(cores * MILLI if cores > 0 else 0, max(memory, 0), gpus * MILLI if gpus > 0 else 0)
+
+
+@lru_cache
+def _kept(headroom: float, cpu: int, gpu: int) -> tuple[int, int]:
+    """Whole cores and GPUs that a node with so much keeps."""
+    return math.ceil(round(headroom * cpu / MILLI, 6)), math.floor(round(headroom * gpu / MILLI, 6))
 
 
 class Loan(msgspec.Struct, frozen=True, kw_only=True):

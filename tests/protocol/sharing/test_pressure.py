@@ -63,3 +63,19 @@ def test_a_node_without_cores_or_memory_is_under_no_pressure() -> None:
 @given(st.floats(), st.floats(), st.none() | st.floats())
 def test_scores_lie_between_0_and_1(cpu: float, memory: float, gpu: float | None) -> None:
     assert 0.0 <= weighted(cpu, memory, gpu).score <= 1.0
+
+
+SOME = st.floats(0.0, 200.0) | st.sampled_from([math.nan, math.inf, -1.0])
+
+
+@given(SOME, st.dictionaries(st.sampled_from(["cpu", "memory", "io"]), SOME), st.integers(0, 64))
+def test_cpu_and_memory_are_what_is_used_or_waited_for_whichever_is_more(
+    used: float, waits: dict[str, float], cores: int
+) -> None:
+    def limited(part: float) -> float:
+        return min(1.0, max(0.0, part)) if part == part else 1.0
+
+    found = of_owner(Sample(at=1.0, foreign_cpu=used, memory_total=0, pressure=waits), cores)
+    waited = {kind: limited(percent / 100) for kind, percent in waits.items()}
+    assert found.cpu == max(limited(used / cores if cores else 0.0), waited.get("cpu", 0.0))
+    assert found.memory == waited.get("memory", 0.0)

@@ -1,7 +1,11 @@
 """What no node could ever do is said with numbers."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits, unknown_name
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.placement.matching import able
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import MILLI, Resources
@@ -58,3 +62,15 @@ def test_names_that_nobody_knows_are_found_wherever_they_are_asked() -> None:
     assert unknown_name(state, Request(Resources(cpu=MILLI), nodes=("small", "smal"))) == "smal"
     assert unknown_name(state, cores(1, Constraints(only=("large",), exclude=("lrge",)))) == "lrge"
     assert unknown_name(state, cores(1, Constraints(only=("large",)))) == ""
+
+
+@given(
+    st.integers(1, 9),
+    st.lists(st.sampled_from(["small", "large", "elsewhere"]), max_size=4),
+    st.lists(st.sampled_from(["small", "large"]), max_size=1),
+)
+def test_of_nodes_that_are_named_as_many_fit_as_if_all_were_looked_at(
+    count: int, only: list[str], exclude: list[str]
+) -> None:
+    state, asked = ledger().state, cores(count, Constraints(only=tuple(only), exclude=tuple(exclude)))
+    assert can_fit(state, asked) == sum(able(node, asked) for node in state.nodes.values())
