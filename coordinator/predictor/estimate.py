@@ -3,7 +3,7 @@ wasted on every sample before it learned it; the one that has wasted least so fa
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -41,6 +41,8 @@ class Method(IntEnum):
 
 
 QUANTILE, LARGEST, LINE, HIGH_LINE, ABOVE = Method  # looked up once: learning a sample asks for them fifty times
+_Tried = Sequence[tuple[float, Method]]
+"""What each method says."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -59,6 +61,13 @@ class Quantity:
     wasted: bool
     least: float
     """Below it nothing is too little (a logarithm)."""
+    by_largest: bool = field(init=False)
+    by_high_line: bool = field(init=False)
+    """Whether `LARGEST`, `HIGH_LINE` are among the methods: asked with every sample."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_largest", LARGEST in self.methods)
+        object.__setattr__(self, "by_high_line", HIGH_LINE in self.methods)
 
 
 MEMORY = Quantity(
@@ -150,14 +159,14 @@ class Estimator:
         first = quantile(ordered, level) + quantity.margin + spread
         on_line = on_high_line = math.nan
         best, usable = QUANTILE, len(ordered) >= MIN_SAMPLES_FOR_ML
-        if LARGEST in quantity.methods and costs[LARGEST] < costs[best]:
+        if quantity.by_largest and costs[LARGEST] < costs[best]:
             best = LARGEST
         residuals = self.residuals.sorted
         if len(residuals) >= RESIDUALS:
             on_line = quantile(residuals, level) + quantity.line_margin + spread
             if usable and costs[LINE] < costs[best]:
                 best = LINE
-            if HIGH_LINE in quantity.methods:
+            if quantity.by_high_line:
                 on_high_line = quantile(residuals, self.adapted(HIGH)) + quantity.line_margin + spread
                 if usable and costs[HIGH_LINE] < costs[best]:
                     best = HIGH_LINE
@@ -170,7 +179,7 @@ class Estimator:
         """What each method that has enough samples says; the first has always."""
         fixed = self.fixed or self._fix()
         found = [(fixed.quantile, QUANTILE)]
-        if LARGEST in self.quantity.methods:
+        if self.quantity.by_largest:
             found.append((fixed.largest, LARGEST))
         if fixed.on_line == fixed.on_line:
             height, highest = self._line(xs, fixed)
@@ -233,9 +242,10 @@ class Estimator:
             return height, highest, ordered, sorted([value - height for value, _ in running])
         highest += max(0.0, xs[which] - self.largest[which])
         slope = self.line.slope(which) if running else 0.0
-        low = ordered[0] + height - slope * xs[which]
-        lows = [value - slope * theirs[which] - low for value, theirs in running]
-        return height, highest, ordered, sorted([value + ordered[0] for value in lows if value > 0.0])
+        first = ordered[0]
+        low = first + height - slope * xs[which]
+        more = [over for value, theirs in running if (over := value - slope * theirs[which] - low) > 0.0]
+        return height, highest, ordered, sorted([over + first for over in more])
 
     def below(self, xs: tuple[float, ...], limit: float, running: Sequence[tuple[float, tuple[float, ...]]]) -> float:
         """The probability that a job needs at most this."""
@@ -272,9 +282,9 @@ class Estimator:
         self.answered_by_line, self.before = by is LINE or by is HIGH_LINE, len(self.values.sorted)
         if len(quantity.methods) > 1 or above is not None:
             costs, tried = self.costs, self.answers(xs, above)
-            lost = _wasted(tried, quantity, value, weight) if quantity.wasted else _pinball(tried, quantity, value)
-            for (said, method), loss in zip(tried, lost, strict=True):
-                costs[method] = DECAY * costs[method] + loss
+            lose = _wasted if quantity.wasted else _pinball
+            lose(costs, tried, quantity, value, weight)
+            for said, method in tried:
                 if method is by:
                     answer = said
             first = costs[0]  # of a method that has not been tried, as long as it has not
@@ -301,19 +311,22 @@ class Estimator:
         self.missed = 0
 
 
-def _wasted(tried: Sequence[tuple[float, Method]], quantity: Quantity, value: float, weight: float) -> list[float]:
-    """What each answer would have wasted: what is too much, or the whole run and what is too much of the next one."""
-    used, least, found = math.exp(value), quantity.least, list[float]()
-    for said, _ in tried:
-        given = math.exp(said if said > least else least)
+def _wasted(costs: list[float], tried: _Tried, quantity: Quantity, value: float, weight: float) -> None:
+    """Add what each answer would have wasted: what is too much, or the whole run and what is too much of the next
+    one."""
+    used, least, exp = math.exp(value), quantity.least, math.exp
+    for said, method in tried:
+        given = exp(said if said > least else least)
         if given >= used:
-            found.append((given - used) * weight)
+            lost = given - used
         else:
             again = 2 * given - used if 2 * given >= used else 4 * given - used
-            found.append((given + max(again, 0.0)) * weight)
-    return found
+            lost = given + again if again > 0.0 else given
+        costs[method] = DECAY * costs[method] + lost * weight
 
 
-def _pinball(tried: Sequence[tuple[float, Method]], quantity: Quantity, value: float) -> list[float]:
+def _pinball(costs: list[float], tried: _Tried, quantity: Quantity, value: float, _: float) -> None:
     level = quantity.level
-    return [level * (value - said) if said < value else (1 - level) * (said - value) for said, _ in tried]
+    for said, method in tried:
+        lost = level * (value - said) if said < value else (1 - level) * (said - value)
+        costs[method] = DECAY * costs[method] + lost

@@ -39,21 +39,21 @@ class Line:
     def _best(self) -> tuple[float, int]:
         """The slope for the feature that explains most, and its index."""
         best, found, which = 0.0, 0.0, -1
-        for at in range(len(self.sums)):
-            slope, explained = self._slope(at)
-            if explained > best:
-                best, found, which = explained, slope, at
+        count, y = self.count, self.y
+        for at, (sx, sxx, sxy) in enumerate(self.sums):
+            vxy = sxy - sx * y / count
+            if vxy > 0.0:
+                vxx = sxx - sx * sx / count + LAMBDA
+                slope = vxy / vxx
+                if slope > STEEPEST:
+                    slope = STEEPEST
+                explained = slope * (2 * vxy - slope * vxx)
+                if explained > best:
+                    best, found, which = explained, slope, at
         return found, which
-
-    def _slope(self, at: int) -> tuple[float, float]:
-        sx, sxx, sxy = self.sums[at]
-        vxy = sxy - sx * self.y / self.count
-        if vxy <= 0.0:
-            return 0.0, 0.0
-        vxx = sxx - sx * sx / self.count + LAMBDA
-        slope = min(STEEPEST, vxy / vxx)
-        return slope, slope * (2 * vxy - slope * vxx)
 
     def slope(self, at: int) -> float:
         """The slope for this feature alone; 0: y does not grow with it."""
-        return self._slope(at)[0]
+        sx, sxx, sxy = self.sums[at]
+        vxy = sxy - sx * self.y / self.count
+        return min(STEEPEST, vxy / (sxx - sx * sx / self.count + LAMBDA)) if vxy > 0.0 else 0.0

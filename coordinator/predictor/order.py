@@ -87,6 +87,8 @@ def _segments(ordered: Sequence[float], censored: Sequence[float]) -> Iterator[t
     such a segment that probability falls by the same step with each value."""
     left, surviving, first = len(ordered) + len(censored) + 1, 1.0, 0
     for one in censored:
+        if first == len(ordered):
+            return  # nothing that is known comes after it
         behind = bisect_left(ordered, one, first)
         if behind > first:
             after = surviving * (left - (behind - first)) / left

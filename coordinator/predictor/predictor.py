@@ -8,11 +8,15 @@ from itertools import islice
 from typing import NamedTuple
 
 from distributed_grid.coordinator.predictor.estimate import (
+    ABOVE,
     CORES,
     GPU_MEMORY,
+    HIGH_LINE,
+    LINE,
     MEMORY,
     MIN_SAMPLES_FOR_ML,
     MIN_SAMPLES_FOR_STATS,
+    QUANTILE,
     REMEMBERED,
     SECONDS,
     Estimator,
@@ -71,6 +75,9 @@ class Tier(StrEnum):
     DEFAULT = "default"
 
 
+_ML, _STATISTICS = Tier.ML, Tier.STATISTICS  # looked up once: each lookup of a member takes as long as a call
+
+
 class Level(StrEnum):
     """Whose samples an answer is from."""
 
@@ -78,6 +85,9 @@ class Level(StrEnum):
     PROGRAM = "program"
     USER = "user"
     NONE = ""
+
+
+_LEVELS = (Level.SHAPE, Level.PROGRAM, Level.USER)
 
 
 class Answer(NamedTuple):
@@ -147,13 +157,9 @@ class _Latest:
 _QUANTITIES = (SECONDS, MEMORY, CORES, GPU_MEMORY)
 
 
-class _Running(NamedTuple):
-    """An attempt that runs, and until when by what was told of it."""
-
-    since: float
-    xs: tuple[float, ...]
-    told: Answer | None
-    until: float
+_Running = tuple[float, tuple[float, ...], Answer | None, float]
+"""An attempt that runs: since when, its features, the run time that it was planned with, and until when by that. A
+plain tuple, as a prediction unpacks up to 64 of them, which takes three times as long with a named one."""
 
 
 class _Model:
@@ -271,7 +277,7 @@ class Predictor:
         for key, xs in _levels(of):
             model = self._models.get(key)
             if model is not None and len(model.running) < RUNNING:
-                model.running[attempt] = _Running(now, xs, told, until)
+                model.running[attempt] = now, xs, told, until
 
     def ended(self, of: Shape, attempt: str) -> None:
         """Note that an attempt has ended, without learning from it."""
@@ -283,7 +289,7 @@ class Predictor:
         for key, _ in levels:
             model = self._models.get(key)
             if model is not None and model.running and (found := model.running.pop(attempt, None)) is not None:
-                told = told or found.told
+                told = told or found[2]
         return told
 
     def learn(self, of: Shape, usage: Usage, attempt: str = "", now: float = -math.inf) -> None:
@@ -339,7 +345,7 @@ class Predictor:
     def predict(self, of: Shape, now: float) -> Prediction:
         """What a job of this shape will need, as far as is known at this time."""
         found: list[tuple[Level, tuple[float, ...], _Model]] = []
-        for level, (key, xs) in zip(Level, _levels(of), strict=False):
+        for level, (key, xs) in zip(_LEVELS, _levels(of), strict=True):
             if level is Level.USER and found:
                 break
             if (model := self._model(key, len(xs))) is not None:
@@ -352,7 +358,7 @@ class Predictor:
         return Prediction(self._memory(found), cores, seconds, planned, gpu_memory)
 
     def _answer(self, level: Level, estimator: Estimator, value: float, method: Method) -> Answer:
-        tier = Tier.ML if method in (Method.LINE, Method.HIGH_LINE) else Tier.STATISTICS
+        tier = _ML if method is LINE or method is HIGH_LINE else _STATISTICS
         confidence = estimator.confidence()
         if confidence is None:
             enough, told = self._hits.get((estimator.quantity, tier, estimator.count.bit_length()), (0, 0))
@@ -361,7 +367,7 @@ class Predictor:
 
     def _memory(self, found: list[tuple[Level, tuple[float, ...], _Model]]) -> Answer:
         above: float | None = None
-        answer, estimator, level = (0.0, Method.QUANTILE), None, Level.NONE
+        answer, estimator, level = (0.0, QUANTILE), None, Level.NONE
         for whose, xs, model in reversed(found):
             if not model.memory.ready:
                 continue
@@ -369,7 +375,7 @@ class Predictor:
                 answer, estimator, level = model.memory.largest_seen(), model.memory, whose
                 continue
             said = model.memory.estimate(xs, above)
-            if said[1] is not Method.ABOVE:
+            if said[1] is not ABOVE:
                 answer, estimator, level = said, model.memory, whose
             above = said[0]
         return self._answer(level, estimator, *answer) if estimator is not None else Answer()
@@ -384,7 +390,7 @@ class Predictor:
                 if answer.confidence is not None and (overdue := model.overdue(now)):
                     counted = min(REMEMBERED, estimator.told or REMEMBERED)
                     answer = answer._replace(confidence=answer.confidence * counted / (counted + overdue))
-                return answer._replace(value=math.exp(middle), confidence=None), answer
+                return Answer(math.exp(middle), answer.tier, level, answer.samples, None, method), answer
         return Answer(), Answer()
 
     def _first(self, found: list[tuple[Level, Estimator]]) -> Answer:
