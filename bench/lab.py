@@ -5,7 +5,10 @@ The traces are data of others and not in this repository: `--traces FOLDER` or $
 is data/csv of hkust-adsl/kubernetes-scheduler-simulator, with experiments/analysis/expected_results/
 analysis_allo_discrete.csv in it; they ran on the nodes with GPUs only.
 
-`--daily`: instead, the policies of rebalancing on a made trace whose owners come at the same time each day."""
+`--daily`: instead, the policies of rebalancing on a made trace whose owners come at the same time each day.
+
+`--paired`: instead, the policies of rebalancing on the traces with owners, each seed by itself: under every policy
+the same machines have the same owners, so the differences from the first one have narrower intervals than figures."""
 
 import argparse
 import csv
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import _daily
+from distributed_grid.simulator.lab.metrics import interval
 
 POLICIES = "grid,grid:share,fcfs,easy,sjf,strict-fifo,best-effort,first-fit,random"
 SEEDS = 3
@@ -57,10 +61,11 @@ CASES = (
 )
 
 
-def simulate(folder: Path, case: Case, policies: str = POLICIES, seeds: int = SEEDS) -> dict[str, Any]:
-    """What the command says of a case."""
+def simulate(folder: Path, case: Case, policies: str = POLICIES, seeds: int = SEEDS, seed: int = 1) -> dict[str, Any]:
+    """What the command says of a case, with so many seeds from this one on."""
     options = [str(folder / word) if (folder / word).is_file() else word for word in case.options]
-    command = [sys.executable, "-m", "distributed_grid.cli.main", "-o", "json", "simulate", "--seeds", str(seeds)]
+    command = [sys.executable, "-m", "distributed_grid.cli.main", "-o", "json", "simulate"]
+    command += ["--seed", str(seed), "--seeds", str(seeds)]
     command += ["--policy", policies, "--timing", "--trace", str(folder / case.file), *options]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     told: dict[str, Any] = json.loads(done.stdout)
@@ -159,6 +164,7 @@ def main() -> None:
     parser.add_argument("--policies", metavar="LIST", help="without: all, with --openb grid and best-fit alone")
     parser.add_argument("--openb", type=Path, help="the folder of FGD's workloads")
     parser.add_argument("--daily", action="store_true", help="owners who come at the same time each day")
+    parser.add_argument("--paired", action="store_true", help="differences between policies of rebalancing by seed")
     parser.add_argument("--workloads", type=lambda text: text.split(","), default=OPENB)
     parser.add_argument("--seeds", type=int, help="of each case; without: 10 of each workload of --openb, else 3")
     args = parser.parse_args()
@@ -168,6 +174,8 @@ def main() -> None:
         daily(args.policies or REBALANCING, args.seeds or 5)
     elif args.traces is None or not Path(args.traces).is_dir():
         print("lab: the traces are not here: name their folder with --traces or $GRID_TRACES")
+    elif args.paired:
+        paired(Path(args.traces), args.only, args.policies or REBALANCING, args.seeds or 10)
     else:
         tables(Path(args.traces), args.only, args.policies or POLICIES, args.seeds or SEEDS)
 
@@ -184,6 +192,31 @@ def daily(policies: str, seeds: int) -> None:
             print(heading(told))
         for one in told["policies"]:
             print(row(f"daily {seed}", one, columns(told)), flush=True)
+
+
+COMPARED: tuple[Column, ...] = (USE, *(one for one in OWNERS if one[0] not in ("owners %", "p95", "unfinished")))
+
+
+def paired(folder: Path, only: str, policies: str, seeds: int) -> None:
+    """Print what each policy differs by from the first, in Markdown: the mean of the differences by seed with half of
+    its 95 % confidence interval; in brackets in how many seeds it is less, and more."""
+    wanted = [part.strip().lower() for part in only.split(",")]
+    print(f"| owners | policy | {' | '.join(name for name, *_ in COMPARED)} |\n|{'---|' * (len(COMPARED) + 2)}")
+    for case in CASES:
+        if "--owners" not in case.options or not any(part in case.name.lower() for part in wanted):
+            continue
+        runs = [simulate(folder, case, policies, 1, seed)["policies"] for seed in range(1, seeds + 1)]
+        for at, name in enumerate(one["policy"] for one in runs[0]):
+            cells = []
+            for _, where, times, digits in COMPARED:
+                values = [times * (_at(run[at], where) or 0.0) for run in runs]
+                if not at:
+                    cells.append(f"{sum(values) / seeds:,.{digits}f}")
+                    continue
+                apart = [one - times * (_at(run[0], where) or 0.0) for one, run in zip(values, runs, strict=True)]
+                signs = f"{sum(one < 0 for one in apart)}, {sum(one > 0 for one in apart)}"
+                cells.append(f"{sum(apart) / seeds:+,.{digits}f} ± {interval(apart):,.{digits}f} ({signs})")
+            print(f"| {case.name} | `{name}` | {' | '.join(cells)} |", flush=True)
 
 
 def tables(folder: Path, only: str, policies: str, seeds: int) -> None:

@@ -123,8 +123,15 @@ def release(hold_id: str) -> None:
 
     Jobs that run in it go on, as any others; those that wait for room in it end.
     """
+    from distributed_grid.coordinator.client.session import RequestRefused
+
     invocation = current()
-    found: Jobs = invocation.ask(lambda n: ShowJobs(n, (hold_id,)))
+    try:
+        found: Jobs = invocation.ask(lambda n: ShowJobs(n, (hold_id,)))
+    except RequestRefused as refused:
+        if refused.code != "unknown-job" or refused.why:  # it says which ones it fits
+            raise
+        raise GridError(f"no hold {hold_id!r}", hint="grid hold list shows the holds there are") from None
     view = found.jobs[0] if found.jobs else None
     if hold_id == "last" and (view is None or not view.spec.hold):  # the newest job is none: the newest hold is meant
         listed: Jobs = invocation.ask(lambda n: ListJobs(n, holds=True, limit=MOST))

@@ -139,7 +139,7 @@ class IdleWatch:
         if one is None or one.since is None or self._history.now() - one.next * STEP > STALE:
             return None
         made = float(one.next * STEP)
-        return IdleForecast(made, made - one.since * STEP, one.forecast(self._pool))
+        return IdleForecast(made, made - one.since * STEP, one.forecast(self._pool), round(one.peak, 4))
 
     def forget(self) -> None:
         """Drop nodes that the history has dropped, such as machines that have ended or were renamed. Their saved

@@ -152,7 +152,8 @@ class Grid:
         for part, (name, one) in zip(parts, self._owners.items(), strict=False):
             one.observe(at - 1, part, part <= IDLE, self._pool)
             idle = 0.0 if one.since is None else float((at - one.since) * STEP)
-            told[name] = IdleForecast(EPOCH + now, idle, one.forecast(self._pool)) if one.since is not None else None
+            known = one.since is not None
+            told[name] = IdleForecast(EPOCH + now, idle, one.forecast(self._pool), one.peak) if known else None
         if told:
             self._out += self.ledger.handle(ForecastsReported(told), EPOCH + now)
             self._out += self.ledger.handle(DemandReported(None), EPOCH + now)

@@ -439,7 +439,7 @@ def _verdicts(state: GridState, request: Request, lasts: float) -> tuple[NodeVer
     bounds = state.index.affinity.bounds(request.constraints)
     compared = candidates(state.nodes, state.index, request, state.policy, lasts=lasts)
     staying, context = (
-        Staying(state.index, state.policy.balancing.values.confidence, lasts),
+        Staying(state.nodes, state.policy.balancing.values.confidence, lasts, request.resources),
         Context(state.index.mix, lasts),
     )
     others = candidates(state.nodes, state.index, msgspec.structs.replace(request, nodes=()), state.policy, VERDICTS)
@@ -447,8 +447,14 @@ def _verdicts(state: GridState, request: Request, lasts: float) -> tuple[NodeVer
         node = state.nodes[name]
         assert node.capacity is not None
         parts = scores(node, node.capacity, request, weights, context)
-        leaves = "lasting" in parts and name not in compared and not staying.lasts(name)
-        text = f"its owner is expected before it ends: {parts['lasting']:.0%} that it stays idle" if leaves else ""
+        text = ""
+        if "lasting" in parts and name not in compared and not staying.lasts(name):
+            text = "of how long it stays idle nothing is known"
+            if node.forecast is not None and (likely := node.forecast.stays(lasts)) is not None:
+                text = f"its owner is expected before it ends: {likely:.0%} that it stays idle"
+                if parts["lasting"] < likely:
+                    peak = f"{node.forecast.peak:.0%}"
+                    text = f"its owner uses up to {peak} of it even while it is idle, and would miss that"
         good.append(NodeVerdict(name, True, text, confidence(parts, weights), parts))
     for name, node in state.nodes.items():
         if len(good) + len(bad) >= VERDICTS:

@@ -31,6 +31,9 @@ SHORT = 60.0
 LOOKED_AT = 256
 """Nodes whose forecast is looked at for one that stays idle long enough, the first in the search order."""
 
+UNKNOWN = 0.5
+"""How likely a node of which nothing is forecast stays idle."""
+
 Score = Callable[[Node, Capacity, Request, "Context"], float]
 
 
@@ -129,9 +132,23 @@ def _local(node: Node, capacity: Capacity, request: Request, context: Context) -
 
 
 def _lasting(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
-    """How likely its owner leaves it alone for as long as the job runs; a half where that is not known."""
-    likely = node.forecast.stays(context.lasts) if node.forecast is not None else None
-    return 0.5 if likely is None else likely
+    """How likely its owner leaves it alone for as long as the job runs, less the part of the node that he would miss
+    meanwhile."""
+    return endurance(node, capacity, request.resources, context.lasts)
+
+
+def endurance(node: Node, capacity: Capacity, wanted: Resources, seconds: float) -> float:
+    """How likely the node stays idle for so many seconds, times the part of it that a job of this size leaves to what
+    its owner uses even while it counts as idle; UNKNOWN where nothing is forecast of it."""
+    forecast = node.forecast
+    if forecast is None or (likely := forecast.stays(seconds)) is None:
+        return UNKNOWN
+    whole = len(node.facts.cores) * MILLI
+    if not forecast.peak or not whole or node.capacity is None:
+        return likely
+    held = sum(one.grant.resources.cpu for one in node.allocations.values())
+    left = whole - held + capacity.cpu_left - node.capacity.cpu_left - wanted.cpu  # a capacity for trials has more
+    return likely * (1.0 - max(0.0, forecast.peak - max(0, left) / whole))
 
 
 SCORES: dict[str, Score] = {
@@ -418,27 +435,30 @@ def candidates(
 
     if lasts >= SHORT and index.forecasts:
         for likely in policy.balancing.values.confidences:
-            staying = search(Staying(index, likely, lasts, accept))
+            staying = search(Staying(nodes, likely, lasts, wanted, capacities, accept))
             if len(staying) >= max(1, least):
                 return staying
     return search(accept)
 
 
 class Staying:
-    """The test of nodes that `accept` takes and that stay idle for so many seconds, at least this `likely`. A node of
-    which nothing is known passes. After `LOOKED_AT` nodes none is taken any more."""
+    """The test of nodes that `accept` takes and whose endurance is at least this `likely`. After `LOOKED_AT` nodes none
+    is taken any more."""
 
-    def __init__(self, index: Shown, likely: float, seconds: float, accept: Accept | None = None) -> None:
-        self._forecasts = index.forecasts
-        self._seconds = seconds
-        self._wanted = likely
+    def __init__(
+        self, nodes: Mapping[str, Node], likely: float, seconds: float, wanted: Resources,
+        capacities: Mapping[str, Capacity] = NO_OVERLAY, accept: Accept | None = None,
+    ) -> None:  # fmt: skip
+        self._nodes, self._capacities = nodes, capacities
+        self._likely, self._seconds, self._wanted = likely, seconds, wanted
         self._accept = accept
         self._left = LOOKED_AT
 
     def lasts(self, name: str) -> bool:
         """Whether it stays idle for so long."""
-        forecast = self._forecasts.get(name)
-        return forecast is None or (likely := forecast.stays(self._seconds)) is None or likely >= self._wanted
+        node = self._nodes[name]
+        capacity = self._capacities.get(name) or node.capacity
+        return capacity is None or endurance(node, capacity, self._wanted, self._seconds) >= self._likely
 
     def __call__(self, name: str) -> bool:
         """Whether it is a candidate."""

@@ -33,6 +33,8 @@ RATE, DECAY = 0.15, 1e-4
 """Learning rate, and weight decay."""
 DAY, WEEK = 86400 // (STEP * EVERY), 7 * 86400 // (STEP * EVERY)
 HOUR = 3600 // STEP
+FADE = 0.5 ** (STEP / 86400)
+"""What is left of the peak of an owner's use after an interval: a half after a day."""
 BINS = 10
 DOUBT, DOUBTED = 0.05, 100
 """A bin of so many forecasts that is off by more than this is not believed."""
@@ -177,6 +179,8 @@ class IdleForecaster:
         self._learners = [_Learner(one) for one in memory.learned]
         self._recent: deque[float] = deque(maxlen=HOUR + 1)
         self._learned = memory.next
+        self.peak = 0.0
+        """The most that the owner used of late in an interval that left the node idle, as a part of the node."""
         self.next = 0
         """The interval that is observed next."""
 
@@ -197,9 +201,11 @@ class IdleForecaster:
             return
         self._recent.append(use)
         self._resolve(at, idle, pool)
+        self.peak *= FADE
         if not idle:
             self.since = None
             return
+        self.peak = max(self.peak, use)
         if self.since is None:
             self.since = at
         if at % EVERY == 0:

@@ -16,11 +16,12 @@ BEYOND = 42
 
 class IdleForecast(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """At the grid time `made` a node was idle for `idle` seconds; `lasting`: how likely it stays so, by horizon, the
-    shortest first."""
+    shortest first. `peak`: the most that its owner used of it of late while it counted as idle (0 to 1)."""
 
     made: float
     idle: float
     lasting: tuple[IdleChance, ...]
+    peak: float = 0.0
 
     @property
     def used(self) -> list[tuple[float, float]]:

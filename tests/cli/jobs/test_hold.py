@@ -74,7 +74,7 @@ def test_more_than_there_is_now_is_refused_and_with_wait_it_waits(grid: Grid) ->
         (("run-shared", "--in", "nowhere", "--no-ship", "true"), "no hold 'nowhere'"),
         (("run-shared", "--in", "", "--no-ship", "true"), "--in names no hold"),
         (("run-shared", "--in", "last", "--nodes", "2", "--no-ship", "true"), "a gang cannot run in a hold"),
-        (("hold", "release", "nowhere"), "no job 'nowhere'"),
+        (("hold", "release", "nowhere"), "no hold 'nowhere'\n  try: grid hold list"),
         (("hold", "request", "-a", "2"), "--amount 2 of what?"),
         (("hold", "request", "--cpus", "1", "--time", "soon"), "soon"),
     ],

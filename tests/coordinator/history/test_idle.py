@@ -61,6 +61,7 @@ async def test_a_node_is_idle_since_its_owner_used_it_last(scene: Scene) -> None
     found = scene.watch.forecast("lab1")
     assert found is not None and 25 * 60 <= found.idle <= 35 * 60
     assert [one.seconds for one in found.lasting] == [1800, 7200, 14400]
+    assert found.peak == pytest.approx(0.1, abs=0.01), "what its owner used even then"
 
 
 async def test_memory_of_the_owner_counts_as_use_and_the_grids_own_use_does_not(scene: Scene) -> None:

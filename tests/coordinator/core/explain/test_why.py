@@ -162,6 +162,22 @@ def test_how_long_the_chosen_node_stays_idle_is_told_by_its_own_past() -> None:
     ]
 
 
+def test_why_others_come_first_says_what_owners_would_miss_or_that_nothing_is_known() -> None:
+    ledger = grid([(4, 8, 0, True), (4, 8, 0, True), (4, 8, 0, True)], [])
+    known: dict[str, IdleForecast | None] = {
+        f"n{number}": IdleForecast(0.0, 11_400.0, (IdleChance(7200.0, 0.99, 31, 25),), peak)
+        for number, peak in enumerate((0.25, 0.0))
+    }
+    step(ledger, ForecastsReported(known), 0.0)
+    ledger.state.queue.run_times.learn("bob", 7000.0)
+    said = why.why(ledger.state, None, Request(Resources(4000)), 1.0, "bob")
+    assert [(one.node, one.why) for one in said.verdicts] == [
+        ("n1", ""),
+        ("n0", "its owner uses up to 25% of it even while it is idle, and would miss that"),
+        ("n2", "of how long it stays idle nothing is known"),
+    ]
+
+
 def test_of_a_node_that_is_not_forecast_nothing_is_told() -> None:
     ledger = grid([(4, 8, 0, True)], [])
     said = why.why(ledger.state, None, Request(Resources(1000)), 1.0, "bob")

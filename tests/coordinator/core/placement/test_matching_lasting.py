@@ -1,20 +1,30 @@
 """Jobs go where the owner leaves them alone for as long as they run, while there is such a place."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.commands import ForecastsReported, JobsSubmitted, NodeDown, RemovalRequested
+from distributed_grid.coordinator.core.commands import (
+    ForecastsReported,
+    HeartbeatReceived,
+    JobsSubmitted,
+    NodeDown,
+    RemovalRequested,
+)
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Refusal
-from distributed_grid.coordinator.core.placement.matching import LOOKED_AT, gang_places, place
+from distributed_grid.coordinator.core.placement.matching import LOOKED_AT, endurance, gang_places, place
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.trends.stay import IdleForecast
 from distributed_grid.protocol.history.trends import IdleChance
 from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.placement import Constraints, Strategy
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.sharing.policies import Balancing, PolicyName
 from tests.coordinator.core.scene import facts, job, join, resumed, step
+from tests.depth import tries
 
 ONE = Request(Resources(cpu=1000))
 HOUR = 3600.0
@@ -135,3 +145,61 @@ def test_a_forecast_that_ends_or_whose_node_goes_counts_no_more() -> None:
     step(gone, NodeDown("a", "session-a"), 1.0)
     step(gone, RemovalRequested(1, ("a",), "ann"), 2.0)
     assert not gone.state.nodes and not gone.state.index.forecasts
+
+
+def test_a_node_of_which_nothing_is_known_is_as_likely_as_not_to_stay_idle() -> None:
+    """Its owner may have left it a moment ago."""
+    assert chosen(grid(by(PolicyName.CONSERVATIVE), a=None, b=0.9), 1800.0) == "b"
+    assert chosen(grid(by(PolicyName.CONSERVATIVE), a=None, b=0.4), 1800.0) == "a"
+
+
+def test_a_job_on_all_cores_goes_where_the_owner_uses_none_of_them_even_now_and_then() -> None:
+    ledger = grid(by(PolicyName.CONSERVATIVE), a=0.99, b=0.97)
+    step(ledger, ForecastsReported({"a": replace(forecast(0.99), peak=0.25)}), 1.0)
+    assert chosen(ledger, 1800.0, Request(Resources(cpu=4000))) == "b"
+    assert chosen(ledger, 1800.0, Request(Resources(cpu=3000))) == "a", "it leaves the owner what they use"
+    step(ledger, JobsSubmitted(1, (job("j", replace(ONE, nodes=("a",))),)), 2.0)
+    assert chosen(ledger, 1800.0, Request(Resources(cpu=3000))) == "b", "and this would not"
+
+
+NODES = st.lists(
+    st.tuples(
+        st.sampled_from([None, 0.9, 0.6, 0.3, 0.0, 0.79, 0.97, 1.0]),
+        st.sampled_from([0.0, 0.05, 0.3]),
+        st.integers(0, 3),
+        st.floats(0.0, 4.0),
+    ),
+    min_size=2,
+    max_size=5,
+)
+
+
+@settings(max_examples=tries(400))
+@given(NODES, st.integers(1, 4), st.sampled_from([1800.0, 90.0, 9000.0]), st.sampled_from([*PolicyName]), st.data())
+def test_no_job_is_placed_worse_by_forecasts_than_it_would_be_without_them(
+    told: list[tuple[float | None, float, int, float]], cores: int, lasts: float, name: PolicyName, data: st.DataObject
+) -> None:
+    """Worse by the forecasts themselves, under every policy and strategy, whatever runs and is used there."""
+    ledger = grid(
+        by(name).by_strategy(data.draw(st.sampled_from([*Strategy]))), **{f"n{at}": None for at in range(len(told))}
+    )
+    for at, (likely, peak, held, used) in enumerate(told):
+        known = replace(forecast(likely), peak=peak) if likely is not None else None
+        step(ledger, ForecastsReported({f"n{at}": known}), 1.0)
+        step(ledger, HeartbeatReceived(f"n{at}", Sample(at=1.0, foreign_cpu=used)), 1.0)
+        if held:
+            ask = Request(Resources(cpu=1000 * held), nodes=(f"n{at}",), constraints=Constraints(only=(f"n{at}",)))
+            step(ledger, JobsSubmitted(1, (job(f"j{at}", ask),)), 1.0)
+    state, ask = ledger.state, Request(Resources(cpu=1000 * cores))
+    without = place(state.nodes, state.index, ask, state.policy)
+    found = place(state.nodes, state.index, ask, state.policy, lasts=lasts)
+    if isinstance(without, Refusal) or isinstance(found, Refusal):
+        assert isinstance(without, Refusal) and isinstance(found, Refusal), "and none waits for a better node"
+        return
+
+    def stays(node: str) -> float:
+        capacity = state.nodes[node].capacity
+        assert capacity is not None
+        return endurance(state.nodes[node], capacity, ask.resources, lasts)
+
+    assert stays(found.node) >= stays(without.node) - 1e-6

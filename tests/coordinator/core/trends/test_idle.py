@@ -159,3 +159,12 @@ def test_probabilities_are_probabilities_whatever_comes(pattern: str, jump: int)
         assert 0.0 < told.probability < 1.0 and told.lasted <= told.cases
     for cases, lasted in zip(pool.cases, pool.lasted, strict=True):
         assert 0 <= lasted <= cases
+
+
+def test_what_the_owner_uses_of_an_idle_node_is_remembered_and_fades_by_half_each_day() -> None:
+    one, pool = IdleForecaster(), Pool()
+    for at, (use, idle) in enumerate([(0.1, True), (0.2, True), (0.9, False), (0.05, True), (math.nan, False)]):
+        one.observe(START + at, use, idle, pool)
+    assert one.peak == pytest.approx(0.2, rel=0.02), "what they use while it is not idle is not meant"
+    live(one, pool, "i" * DAY, START + 5)
+    assert one.peak == pytest.approx(0.1, rel=0.02)
