@@ -41,8 +41,9 @@ def update(state: GridState, fresh: dict[str, None]) -> None:
             _clear(state, node, f"{name} takes no new jobs")
     if fresh:
         _make_way(state, fresh)
-    ranking.rank(state)
-    _serve(state)
+    if state.chains.tails and state.chains.short:
+        ranking.rank(state)
+        _serve(state)
 
 
 def restore(state: GridState) -> None:
@@ -66,8 +67,6 @@ def restore(state: GridState) -> None:
 def _serve(state: GridState) -> None:
     """Give successors to allocations as long as a line of short jobs could use what these hold, and no line before it
     in the order of service could. At most `PASSED` lines that have to wait are passed over."""
-    if not (state.chains.tails and state.chains.short):
-        return
     order, passed, firsts = Order(state.queue, lambda need: True), list[Line](), list[Line]()
     try:
         for priority in scheduler.CLASSES_IN_ORDER:

@@ -78,17 +78,15 @@ class Shares:
 
     def past(self, account: Account, now: float, policy: Sharing) -> float:
         """The average past share as of now: its distance to what is held halves in each half-life."""
-        if now <= account.at:
-            return account.past
-        holds = dominant(account.held, self.capacity)
-        return holds + (account.past - holds) * halved((now - account.at) / policy.half_life)
+        return _past(account, dominant(account.held, self.capacity), now, policy)
 
     def share(self, user: str, now: float, policy: Sharing) -> float:
         """A user's share; the smallest is served first."""
         account = self.accounts.get(user)
         if account is None:
             return 0.0
-        return (dominant(account.held, self.capacity) + self.past(account, now, policy)) / weight(user, policy)
+        holds = dominant(account.held, self.capacity)
+        return (holds + _past(account, holds, now, policy)) / weight(user, policy)
 
     def drop(self, now: float, policy: Sharing) -> list[str]:
         """Remove the accounts of users who hold nothing and whose past use is negligible; returns those users."""
@@ -101,6 +99,13 @@ class Shares:
         idle = (one for one in self.accounts.values() if not one.held)
         self.negligible_at = min((_negligible_at(one, policy) for one in idle), default=math.inf)
         return gone
+
+
+def _past(account: Account, holds: float, now: float, policy: Sharing) -> float:
+    """The average past share as of now of an account that holds this dominant share."""
+    if now <= account.at:
+        return account.past
+    return holds + (account.past - holds) * halved((now - account.at) / policy.half_life)
 
 
 FORGOTTEN = 1e-6
@@ -136,6 +141,10 @@ def dominant(amount: Resources, capacity: Resources) -> float:
     return most
 
 
+_TERMS = tuple(float(n) for n in range(16, 0, -1))
+_TERMS_OF_FEW = _TERMS[-4:]
+
+
 def halved(times: float) -> float:
     """2 to the power of -times, by arithmetic that gives the same result on every machine, as a replay needs; that of
     pow() depends on the library."""
@@ -144,6 +153,6 @@ def halved(times: float) -> float:
     whole = int(times)
     x = (times - whole) * LN2
     value = 1.0
-    for n in range(4 if x < 1e-3 else 16, 0, -1):  # the series of exp(-x), from its small end
+    for n in _TERMS_OF_FEW if x < 1e-3 else _TERMS:  # the series of exp(-x), from its small end
         value = 1.0 - x * value / n
     return math.ldexp(value, -whole) if whole else value

@@ -44,13 +44,22 @@ def lane_of(lasts: float, sharing: Sharing) -> int:
 def precedence(waited: float, limit: float, size: float, share: float, sharing: Sharing) -> float:
     """The precedence of a job that has `waited` (s), with its time limit (s), its part of the grid (`size`) and its
     user's share. Only roots are taken, which give the same result on every machine, as a replay needs."""
-    grown = (sharing.head_start + max(0.0, waited)) / limit
-    return grown * math.sqrt(math.sqrt(max(size, SIZE_LEAST))) / math.sqrt(_weighed(share))
+    return scaled(waited, limit, scale_of(size), divisor_of(share), sharing)
 
 
-def _weighed(share: float) -> float:
+def scaled(waited: float, limit: float, scale: float, divisor: float, sharing: Sharing) -> float:
+    """The precedence by what stays the same of a line (`scale_of` its size) and of a user (`divisor_of` the share)."""
+    return (sharing.head_start + max(0.0, waited)) / limit * scale / divisor
+
+
+def scale_of(size: float) -> float:
+    """The factor of a size."""
+    return math.sqrt(math.sqrt(max(size, SIZE_LEAST)))
+
+
+def divisor_of(share: float) -> float:
     """The divisor of a share. A share below 0, by a credit, gains as much as one above 0 loses."""
-    return share + SHARE_LEAST if share >= 0.0 else SHARE_LEAST * SHARE_LEAST / (SHARE_LEAST - share)
+    return math.sqrt(share + SHARE_LEAST if share >= 0.0 else SHARE_LEAST * SHARE_LEAST / (SHARE_LEAST - share))
 
 
 class RunTimes:

@@ -56,16 +56,19 @@ class Rank(msgspec.Struct, frozen=True, gc=False):
 class Line:
     """Equal jobs, by turn. `blocked`: the first was refused, and no suitable capacity was freed since. `lasts`: maximum
     duration of one with its grace, in seconds; 0: unlimited. `operator`: an operator submitted them. `excluded`: a
-    quota is reached, so that it has no place in the order of service. `need`: see `need_of`."""
+    quota is reached, so that it has no place in the order of service. `need`: see `need_of`. `scale`: the factor of its
+    size in the precedence, in a grid with the capacity `scale_at`."""
 
     __slots__ = (
         "_blocked", "count", "entered", "excluded", "heap", "lasts", "need", "operator", "reason", "request",
-        "standing",
+        "scale", "scale_at", "standing",
     )  # fmt: skip
 
     def __init__(self, request: Request, lasts: float, operator: bool, standing: "Standing") -> None:
         self.request = request
         self.need = need_of(request)
+        self.scale = 0.0
+        self.scale_at: Resources | None = None
         self.lasts = lasts
         self.operator = operator
         self.excluded = False
@@ -357,7 +360,7 @@ class Queue:
                 heappop(order)
                 continue
             line = self.first_line(standing)
-            now = turn if line is None else self.head(line)[0]
+            now = turn if line is None else line.entered
             if now == turn:
                 return standing
             standing.place = (self.rank_at(standing, now), now)

@@ -7,7 +7,15 @@ import math
 
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.queue.fairness import RANKED_EVERY, aged, dominant
-from distributed_grid.coordinator.core.queue.precedence import OVERDUE, limit_by, limit_of, precedence
+from distributed_grid.coordinator.core.queue.precedence import (
+    OVERDUE,
+    divisor_of,
+    limit_by,
+    limit_of,
+    precedence,
+    scale_of,
+    scaled,
+)
 from distributed_grid.coordinator.core.queue.queue import Line, Rank, Standing, key_of
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Precedence, Request, ServiceOrder
@@ -21,13 +29,13 @@ def rank(state: GridState) -> None:
     may be its first by now."""
     if len(state.queue.standings) < 2 and all(one.overdue == NOT_OVERDUE for one in state.queue.standings.values()):
         return
-    queue, standings, shares = state.queue, to_rank(state, state.now), dict[str, float]()
+    queue, standings, divisors = state.queue, to_rank(state, state.now), dict[str, float]()
     found = list[tuple[Standing, Rank]]()
     at = state.shares.ranked = as_of(state, state.now)
     for standing in standings:
         line = queue.first_line(standing)
         if line is not None:
-            found.append((standing, _rank_of(state, standing, line, at, shares)))
+            found.append((standing, _rank_of(state, standing, line, at, divisors)))
     if len(standings) == len(queue.standings):
         queue.rank_all(found)
     else:
@@ -42,13 +50,13 @@ def rank_again(state: GridState, user: str) -> None:
     queue = state.queue
     if len(queue.standings) < 2:
         return  # it is ranked later: see `rank`
-    shares: dict[str, float] = {}
+    divisors: dict[str, float] = {}
     for standing in queue.of_user.get(user, ()):
         line = queue.line(standing.head) if standing.head else None
         if line is None or line.excluded:
             line = queue.first_line(standing)
         if line is not None:
-            queue.rank(standing, _rank_of(state, standing, line, state.shares.ranked, shares))
+            queue.rank(standing, _rank_of(state, standing, line, state.shares.ranked, divisors))
 
 
 def as_of(state: GridState, now: float) -> float:
@@ -68,11 +76,11 @@ def to_rank(state: GridState, now: float) -> list[Standing]:
 
 def ranks_as_of(state: GridState, now: float) -> dict[Standing, Rank]:
     """The ranks of the standings that are not current, as `rank` would set them."""
-    at, shares, found = as_of(state, now), dict[str, float](), dict[Standing, Rank]()
+    at, divisors, found = as_of(state, now), dict[str, float](), dict[Standing, Rank]()
     for standing in to_rank(state, now):
         line = state.queue.first_line(standing)
         if line is not None:
-            found[standing] = _rank_of(state, standing, line, at, shares)
+            found[standing] = _rank_of(state, standing, line, at, divisors)
     return found
 
 
@@ -152,20 +160,31 @@ def counted(state: GridState, user: str, now: float) -> float:
     return state.shares.share(user, now, sharing) - state.loans.credit(user, now, sharing)
 
 
-def _rank_of(state: GridState, standing: Standing, line: Line, at: float, shares: dict[str, float]) -> Rank:
-    """The rank of a standing by the first job of this line. `shares`: what counts of users, as far as it is known."""
+def _rank_of(state: GridState, standing: Standing, line: Line, at: float, divisors: dict[str, float]) -> Rank:
+    """The rank of a standing by the first job of this line. `divisors`: by what a precedence is divided for the share
+    of a user, as far as it is known; in the order by share what counts of users."""
     sharing, user = state.policy.sharing, standing.user
     turn, name = state.queue.head(line)
     job = state.jobs[name]
-    share = shares.get(user)
-    if share is None:
-        share = shares[user] = counted(state, user, at)
-    if sharing.order is ServiceOrder.SHARE:
-        return Rank(share - aged(at - job.submitted, sharing), name)
-    limit, since = limit_of(line.lasts, user, state.queue.run_times, sharing), job.waits_since
+    by_share = sharing.order is ServiceOrder.SHARE
+    divisor = divisors.get(user)
+    if divisor is None:
+        share = counted(state, user, at)
+        divisor = divisors[user] = share if by_share else divisor_of(share)
+    if by_share:
+        return Rank(divisor - aged(at - job.submitted, sharing), name)
+    lasts, since = line.lasts, job.waits_since
+    limit = lasts if lasts > sharing.shortest else limit_of(lasts, user, state.queue.run_times, sharing)
     due = max(since, standing.served_at) + sharing.overdue_after * limit
-    rank = -precedence(at - since, limit, _size(state, line.request), share, sharing)
+    rank = -scaled(at - since, limit, _scale(state, line), divisor, sharing)
     return Rank(rank, name, turn if due <= at else NOT_OVERDUE, due)
+
+
+def _scale(state: GridState, line: Line) -> float:
+    """The factor of the size of a line's jobs, which changes with the capacity of the grid alone."""
+    if line.scale_at is not state.shares.capacity:
+        line.scale, line.scale_at = scale_of(_size(state, line.request)), state.shares.capacity
+    return line.scale
 
 
 def _size(state: GridState, request: Request) -> float:

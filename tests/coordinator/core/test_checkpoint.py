@@ -147,6 +147,7 @@ def test_every_field_of_what_it_is_made_of_is_kept() -> None:
     assert set(vars(Deadlines())) == {"heap", "armed", "number"}
     # A line by its jobs; of the queue everything follows from the lines and the ranks but for two.
     derived = {"request", "need", "lasts", "operator", "standing", "heap", "count", "entered", "jobs"}
+    derived |= {"scale", "scale_at"}
     assert {name.strip("_") for name in Line.__slots__} == derived ^ {*checkpoint.LineAt.__struct_fields__}
     derived = {"user", "priority", "lines", "place", "count", "included", "blocks", "open", "by_need", "by_need_size"}
     ranked = {"lane", "served_at"} | {*Rank.__struct_fields__}

@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Group
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Sharing
-from distributed_grid.coordinator.core.queue import fairness, reservations
+from distributed_grid.coordinator.core.queue import fairness, ranking, reservations
 from distributed_grid.coordinator.core.queue.precedence import lane_of
 from distributed_grid.coordinator.core.views import shares
 from distributed_grid.protocol.groups import Array, GroupKind
@@ -116,6 +116,20 @@ def test_of_jobs_of_the_same_age_and_length_the_smaller_share_decides() -> None:
     ask(ledger, "hers", 2.0, HOUR)
     ask(ledger, "his", 2.0, HOUR, user="ben")
     assert started(end(ledger, "a", 3.0)) == ["his"]
+
+
+def test_a_size_is_a_part_of_the_grid_as_it_is_now() -> None:
+    ledger = grid(4)
+    ask(ledger, "held", 1.0, 24 * HOUR, cores=4, user="eve")
+    begin(ledger, "held", 1.0)
+    for name, cores, user in (("wide", 2, "ann"), ("wider", 4, "ben")):
+        ask(ledger, name, 2.0, HOUR, cores=cores, user=user)
+    join(ledger, facts("n2", 1), expires_in=1e9, now=3.0)
+    ask(ledger, "more", 1000.0, HOUR, cores=2, user="cem")
+    ranks = {one.head: one.rank for one in ledger.state.queue.standings.values()}
+    told = {name: ranking.precedence_of(ledger.state, ledger.state.jobs[name], 1000.0) for name in ranks}
+    assert ranks == {name: -one.value for name, one in told.items() if one is not None}
+    assert len(ranks) == 3
 
 
 def test_by_share_an_age_of_ten_hours_does_not_outweigh_half_of_the_grid() -> None:
