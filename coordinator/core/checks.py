@@ -4,6 +4,7 @@ from collections import Counter
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.model import Allocation, AwaitsHold, Earmarked, HeldBack, Node, Queued
+from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.queue.queue import Members
 from distributed_grid.coordinator.core.queue.quotas import Quotas
@@ -245,10 +246,14 @@ def _check_node(state: GridState, node: Node) -> None:
     for uuid, milli in capacity.gpus.items():
         held = gpus.get(uuid, 0)
         assert milli <= MILLI - held, f"{milli} of {uuid} of {name} is room, {held} is held"
-    kept = (list(capacity.free), capacity.whole, capacity.whole_gpus, dict(capacity.parts), dict(capacity.gpu_parts))
+    kept = _counts(capacity)
     capacity.count()
-    assert kept == (capacity.free, capacity.whole, capacity.whole_gpus, capacity.parts, capacity.gpu_parts), (
-        f"the counts of {name} are off"
-    )
+    assert kept == _counts(capacity), f"the counts of {name} are off"
     for wanted, lost in state.index.mix.known(name).items():
         assert lost == state.index.mix.loss(capacity, Request(wanted)), f"what {name} loses to {wanted} is out of date"
+
+
+def _counts(capacity: Capacity) -> tuple[object, ...]:
+    """What a capacity counts beside its amounts."""
+    shared = dict(capacity.parts), dict(capacity.gpu_parts)
+    return list(capacity.free), capacity.whole, capacity.debts, capacity.whole_gpus, *shared

@@ -155,12 +155,15 @@ class Capacity(Free, kw_only=True, gc=False):
 
     `free` has the unused cores, by their place in that order, ascending.
 
+    `debts`: the number of cores with less than nothing spare.
+
     `_numa` and `_gpu_numa`: NUMA nodes of cores and GPUs, if there are several and they are known.
     """
 
     virtual: bool
     cores: dict[int, int] = {}
     free: list[int] = []
+    debts: int = 0
     _order: list[int] = []
     _places: dict[int, int] = {}
     _numa: dict[int, int] = {}
@@ -199,6 +202,7 @@ class Capacity(Free, kw_only=True, gc=False):
         self._places = {core: place for place, core in enumerate(self._order)}
         self.free = [self._places[core] for core in self.free_cores()]
         self.whole = len(self.free)
+        self.debts = sum(milli < 0 for milli in self.cores.values())
         self.whole_gpus = sum(1 for u, m in self.gpus.items() if m == MILLI and u not in self.closed)
 
     def cap(self, held: Iterable[Grant]) -> None:
@@ -267,6 +271,10 @@ class Capacity(Free, kw_only=True, gc=False):
     def _change_core(self, core: int, by: int) -> None:
         old = self.cores.get(core, 0)
         new = self.cores[core] = old + by
+        if new < 0 <= old:
+            self.debts += 1
+        elif old < 0 <= new:
+            self.debts -= 1
         if core not in self._places:  # it was not in the offer, since a job had it
             self._places[core] = len(self._order)
             self._order.append(core)
@@ -368,6 +376,8 @@ class FutureCapacity(Free, kw_only=True, gc=False):
     _cores: dict[int, int]
     """Those of the capacity now, which stay as they are."""
     _changed: dict[int, int] = {}
+    _debts: bool
+    """Whether any of those is in debt: without, the ones that a grant holds whole have nothing spare."""
 
     @classmethod
     def of(cls, capacity: Capacity) -> "FutureCapacity":
@@ -383,16 +393,20 @@ class FutureCapacity(Free, kw_only=True, gc=False):
             gpu_memory=capacity.gpu_memory.copy(),
             offers=capacity.offers,
             _cores=capacity.cores,
+            _debts=capacity.debts > 0,
         )
 
     def give(self, grant: Grant) -> None:
         """An allocation with this grant ends."""
-        if self.closed or any(map(self._cores.get, grant.cores)):  # not all become whole: some are in debt
+        if self.closed or (self._debts and any(map(self._cores.get, grant.cores))):  # not all become whole
             for core in grant.cores:
                 self._change_core(core, MILLI)
         else:
             self.whole += len(grant.cores)
-        self._change(grant, 1)
+        if grant.shared_core < 0 and not grant.gpus:
+            self.memory += grant.memory
+        else:
+            self._change(grant, 1)
 
     def take(self, grant: Grant) -> None:
         """An allocation begins with this grant, which is free now."""
