@@ -17,7 +17,7 @@ from distributed_grid.coordinator.core.model import Allocation, Job, Node, Place
 from distributed_grid.coordinator.core.placement.capacity import FutureCapacity
 from distributed_grid.coordinator.core.placement.catalogue import Shown, Without
 from distributed_grid.coordinator.core.placement.constraints import Trait
-from distributed_grid.coordinator.core.placement.matching import NO_OVERLAY, able, gang_places, open_to, place
+from distributed_grid.coordinator.core.placement.matching import NO_OVERLAY, able, gang_places, has_room, open_to, place
 from distributed_grid.coordinator.core.preemption.plan import clock, may
 from distributed_grid.coordinator.core.queue.precedence import OVERDUE
 from distributed_grid.coordinator.core.queue.queue import Kept, Line, Reservation, Reservations, Standing
@@ -107,6 +107,14 @@ def places_for(state: GridState, kept: Reservations, ask: Ask, now: float) -> Pl
 def _unreserved(
     state: GridState, kept: Reservations, ask: Ask, now: float, without: frozenset[str] = frozenset()
 ) -> Places:
+    refused = only_room_is_reserved(state, kept, ask, now)
+    return search_unreserved(state, kept, ask, now, without) if refused is None else refused
+
+
+def search_unreserved(
+    state: GridState, kept: Reservations, ask: Ask, now: float, without: frozenset[str] = frozenset()
+) -> Places:
+    """Placements that delay no reservation of a job that comes before it, on other nodes than these."""
     hidden: list[Reservation] = []
     index: Shown = Without(state.index, without) if without else state.index
     while True:
@@ -126,6 +134,23 @@ def _unreserved(
     return found
 
 
+def only_room_is_reserved(state: GridState, kept: Reservations, ask: Ask, now: float) -> Refusal | None:
+    """The refusal of a request where all nodes are reserved, one of them alone has room, and its reservation is in the
+    way, as on a grid of one node: found without a search, which would come to it."""
+    request, index = ask.request, state.index
+    if len(index) > len(kept.by_job) or request.constraints is not None or request.ray or request.gang:
+        return None
+    nodes = {one.node: state.nodes[one.node] for one in kept.by_job.values() if one.node in index}
+    if len(nodes) < len(index):
+        return None
+    fitting = [node for node in nodes.values() if has_room(node, request, index)]
+    if len(fitting) != 1 or (capacity := fitting[0].capacity) is None:
+        return None
+    name = fitting[0].facts.name
+    one = in_the_way(state, kept, ask, Placement(name, capacity.choose(request.resources), 0.0, {}), now)
+    return None if one is None else Refusal(len(index) - 1, ((one.job, name),))
+
+
 def _places(state: GridState, request: Request, index: Shown, lasts: float) -> Places:
     if request.gang:
         return gang_places(state.nodes, index, request, state.policy, lasts)
@@ -138,11 +163,13 @@ def in_the_way(state: GridState, kept: Reservations, ask: Ask, placement: Placem
     for one in kept.by_job.values():
         if one.node != placement.node or ask.order <= _order(state, one.job):
             continue
-        if ask.lasts and now + STARTING + ask.lasts <= _begins(kept, one):
+        first = state.jobs[one.job].request
+        begins = _begins(kept, one) if first.gang else one.at
+        if ask.lasts and now + STARTING + ask.lasts <= begins:
             continue  # it is over by then
-        if ask.planned and _likely_over(state, ask, one, _begins(kept, one), now):
+        if ask.planned and _likely_over(state, ask, one, begins, now):
             continue
-        first, then = state.jobs[one.job].request, _forecast(state, one)
+        then = _forecast(state, one)
         then.take(placement.grant)
         if not then.fits(first.resources, first.constraints):
             return one
@@ -260,13 +287,14 @@ class Outlook:
         if node.capacity.fits(wanted, need):
             return at, ()
         then, after, short = FutureCapacity.of(node.capacity), dict[str, None](), list[str]()
+        whole = wanted.cpu // MILLI
         for end, longer, _, name in self._ends_on(node):
             then.give(node.allocations[name].grant)
             after[name] = None
             if not longer:
                 short.append(name)
             at = max(at, end)
-            if then.fits(wanted, need):
+            if then.whole >= whole and then.fits(wanted, need):
                 break
         else:
             return None
@@ -303,7 +331,7 @@ def ends(state: GridState, allocation: Allocation, now: float) -> float:
     if allocation.stop is not None:
         asked = next((step.at for step in reversed(job.story) if step.state is State.STOPPING), now)
         return asked + allocation.stop.grace
-    limit = time_limit(job, allocation)
+    limit = job.spec.time_limit if job.spec.boost is None else time_limit(job, allocation)
     if not limit:
         return math.inf
     begins = allocation.started or max(now, allocation.granted + STARTING)

@@ -21,10 +21,13 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Group
+from distributed_grid.coordinator.core.model import Group, Refusal
 from distributed_grid.coordinator.core.policy import Policy, Sharing
 from distributed_grid.coordinator.core.preemption.plan import clock
-from distributed_grid.coordinator.core.queue.reservations import STUCK
+from distributed_grid.coordinator.core.queue import reservations
+from distributed_grid.coordinator.core.queue.queue import Reservations
+from distributed_grid.coordinator.core.queue.reservations import STUCK, Ask
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, ServiceOrder, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started, Suspended
@@ -381,6 +384,34 @@ def test_what_starts_behind_the_first_never_delays_it(seed: int) -> None:
     for name in fitting:
         assert day.started[name] <= day.promised[name] + 0.001, name
     assert fitting or cores == 24, "nothing ever waited, on less than the largest grid"
+
+
+@pytest.mark.parametrize("limited", [True, False])
+@pytest.mark.parametrize("seed", range(tries(4)))
+def test_where_the_only_room_is_reserved_a_search_comes_to_the_same_refusal(
+    seed: int, limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick, searched = reservations.only_room_is_reserved, list[bool]()
+
+    def both(state: GridState, kept: Reservations, ask: Ask, now: float) -> Refusal | None:
+        found = quick(state, kept, ask, now)
+        if found is not None:
+            assert found == reservations.search_unreserved(state, kept, ask, now)
+        searched.append(found is None)
+        return found
+
+    monkeypatch.setattr(reservations, "only_room_is_reserved", both)
+    day = Day(random.Random(seed), limited, BY_WAITING)
+    most = max(len(node.facts.cores) for node in day.ledger.state.nodes.values())
+    for number in range(40):
+        for user in day.lot.choices(("ann", "ben", "cem"), k=day.lot.randint(1, 4)):
+            day.number += 1
+            day.submit(f"s{day.number}", day.lot.choice((0.5, 1, 1.5, 2)), user)
+        if day.lot.random() < 0.3:
+            day.submit(f"big{number}", most, day.lot.choice(("ann", "ben")))
+        day.until(day.now + day.lot.uniform(0.0, 5.0))
+    nodes = len(day.ledger.state.nodes)
+    assert any(searched) and (nodes > 1 or not all(searched)), "nothing to compare"
 
 
 @pytest.mark.parametrize("sharing", [BY_SHARE, BY_WAITING], ids=["share", "waiting"])
