@@ -35,7 +35,8 @@ KEPT = 3600.0
 LOOK = 0.05
 PID_FILE = "supervisor.pid"
 """Of the supervisor, in the agent's directory: a machine without it never had a job."""
-PROGRAMS = (b"distributed_grid.agent.machine", b"distributed_grid.cli.main", b"/supervisor/main.py")
+AGENT = b"distributed_grid.cli.main"
+PROGRAMS = (b"distributed_grid.agent.machine", AGENT, b"/supervisor/main.py")
 """What runs as a part of a machine, as a word of its command line."""
 
 
@@ -118,6 +119,8 @@ class ProcessProvider(CloudProviderBase):
                     born=float(told.get("born", 0.0)),
                     ends_by=float(told.get("ends_by", 0.0)),
                     ending=(folder / "ended").exists(),
+                    failed=(killed := _is_killed(folder)),
+                    why="its processes were killed" if killed else "",
                 )
             )
         return found
@@ -151,6 +154,13 @@ def _is_there(folder: Path) -> bool:
     return bool(_processes(folder)) or ((folder / "agent" / PID_FILE).exists() and not (folder / "gone").exists())
 
 
+def _is_killed(folder: Path) -> bool:
+    """Whether its own program was killed, and with it the agent: nobody starts that again."""
+    if not (folder / "ready").exists() or (folder / "ended").exists() or _lives(folder):
+        return False
+    return not any(AGENT in _words(pid) for pid in _processes(folder))
+
+
 def _lives(folder: Path) -> bool:
     """Whether the machine itself runs."""
     try:
@@ -180,15 +190,23 @@ def _is_of(pid: int, folder: Path) -> bool:
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.getuid():
             return False
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
+    words = _words(pid)
     here = os.fsencode(folder)
     return any(
         word in (here, here + b"/agent.yaml", here + b"/agent")
         and any(before.endswith(program) for before in words[:number] for program in PROGRAMS)
         for number, word in enumerate(words)
     )
+
+
+def _words(pid: int) -> list[bytes]:
+    """The command line of a process; none of one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def _signal(folder: Path, number: int) -> None:
@@ -198,7 +216,7 @@ def _signal(folder: Path, number: int) -> None:
         with suppress(OSError):
             pidfd = os.pidfd_open(pid)
             try:
-                itself = b"distributed_grid.agent.machine" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                itself = b"distributed_grid.agent.machine" in _words(pid)
                 if (itself or number == signal.SIGKILL) and _is_of(pid, folder):
                     signal.pidfd_send_signal(pidfd, number)
             finally:

@@ -85,6 +85,8 @@ def _is_listed(state: GridState, machine: Machine, mine: list[Listed]) -> None:
     machine = state.scaling.machines[machine.name]
     if machine.state is S.BOOTING and (machine.queued or kept.queued):
         _is_queued(state, machine, kept)
+    elif kept.failed and machine.state in ENDS_BY_ITSELF and not _is_connected(state, machine):
+        _is_dead(state, machine, kept)
     elif machine.state in (S.JOINED, S.DRAINING) and 0 < kept.ends_by < machine.ends_by - SLACK:
         machines.move(state, machine, machine.state, ends_by=kept.ends_by)  # its provider's own clock ends it sooner
 
@@ -105,6 +107,14 @@ def _is_queued(state: GridState, machine: Machine, listed: Listed) -> None:
         machines.await_join(
             state, machines.move(state, machine, S.BOOTING, text, queued=True, **machines.begins(machine, state.now))
         )
+
+
+def _is_dead(state: GridState, machine: Machine, how: Listed) -> None:
+    """End a machine of which something is left, but nothing that could bring it back: its node is not waited for."""
+    text = f"has failed{f': {how.why}' if how.why else ''}"
+    machines.end(state, machine, text)
+    if machine.state is S.BOOTING:
+        machines.count_never_joined(state, machine, f"it {text}")
 
 
 def _has_ended(state: GridState, machine: Machine, how: Listed) -> None:

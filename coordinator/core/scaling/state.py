@@ -57,7 +57,8 @@ class Listed(msgspec.Struct, frozen=True, omit_defaults=True):
     """A machine in its provider's list, by the tags that the grid gave it. `ending`: it is on its way out. `queued`: it
     waits in its provider's queue, and does not run yet. `ended`: it is there no more, and its provider still knows how
     it ended. `failed`: it has ended by what was to run there, rather than by its provider; in a queue: as it is, it
-    never begins. `why`: what it waits for, or how it ended."""
+    never begins; else: what was to run there has ended, and is not begun again. `why`: what it waits for, or how it
+    ended."""
 
     handle: Word
     name: Word

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.scaling.state import Answer
 from distributed_grid.coordinator.providers.base import ProviderRefused
-from distributed_grid.coordinator.providers.process import ProcessProvider, _processes
+from distributed_grid.coordinator.providers.process import PID_FILE, ProcessProvider, _processes
 from tests.coordinator.providers.scene import SPEC
 
 
@@ -50,6 +51,24 @@ def test_what_a_killed_machine_leaves_is_listed_and_ended(provider: ProcessProvi
     os.kill(int((folder / "ready").read_text()), signal.SIGKILL)
     provider.terminate_worker("a-1-1")
     assert _processes(folder) == []
+
+
+def test_a_killed_machine_that_had_jobs_is_told_as_failed_until_they_are_ended(
+    provider: ProcessProvider, tmp_path: Path
+) -> None:
+    provider.create_worker(SLOW)
+    folder = tmp_path / "g1" / "a-1-1"
+    (folder / "agent").mkdir(exist_ok=True)
+    (folder / "agent" / PID_FILE).touch()
+    assert [one.failed for one in provider.list_workers()] == [False]
+    while left := _processes(folder):
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    assert [(one.failed, one.why) for one in provider.list_workers()] == [(True, "its processes were killed")]
+    (folder / "gone").touch()
+    assert provider.list_workers() == []
 
 
 def test_what_only_names_a_file_of_a_machine_is_no_part_of_it(provider: ProcessProvider, tmp_path: Path) -> None:

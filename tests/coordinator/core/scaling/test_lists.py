@@ -350,6 +350,18 @@ def test_one_that_joins_from_a_queue_begins_its_life_then_and_ends_as_its_provid
     assert stage.machines["a-1-1"].ends_by < stage.now + 501, "its own clock has not become later"
 
 
+def test_one_that_was_killed_is_ended_at_once_unless_its_agent_is_connected() -> None:
+    dead = Listed("i-1", "a-1-1", "a", failed=True, why="its processes were killed")
+    stage = Stage(machine(S.JOINED, joined=950.0))
+    out = stage.told(dead)
+    assert [(one.name, one.handle) for one in calls(out, EndMachine)] == [("a-1-1", "i-1")]
+    assert stage.state("a-1-1") is S.ENDING
+    assert stage.machines["a-1-1"].text == "has failed: its processes were killed"
+    stage = Stage(machine(S.JOINED, joined=950.0))
+    stage.tell(NodeUp(facts("a-1-1"), "s"))
+    assert not calls(stage.told(dead), EndMachine) and stage.state("a-1-1") is S.JOINED
+
+
 def test_one_whose_end_is_told_is_gone_at_once_and_has_failed_only_by_its_own_fault() -> None:
     for failed, count in ((True, {"a": 1}), (False, {})):
         stage = Stage(machine(S.BOOTING))
