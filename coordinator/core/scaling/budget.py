@@ -71,11 +71,17 @@ class Budget:
 
     def _add(self, one: Machine) -> None:
         if one.live:
-            self._count[one.pool] = self._count.get(one.pool, 0) + 1
-            self._total += 1
-            self._rate[one.pool] = self._rate.get(one.pool, 0.0) + (one.price or 0.0)
-        if not self._by_day or one.price is None:
-            return
+            self._count_one(one.pool, one.price)
+        if self._by_day and one.price is not None:
+            self._charge(one)
+
+    def _count_one(self, pool: str, price: float | None) -> None:
+        self._count[pool] = self._count.get(pool, 0) + 1
+        self._total += 1
+        self._rate[pool] = self._rate.get(pool, 0.0) + (price or 0.0)
+
+    def _charge(self, one: Machine) -> None:
+        """Add what it may cost on each day from now on."""
         first = day_of(one.born or self._now)
         last = day_of(one.over or max(one.ends_by + OVERRUN, self._now))
         pool = self._pools.get(one.pool)
@@ -107,6 +113,14 @@ class Budget:
             return f"there are {self.workers} of {self._limits.max_workers} machines (scaling.max_workers)"
         return ""
 
+    def room(self, pool: Pool, shape: Shape) -> int:
+        """How many more such machines are allowed by their number alone; 0 where each has to be asked for, since there
+        are limits of what they cost."""
+        limits = (self._limits.max_cost_per_hour, pool.max_cost_per_hour)
+        if shape.price is not None and (self._by_day or any(most is not None for most in limits)):
+            return 0
+        return min(pool.max - self.count(pool.name), self._limits.max_workers - self.workers)
+
     def allows(self, pool: Pool, shape: Shape, lasts: float) -> float | Refused:
         """The life of one more such machine for a job of at most `lasts` seconds (0: unknown); or why there may be
         none."""
@@ -117,23 +131,22 @@ class Budget:
             return Refused(full)
         if shape.price is None:
             return pool.life
-        for whose, rate, most in (
-            (f"pool {pool.name}: max_cost_per_hour", self._rate.get(pool.name, 0.0), pool.max_cost_per_hour),
-            ("scaling.max_cost_per_hour", self.rate, limits.max_cost_per_hour),
-        ):
-            if most is not None and rate + shape.price > most + ROUNDING:
-                return Refused(f"{rate + shape.price:g} an hour would be more than {most:g} ({whose})")
+        for name, most in ((pool.name, pool.max_cost_per_hour), ("", limits.max_cost_per_hour)):
+            if most is None:
+                continue
+            rate = (self._rate.get(name, 0.0) if name else self.rate) + shape.price
+            if rate > most + ROUNDING:
+                whose = f"pool {name}: max_cost_per_hour" if name else "scaling.max_cost_per_hour"
+                return Refused(f"{rate:g} an hour would be more than {most:g} ({whose})")
         life = pool.life
-        for whose, name, most in (
-            (f"pool {pool.name}: max_cost_per_day", pool.name, pool.max_cost_per_day),
-            ("scaling.max_cost_per_day", "", limits.max_cost_per_day),
-        ):
+        for name, most in ((pool.name, pool.max_cost_per_day), ("", limits.max_cost_per_day)):
             if most is None or not shape.price:
                 continue
             life = min(life, self._affordable(pool, shape.price, name, most, life))
             need = min(pool.life, max(LEAST_LIFE, lasts))
             if life < need:
                 day = self._day(day_of(self._now), name)
+                whose = f"pool {name}: max_cost_per_day" if name else "scaling.max_cost_per_day"
                 spent = f"{day:.2f} of {most:g} are spent or promised today ({whose})"
                 return Refused(f"{spent}, which leaves less than {format_duration(round(need))} of it")
         return life
@@ -154,16 +167,13 @@ class Budget:
 
     def take(self, pool: Pool, shape: Shape, life: float) -> None:
         """Charge the creation of one such machine."""
-        self._add(
-            Machine(
-                name="new",
-                pool=pool.name,
-                provider=pool.provider,
-                born=self._now,
-                ends_by=self._now + life,
-                price=shape.price,
+        self._count_one(pool.name, shape.price)
+        if self._by_day and shape.price is not None:
+            ends_by = self._now + life
+            new = Machine(
+                name="new", pool=pool.name, provider=pool.provider, born=self._now, ends_by=ends_by, price=shape.price
             )
-        )
+            self._charge(new)
 
     def spent(self, machines: Iterable[Machine]) -> float:
         """What these machines have cost today until now."""

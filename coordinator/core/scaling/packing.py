@@ -3,6 +3,7 @@ equally full are one `Bin`, so that a thousand equal jobs cost what one costs.
 """
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 import msgspec
 from msgspec.structs import replace
@@ -100,12 +101,20 @@ class Bin:
     """Equally filled machines: `many` of them, which are there for another `left` seconds. `keys`: what they are to the
     plan (names of machines, or places in the list of creations), one for each. `node`: what they are."""
 
-    __slots__ = ("apart", "keys", "left", "node", "capacity", "whole")
+    __slots__ = ("apart", "keys", "left", "node", "capacity", "whole", "room", "cores", "memory")
 
     def __init__(self, node: Node, capacity: Capacity, keys: list[str], left: float, whole: bool = False) -> None:
         self.node, self.capacity, self.keys, self.left, self.whole = node, capacity, keys, left, whole
         self.apart: set[Request] = set()
         """Requests of which each job is to be apart from the others, and has one there."""
+        self._measure()
+
+    def _measure(self) -> None:
+        """Note the room of now (milli-cores, bytes, milli-GPUs), and bounds that are cheap to compare with: what asks
+        for more milli-cores (`cores`) or bytes than that does not fit."""
+        capacity = self.capacity
+        self.room = (capacity.cpu_left, max(0, capacity.free_memory), capacity.gpu_left)
+        self.cores, self.memory = (capacity.whole + 1) * MILLI, capacity.memory
 
     @property
     def many(self) -> int:
@@ -115,8 +124,6 @@ class Bin:
         """Whether one of these jobs could start there."""
         request, capacity = ask.request, self.capacity
         wanted = request.resources
-        if wanted.memory > capacity.memory or wanted.cpu > (capacity.whole + 1) * MILLI:
-            return False  # most bins: the rest takes longer
         if not capacity.fits(wanted, request.constraints) or request in self.apart:
             return False
         return (not ask.lasts or ask.lasts <= self.left) and meets(self.node, labels(self.node), request)
@@ -148,13 +155,13 @@ class Bin:
             self.capacity.take(self.capacity.choose(request.resources, request.constraints))
             done += 1
         self.whole = self.whole and not done
+        self._measure()
         if done and (ask.alone or ask.gang):
             self.apart.add(request)
         return done
 
 
-def _left(one: Bin) -> tuple[int, int, int]:
-    return one.capacity.cpu_left, max(0, one.capacity.free_memory), one.capacity.gpu_left
+_ROOM = attrgetter("room")
 
 
 class Stock:
@@ -169,53 +176,57 @@ class Stock:
         self._append(self.bins, bin)
         self._forget_fullest()
 
-    def repeat(self, last: str, key: str, left: float) -> None:
-        """One more (`key`), as full as the one added last, and there for another `left` seconds. Where that one is
-        here no more, neither has room for anything."""
+    def repeat(self, last: str, keys: list[str], left: float) -> None:
+        """More (`keys`), as full as the one added last, and there for another `left` seconds. Where that one is here no
+        more, none has room for anything."""
         if not self.bins or (full := self.bins[-1]).keys[-1] != last:
             return
         if full.left == left:
-            full.keys.append(key)
+            full.keys += keys
         else:
             other = full.copy()
-            other.keys, other.left = [key], left
+            other.keys, other.left = keys, left
             self.bins.append(other)
             self._forget_fullest()
 
     def _forget_fullest(self) -> None:
         used = [one for one in self.bins if not one.whole]
         if len(used) > BINS_MOST:
-            self.bins.remove(min(used, key=_left))
+            self.bins.remove(min(used, key=_ROOM))
 
     def _append(self, bins: list[Bin], bin: Bin) -> None:
         """Put a bin at the end, unless it has no room for anything; with the one before it, where they are alike."""
-        if bin.keys and self._may_serve(bin.capacity):
+        if bin.keys and self._may_serve(bin):
             if bins and bins[-1].is_like(bin):
                 bins[-1].keys += bin.keys
             else:
                 bins.append(bin)
 
-    def _may_serve(self, capacity: Capacity) -> bool:
+    def _may_serve(self, bin: Bin) -> bool:
         """Whether what is free is enough for the least that anything asks for."""
-        least = self._least
-        return (
-            least.cpu <= capacity.cpu_left
-            and least.memory <= max(0, capacity.free_memory)
-            and (not least.gpu or least.gpu <= capacity.gpu_left)
-        )
+        least, (cpu, memory, gpu) = self._least, bin.room
+        return least.cpu <= cpu and least.memory <= memory and (not least.gpu or least.gpu <= gpu)
 
     def serve(self, ask: Ask, count: int) -> dict[str, int]:
         """Put these jobs where there is room, on each machine as many as it has room for before the next one; how many
         on which, by key. The order of the machines stays as it is: so what was put on machines before they were created
         is put on the same ones while they come up."""
         served: dict[str, int] = {}
-        left: list[Bin] = []
-        changed = False
-        for number, one in enumerate(self.bins):
-            if not count:
-                left += self.bins[number:]
+        cpu, memory, bins = ask.request.resources.cpu, ask.request.resources.memory, self.bins
+        begin = 0
+        for one in bins:  # the first two alone are false of most: the rest takes longer
+            if cpu <= one.cores and memory <= one.memory and one.fits(ask):
                 break
-            if one.fits(ask):
+            begin += 1
+        if begin == len(bins) or not count:
+            return served
+        left, changed = bins[:begin], False
+        for number in range(begin, len(bins)):
+            if not count:
+                left += bins[number:]
+                break
+            one = bins[number]
+            if cpu <= one.cores and memory <= one.memory and one.fits(ask):
                 count = self._fill(one, ask, count, served, left)
                 self._append(left, one)
                 changed = True
@@ -224,8 +235,7 @@ class Stock:
                 changed = False
             else:
                 left.append(one)
-        if served:
-            self.bins = left
+        self.bins = left
         return served
 
     def _fill(self, one: Bin, ask: Ask, count: int, served: dict[str, int], left: list[Bin]) -> int:

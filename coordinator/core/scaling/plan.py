@@ -173,7 +173,7 @@ class _Plan:
         drains = self._drains(busy=bool(asks))
         return ScalePlan(
             at=self._now,
-            creates=tuple(self._create(new, *served) for new, served in zip(self._news, self._serves, strict=True)),
+            creates=tuple(self._creates()),
             drains=tuple(drains),
             returns=tuple(ReturnMachine(machine=one.name, pool=one.pool, why="jobs wait for it") for one in returns),
             not_done=(*self._not_done, *demand.left_out)[:SAID],
@@ -227,13 +227,28 @@ class _Plan:
             needs = _needs(ask)
             self._new(option, zone, life, needs)
             rest -= sum(self._take(ask, rest).values())
-            # Others like it are created in one go, as full as it is: the budget is asked for each.
-            each, jobs = self._serves[-1]
+            # Others like it are created in one go, as full as it is.
+            each = self._serves[-1][0]
             while each and rest >= each and (allowed := self._open(option, ask, why)) is not None:
-                last, key = _key(len(self._news) - 1), self._note_new(option, *allowed, needs)
-                self._serves[-1] = (each, jobs)
-                self._stock.repeat(last, key, allowed[1])
-                rest -= each
+                rest -= each * self._repeat(option, *allowed, needs, rest // each)
+
+    def _repeat(self, option: _Option, zone: str, life: float, why: str, most: int) -> int:
+        """One more machine like the last one, and up to `most` where the budget need not be asked for each; how many
+        there are."""
+        last, served = _key(len(self._news) - 1), self._serves[-1]
+        keys = [self._note_new(option, zone, life, why)]
+        pool, room = option.pool, self._budget.room(option.pool, option.shape)
+        if pool.backlog:
+            room = min(room, pool.backlog - self._starting[pool.name])
+        more = max(0, min(most - 1, room))
+        keys += [_key(number) for number in range(len(self._news), len(self._news) + more)]
+        self._news += [self._news[-1]] * more
+        self._serves[-1:] = [served] * (more + 1)
+        self._starting[pool.name] += more
+        for _ in range(more):
+            self._budget.take(pool, option.shape, life)
+        self._stock.repeat(last, keys, life)
+        return more + 1
 
     def _take(self, ask: Ask, count: int) -> dict[str, int]:
         """Put jobs where there is room as planned, and note for whom a machine is needed."""
@@ -326,6 +341,15 @@ class _Plan:
         self._starting[option.pool.name] += 1
         return _key(len(self._news) - 1)
 
+    def _creates(self) -> list[Create]:
+        found: list[Create] = []
+        before: tuple[_New | None, tuple[int, tuple[str, ...]] | None] = (None, None)
+        for new, served in zip(self._news, self._serves, strict=True):
+            same = new is before[0] and served is before[1]
+            found.append(found[-1] if same else self._create(new, *served))
+            before = (new, served)
+        return found
+
     def _create(self, new: _New, serves: int, jobs: tuple[str, ...]) -> Create:
         pool, shape = new.option.pool, new.option.shape
         return Create(
@@ -416,7 +440,7 @@ class _Plan:
     def _drains(self, busy: bool) -> list[DrainMachine]:
         """Machines that are to end: those that must, then those without jobs; then one that is little used."""
         drains: list[DrainMachine] = []
-        left = {pool.name: self._count(pool.name) for pool in self._scaling.pools}
+        left = self._staying()
         joined = [one for one in self._machines if one.state is MachineState.JOINED]
         for one in joined:
             pool = self._scaling.pool(one.pool)
@@ -463,10 +487,14 @@ class _Plan:
             return None
         return f"its node is lost, and was not back for {format_duration(round(silent))}"
 
-    def _count(self, pool: str) -> int:
-        """How many machines of a pool are there or on their way, and are to stay."""
-        stay = OVER | {MachineState.ENDING, MachineState.DRAINING}
-        return sum(one.pool == pool and one.state not in stay for one in self._machines)
+    def _staying(self) -> dict[str, int]:
+        """How many machines of each pool are there or on their way, and are to stay."""
+        left = {pool.name: 0 for pool in self._scaling.pools}
+        leave = OVER | {MachineState.ENDING, MachineState.DRAINING}
+        for one in self._machines:
+            if one.state not in leave and one.pool in left:
+                left[one.pool] += 1
+        return left
 
     def _order(self, one: Machine) -> tuple[bool, float, str]:
         """Empty machines first, then those whose jobs end soonest."""

@@ -80,7 +80,7 @@ def test_a_machine_that_is_repeated_has_the_room_of_one_that_was_filled_itself(s
     for number, left in enumerate(lives):
         added = Bin(node, node.capacity.copy(), [f"+{number}"], left, whole=True)
         if number:
-            repeated.repeat(f"+{number - 1}", f"+{number}", left)
+            repeated.repeat(f"+{number - 1}", [f"+{number}"], left)
         else:
             repeated.add(added.copy())
             each = sum(repeated.serve(one, 99).values())

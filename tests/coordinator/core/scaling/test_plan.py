@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from distributed_grid.coordinator.core.scaling.budget import Budget
 from distributed_grid.coordinator.core.scaling.packing import Ask
 from distributed_grid.coordinator.core.scaling.plan import Demand, Seen, View, plan
 from distributed_grid.protocol.jobs import Request
@@ -296,6 +297,32 @@ def test_constant_demand_converges(seed: int) -> None:
 def test_the_limits_hold_within_one_plan() -> None:
     found = planned(ask(4, 50), limits=Limits(max_workers=7), pools=(pool(max=100),))
     assert len(found.creates) == 7 and found.not_done[0].count == 43
+
+
+@pytest.mark.parametrize("seed", range(tries(20)))
+def test_machines_that_are_planned_in_one_go_are_those_that_were_planned_one_by_one(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    pools = tuple(
+        pool(
+            *(shape(type, chance.choice([1, 2, 8]), chance.choice([None, 0.0, 0.1, 1.0])) for type in "xy"),
+            name=name, zones=("n", "s"), max=chance.randint(1, 60), backlog=chance.choice([0, 0, 5]),
+            max_cost_per_hour=chance.choice([None, None, chance.uniform(0, 9)]),
+            max_cost_per_day=chance.choice([None, None, chance.uniform(0, 90)]),
+        )
+        for name in "abc"
+    )  # fmt: skip
+    limits = Limits(max_workers=chance.randint(1, 150), max_cost_per_hour=chance.choice([None, chance.uniform(0, 30)]))
+    refused = {("a", "n", "x"): (NOW + 60, "no capacity")}
+    asks = [
+        ask(chance.choice([0.25, 1, 2, 7]), chance.randint(1, 120), gang=gang, alone=not gang and chance.random() < 0.1)
+        for gang in (chance.choice([0, 0, 0, 0, 3]) for _ in range(20))
+    ]
+    at_once = planned(*asks, pools=pools, limits=limits, backoffs=refused)
+    monkeypatch.setattr(Budget, "room", lambda *_: 0)
+    assert planned(*asks, pools=pools, limits=limits, backoffs=refused) == at_once
+    assert at_once.creates and len(at_once.creates) <= limits.max_workers
 
 
 def test_members_of_gangs_are_described_by_their_number() -> None:
