@@ -2,7 +2,9 @@
 
 import math
 import os
-from collections.abc import AsyncIterator
+import re
+import subprocess
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -153,6 +155,54 @@ async def test_a_disk_that_refuses_stops_history_alone_and_it_goes_on_afterwards
     await scene.written()
     assert scene.history.trouble == "" and len(scene.acknowledged) == 1
     assert there(await scene.window(420, 60)).count(True) == 5
+    await scene.history.close()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, of one mebibyte."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], capture_output=True, text=True
+    )
+    if mount.returncode:
+        pytest.skip(f"this machine lets nobody mount a disk: {mount.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "words"),
+    [
+        (["dd", "if=/dev/zero", "of={}/fill", "bs=4096"], ["rm", "{}/fill"], "full|disk I/O error"),
+        (["mount", "-o", "remount,ro", "{}"], ["mount", "-o", "remount,rw", "{}"], "readonly|unable to open"),
+    ],
+    ids=["full", "read-only"],
+)
+async def test_on_a_disk_that_is_full_or_read_only_the_last_hour_is_kept_and_written_later(
+    tmp_path: Path, disk: Path, begin: list[str], end: list[str], words: str
+) -> None:
+    """A real one, on which the file lies alone."""
+    (tmp_path / "history.db").symlink_to(disk / "history.db")
+    scene = Scene(tmp_path / "history.db")
+    scene.measure(30, 0.25)
+    scene.clock.now += 30.0
+    await scene.written()
+    assert scene.history.trouble == "" and len(scene.acknowledged) == 1
+    await scene.again()
+    subprocess.run([word.format(disk) for word in begin], capture_output=True)
+    for _ in range(40):  # more than SQLite has pages left for
+        scene.measure(6, 0.75)
+        await scene.written()
+    assert re.search(words, scene.history.trouble) and len(scene.acknowledged) < 40
+    assert (await scene.window(600)).count(0.75) == 60, "what is not written is known all the same"
+    subprocess.run([word.format(disk) for word in end], check=True)
+    scene.clock.now += 61.0
+    await scene.written()
+    assert scene.history.trouble == "" and scene.acknowledged[-1][1] >= scene.acknowledged[0][1] + 200
+    await scene.again()
+    assert there(await scene.window(2400, 60)).count(True) >= 39, "nothing of it is missing in the database"
     await scene.history.close()
 
 
