@@ -137,14 +137,15 @@ def _lasting(node: Node, capacity: Capacity, request: Request, context: Context)
     return endurance(node, capacity, request.resources, context.lasts)
 
 
-def endurance(node: Node, capacity: Capacity, wanted: Resources, seconds: float) -> float:
+def endurance(node: Node, capacity: Capacity | None, wanted: Resources, seconds: float) -> float:
     """How likely the node stays idle for so many seconds, times the part of it that a job of this size leaves to what
-    its owner uses even while it counts as idle; UNKNOWN where nothing is forecast of it."""
+    its owner uses even while it counts as idle; UNKNOWN where nothing is forecast of it. `capacity`: its own, or that
+    of a trial."""
     forecast = node.forecast
     if forecast is None or (likely := forecast.stays(seconds)) is None:
         return UNKNOWN
     whole = len(node.facts.cores) * MILLI
-    if not forecast.peak or not whole or node.capacity is None:
+    if not forecast.peak or not whole or capacity is None or node.capacity is None:
         return likely
     held = sum(one.grant.resources.cpu for one in node.allocations.values())
     left = whole - held + capacity.cpu_left - node.capacity.cpu_left - wanted.cpu  # a capacity for trials has more

@@ -9,6 +9,7 @@ from heapq import nsmallest
 
 from distributed_grid.coordinator.core.lifecycle.attempts import is_restartable
 from distributed_grid.coordinator.core.model import Allocation, Job, Node, Refusal
+from distributed_grid.coordinator.core.placement.matching import endurance
 from distributed_grid.coordinator.core.preemption.candidates import ran
 from distributed_grid.coordinator.core.preemption.plan import work
 from distributed_grid.coordinator.core.queue.reservations import Ask, expected, places_for
@@ -16,8 +17,10 @@ from distributed_grid.coordinator.core.rebalancing.view import Stay
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.trends.stay import AHEAD
 from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.sharing.policies import SharingPolicy
 
+NOTHING = Resources()
 NODES = 64
 """Maximum number of nodes examined in a pass: those whose owners are most likely to return."""
 JOBS = 64
@@ -40,9 +43,9 @@ def stays(state: GridState, values: SharingPolicy, now: float) -> Iterator[Stay]
 def _expecting(state: GridState, values: SharingPolicy) -> list[Node]:
     """Nodes with jobs whose owners are likely to return within the horizon; the most likely first."""
     found = []
-    for name, forecast in state.index.forecasts.items():
+    for name in state.index.forecasts:
         node = state.nodes[name]
-        if node.allocations and (likely := forecast.stays(AHEAD)) is not None and likely < values.confidence:
+        if node.allocations and (likely := endurance(node, node.capacity, NOTHING, AHEAD)) < values.confidence:
             found.append((likely, name))
     return [state.nodes[name] for _, name in nsmallest(NODES, found)]
 
@@ -63,12 +66,14 @@ def _stay(
         length, told = (limit, limit) if limit > seconds else (math.inf, 0.0)
     within = min(AHEAD, length - seconds)
     soon = within if told else min(values.horizon, within)
-    forecast = node.forecast
-    here, near = (forecast.stays(within), forecast.stays(soon)) if forecast is not None else (None, None)
-    if here is None or near is None or near >= values.confidence:
+    if node.forecast is None or node.forecast.stays(soon) is None:
+        return None
+    here, near = (endurance(node, node.capacity, NOTHING, ahead) for ahead in (within, soon))
+    if near >= values.confidence:
         return None
     target = _elsewhere(state, job, node.facts.name, now)
-    there = state.index.forecasts.get(target)
+    there = state.nodes.get(target)
+    wanted = allocation.grant.resources
     return Stay(
         job=job.id,
         user=job.user,
@@ -81,8 +86,8 @@ def _stay(
         soon=1.0 - near,
         looked=soon,
         target=target,
-        target_returns=1.0 - (there.stays(within) or 0.0) if there is not None else 1.0,
-        target_soon=1.0 - (there.stays(soon) or 0.0) if there is not None else 1.0,
+        target_returns=1.0 - endurance(there, there.capacity, wanted, within) if there is not None else 1.0,
+        target_soon=1.0 - endurance(there, there.capacity, wanted, soon) if there is not None else 1.0,
         protected=allocation.granted + min(HOLD_MOST, values.min_hold * 2.0 ** min(job.evicted, 20)),
     )
 

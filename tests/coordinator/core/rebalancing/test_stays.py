@@ -142,6 +142,18 @@ def test_a_frozen_job_and_one_whose_node_is_not_forecast_stay() -> None:
     assert not stops(grid.look())
 
 
+def test_a_job_on_all_cores_leaves_an_owner_who_uses_some_of_them_for_one_who_does_not() -> None:
+    """And goes to no other such owner."""
+    for peak, moved in ((0.0, 1), (0.3, 0)):
+        grid = Grid(request=Request(Resources(cpu=4000)))
+        known = {"lab1": replace(forecast(0.99), peak=0.3), "lab2": replace(forecast(0.95), peak=peak)}
+        step(grid.ledger, ForecastsReported({**known}), BEGAN)
+        assert len(stops(grid.look())) == moved
+    half = Grid()  # it has two of four cores
+    step(half.ledger, ForecastsReported({"lab1": replace(forecast(0.99), peak=0.3)}), BEGAN)
+    assert not stops(half.look())
+
+
 def test_without_a_node_that_is_known_to_stay_idle_it_stays() -> None:
     for likely in (0.05, 0.7):
         grid = Grid()
