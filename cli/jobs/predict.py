@@ -51,6 +51,8 @@ def parse_features(words: tuple[str, ...]) -> dict[str, float]:
         if abs(number) > MOST_FINITE or len(name) > LONGEST_NAME:
             why = f"a name has at most {LONGEST_NAME} characters, and a number at most {MOST_FINITE:g}"
             raise BadValue(f"--feature {word:.80} is out of bounds", why)
+        if name in found:
+            raise BadValue(f"--feature {name} is given twice", hint="give one number for each name")
         found[name] = number
     if len(found) > MOST_FEATURES:
         raise BadValue(

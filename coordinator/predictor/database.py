@@ -1,9 +1,11 @@
 """`usage.db`: a row for each attempt that has ended, or run that was recorded, with what it asked for, used and held,
 and how it ended.
 
-The file is bounded in age and in rows, the oldest go first."""
+The file is bounded in age and in rows. The oldest go first, of users with more than their share of the rows: nobody
+can push out what is known of others."""
 
 import json
+import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -82,14 +84,38 @@ class UsageDatabase(DisposableDatabase):
         """Remove what ended before that moment, and what is too much. Raises sqlite3.Error."""
         with self.reading() as db:
             db.execute("DELETE FROM usage WHERE at < ?", (oldest,))
-            db.execute("DELETE FROM usage WHERE id <= (SELECT max(id) FROM usage) - ?", (ROWS,))
+            counts = _counts(db)
+            share = share_of(counts.values(), ROWS)
+            for user, count in counts.items():
+                if count > share:
+                    surplus = "SELECT id FROM usage WHERE user = ? ORDER BY id LIMIT ?"
+                    db.execute(f"DELETE FROM usage WHERE id IN ({surplus})", (user, count - share))  # noqa: S608 (ours)
 
     def newest(self, count: int) -> list[UsageRow]:
-        """The newest rows, oldest first, without those that are too long or cannot be read. Raises sqlite3.Error."""
-        query = f"SELECT {_COLUMNS} FROM usage WHERE {_LENGTH} <= ? ORDER BY id DESC LIMIT ?"  # noqa: S608
+        """The newest rows, oldest first, of nobody more than a share of so many, without those that are too long or
+        cannot be read. Raises sqlite3.Error."""
+        turn = "row_number() OVER (PARTITION BY user ORDER BY id DESC) AS turn"
+        inner = f"SELECT id, {turn}, {_COLUMNS} FROM usage WHERE {_LENGTH} <= ?"  # noqa: S608 (all are ours)
+        query = f"SELECT {_COLUMNS} FROM ({inner}) WHERE turn <= ? ORDER BY id DESC LIMIT ?"  # noqa: S608
         with self.reading() as db:
-            found = db.execute(query, (LONGEST, count)).fetchall()
+            share = share_of(_counts(db).values(), count)
+            found = db.execute(query, (LONGEST, share, count)).fetchall()
         return [row for one in reversed(found) if (row := _row(one)) is not None]
+
+
+def share_of(counts: Iterable[int], most: int) -> int:
+    """How many rows a user may have, so that all together have at most so many: as equal as what they have allows."""
+    left = most
+    ordered = sorted(counts)
+    for at, count in enumerate(ordered):
+        if count > (share := left // (len(ordered) - at)):
+            return share
+        left -= count
+    return most
+
+
+def _counts(db: sqlite3.Connection) -> dict[str, int]:
+    return dict(db.execute("SELECT user, count(*) FROM usage GROUP BY user").fetchall())
 
 
 def _row(found: Sequence[object]) -> UsageRow | None:

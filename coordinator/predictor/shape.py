@@ -23,6 +23,9 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?([kKmMgGtT]i?[bB]?
 _HASH = re.compile(r"(0x)?[0-9a-fA-F]{8,}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DIGITS = re.compile(r"\d+")
 _WORD = re.compile(r"[A-Za-z][A-Za-z_.+-]{0,31}")
+_GLUED = re.compile(r"-(?:[pP]|(?![a-z][a-z_-]*$)[A-Za-z]).{3,}")
+"""An option of one letter with what may be its value: all but lower-case words (`-num_threads`). Passwords follow `-p`
+(mysql, sshpass, 7z), so nothing behind that is kept."""
 _OPTION = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]{0,40}")
 _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}$")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -141,6 +144,8 @@ def _words(rest: Iterable[str]) -> tuple[list[str], list[tuple[str, float]]]:
         name, equals, value = word.partition("=")
         if _OPTION.fullmatch(name):
             option = name.lstrip("-")
+            if _GLUED.fullmatch(name):
+                option, name = option if _SECRET.search(option) else option[0], f"{name[:2]}*"
             if not equals:
                 words.append(_text(name))
                 continue
@@ -148,6 +153,8 @@ def _words(rest: Iterable[str]) -> tuple[list[str], list[tuple[str, float]]]:
             name, value = "", word
         place += 1
         found, number = _value(value, secret=bool(_SECRET.search(option)))
+        if equals and len(name) == 2 and found not in ("#", "~"):  # -pSECRET, as -p=SECRET
+            found = "*"
         words.append(f"{_text(name)}={found}" if name else found)
         if number is not None:
             numbers.append((_text(option) if option else f"argument-{place}", number))

@@ -162,6 +162,11 @@ def test_a_feature_is_a_number_by_name(word: str) -> None:
         parse_features((word,))
 
 
+def test_a_feature_is_given_once() -> None:
+    with pytest.raises(BadValue, match="--feature batch is given twice"):
+        parse_features(("batch=1", "rate=2", "batch=3"))
+
+
 def test_features_are_read_as_numbers() -> None:
     assert parse_features(("batch=64", "rate=1e-3")) == {"batch": 64.0, "rate": 0.001}
     with pytest.raises(BadValue, match="17 features are too many"):

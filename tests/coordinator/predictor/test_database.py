@@ -44,6 +44,16 @@ def test_what_is_too_old_and_too_much_goes(database: UsageDatabase, monkeypatch:
     assert database.newest(99) == [row(8, 800.0), row(9, 900.0)]
 
 
+def test_nobody_pushes_out_what_is_known_of_others(database: UsageDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = [row(number, 1.0)._replace(user="bob") for number in range(2)]
+    many = [row(number, 2.0)._replace(user="ann") for number in range(2, 12)]
+    database.write([*few, *many])
+    assert database.newest(4) == [*few, *many[-2:]], "the half that ann does not need is bob's"
+    monkeypatch.setattr(module, "ROWS", 5)
+    database.prune(0.0)
+    assert database.newest(99) == [*few, *many[-3:]]
+
+
 @pytest.mark.parametrize(
     ("column", "value"),
     [

@@ -21,6 +21,7 @@ def text(*argv: str) -> str:
         (("python", "-m", "grid.train", "data/part-0017.csv"), "python grid.train *.csv"),
         (("blastn", "-query", "/usr/share/b.fasta", "-num_threads", "8"), "blastn -query *.fasta -num_threads #"),
         (("sort", "-S", "2G", "input"), "sort -S # input"),
+        (("java", "-Xmx4g", "-jar", "tool.jar", "-rf", "-j16"), "java -X* -jar *.jar -rf -j#"),
         (("env", "TOKEN=abc", "nice", "-n", "5", "gzip", "big.tar"), "gzip *.tar"),
         (("sh", "-c", "samtools sort -m 4G x.bam | head"), "samtools sort -m # *.bam * head"),
         (("fetch", "--commit", "9fceb02d0ae598e95dc970b74767f19372d61af8"), "fetch --commit ~"),
@@ -91,6 +92,8 @@ def test_a_number_that_is_none_is_left_out() -> None:
 def test_values_of_the_environment_and_secrets_are_in_no_shape() -> None:
     argv = ["env", "SECRET=hunter2", "deploy", "--token", "hunter2", "--key=hunter2", "https://ann:hunter2@host/x"]
     assert "hunter" not in repr(shape(argv, "ann"))
+    for glued in ("-phunter2", "-phunter", "-Phunter", "-uHunter", "-khunter2", "-Dhunter.x", "-p=hunter"):
+        assert "hunter" not in repr(shape(["tool", glued, "7", "x.csv"], "ann")).lower(), glued
 
 
 def test_what_somebody_sends_to_hurt_is_bounded_and_quick() -> None:
