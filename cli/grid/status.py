@@ -40,8 +40,7 @@ def status() -> None:
     invocation = current()
     url = invocation.url()
     answer: Status = invocation.ask(lambda n: GetStatus(id=n))
-    up = sum(node.state is NodeState.UP for node in answer.nodes)
-    brief = f"{up} of {counted(len(answer.nodes), 'node')} up\n"
+    brief = f"{_links_words(answer.nodes, ' of ')}\n"
     formatting.show(invocation, _status_json(answer, url), _screen(invocation, answer, url), brief)
 
 
@@ -193,10 +192,25 @@ def _sums(nodes: tuple[NodeView, ...]) -> dict[str, Resources]:
     return sums
 
 
+def _links(nodes: tuple[NodeView, ...]) -> tuple[int, int, int]:
+    """How many nodes have an agent, of how many of those it is connected, and how many have none."""
+    agents = [node for node in nodes if node.facts.declared is None]
+    return len(agents), sum(node.state is NodeState.UP for node in agents), len(nodes) - len(agents)
+
+
+def _links_words(nodes: tuple[NodeView, ...], separator: str) -> str:
+    total, up, without = _links(nodes)
+    return f"{up}{separator}{counted(total, 'node')} up{f', {without} without agent' if without else ''}"
+
+
+def _links_json(nodes: tuple[NodeView, ...]) -> dict[str, int]:
+    total, up, without = _links(nodes)
+    return {"total": total + without, "up": up, **({"no_agent": without} if without else {})}
+
+
 def _screen(invocation: Invocation, answer: Status, url: str) -> str:
-    up = sum(node.state is NodeState.UP for node in answer.nodes)
     parts = [f"grid {answer.grid} · coordinator {url} up {format_duration(answer.up_for)} (version {answer.software})"]
-    parts[0] = printable(parts[0] + f" · {up}/{counted(len(answer.nodes), 'node')} up") + "\n"
+    parts[0] = printable(parts[0] + f" · {_links_words(answer.nodes, '/')}") + "\n"
     if answer.trouble:
         parts.append(printable(f"! {answer.trouble}") + "\n")
     sums = _sums(answer.nodes)
@@ -257,7 +271,7 @@ def _status_json(answer: Status, url: str) -> dict[str, Any]:
         "software": answer.software,
         "epoch": answer.epoch,
         "up_for": round(answer.up_for, 3),
-        "nodes": {"total": len(answer.nodes), "up": sum(node.state is NodeState.UP for node in answer.nodes)},
+        "nodes": _links_json(answer.nodes),
         **{name: formatting.resources_json(amount) for name, amount in _sums(answer.nodes).items()},
         "jobs": answer.counts,
         "ended": answer.ended,

@@ -11,9 +11,10 @@ from distributed_grid.protocol.resources import MILLI, Resources
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """`states`: nodes by state. `total`, `offered`, `lent` of the nodes that are up. `used`: part of what the measured
-    nodes have that is in use, by all and by owners alone, by resource. `pressure`: the mean over nodes, of all use and
-    of owners'; None: none was measured. `busiest`: the node under the highest pressure; empty: none."""
+    """`states`: nodes by state, `no agent` of those that were declared. `total`, `offered`, `lent` of the nodes that
+    are up. `used`: part of what the measured nodes have that is in use, by all and by owners alone, by resource.
+    `pressure`: the mean over nodes, of all use and of owners'; None: none was measured. `busiest`: the node under the
+    highest pressure; empty: none."""
 
     states: Mapping[str, int]
     total: Resources
@@ -38,7 +39,7 @@ def summary(nodes: Iterable[NodeView], trends: Iterable[NodeTrends]) -> Summary:
     count = max(1, len(pressures))
     means = sum(score for score, _, _ in pressures) / count, sum(score for _, score, _ in pressures) / count
     return Summary(
-        states=Counter(str(node.state) for node in views),
+        states=Counter("no agent" if node.facts.declared is not None else str(node.state) for node in views),
         total=total,
         offered=offered,
         lent=lent,

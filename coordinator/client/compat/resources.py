@@ -83,10 +83,19 @@ class DynamicResourceManager(Connected):
 
     async def update_worker_resources(self, worker_id: str, resources: Mapping[str, Any]) -> bool:
         """Say what is available of a worker that was registered: of each kind the `available_…` amount, or, without
-        one, the whole. Reservations stay, and count into what is used of it. Raises as `register_worker`."""
+        one, the whole; of a kind that is not named as much as before. Reservations stay, and count into what is used of
+        it. Raises as `register_worker`."""
         found = capacities(resources)
-        await self._declare(worker_id, found.whole, found.free, known=True)
+        await self._declare(worker_id, found.whole, await self._with_the_rest(worker_id, found), known=True)
         return True
+
+    async def _with_the_rest(self, worker: str, found: "Capacities") -> Resources:
+        """What is free of a worker now, with what was free of kinds that are not named."""
+        if len(found.named) == len(_WHOLE) or not isinstance(worker, str):
+            return found.free
+        await self.initialize()
+        before = {node.facts.name: node.facts.declared for node in await self.client.nodes()}.get(worker) or Resources()
+        return replace(found.free, **{kind: getattr(before, kind) for kind in _WHOLE.keys() - found.named})
 
     async def _declare(self, worker: str | int, whole: Resources, free: Resources, **more: Any) -> None:
         if isinstance(worker, bool) or not isinstance(worker, str | int):
@@ -195,11 +204,13 @@ def requirements(needs: Mapping[str, Any]) -> tuple[Resources, int]:
 
 
 class Capacities(NamedTuple):
-    """What a worker has, what of that is available, and the memory of each of its GPUs in bytes."""
+    """What a worker has, what of that is available, the memory of each of its GPUs in bytes, and the kinds that it
+    named."""
 
     whole: Resources
     free: Resources
     gpu_memory: int
+    named: frozenset[str]
 
 
 _WHOLE = {
@@ -208,8 +219,8 @@ _WHOLE = {
     "gpu": ("devices", "gpus"),
 }
 _FREE = {"cpu": ("available_cores",), "memory": ("available_mb",), "gpu": ("available_devices",)}
-_BESIDE = ("physical_cores", "available_memory_mb")
-"""What workers report, too, and nothing is held by."""
+_BESIDE = ("physical_cores", "available_memory_mb", "hostname", "platform", "python")
+"""What workers report, too (`HardwareDetector.get_capabilities`), and nothing is held by."""
 
 
 def capacities(resources: Mapping[str, Any]) -> Capacities:
@@ -239,7 +250,8 @@ def capacities(resources: Mapping[str, Any]) -> Capacities:
     memory = _whole("gpu_memory_mb", said.get("gpu_memory_mb", 0), MIB)
     if not memory and whole["gpu"]:
         memory = _whole("total_memory_mb", said.get("total_memory_mb", 0), MIB) * MILLI // whole["gpu"]
-    return Capacities(Resources(**whole), Resources(**free), memory)
+    named = frozenset(kind for kind in _WHOLE if any(name in said for name in (*_WHOLE[kind], *_FREE[kind])))
+    return Capacities(Resources(**whole), Resources(**free), memory, named)
 
 
 def plain_requirements(of: Resources) -> dict[str, float]:

@@ -47,6 +47,14 @@ def test_the_screen_and_json_have_the_same_sums() -> None:
     assert (plain["offered"]["cpu"], plain["lent"]["cpu"], plain["nodes"]) == (1.0, 0.5, {"total": 1, "up": 1})
 
 
+def test_nodes_without_agent_are_not_said_to_be_up() -> None:
+    there = NodeView(facts=facts("n1"), state=NodeState.UP)
+    declared = NodeView(facts=replace(facts("w1"), declared=Resources(1000)), state=NodeState.UP)
+    answer = status(there, declared)
+    assert "1/1 node up, 1 without agent" in _screen(Invocation(), answer, "ws://m")
+    assert _status_json(answer, "ws://m")["nodes"] == {"total": 2, "up": 1, "no_agent": 1}
+
+
 def test_ends_of_all_kinds_are_counted_by_kind() -> None:
     answer = replace(status(), ended={"exited": 4, "cancelled": 2, "time-limit": 1})
     shown = _screen(Invocation(), answer, "ws://m")

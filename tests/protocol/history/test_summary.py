@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.protocol.history.summary import summary, trend_of
 from distributed_grid.protocol.history.trends import Measured, NodeTrends, Trend
@@ -49,3 +50,8 @@ def test_what_was_not_measured_does_not_count() -> None:
     found = summary([], [told("a", 1, 1.0, 0.9), silent, young])
     assert found.used == {Measured.CPU: (1.0, 0.5)} and found.pressure == pytest.approx((0.6, 0.3))
     assert trend_of(silent, Measured.CPU) is None
+
+
+def test_nodes_without_agent_are_counted_as_such() -> None:
+    declared = replace(facts("w1"), declared=Resources(1000))
+    assert summary([NodeView(facts=declared, state=NodeState.UP)], []).states == {"no agent": 1}

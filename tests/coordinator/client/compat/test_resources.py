@@ -8,6 +8,7 @@ import pytest
 from distributed_grid.coordinator.client.compat.resources import capacities, requirements
 from distributed_grid.core import BadValue, GridError, RequestRefused
 from distributed_grid.orchestration.dynamic_resource_manager import DynamicResourceManager
+from distributed_grid.orchestration.hardware_detector import HardwareDetector
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.resources import GIB, MIB, Resources
 from distributed_grid.protocol.scaling.pools import Pool, Shape
@@ -127,9 +128,18 @@ async def test_a_worker_without_agent_is_registered_reserved_and_released(tmp_pa
         assert await manager.check_resource_availability("w1", TASK) is True
         assert await manager.release_resources(reservation_id) is True
         await manager.client.wait(reservation_id)
-        assert (await manager.client.nodes())[0].offered == Resources(8000, 16 * GIB)
+        assert (await manager.client.nodes())[0].offered == Resources(8000, 16 * GIB, 1000)
+        assert await manager.update_worker_resources("w1", {"cpu": {"available_cores": 2}}) is True
+        assert (await manager.client.nodes())[0].offered == Resources(2000, 16 * GIB, 1000), "the rest is as it was"
         with pytest.raises(GridError, match="w1 has no agent"):
             await manager.client.submit("true", only=("w1",))
+
+
+async def test_what_the_detector_tells_of_this_machine_can_be_registered_as_it_is(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, DynamicResourceManager(config(grid.url)) as manager:
+        told = HardwareDetector("none").get_capabilities()
+        assert await manager.register_worker("w1", told) is True
+        assert (await manager.client.nodes())[0].facts.lendable.cpu == 1000 * told["cpu"]["cores"]
 
 
 async def test_a_worker_that_has_an_agent_tells_itself_what_it_has(tmp_path: Path) -> None:
