@@ -9,7 +9,7 @@ from zlib import crc32
 
 import msgspec
 
-from distributed_grid.agent.supervisor.allocations import Allocations, ReportBatch, chain_of
+from distributed_grid.agent.supervisor.allocations import Allocations, ReportBatch, Syncs, chain_of
 from distributed_grid.agent.supervisor.endings import Endings, Freezer
 from distributed_grid.agent.supervisor.job import NEVER, OWNER, Job, JobState, Leases, Recorded, never_ran, of_order
 from distributed_grid.protocol.jobs import Outcome
@@ -19,8 +19,6 @@ from distributed_grid.simulator.machine import Machine
 
 PID = 7
 """Of every main process: nobody looks at it here."""
-LOOK_AGAIN = 0.001
-"""Seconds until it is tried again to tell a start."""
 UNTOLD = 0.05
 """Seconds, once or twice, for which the start of a successor is not told: real ones wait for some milliseconds."""
 LOOK = 0.2
@@ -46,19 +44,15 @@ class Journal:
 
 
 class JournaledJobs(Recorded):
-    """All jobs of a node, and those of them that ended and are not durable yet."""
+    """All jobs of a node, and what of them waits for its disk."""
 
     unknown = False
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
-        self.over: list[Job] = []
-        self.syncs = 0
+        self.syncs: Syncs[Job] = Syncs()
         self.journal = Journal(machine)
         self.journal.jobs = self.jobs
-
-    def is_durable(self, mark: int) -> bool:
-        return 0 <= mark < self.syncs
 
 
 class Processes:
@@ -120,9 +114,12 @@ class Supervisor(Process):
         self._turn_due = False
         self._armed = NEVER
         self._batch = ReportBatch()
-        self._syncing_until = self._retry_at = 0.0
-        self._written: set[str] = set()
-        """Ends that are written and not synced yet."""
+        self._busy_until = self._retry_at = 0.0
+        self.syncs = self.journaled.syncs
+        self._sync = 0
+        """The number of the sync under way, or of the last one."""
+        self._sync_covers = 0
+        """Records of the journal that are durable with it."""
         processes, note, clock = Processes(machine), engine.note, machine.clock
         self.leases = Leases()
         self.freezer = Freezer(processes, self.journaled.journal, self._tell, note, clock)
@@ -160,9 +157,10 @@ class Supervisor(Process):
             else:
                 job.main_ended(-1)
         self._settle()
-        journaled.over.clear()
         machine.journal[:] = journaled.records()
         machine.synced = len(machine.journal)
+        self.syncs.rewritten()
+        self.syncs.take_released()
         self._arm()
 
     # --- the agent ----------------------------------------------------------------------------------------------------
@@ -170,18 +168,20 @@ class Supervisor(Process):
     def connect(self, agent: Any) -> list[dict[str, Any]]:
         """An agent comes and is told all there is."""
         self.agent = agent
+        self._end_sync()
         self.allocations.drop_unstarted()
         known = self.allocations.known()
         for one in known:
             for frozen in one["frozen"] if one["outcome"] is None else ():
                 self._tell(frozen)
+        self._soon()
         return known
 
     def receive(self, agent: Any, number: int, op: dict[str, Any]) -> None:
         """What the agent asks for. Of what one said that was killed a little may never have left it."""
         if agent.dead and number > agent.last_word:
             return
-        if self._syncing(self.receive, agent, number, op):
+        if self._busy(self.receive, agent, number, op):
             return
         if op["op"] == "launch" and agent is not self.agent:
             return  # what an agent said is read before the next one is greeted, which drops what has no intent
@@ -207,11 +207,11 @@ class Supervisor(Process):
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
-    def _syncing(self, act: Callable[..., None], *args: Any) -> bool:
-        """Whether its one thread waits for the disk: then this happens afterwards."""
-        if self.engine.now >= self._syncing_until:
+    def _busy(self, act: Callable[..., None], *args: Any) -> bool:
+        """Whether its loop makes processes: then this happens afterwards."""
+        if self.engine.now >= self._busy_until:
             return False
-        self.engine.at(self._syncing_until, self, act, *args)
+        self.engine.at(self._busy_until, self, act, *args)
         return True
 
     def _soon(self) -> None:
@@ -220,7 +220,7 @@ class Supervisor(Process):
             self.engine.later(0.0002, self, self._turn)
 
     def _turn(self) -> None:
-        if self._syncing(self._turn):
+        if self._busy(self._turn):
             return
         self._turn_due = False
         now = self.machine.clock()
@@ -247,9 +247,10 @@ class Supervisor(Process):
         """Have the next turn when something is due."""
         freezes = (when for one in self.freezer.jobs.values() for when in one.until.values())
         due = [self.endings.due, self.leases.next, *freezes]
-        if self._launches:
+        if any(map(self._may_begin, self._launches)):
             due.append(self._retry_at)
-        due.append(max(self._ends_due(self.machine.clock()), self._retry_at))
+        if not self.syncs.under_way:
+            due.append(max(self._ends_due(self.machine.clock()), self._retry_at))
         if any(job.state is JobState.COMPLETING for job in self.jobs.values()):
             due.append(self.machine.clock() + LOOK)
         if (soonest := min(due)) < self._armed:
@@ -266,54 +267,77 @@ class Supervisor(Process):
     def _ends_due(self, now: float) -> float:
         """When the ends that are not durable yet are to be."""
         youngest = max((job.began for job in self.jobs.values() if not job.over), default=-NEVER)
-        return self._batch.due(bool(self.journaled.over), youngest, now)
+        ends = self.syncs.uncovered
+        return now if ends and self.syncs.starts_wait else self._batch.due(bool(ends), youngest, now)
+
+    def _may_begin(self, key: str) -> bool:
+        return not self.syncs.under_way or self.allocations.is_durable(key)
 
     def _act(self, now: float) -> None:
-        """One write and one sync for all intents of this turn and all ends that wait; what comes meanwhile waits."""
-        if now < self._retry_at or not (self._launches or now >= self._ends_due(now)):
+        """One write for all intents of this turn and all ends, and one sync, unless one is under way; what needs
+        another one waits for its end."""
+        self._release_durable()
+        may = [key for key in self._launches if self._may_begin(key)]
+        due = not self.syncs.under_way and bool(self.syncs.uncovered) and now >= self._ends_due(now)
+        if now < self._retry_at or not (may or due):
             return
-        fresh = [*self._launches.values()]
-        self._launches.clear()
         if self.machine.journal_bad:
             self._retry_at = now + 1.0
-            for op in fresh:
+            for key in may:
+                self._launches.drop(key)
                 text = "the journal on the node cannot be written (is the disk full?)"
-                self._tell({"op": "exited", "id": op["id"], "outcome": never_ran("spawn-failed", text)})
-                self.allocations.gone(op["id"])
+                self._tell({"op": "exited", "id": key, "outcome": never_ran("spawn-failed", text)})
+                self.allocations.gone(key)
             return
-        begun, sync = [], False
-        for op in fresh:
-            job = self.jobs[op["id"]] = of_order(op, now)
-            sync |= not self.allocations.begin(job)
+        begun = []
+        for key in may:
+            job = self.jobs[key] = of_order(self._launches.pop(key), now)
+            self.allocations.begin(job)
             begun.append(job)
-        for job in self.journaled.over:
-            if job.id not in self._written:
-                self._written.add(job.id)
-                self.journaled.journal.append("exit", job.id, job.outcome)
-        if begun and not sync:  # what ended before them is synced a moment later
-            self._spawn(begun)
-            return
-        self._batch.done()
-        self._syncing_until = self.engine.now + 0.0005 + self.machine.chance.random() * self.machine.sluggish
-        length, over = len(self.machine.journal), [*self.journaled.over]
-        self.engine.at(self._syncing_until, self, self._synced, length, begun, over)
+        for job in self.syncs.take_unwritten():
+            self.journaled.journal.append("exit", job.id, job.outcome)
+        self._spawn([job for job in begun if job.intent_durable])  # what ended before them is synced a moment later
+        fresh = [job for job in begun if not job.intent_durable]
+        if fresh or due:
+            self._batch.done()
+            self.syncs.begin(fresh)
+            self._sync, self._sync_covers = self._sync + 1, len(self.machine.journal)
+            seconds = 0.0005 + self.machine.chance.random() * self.machine.sluggish
+            self.engine.later(seconds, self, self._synced, self._sync)
 
-    def _synced(self, length: int, begun: list[Job], over: list[Job]) -> None:
-        self.machine.synced = max(self.machine.synced, length)
-        self.journaled.syncs += 1
-        self.journaled.over = [job for job in self.journaled.over if job not in over]
-        for job in over:
-            self._written.discard(job.id)
+    def _synced(self, number: int) -> None:
+        if number != self._sync or not self.syncs.under_way or self._busy(self._synced, number):
+            return
+        self._end_sync()
+        self._soon()
+
+    def _end_sync(self) -> None:
+        """The sync under way, if one is, has ended."""
+        if self.syncs.under_way:
+            self.machine.synced = max(self.machine.synced, self._sync_covers)
+            self.syncs.succeeded()
+
+    def _release_durable(self) -> None:
+        ends, starts, launches, _ = self.syncs.take_released()
+        for job in ends:
             self.allocations.tell(job)
-        self._spawn(begun)
-        self._arm()
+        for job in starts:
+            if job.outcome is None:  # else its end says that it had started
+                self.allocations.tell(job)
+        self._spawn(launches)
 
     def _spawn(self, begun: list[Job]) -> None:
+        started = []
         for job in begun:
+            job.intent_durable = True
+            if job.cause:  # it was to end before it was started
+                self.allocations.is_over(job, never_ran(job.cause, job.text))
+                continue
             self.machine.spawn(job.id)
-        if begun:
-            self._syncing_until = self.engine.now + 0.0001 + self.machine.sluggish / 4
-            self.engine.at(self._syncing_until, self, self._begun, begun)
+            started.append(job)
+        if started:
+            self._busy_until = self.engine.now + 0.0001 + self.machine.sluggish / 4
+            self.engine.at(self._busy_until, self, self._begun, started)
 
     def _begun(self, jobs: list[Job]) -> None:
         for job in jobs:
@@ -326,18 +350,17 @@ class Supervisor(Process):
         self._arm()
 
     def _tell_start(self, job: Job) -> None:
-        if self.journaled.over:  # an end is told before the start of what follows it
-            self.engine.later(LOOK_AGAIN, self, self._tell_start, job)
+        if job.over or job.state is JobState.COMPLETING:  # it is told with its end
             return
-        if not job.over and job.state is not JobState.COMPLETING:  # else it is told with its end
-            self.journaled.journal.append(*job.begin())
+        self.journaled.journal.append(*job.begin())
+        if not self.syncs.hold_start(job):  # an end is told before the start of what follows it
             self.allocations.tell(job)
-            self.endings.arm(job)
-            self._arm()
+        self.endings.arm(job)
+        self._arm()
 
     def main_ended(self, key: str, code: int | None, signal: int) -> None:
         """Its main process is gone: it has exited with this code, or was killed by this signal."""
-        if self._syncing(self.main_ended, key, code, signal):
+        if self._busy(self.main_ended, key, code, signal):
             return
         job = self.jobs.get(key)
         if job is not None and not job.over and job.state is not JobState.COMPLETING:

@@ -128,6 +128,7 @@ KEPT_OUT: dict[str, set[str]] = {
 # What runs in the supervisor's process and in spawners, and what those may use of ours.
 # Successors wait by the same rules in the agent and there.
 SUPERVISING = {"agent.supervisor", "agent.walls", "agent.cgroups", "agent.core.chains", "runtime.beneath"}
+SYNCS_IN_A_THREAD = {"agent.supervisor.journal"}
 LEANS_ON = SUPERVISING | {"runtime.faults", "runtime.unix", "protocol.globs"}
 
 # These files of the agent may open files by path, and each says which: none lies where a job can, or could, write. All
@@ -381,15 +382,15 @@ def files_opened_by_path(sources: list[Source]) -> Iterator[str]:
 
 
 def supervisors_that_lean_on_others(sources: list[Source]) -> Iterator[str]:
-    threads = {"asyncio", "threading", "multiprocessing", "concurrent"}
+    threads = {"asyncio", "threading", "_thread", "multiprocessing", "concurrent"}
     for one in sources:
         for seen in imports(one) if covered(SUPERVISING, one.name) else ():
             target, top = ours(seen.target), seen.target.split(".")[0]
             if target is not None:
                 if not covered(LEANS_ON, target):
                     yield one.at(seen.line, f"the supervisor outlives the agent and may not import {target}")
-            elif top in threads or top not in sys.stdlib_module_names:
-                yield one.at(seen.line, f"the supervisor is single-threaded and stdlib only, without {top}")
+            elif (top in threads and one.name not in SYNCS_IN_A_THREAD) or top not in sys.stdlib_module_names:
+                yield one.at(seen.line, f"the supervisor is one loop and stdlib only, without {top}")
 
 
 def folders_that_are_too_wide(sources: list[Source]) -> Iterator[str]:
@@ -571,7 +572,8 @@ OFFENCES = [
     (files_opened_by_path, "agent/walls/wire.py", "path.write_text('x')"),
     (files_opened_by_path, "agent/data/transfer.py", "shutil.rmtree(path)"),
     (supervisors_that_lean_on_others, "agent/supervisor/loop.py", "import psutil"),
-    (supervisors_that_lean_on_others, "agent/supervisor/journal.py", "import threading"),
+    (supervisors_that_lean_on_others, "agent/supervisor/allocations.py", "import threading"),
+    (supervisors_that_lean_on_others, "agent/walls/spawner.py", "import _thread"),
     (supervisors_that_lean_on_others, "agent/supervisor/loop.py", "from distributed_grid.protocol import errors"),
     (supervisors_that_lean_on_others, "distributed_grid/runtime/beneath.py", "import msgspec"),
 ]

@@ -2,8 +2,9 @@
 durable, and until it is acknowledged; an expired lease ends its job; of a chain of successors only one is started at a
 time. Processes, disk and clock are injected: the simulator runs this on its own machines. Stdlib only."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from distributed_grid.agent.core.chains import Chains
 from distributed_grid.agent.supervisor.endings import Endings, Journals, freeze_report
@@ -20,20 +21,131 @@ from distributed_grid.agent.supervisor.job import (
 )
 
 Order = dict[str, Any]
+L = TypeVar("L")
+
+
+class Released(NamedTuple, Generic[L]):
+    """`ends` are durable and to be reported, then the `starts` of jobs that waited for earlier ends; the intents of
+    `launches` are durable, so these may start. The intents of `refused` could not be made durable."""
+
+    ends: list[Job]
+    starts: list[Job]
+    launches: list[L]
+    refused: list[L]
+
+
+class Syncs(Generic[L]):
+    """What waits for the disk. At most one sync is under way, and it covers what was written before it began. What
+    comes meanwhile waits for the next one, together. What is durable is released in the order in which it may be told:
+    ends, then starts, then launches.
+
+    `over` are the jobs that ended and are not durable yet, in order. `under_way`: whether a sync is."""
+
+    def __init__(self) -> None:
+        self.over: list[Job] = []
+        self.under_way = False
+        self._written = 0
+        """How many of `over` have their exit written."""
+        self._covered = 0
+        """How many of `over` the sync under way makes durable."""
+        self._launches: list[L] = []
+        """Launches whose intents it makes durable."""
+        self._starts: deque[tuple[int, Job]] = deque()
+        """Starts to be reported, each with the number of ends that are reported first."""
+        self._reported = 0
+        self._begun = self._done = self._rewritten = 0
+        self._released: Released[L] = Released([], [], [], [])
+
+    # --- what waits ---------------------------------------------------------------------------------------------------
+
+    @property
+    def mark(self) -> int:
+        """For `is_durable`: what is appended now."""
+        return self._begun
+
+    def is_durable(self, mark: int) -> bool:
+        """Whether what was appended at this mark is on disk, and was not left out by a rewrite."""
+        return self._rewritten <= mark < self._done
+
+    @property
+    def uncovered(self) -> list[Job]:
+        """The ends that need another sync than the one under way."""
+        return self.over[self._covered :]
+
+    @property
+    def starts_wait(self) -> bool:
+        """Whether a start waits to be reported after ends."""
+        return bool(self._starts)
+
+    def hold_start(self, job: Job) -> bool:
+        """Report this start after the ends that are known now. False: there are none."""
+        if self.over:
+            self._starts.append((self._reported + len(self.over), job))
+        elif self._released.ends:
+            self._released.starts.append(job)
+        else:
+            return False
+        return True
+
+    def take_unwritten(self) -> list[Job]:
+        """The ends whose exits are to be written now, each once."""
+        found = self.over[self._written :]
+        self._written = len(self.over)
+        return found
+
+    # --- a sync -------------------------------------------------------------------------------------------------------
+
+    def begin(self, launches: list[L]) -> None:
+        """A sync of all that is written begins; the intents of these launches are part of it."""
+        assert not self.under_way, "one at a time"  # noqa: S101
+        self.under_way, self._launches, self._covered = True, launches, self._written
+        self._begun += 1
+
+    def succeeded(self) -> None:
+        """The sync under way has succeeded."""
+        self._done = self._begun
+        self._release(self._covered)
+
+    def rewritten(self) -> None:
+        """A new journal is durable. It has the state of all jobs, and no intent of a successor that waits."""
+        self._begun += 1
+        self._rewritten = self._done = self._begun
+        self._release(len(self.over))
+
+    def failed(self) -> None:
+        """Neither the sync under way nor a new journal has succeeded: ends wait on, and these launches do not start."""
+        self._released.refused.extend(self._take_launches())
+
+    def take_released(self) -> Released[L]:
+        """What is durable, or refused, since the last call."""
+        found, self._released = self._released, Released([], [], [], [])
+        return found
+
+    def _release(self, count: int) -> None:
+        ends, starts, launches, _ = self._released
+        ends.extend(self.over[:count])
+        del self.over[:count]
+        self._reported += count
+        self._written = max(0, self._written - count)
+        while self._starts and self._starts[0][0] <= self._reported:
+            starts.append(self._starts.popleft()[1])
+        launches.extend(self._take_launches())
+
+    def _take_launches(self) -> list[L]:
+        found, self._launches = self._launches, []
+        self.under_way, self._covered = False, 0
+        return found
 
 
 class Journaled(Protocol):
-    """All jobs: `over` ended and are not durable yet, `forgotten` are the ids of acknowledged ones; `syncs` is the
-    number of syncs so far, and `is_durable` tells whether what was appended at such a number is on disk; `unknown`:
-    something unrecorded may be alive."""
+    """All jobs, and what of them waits for the disk; `forgotten` are the ids of acknowledged ones; `unknown`: something
+    unrecorded may be alive."""
 
     jobs: dict[str, Job]
-    over: list[Job]
     forgotten: dict[str, None]
 
-    syncs: int
-
-    def is_durable(self, mark: int) -> bool: ...
+    @property
+    def syncs(self) -> Syncs[Any]: ...
     @property
     def journal(self) -> Journals: ...
     @property
@@ -98,7 +210,7 @@ class Allocations:
         self._tell, self._release, self._log, self._clock = tell, release, log, clock
         self.waiting: dict[str, Order] = {}
         self._ahead: dict[str, int] = {}
-        """The number of syncs when the intent of a successor was appended; while it waits, and on its way to start."""
+        """The mark (Syncs) at which the intent of a successor was appended; while it waits, and on its way to start."""
         self._chains = Chains()
 
     def restore(self, job: Job) -> None:
@@ -113,7 +225,7 @@ class Allocations:
         now, found = self._clock(), []
         for job in self._journaled.jobs.values():
             outcome = job.outcome
-            if outcome is not None and job in self._journaled.over:
+            if outcome is not None and job in self._journaled.syncs.over:
                 if not outcome.get("started", True):
                     continue
                 outcome = None
@@ -141,7 +253,7 @@ class Allocations:
             self._chains.join(key, chain_of(key, order.get("kept")))
             if self._chains.waits(key):
                 self.waiting[key] = order
-                self._ahead[key] = self._journaled.syncs
+                self._ahead[key] = self._journaled.syncs.mark
                 self._journaled.journal.append(*ahead(order))
             else:
                 self._launches.add(key, order)
@@ -214,15 +326,20 @@ class Allocations:
         intent durable, too."""
         job.end(outcome)
         self._release(job)
-        self._journaled.over.append(job)
+        self._journaled.syncs.over.append(job)
         job.followed = self.gone(job.id)
+
+    def is_durable(self, key: str) -> bool:
+        """Whether the intent of a launch that has not begun is durable already."""
+        return self._journaled.syncs.is_durable(self._ahead.get(key, -1))
 
     def begin(self, job: Job) -> bool:
         """Append what has to be written before it starts. Whether its intent is durable already; otherwise that has to
         be synced first."""
-        durable = self._journaled.is_durable(self._ahead.pop(job.id, -1))
-        self._journaled.journal.append(*(job.go() if durable else job.intent()))
-        return durable
+        job.intent_durable = self.is_durable(job.id)
+        self._ahead.pop(job.id, None)
+        self._journaled.journal.append(*(job.go() if job.intent_durable else job.intent()))
+        return job.intent_durable
 
     def gone(self, key: str) -> int:
         """It is over, or is not started: its successor is launched. How many there are: none, one, or more (2)."""
@@ -234,8 +351,8 @@ class Allocations:
         return 1 if self._chains.is_tail(heir) else 2
 
     def tell(self, job: Job) -> None:
-        """Report its state; an end once it is durable."""
-        if job in self._journaled.over:
+        """Report its state; an end, or that it is to start, once that is durable."""
+        if job in self._journaled.syncs.over or not job.intent_durable:
             return
         if job.outcome is not None:
             # Its end is reported together with its successor's start, and that, where it is short, with its end.

@@ -77,6 +77,8 @@ class Job:
     `kept` is what the agent has us keep of its launch, for the next agent; only its `chain` is looked at here, by
     Allocations.
 
+    `intent_durable`: its intent is on disk; until then it does not start.
+
     `place` is where its processes are. `left`: its spawner says that something of it lives; `orphaned`: its spawner is
     dead, and what lives of it became our child; `swept`: its spawner was told to end all of it; `slot_ended`:
     all processes of its slot are being ended, its spawner too, which may take a moment; `grouped`: all was ended that
@@ -132,6 +134,7 @@ class Job:
         self.adopted = False
         self.place: Place | None = None
         self.followed = 0
+        self.intent_durable = True
         self.orphaned = self.left = self.swept = self.slot_ended = self.grouped = False
         self.status: int | None = None
         self.cause = ""

@@ -1,10 +1,11 @@
 """The node's supervisor: it owns all jobs, and outlives the agent.
 
-One process with one thread, standard library only, started by supervisor/main.py. It makes no job's process itself: a
-spawner behind the walls of a slot does (slots.py, walls/). Each turn of its loop takes what came in, makes
-it durable with one sync, and only then acts on it and tells: an intent is on disk before a spawner has the order, an
-exit is on disk before it is reported, and is kept until it is acknowledged. No allocation is ever spawned twice,
-whatever dies in between. The agent may come and go; it is told everything when it comes. Leases are kept without it.
+One process with one loop, standard library only, started by supervisor/main.py. It makes no job's process itself: a
+spawner behind the walls of a slot does (slots.py, walls/). Each turn of its loop takes what came in, writes it, and has
+it made durable with one sync, during which it goes on where the disk is slow (Syncs). Only then it acts on it and
+tells: an intent is on disk before a spawner has the order, an exit is on disk before it is reported, and is kept until
+it is acknowledged. No allocation is ever spawned twice, whatever dies in between. The agent may come and go; it is told
+everything when it comes. Leases are kept without it.
 """
 
 import contextlib
@@ -48,6 +49,8 @@ LINGER = 10.0
 LONGEST_WAIT = 86400.0  # seconds: epoll takes at most 2^31 milliseconds
 _DOZE = 1.0  # seconds that we sleep at most while something runs: `select` does not count those that the machine slept
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
+Begun = tuple[Job, dict[str, Any], Spawning]
+"""A launch whose intent is written, with its order and its spawner."""
 
 
 def log(text: str) -> None:
@@ -92,8 +95,11 @@ class Supervisor:
         self.launches = Launches(self.slots, self.allocs, self._cannot_start, self.pipes)
         self.tree = Tree(warn, forks.act, self.slots.helpers, self._sweep, self.groups)
         self.leases = Leases()
-        self.journaled = JournaledJobs(os.path.join(state_dir, "journal"), self.leases, log)
+        self.journaled: JournaledJobs[Begun] = JournaledJobs(os.path.join(state_dir, "journal"), self.leases, log)
         self.jobs = self.journaled.jobs
+        self.syncs = self.journaled.syncs
+        self._sync_ended = False
+        self.selector.register(self.journaled.journal.synced, selectors.EVENT_READ, self._synced)
         stopper = Stopper(self.tree, log, freezer(cgroup))
         self.freezer = Freezer(stopper, self.journaled.journal, self._tell, log, procs.now)
         self.endings = Endings(self.tree, self.journaled.journal, self.freezer, self._unended, procs.now)
@@ -156,7 +162,8 @@ class Supervisor:
             if runs:
                 self._adopt(job)
         self.adopted.poll(procs.now())
-        self.journaled.save(sync=True)
+        self.journaled.write()  # a new journal, by which all is durable; an agent that comes is told of it
+        self.syncs.take_released()
 
     def _adopt(self, job: Job) -> None:
         """A job whose main process runs."""
@@ -178,6 +185,7 @@ class Supervisor:
     def _welcome(self) -> dict[str, Any]:
         """A new agent is connected. Launches without an intent are dropped: the agent knows of none that it is not told
         of, and launches them again."""
+        self.journaled.end_sync()  # what it is told of is durable
         self.allocations.drop_unstarted()
         return self._hello()
 
@@ -261,7 +269,10 @@ class Supervisor:
         """Nothing is alive of what a damaged journal did not name."""
         self.journaled.proven()
         self.slots.know_all()
-        self._save(sync=True)
+        self.journaled.end_sync()
+        if self.journaled.write():
+            self.journaled.begin_sync([])
+            self.journaled.end_sync()
         if self.journaled.loss is not None:
             self.agent.tell({"op": "proven", "id": self.journaled.loss.id})
 
@@ -325,7 +336,7 @@ class Supervisor:
         self.slots.close()
 
     def _may_leave(self) -> bool:
-        busy = self.tree.busy() or self.launches or self.journaled.over
+        busy = self.tree.busy() or self.launches or self.syncs.over or self.syncs.under_way
         if busy or (self.agent.connected and not self.leave):
             self.idle_since = procs.now()
             return False
@@ -341,9 +352,9 @@ class Supervisor:
         if 0.0 < self.agent.due < soonest:
             soonest = self.agent.due
         retry_at = self.journaled.retry_at
-        if not self.journaled.journal.sound or self.launches.any_ready():
+        if not self.journaled.journal.sound or self.launches.any_ready(self._may_begin):
             soonest = min(soonest, retry_at)
-        if self.journaled.over:
+        if self.syncs.uncovered and not self.syncs.under_way:
             soonest = min(soonest, max(self._ends_due(now), retry_at))
         if not self.agent.connected:
             soonest = min(soonest, self.idle_since + LINGER)
@@ -379,38 +390,73 @@ class Supervisor:
         """When the ends that are not durable yet are to be."""
         running = self.tree.running
         youngest = next(reversed(running.values())).began if running else -NEVER
-        if any(job.followed == 1 for job in self.journaled.over):
+        ends = self.syncs.uncovered
+        if self.syncs.starts_wait or any(job.followed == 1 for job in ends):
             return now  # the last one of its chain has been started: the coordinator is to know
-        return self._batch.due(bool(self.journaled.over), youngest, now)
+        return self._batch.due(bool(ends), youngest, now)
 
     def _act(self) -> None:
-        """One write and one sync for all intents of this turn and all ends that are waiting; only then report ends,
-        spawn, and report starts. Where all intents are durable already, no start waits for a sync; what ended before it
-        is written, and synced and reported a moment later, with others."""
+        """Release what is durable now. Then one write for all intents and ends of this turn, and one sync for what is
+        not durable yet, unless one is under way: what needs another one waits for its end. A start whose intent is
+        durable waits for none; what ended before it is synced a moment later, with others."""
+        if self._sync_ended:
+            self._sync_ended = False
+            self.journaled.end_sync()
+        self._release_durable()
         now = procs.now()
         if now < self.journaled.retry_at:
             return
-        fresh, sync = [], False
-        for key, order, spawning in itertools.islice(self.launches.ready(), BATCH):
+        begun: list[Begun] = []
+        for key, order, spawning in itertools.islice(self.launches.ready(self._may_begin), BATCH):
             job = self.jobs[key] = of_order(order, now)
             job.place, job.left = spawning.place, True
-            sync |= not self.allocations.begin(job)
-            fresh.append((job, order, spawning))
-        due = bool(self.journaled.over) and now >= self._ends_due(now)
-        if fresh:
-            if sync and len(fresh) == 1 and now >= self._started + COLD:
+            self.allocations.begin(job)
+            begun.append((job, order, spawning))
+        fresh = [one for one in begun if not one[0].intent_durable]
+        due = not self.syncs.under_way and bool(self.syncs.uncovered) and now >= self._ends_due(now)
+        if begun:
+            if len(fresh) == len(begun) == 1 and now >= self._started + COLD:
                 self.launches.prepare(fresh[0][0].id, *fresh[0][1:])
             self._started = now
-        if self._save(sync=sync or (due and not fresh), ends=bool(fresh) or due):
-            if fresh:
-                self.agent.flush()
-                self._start_all(fresh)
-            if due and (not fresh or sync or self._save(sync=True)):
-                self.agent.hurry()  # they have waited for each other
-            return
-        for job, _, spawning in fresh:
+        patient = not (fresh or due) and bool(self.allocations.waiting)
+        if not self.journaled.write(ends=bool(begun) or due, patient=patient):
+            self._refuse(begun)
+        elif begun or due:
+            self._start_all([one for one in begun if one[0].intent_durable])
+            if fresh or (due and self.syncs.uncovered):  # and no new journal was written
+                self._batch.done()
+                self.journaled.begin_sync(fresh)
+        self._release_durable()
+
+    def _synced(self) -> None:
+        self._sync_ended = self.syncs.under_way
+
+    def _may_begin(self, key: str) -> bool:
+        """Whether a launch may begin now: also what its intent waits for is one sync."""
+        return not self.syncs.under_way or self.allocations.is_durable(key)
+
+    def _release_durable(self) -> None:
+        """Report the ends and starts that waited for the disk, and start the launches."""
+        ends, starts, launches, refused = self.syncs.take_released()
+        for job in ends:
+            self.allocations.tell(job)
+        for job in starts:
+            if job.outcome is None:  # else its end says that it had started
+                self.allocations.tell(job)
+        if ends:
+            self.agent.hurry()  # they have waited for each other
+        if launches:
+            self.agent.flush()
+            self._start_all(launches)
+        self._refuse(refused)
+
+    def _refuse(self, begun: list[Begun]) -> None:
+        """These do not start, as their intents could not be written."""
+        for job, _, spawning in begun:
             del self.jobs[job.id]
-            self.slots.release(spawning)
+            self.spawners[job.id] = spawning
+            self._release(job)
+            job.intent_durable = True
             job.end(never_ran("spawn-failed", "the journal on the node cannot be written (is the disk full?)"))
             self.allocations.tell(job)
             self.allocations.gone(job.id)
@@ -420,20 +466,18 @@ class Supervisor:
             self._told_nameless = True
             self.agent.tell({"op": "nameless", "id": ""})
 
-    def _save(self, sync: bool, ends: bool = True) -> bool:
-        """Commit, then report the ends, unless they wait. False if the disk fails."""
-        reported = self.journaled.save(sync, ends, patient=bool(self.allocations.waiting))
-        if reported:
-            self._batch.done()
-        for job in reported or ():
-            self.allocations.tell(job)
-        return reported is not None
-
     # --- starts and ends, by spawners -------------------------------------------------------------------------------
 
-    def _start_all(self, fresh: list[tuple[Job, dict[str, Any], Spawning]]) -> None:
-        over = len(self.journaled.over)
-        for job, order, spawning in fresh:
+    def _start_all(self, begun: list[Begun]) -> None:
+        for job, order, spawning in begun:
+            job.intent_durable = True
+            if job.cause:  # it was to end before it was started
+                self.spawners[job.id] = spawning
+                self.allocations.is_over(job, never_ran(job.cause, job.text or "ended before it was started"))
+                continue
+            if spawning.dead:
+                self._again(job, order)
+                continue
             # Reading its exact start time costs half a millisecond; between these two only one can have the pid.
             job.spawned = procs.ticks(), 0
             self.tree.running[job.id] = job
@@ -444,13 +488,12 @@ class Supervisor:
                     self._again(job, order)
             except CannotStart as why:
                 self.allocations.is_over(job, never_ran(why.cause, why.text))
-        if len(self.journaled.over) > over:
-            self._save(sync=True)
 
     def _again(self, job: Job, order: dict[str, Any]) -> None:
         """Its spawner died before it had the order: use another one."""
         self.tree.over(job)
-        del self.jobs[job.id], self.spawners[job.id]
+        del self.jobs[job.id]
+        self.spawners.pop(job.id, None)
         self.launches.add(job.id, order)
 
     def _cannot_start(self, key: str, why: CannotStart) -> None:
@@ -500,11 +543,10 @@ class Supervisor:
         job.spawned = job.spawned[0], procs.ticks()
         job.runs(pid)
         self.limits.admitted(job, job.place.pid if job.place is not None else 0)
-        if self.journaled.over:  # an end is reported before the start of what follows it
-            self._save(sync=True)
         self.journaled.journal.append(*job.begin())  # not synced: where the power is cut the process is gone as well
         self._watch(job)
-        self.allocations.tell(job)
+        if not self.syncs.hold_start(job):  # an end is reported before the start of what follows it
+            self.allocations.tell(job)
         self.endings.arm(job)
         if job.cause:  # it was to end before it was there
             self.tree.terminate(job)

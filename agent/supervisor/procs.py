@@ -237,7 +237,8 @@ def pid_of(fd: int) -> int:
 class OwnChildren:
     """The list of this process's own children, cheap to read again: one system call on an open file.
 
-    It is exact: children leave it only when they are reaped, and only this process, which has one thread, does that.
+    It is exact: children leave it only when they are reaped, and only this process does that, in its first thread,
+    whose children they are.
     """
 
     def __init__(self) -> None:

@@ -16,6 +16,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from distributed_grid.agent.cgroups.cgroupfs import Place as Group
 from distributed_grid.agent.cgroups.cgroupfs import members_below
@@ -106,7 +107,7 @@ class Survivors:
 
     def __init__(
         self,
-        journaled: JournaledJobs,
+        journaled: JournaledJobs[Any],
         tree: Tree,
         slots: Spawners,
         groups: Iterable[Group | None],

@@ -436,20 +436,22 @@ class Launches:
             del self._orders[key], self._spawners[key]
             self._failed(key, CannotStart("spawn-failed", f"its walls cannot be built on this node: {why}"))
 
-    def ready(self) -> Iterator[tuple[str, Order, Spawning]]:
-        """Remove and return the launches that can start now. One whose spawner has died gets another, and starts
-        later."""
+    def ready(self, may: Callable[[str], bool]) -> Iterator[tuple[str, Order, Spawning]]:
+        """Remove and return those launches that can and `may` begin now. One whose spawner has died gets another, and
+        begins later."""
         for key, order in [*self._orders.items()]:
             spawning = self._spawners[key]
+            if not may(key):
+                continue
             if spawning.dead:
                 self._find(key, order)
             elif spawning.ready:
                 del self._orders[key], self._spawners[key]
                 yield key, order, spawning
 
-    def any_ready(self) -> bool:
+    def any_ready(self, may: Callable[[str], bool]) -> bool:
         """Whether `ready` has something to do."""
-        return any(one.ready or one.dead for one in self._spawners.values())
+        return any((one.ready or one.dead) and may(key) for key, one in self._spawners.items())
 
     def send(self, key: str, order: Order, spawning: Spawning) -> bool:
         """Order the spawner to start this launch. False: the spawner is gone and did not get it. Raises CannotStart."""

@@ -56,7 +56,8 @@ def test_a_damaged_line_is_found_with_its_number(state: Path) -> None:
 def test_a_live_job_of_which_it_is_not_known_what_it_holds_is_found(state: Path) -> None:
     journal = journal_of(state)
     journal.append("intent", "c", 1.0, 0.0, 5.0, [])
-    journal.commit(sync=True)
+    journal.commit()
+    journal.sync()
     assert found(state) == ["allocation c has not ended, and it is not known what it holds"]
 
 
@@ -85,7 +86,8 @@ def journal_of(state: Path) -> Journal:
     journal = Journal(str(state / "journal"), print)
     journal.rewrite(journal.load())
     journal.append("forget", "b")
-    journal.commit(sync=True)
+    journal.commit()
+    journal.sync()
     return journal
 
 
@@ -120,8 +122,10 @@ def test_every_damage_of_the_journal_is_found(state: Path, damage: Callable[[Pat
 def test_a_loss_that_nobody_has_looked_into_is_told(state: Path) -> None:
     journal = journal_of(state)
     journal.append("loss", "a1", 1.0, "the journal is empty", boot_id(), True)
-    journal.commit(sync=True)
+    journal.commit()
+    journal.sync()
     assert found(state) == ["journal was damaged, and it is not known what ran before: the journal is empty"]
     journal.append("proven", "a1")
-    journal.commit(sync=True)
+    journal.commit()
+    journal.sync()
     assert found(state) == []

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.agent.supervisor.allocations import BATCH_SECONDS, RECENT_SECONDS, Allocations, ReportBatch
+from distributed_grid.agent.supervisor.allocations import BATCH_SECONDS, RECENT_SECONDS, Allocations, ReportBatch, Syncs
 from distributed_grid.agent.supervisor.endings import Endings, Freezer
 from distributed_grid.agent.supervisor.job import NEVER, Job, Leases, Recorded
 
@@ -27,12 +27,8 @@ class JournaledJobs(Recorded):
 
     def __init__(self) -> None:
         super().__init__()
-        self.over: list[Job] = []
-        self.syncs = 0
+        self.syncs: Syncs[Any] = Syncs()
         self.journal = Disk()
-
-    def is_durable(self, mark: int) -> bool:
-        return 0 <= mark < self.syncs
 
 
 class Machine:
@@ -92,9 +88,11 @@ class Scene:
         return job
 
     def durable(self) -> None:
-        self.journaled.syncs += 1
-        over, self.journaled.over = self.journaled.over, []
-        for job in over:
+        syncs = self.journaled.syncs
+        syncs.take_unwritten()
+        syncs.begin([])
+        syncs.succeeded()
+        for job in syncs.take_released().ends:
             self.allocations.tell(job)
 
 

@@ -26,9 +26,10 @@ class Chained(Scene):
             self.launches.drop(key)
             job = self.journaled.jobs[key] = of_order(order, self.now)
             self.allocations.begin(job)
+            job.intent_durable = True
             job.runs(7)
             started.append(key)
-        for job in self.journaled.over:
+        for job in self.journaled.syncs.over:
             self.journaled.journal.append("exit", job.id, job.outcome)
         self.durable()
         return started
@@ -250,7 +251,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS))
     def forget(self, key: str) -> None:
-        if (job := self.scene.journaled.jobs.get(key)) is not None and job not in self.scene.journaled.over:
+        if (job := self.scene.journaled.jobs.get(key)) is not None and job not in self.scene.journaled.syncs.over:
             self.scene.allocations.forget([key])
 
     @rule()

@@ -25,7 +25,8 @@ def written(path: Path, *records: list[Any]) -> tuple[Journal, list[str]]:
     journal.rewrite([])
     for record in records:
         journal.append(*record)
-    journal.commit(sync=True)
+    journal.commit()
+    journal.sync()
     return journal, log
 
 
@@ -103,7 +104,7 @@ def test_rewriting_replaces_everything_and_appending_goes_on(tmp_path: Path) -> 
     journal.append("never", "written")
     journal.rewrite(RECORDS[:1])
     journal.append("warned", "j-a.1")
-    journal.commit(sync=False)
+    journal.commit()
     assert journal.load() == [RECORDS[0], ["warned", "j-a.1"]]
     assert journal.size == len(appended(tmp_path / "journal"))
 
@@ -112,10 +113,10 @@ def test_an_acknowledgement_waits_for_what_comes_next_if_something_does(tmp_path
     journal, _ = written(tmp_path / "journal", *RECORDS)
     before = appended(tmp_path / "journal")
     journal.append("forget", "j-a.1")
-    journal.commit(sync=False, patient=True)
+    journal.commit(patient=True)
     assert appended(tmp_path / "journal") == before
     journal.append("warned", "j-b.1")
-    journal.commit(sync=False, patient=True)
+    journal.commit(patient=True)
     assert journal.load() == [*RECORDS, ["forget", "j-a.1"], ["warned", "j-b.1"]]
 
 
@@ -123,7 +124,7 @@ def test_acknowledgements_do_not_pile_up(tmp_path: Path) -> None:
     journal, _ = written(tmp_path / "journal")
     for number in range(2000):
         journal.append("forget", f"j-{number}.1")
-        journal.commit(sync=False, patient=True)
+        journal.commit(patient=True)
     assert len(journal.load()) >= 1000
 
 
@@ -134,7 +135,7 @@ def test_appending_fills_room_that_is_there_and_makes_more(tmp_path: Path) -> No
     sizes = set()
     for record in many:
         journal.append(*record)
-        journal.commit(sync=False)
+        journal.commit()
         sizes.add((tmp_path / "journal").stat().st_size)
     assert sizes == {room, 2 * room, 3 * room}
     assert journal.load() == many
@@ -210,7 +211,8 @@ def test_an_older_copy_that_was_put_back_is_doubted(tmp_path: Path) -> None:
     journal, _ = written(tmp_path / "journal", *RECORDS)
     before = (tmp_path / "journal").read_bytes()
     journal.append("forget", "j-a.1")
-    journal.commit(sync=True)
+    journal.commit()
+    journal.sync()
     after = (tmp_path / "journal").read_bytes()
     (tmp_path / "journal").write_bytes(before)
     assert journal.load() and "ends at line 4, and 5 were written" in journal.doubt
@@ -248,25 +250,44 @@ def test_a_supervisor_that_is_killed_between_any_two_steps_leaves_no_doubt(
             patched.setattr(os, "unlink", lambda _: None)
             with contextlib.suppress(KeyboardInterrupt):
                 journal.append("forget", "j-a.1")
-                journal.commit(sync=True)
+                journal.commit()
+                journal.sync()
                 journal = Journal(str(place / "journal"), log.append)  # the next supervisor
                 journal.load()
                 journal.rewrite(RECORDS)
                 journal.append("forget", "j-a.1")
-                journal.commit(sync=False)
+                journal.commit()
         again = Journal(str(place / "journal"), log.append)
         assert again.load()[:3] == RECORDS and again.doubt == "", stop_at
 
 
-def test_ends_that_wait_for_others_are_neither_written_nor_told(tmp_path: Path) -> None:
-    journaled = JournaledJobs(str(tmp_path / "journal"), Leases(), print)
+def test_an_intent_that_a_patient_write_left_is_written_before_the_next_sync_begins(tmp_path: Path) -> None:
+    journaled: JournaledJobs[str] = JournaledJobs(str(tmp_path / "journal"), Leases(), print)
     journaled.read()
-    journaled.save(sync=True)
+    assert journaled.write()
+    mark = journaled.syncs.mark
+    journaled.journal.append("ahead", "j-b.1", 0.0, 5.0, [], 0.0, 0.0, {}, None)
+    assert journaled.write(patient=True) and b"ahead" not in appended(tmp_path / "journal")
+    journaled.begin_sync([])
+    journaled.end_sync()  # where the disk is slow, it is under way
+    assert journaled.syncs.is_durable(mark) and b"ahead" in appended(tmp_path / "journal")
+
+
+def test_ends_that_wait_for_others_are_neither_written_nor_told(tmp_path: Path) -> None:
+    journaled: JournaledJobs[str] = JournaledJobs(str(tmp_path / "journal"), Leases(), print)
+    journaled.read()
+    assert journaled.write()
     job = journaled.jobs["j-a.1"] = Job("j-a.1", outcome={"cause": "exited", "code": 0})
-    journaled.over.append(job)
+    journaled.syncs.over.append(job)
     journaled.journal.append("start", "j-b.1", 7, 1, 2)
-    assert journaled.save(sync=False, ends=False) == [] and journaled.over == [job]
+    assert journaled.write(ends=False)
+    journaled.begin_sync(["a launch"])
+    journaled.end_sync()  # where the disk is slow, it is under way
+    assert journaled.syncs.take_released() == ([], [], ["a launch"], []) and journaled.syncs.over == [job]
     written = (tmp_path / "journal").read_bytes()
     assert b'"start"' in written and b'"exit"' not in written
-    assert journaled.save(sync=True) == [job] and journaled.over == []
+    assert journaled.write() and journaled.syncs.take_released() == ([], [], [], [])
+    journaled.begin_sync([])
+    journaled.end_sync()  # where the disk is slow, it is under way
+    assert journaled.syncs.take_released().ends == [job] and journaled.syncs.over == []
     assert b'"exit"' in (tmp_path / "journal").read_bytes()

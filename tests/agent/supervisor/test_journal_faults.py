@@ -30,6 +30,13 @@ CASES = [
     "supervisor.rewrite:1-2:enospc",
     "supervisor.rewrite:1:drop",
 ]
+SLOW = "supervisor.sync:1:delay=0.02"
+"""A disk so slow at first that all that follows is synced by the thread."""
+CASES += [f"{asked},{SLOW}" for asked in CASES if ".rewrite" not in asked]
+CASES += [f"supervisor.sync:1+:delay=0.02,supervisor.sync{asked}" for asked in (":3:eio", ":3:kill", ".after:3:kill")]
+CASES += [
+    f"supervisor.sync:1+:delay=0.02,supervisor.sync:2:eio,supervisor.rewrite:{passes}:enospc" for passes in ("2", "2-3")
+]
 
 
 def starts(bench: Bench, id: str) -> int:
@@ -190,27 +197,40 @@ def refuse_once(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     monkeypatch.setattr(os, call, failing)
 
 
+@pytest.mark.parametrize("threaded", [False, True])
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
 def test_a_file_that_failed_once_is_never_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, threaded: bool
 ) -> None:
     path = tmp_path / "journal"
     journal = Journal(str(path), print)
     journal.rewrite([["boot", "b"]])
     refuse_once(monkeypatch, call)
     journal.append("forget", "a")
+
+    def sync() -> None:
+        if not threaded:
+            journal.sync()
+        elif journal.begin_sync():
+            journal.end_sync()
+
     with pytest.raises(OSError, match="Input/output"):
-        journal.commit(sync=True)
+        journal.commit()
+        sync()
     held = path.read_bytes()
     file = path.stat().st_ino
     for _ in range(2):
         journal.append("forget", "b")
         with pytest.raises(OSError, match="earlier write failed"):
-            journal.commit(sync=True)
+            journal.commit()
+        with pytest.raises(OSError, match="earlier write failed"):
+            journal.sync()
+        assert not journal.begin_sync()
     assert path.read_bytes() == held
     journal.rewrite([["boot", "b"], ["forget", "a"], ["forget", "b"]])
     journal.append("forget", "c")
-    journal.commit(sync=True)
+    journal.commit()
+    journal.sync()
     assert path.stat().st_ino != file
     assert [*map(parse, path.read_bytes().rstrip(b"\0").splitlines())][2:] == [["forget", key] for key in "abc"]
 
@@ -223,7 +243,8 @@ def test_a_new_journal_that_fails_leaves_the_old_one_in_use(tmp_path: Path, monk
     with pytest.raises(OSError, match="Input/output"):
         journal.rewrite([["boot", "b"], ["forget", "a"]])
     assert sorted(os.listdir(tmp_path)) == ["journal", "journal.mark"]
-    journal.commit(sync=True)
+    journal.commit()
+    journal.sync()
     assert journal.load() == [["boot", "b"], ["forget", "a"]]
 
 
@@ -247,7 +268,7 @@ def test_a_new_journal_whose_name_may_not_last_is_made_once_more(
     with pytest.raises(OSError, match="Input/output"):
         journal.rewrite([["boot", "c"]])
     with pytest.raises(OSError, match="earlier write failed"):
-        journal.commit(sync=False)
+        journal.commit()
     journal.rewrite([["boot", "d"]])
     assert len(os.listdir("/proc/self/fd")) == before
     assert journal.load() == [["boot", "d"]]
