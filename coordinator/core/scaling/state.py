@@ -18,7 +18,7 @@ T = TypeVar("T")
 Key = tuple[str, str, str]
 """Pool, zone and type: what a provider refuses together."""
 
-INTERVAL = 1.0
+INTERVAL = 0.5
 """Least time between two plans (s)."""
 PER_LINE = 0.005
 """Added to it for each different request that waits, so that planning stays a small part of the time (s)."""

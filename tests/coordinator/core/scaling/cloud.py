@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from msgspec.structs import replace
+
 from distributed_grid.coordinator.core.commands import (
     RECORDS,
     Accepted,
@@ -22,6 +24,7 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.scaling.budget import cost_on, day_of
 from distributed_grid.coordinator.core.scaling.events import (
     CreateMachine,
     EndMachine,
@@ -38,7 +41,7 @@ from distributed_grid.protocol.messages import Exited, Inventory, Launch, Starte
 from distributed_grid.protocol.nodes import Known, NodeFacts, Sample
 from distributed_grid.protocol.resources import GIB, Resources
 from distributed_grid.protocol.scaling.machines import Machine, MachineState
-from distributed_grid.protocol.scaling.pools import Limits, Pool, Scaling, ScalingMode, Shape
+from distributed_grid.protocol.scaling.pools import Billing, Limits, Pool, Scaling, ScalingMode, Shape
 from distributed_grid.simulator.disk import Disk, snapshot
 from tests.coordinator.core.scene import facts, job, offer
 
@@ -65,12 +68,13 @@ class VM:
 
 
 class World:
-    """`faults` from 0 to 1: how often something goes wrong."""
+    """`faults` from 0 to 1: how often something goes wrong. `daily`: there is a limit for each day, and machines are
+    billed by the hour or second. `jumps`: at each start the coordinator's clock has jumped, ahead or back."""
 
-    def __init__(self, seed: int, faults: float = 0.2) -> None:
+    def __init__(self, seed: int, faults: float = 0.2, daily: bool = False, jumps: bool = False) -> None:
         self.chance = random.Random(seed)
         self.faults = faults
-        self.now = BEGIN
+        self.now, self.ahead, self.stored, self.jumps = BEGIN, 0.0, 0.0, jumps
         self.number = 0
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.vms: dict[str, VM] = {}
@@ -85,10 +89,14 @@ class World:
         pool = Pool(
             name="a", provider="p", shapes=(shape, other), zones=("n", "s"), max=4, idle=120, boot=30, join_within=200,
             abandoned_after=400, life=40_000, min=self.chance.choice([0, 0, 1]),
+            billing=self.chance.choice([*Billing]) if daily else Billing.SECOND,
         )  # fmt: skip
         self.scaling = Scaling(
             mode=ScalingMode.ACT, pools=(pool,), limits=Limits(max_workers=3, max_cost_per_hour=5.0), look=30.0
         )
+        if daily:
+            day = replace(self.scaling.limits, max_cost_per_day=self.chance.uniform(0.5, 20.0))
+            self.scaling = replace(self.scaling, limits=day)
         self.ledger: Ledger | None = None
         self.start()
 
@@ -104,7 +112,7 @@ class World:
         while True:
             times = [self.queue[0][0]] if self.queue else []
             if self.ledger is not None and (due := self.ledger.next_deadline()) is not None:
-                times.append(max(due, self.now + 0.01))
+                times.append(max(due - self.ahead, self.now + 0.01))
             if not times or min(times) > until:
                 break
             self.now = max(self.now, min(times))
@@ -142,15 +150,28 @@ class World:
         alive = self.alive()
         assert len(alive) <= self.scaling.limits.max_workers, f"{len(alive)} machines at {self.now - BEGIN:.0f}"
         assert sum(vm.machine.price or 0.0 for vm in alive) <= (self.scaling.limits.max_cost_per_hour or 0.0)
+        if (most := self.scaling.limits.max_cost_per_day) is not None:
+            today, by = day_of(self.now), self.scaling.pools[0].billing
+            paid = (replace(vm.machine, born=vm.born, over=vm.over or self.now) for vm in self.vms.values())
+            spent = sum(cost_on(one, today, self.now, by) for one in paid)
+            assert spent <= most + 1e-6, f"{spent} of {most} at {self.now - BEGIN:.0f}"
 
     # --- the coordinator ----------------------------------------------------------------------------------------------
+
+    @property
+    def grid(self) -> float:
+        """The time of the coordinator: never before what it has stored (coordinator/driver.py)."""
+        return self.now + self.ahead
 
     def start(self) -> None:
         """Start a coordinator on what is on the disk."""
         self.disk.epoch += 1
+        if self.jumps:
+            jump = self.chance.choice([-90_000.0, -300.0, 0.0, 300.0, 90_000.0])
+            self.ahead = max(self.now + jump, self.stored) - self.now
         ledger = self.ledger = Ledger(self.disk.epoch, policy=Policy(scaling=self.scaling))
         out = ledger.restore(
-            self.disk.jobs(), self.disk.allocations(), self.disk.facts(), self.now, 0.0, self.disk.orders(),
+            self.disk.jobs(), self.disk.allocations(), self.disk.facts(), self.grid, 0.0, self.disk.orders(),
             created=sorted(self.machines.values(), key=lambda one: (one.wanted, len(one.name), one.name)),
             paused=self.paused,
         )  # fmt: skip
@@ -169,11 +190,11 @@ class World:
 
     def tell(self, event: Event) -> None:
         if self.ledger is not None:
-            self.perform(self.ledger.handle(event, self.now))
+            self.perform(self.ledger.handle(event, self.grid))
 
     def settle(self) -> None:
         if self.ledger is not None:
-            out = self.ledger.settle(self.now)
+            out = self.ledger.settle(self.grid)
             self.ledger.check()
             self.perform(out)
 
@@ -188,8 +209,9 @@ class World:
             return
         records = [one for one in commands if isinstance(one, RECORDS)]
         self.disk.apply(
-            snapshot([one for one in records if not isinstance(one, RecordMachine | RecordPauses)], self.now)
+            snapshot([one for one in records if not isinstance(one, RecordMachine | RecordPauses)], self.grid)
         )
+        self.stored = self.grid
         for one in records:
             if isinstance(one, RecordMachine):
                 if one.machine is None:
@@ -327,7 +349,7 @@ class World:
     def beat(self, vm: VM, session: str) -> None:
         if vm.alive and vm.session == session and self.ledger is not None:
             vm.heard = self.now
-            self.tell(HeartbeatReceived(vm.machine.name, Sample(at=self.now)))
+            self.tell(HeartbeatReceived(vm.machine.name, Sample(at=self.grid)))
             self.number += 1
             self.tell(MessageReceived(vm.machine.name, offer(self.facts(vm), number=self.number)))
             self.at(5, lambda: self.beat(vm, session))
@@ -366,4 +388,4 @@ class World:
     def submit(self, name: str) -> None:
         """With a key, again after each restart, until it is on disk."""
         if self.ledger is not None and name not in self.disk.rows and name not in self.ledger.state.jobs:
-            self.tell(JobsSubmitted(1, (job(name, Request(Resources(2000, GIB)), self.now),)))
+            self.tell(JobsSubmitted(1, (job(name, Request(Resources(2000, GIB)), self.grid),)))

@@ -47,6 +47,27 @@ def test_jobs_are_packed_within_the_budget() -> None:
 @pytest.mark.parametrize("seed", range(tries(10)))
 def test_whatever_is_killed_and_lost_nothing_is_left_over(seed: int) -> None:
     world = World(seed, faults=world_faults(seed))
+    live_through(world)
+    settled(world)
+
+
+@pytest.mark.parametrize("seed", range(tries(5)))
+def test_a_clock_that_has_jumped_at_a_start_forgets_and_doubles_nothing(seed: int) -> None:
+    world = World(seed, faults=world_faults(seed), jumps=True)
+    live_through(world)
+    settled(world)
+
+
+@pytest.mark.parametrize("seed", range(tries(5)))
+def test_the_days_limit_holds_at_every_instant_whatever_is_lost(seed: int) -> None:
+    """Each instant is checked by the world; what the day leaves no machine for waits."""
+    world = World(seed, faults=world_faults(seed), daily=True)
+    live_through(world)
+    assert sorted(vm.machine.name for vm in world.alive()) == wanted(world)
+
+
+def live_through(world: World) -> None:
+    """Jobs and faults, then no more faults until all is over."""
     for number in range(6):
         world.ask(f"j-{number}", world.chance.uniform(5, 300))
         world.run(world.chance.uniform(0, 120))
@@ -63,7 +84,6 @@ def test_whatever_is_killed_and_lost_nothing_is_left_over(seed: int) -> None:
     for name in [*world.ledger.state.scaling.paused] if world.ledger is not None else []:
         resume(world, name)
     world.run(1200)
-    settled(world)
 
 
 @pytest.mark.parametrize("seed", range(tries(5)))

@@ -222,3 +222,32 @@ def test_without_a_pool_nothing_of_scaling_is_imported() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "['events', 'state']", "the types of events and of the checkpoint alone"
+
+
+def test_without_a_pool_a_beat_and_a_job_call_nothing_of_scaling_and_the_coordinator_loads_no_provider() -> None:
+    code = (
+        "import sys\n"
+        "import distributed_grid.coordinator.main\n"
+        "from distributed_grid.coordinator.core.commands import HeartbeatReceived, JobsSubmitted\n"
+        "from distributed_grid.coordinator.core.ledger import Ledger\n"
+        "from distributed_grid.protocol.nodes import Sample\n"
+        "from distributed_grid.protocol.jobs import Request\n"
+        "from distributed_grid.protocol.resources import Resources\n"
+        "from tests.coordinator.core.scene import facts, job, join\n"
+        "ledger, called = Ledger(epoch=1), set()\n"
+        "ledger.restore([], [], [], 1.0)\n"
+        "join(ledger, facts('lab1'), 1.0)\n"
+        "def look(frame, event, of):\n"
+        "    if event == 'call' and '/scaling/' in frame.f_code.co_filename:\n"
+        "        called.add(frame.f_code.co_name)\n"
+        "sys.setprofile(look)\n"
+        "ledger.handle(JobsSubmitted(1, (job('j-1', Request(Resources(1000)), 2.0),)), 2.0)\n"
+        "for number in range(10):\n"
+        "    ledger.handle(HeartbeatReceived('lab1', Sample(at=3.0 + number)), 3.0 + number)\n"
+        "    ledger.settle(3.0 + number)\n"
+        "sys.setprofile(None)\n"
+        "rooms = ('distributed_grid.coordinator.core.scaling.', 'distributed_grid.coordinator.providers')\n"
+        "print(sorted(called), sorted(name.rpartition('.')[2] for name in sys.modules if name.startswith(rooms)))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[] ['events', 'state']"
