@@ -20,6 +20,8 @@ def told(grid: Scene, *words: str) -> dict[str, Any]:
 
 async def test_buckets_of_a_time_without_coordinator_are_told_by_the_node() -> None:
     async with scene() as grid:
+        begun = number_of(boot_clock()) + 1  # else a bucket may end, and be told, before the first question
+        await grid.until(lambda: number_of(boot_clock()) >= begun, "a bucket has begun")
         await grid.agent("n1", gpus=1)
         assert told(grid, "trends", "n1")["nodes"][0]["pressure"] is None
         grid.kill("coordinator")
