@@ -202,10 +202,12 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
     # --- boots --------------------------------------------------------------------------------------------------------
 
     def booted(self, machine: Machine) -> None:
-        """Learn how long a machine took from its creation until it joined."""
-        if machine.born and machine.joined:
+        """Learn how long a machine took from its creation until it joined. More than it may take is none of its boot:
+        the clock has jumped, or it was found running."""
+        took = machine.joined - machine.born
+        if machine.born and 0 <= took <= machine.join_within:
             times = self.boots.setdefault(f"{machine.pool}/{machine.type}", [])
-            times.append(machine.joined - machine.born)
+            times.append(took)
             del times[:-BOOTS_KEPT]
 
     def boot_times(self) -> dict[tuple[str, str], tuple[float, float]]:

@@ -13,7 +13,9 @@ from distributed_grid.protocol.scaling.machines import Machine
 
 
 def machine(joined: float = 0.0) -> Machine:
-    return Machine(name="a-1", pool="a", provider="p", type="x", zone="n", born=100.0, joined=joined)
+    return Machine(
+        name="a-1", pool="a", provider="p", type="x", zone="n", born=100.0, joined=joined, join_within=2000.0
+    )
 
 
 def test_boot_times_are_learned_by_pool_and_type() -> None:
@@ -24,6 +26,13 @@ def test_boot_times_are_learned_by_pool_and_type() -> None:
     for _ in range(BOOTS_KEPT):
         known.booted(machine(107.0))
     assert known.boot_times() == {("a", "x"): (7, 7)}
+
+
+def test_a_time_that_no_boot_may_take_is_none() -> None:
+    known = ScalingState()
+    for joined in (100.0 + 90_000.0, 100.0 - 90_000.0, 0.0):
+        known.booted(machine(joined))
+    assert known.boot_times() == {}, "the clock has jumped, or it was found running"
 
 
 def test_what_is_refused_again_and_again_is_left_alone_for_longer() -> None:
