@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from distributed_grid.config.settings import ClusterConfig
     from distributed_grid.coordinator.client.blocking import GridClient
     from distributed_grid.protocol.errors import GridError
+    from distributed_grid.protocol.messages import Jobs
 
 ANSWER_SECONDS = 30.0
 AWAY_SECONDS = 60.0
@@ -99,6 +100,21 @@ class Invocation:
             return grid.do(pages(make(grid.number())))
         finally:
             grid.close()
+
+    def show(self, ref: str, what: str, listed_by: str) -> "Jobs":
+        """The jobs that `ref` names, where it is to name a boost or hold (`what`). Raises GridError where there is
+        none, and names the command that shows those there are."""
+        from distributed_grid.coordinator.client.session import RequestRefused
+        from distributed_grid.protocol.errors import GridError
+        from distributed_grid.protocol.messages import ShowJobs
+
+        try:
+            found: Jobs = self.ask(lambda n: ShowJobs(n, (ref,)))
+        except RequestRefused as refused:
+            if refused.code != "unknown-job" or refused.why:  # it says which ones it fits
+                raise
+            raise GridError(f"no {what} {ref!r}", hint=f"{listed_by} shows those there are") from None
+        return found
 
     def say(self, text: str) -> None:
         """A line of ours, on stderr, unless we are to be quiet."""

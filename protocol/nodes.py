@@ -441,6 +441,11 @@ class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     orders: NodeOrders = NO_ORDERS
     labels: dict[str, str] = {}
 
+    @property
+    def link(self) -> str:
+        """Its state in a word: `no agent` of one that was declared."""
+        return "no agent" if self.facts.declared is not None else str(self.state)
+
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
     """The coordinator's own word of how far its store had come when it told a node something: its epoch and the number

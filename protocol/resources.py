@@ -95,6 +95,9 @@ class Resources(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return ", ".join(parts) or "nothing"
 
 
+NOTHING = Resources()
+
+
 def capped(sum: Resources) -> Resources:
     """A sum over many nodes or jobs, as far as it can be sent."""
     return Resources(min(sum.cpu, MOST_COUNT), min(sum.memory, MOST_COUNT), min(sum.gpu, MOST_COUNT))

@@ -276,7 +276,7 @@ class Supervisor(Process):
     def _act(self, now: float) -> None:
         """One write for all intents of this turn and all ends, and one sync, unless one is under way; what needs
         another one waits for its end."""
-        self._release_durable()
+        self._spawn(self.allocations.tell_durable().launches)
         may = [key for key in self._launches if self._may_begin(key)]
         due = not self.syncs.under_way and bool(self.syncs.uncovered) and now >= self._ends_due(now)
         if now < self._retry_at or not (may or due):
@@ -316,15 +316,6 @@ class Supervisor(Process):
         if self.syncs.under_way:
             self.machine.synced = max(self.machine.synced, self._sync_covers)
             self.syncs.succeeded()
-
-    def _release_durable(self) -> None:
-        ends, starts, launches, _ = self.syncs.take_released()
-        for job in ends:
-            self.allocations.tell(job)
-        for job in starts:
-            if job.outcome is None:  # else its end says that it had started
-                self.allocations.tell(job)
-        self._spawn(launches)
 
     def _spawn(self, begun: list[Job]) -> None:
         started = []

@@ -128,6 +128,7 @@ KEPT_OUT: dict[str, set[str]] = {
 # What runs in the supervisor's process and in spawners, and what those may use of ours.
 # Successors wait by the same rules in the agent and there.
 SUPERVISING = {"agent.supervisor", "agent.walls", "agent.cgroups", "agent.core.chains", "runtime.beneath"}
+# It alone has a thread, which does nothing but sync (docs/decisions/0066).
 SYNCS_IN_A_THREAD = {"agent.supervisor.journal"}
 LEANS_ON = SUPERVISING | {"runtime.faults", "runtime.unix", "protocol.globs"}
 

@@ -333,13 +333,12 @@ class Allocations:
         """Whether the intent of a launch that has not begun is durable already."""
         return self._journaled.syncs.is_durable(self._ahead.get(key, -1))
 
-    def begin(self, job: Job) -> bool:
-        """Append what has to be written before it starts. Whether its intent is durable already; otherwise that has to
-        be synced first."""
+    def begin(self, job: Job) -> None:
+        """Append what has to be written before it starts: where its intent is not durable yet, that, and then it has to
+        be synced first (`intent_durable`)."""
         job.intent_durable = self.is_durable(job.id)
         self._ahead.pop(job.id, None)
         self._journaled.journal.append(*(job.go() if job.intent_durable else job.intent()))
-        return job.intent_durable
 
     def gone(self, key: str) -> int:
         """It is over, or is not started: its successor is launched. How many there are: none, one, or more (2)."""
@@ -349,6 +348,16 @@ class Allocations:
             return 0
         self._launches.add(heir, self.waiting.pop(heir))
         return 1 if self._chains.is_tail(heir) else 2
+
+    def tell_durable(self) -> Released[Any]:
+        """Report the ends and starts that have waited for the disk. Returns what is durable now, or was refused."""
+        released = self._journaled.syncs.take_released()
+        for job in released.ends:
+            self.tell(job)
+        for job in released.starts:
+            if job.outcome is None:  # else its end says that it had started
+                self.tell(job)
+        return released
 
     def tell(self, job: Job) -> None:
         """Report its state; an end, or that it is to start, once that is durable."""

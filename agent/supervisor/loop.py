@@ -437,18 +437,13 @@ class Supervisor:
 
     def _release_durable(self) -> None:
         """Report the ends and starts that waited for the disk, and start the launches."""
-        ends, starts, launches, refused = self.syncs.take_released()
-        for job in ends:
-            self.allocations.tell(job)
-        for job in starts:
-            if job.outcome is None:  # else its end says that it had started
-                self.allocations.tell(job)
-        if ends:
+        released = self.allocations.tell_durable()
+        if released.ends:
             self.agent.hurry()  # they have waited for each other
-        if launches:
+        if released.launches:
             self.agent.flush()
-            self._start_all(launches)
-        self._refuse(refused)
+            self._start_all(released.launches)
+        self._refuse(released.refused)
 
     def _refuse(self, begun: list[Begun]) -> None:
         """These do not start, as their intents could not be written."""

@@ -23,7 +23,6 @@ from distributed_grid.protocol.messages import (
     ListJobs,
     RayNode,
     RequestBoost,
-    ShowJobs,
     SuggestBoosts,
     Suggestions,
 )
@@ -294,14 +293,7 @@ def _lent(lent: Boost) -> str:
 def _named(invocation: Invocation, ref: str) -> str:
     """The boost that is meant, by its whole id: a boost is a job, and whoever releases one never means another job.
     Raises BadValue."""
-    from distributed_grid.coordinator.client.session import RequestRefused
-
-    try:
-        found: Jobs = invocation.ask(lambda n: ShowJobs(n, (ref,)))
-    except RequestRefused as refused:
-        if refused.code != "unknown-job" or refused.why:  # it says which ones it fits
-            raise
-        raise GridError(f"no boost {ref!r}", hint="grid boost status lists those there are") from None
+    found = invocation.show(ref, "boost", "grid boost status")
     newest = found.jobs[0] if found.jobs else None
     boost = newest is not None and newest.spec.boost is not None
     if newest is not None and boost and (ref != "last" or newest.state is not State.ENDED):

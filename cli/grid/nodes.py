@@ -175,12 +175,11 @@ def _walls(facts: NodeFacts) -> str:
 
 def _state(node: NodeView) -> str:
     """As the link is, and what was ordered: `up`, `draining` (jobs are there still), `drained`, `set aside`, or as
-    `lost, drained`; `no agent` of one that was declared."""
-    link = "no agent" if node.facts.declared is not None else str(node.state)
+    `lost, drained`."""
     if node.orders.open:
-        return link
+        return node.link
     ordered = "set aside" if node.orders.drain is None else "draining" if node.jobs else "drained"
-    return ordered if link == "up" else f"{link}, {ordered}"
+    return ordered if node.link == "up" else f"{node.link}, {ordered}"
 
 
 def orders_words(node: NodeView) -> str:

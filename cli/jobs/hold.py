@@ -13,7 +13,7 @@ from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.cli.options import placing
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Cause, JobView, State
-from distributed_grid.protocol.messages import AskWhy, Cancel, Done, Jobs, ListJobs, ShowJobs, Submit, Why
+from distributed_grid.protocol.messages import AskWhy, Cancel, Done, Jobs, ListJobs, Submit, Why
 
 HEADER = ("HOLD", "NAME", "USER", "HOLDS", "STATE", "NODE", "EXPIRES", "NOW")
 MOST = 1000
@@ -123,15 +123,8 @@ def release(hold_id: str) -> None:
 
     Jobs that run in it go on, as any others; those that wait for room in it end.
     """
-    from distributed_grid.coordinator.client.session import RequestRefused
-
     invocation = current()
-    try:
-        found: Jobs = invocation.ask(lambda n: ShowJobs(n, (hold_id,)))
-    except RequestRefused as refused:
-        if refused.code != "unknown-job" or refused.why:  # it says which ones it fits
-            raise
-        raise GridError(f"no hold {hold_id!r}", hint="grid hold list shows the holds there are") from None
+    found = invocation.show(hold_id, "hold", "grid hold list")
     view = found.jobs[0] if found.jobs else None
     if hold_id == "last" and (view is None or not view.spec.hold):  # the newest job is none: the newest hold is meant
         listed: Jobs = invocation.ask(lambda n: ListJobs(n, holds=True, limit=MOST))

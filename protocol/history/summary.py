@@ -39,7 +39,7 @@ def summary(nodes: Iterable[NodeView], trends: Iterable[NodeTrends]) -> Summary:
     count = max(1, len(pressures))
     means = sum(score for score, _, _ in pressures) / count, sum(score for _, score, _ in pressures) / count
     return Summary(
-        states=Counter("no agent" if node.facts.declared is not None else str(node.state) for node in views),
+        states=Counter(node.link for node in views),
         total=total,
         offered=offered,
         lent=lent,

@@ -15,10 +15,9 @@ from distributed_grid.coordinator.core.queue.quotas import DAY
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.messages.rights import NO_RIGHTS, UNLIMITED, Rights, Whose, key_of
-from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.resources import NOTHING, Resources
 from distributed_grid.simulator.engine import Violation
 
-NOTHING = Resources()
 SLACK = 60.0
 """Core-seconds that an hour quota may be passed by: starting takes seconds, and clocks of nodes differ."""
 

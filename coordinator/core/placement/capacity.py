@@ -46,7 +46,9 @@ class Free(msgspec.Struct, kw_only=True, gc=False):
 
     def fits(self, wanted: Resources, need: Constraints | None = None) -> bool:
         """Whether this amount can be granted here now."""
-        if wanted.memory > self.free_memory or (wanted.cpu and not self._has_cpu(wanted.cpu)):
+        if wanted.cpu // MILLI > self.whole or wanted.memory > self.free_memory:
+            return False  # most of what is refused
+        if wanted.cpu and not self._has_cpu(wanted.cpu):
             return False
         return not wanted.gpu or self._has_gpus(wanted.gpu, need)
 
@@ -403,10 +405,7 @@ class FutureCapacity(Free, kw_only=True, gc=False):
                 self._change_core(core, MILLI)
         else:
             self.whole += len(grant.cores)
-        if grant.shared_core < 0 and not grant.gpus:
-            self.memory += grant.memory
-        else:
-            self._change(grant, 1)
+        self._change(grant, 1)
 
     def take(self, grant: Grant) -> None:
         """An allocation begins with this grant, which is free now."""

@@ -29,13 +29,13 @@ def rank(state: GridState) -> None:
     may be its first by now."""
     if len(state.queue.standings) < 2 and all(one.overdue == NOT_OVERDUE for one in state.queue.standings.values()):
         return
-    queue, standings, divisors = state.queue, to_rank(state, state.now), dict[str, float]()
+    queue, standings, of_users = state.queue, to_rank(state, state.now), dict[str, float]()
     found = list[tuple[Standing, Rank]]()
     at = state.shares.ranked = as_of(state, state.now)
     for standing in standings:
         line = queue.first_line(standing)
         if line is not None:
-            found.append((standing, _rank_of(state, standing, line, at, divisors)))
+            found.append((standing, _rank_of(state, standing, line, at, of_users)))
     if len(standings) == len(queue.standings):
         queue.rank_all(found)
     else:
@@ -50,13 +50,13 @@ def rank_again(state: GridState, user: str) -> None:
     queue = state.queue
     if len(queue.standings) < 2:
         return  # it is ranked later: see `rank`
-    divisors: dict[str, float] = {}
+    of_users: dict[str, float] = {}
     for standing in queue.of_user.get(user, ()):
         line = queue.line(standing.head) if standing.head else None
         if line is None or line.excluded:
             line = queue.first_line(standing)
         if line is not None:
-            queue.rank(standing, _rank_of(state, standing, line, state.shares.ranked, divisors))
+            queue.rank(standing, _rank_of(state, standing, line, state.shares.ranked, of_users))
 
 
 def as_of(state: GridState, now: float) -> float:
@@ -76,11 +76,11 @@ def to_rank(state: GridState, now: float) -> list[Standing]:
 
 def ranks_as_of(state: GridState, now: float) -> dict[Standing, Rank]:
     """The ranks of the standings that are not current, as `rank` would set them."""
-    at, divisors, found = as_of(state, now), dict[str, float](), dict[Standing, Rank]()
+    at, of_users, found = as_of(state, now), dict[str, float](), dict[Standing, Rank]()
     for standing in to_rank(state, now):
         line = state.queue.first_line(standing)
         if line is not None:
-            found[standing] = _rank_of(state, standing, line, at, divisors)
+            found[standing] = _rank_of(state, standing, line, at, of_users)
     return found
 
 
@@ -160,23 +160,22 @@ def counted(state: GridState, user: str, now: float) -> float:
     return state.shares.share(user, now, sharing) - state.loans.credit(user, now, sharing)
 
 
-def _rank_of(state: GridState, standing: Standing, line: Line, at: float, divisors: dict[str, float]) -> Rank:
-    """The rank of a standing by the first job of this line. `divisors`: by what a precedence is divided for the share
-    of a user, as far as it is known; in the order by share what counts of users."""
+def _rank_of(state: GridState, standing: Standing, line: Line, at: float, of_users: dict[str, float]) -> Rank:
+    """The rank of a standing by the first job of this line. `of_users`: what a rank takes of each user, as far as
+    it is known: in the order by share what counts as the share, else the divisor that follows from it."""
     sharing, user = state.policy.sharing, standing.user
     turn, name = state.queue.head(line)
     job = state.jobs[name]
     by_share = sharing.order is ServiceOrder.SHARE
-    divisor = divisors.get(user)
-    if divisor is None:
+    of_user = of_users.get(user)
+    if of_user is None:
         share = counted(state, user, at)
-        divisor = divisors[user] = share if by_share else divisor_of(share)
+        of_user = of_users[user] = share if by_share else divisor_of(share)
     if by_share:
-        return Rank(divisor - aged(at - job.submitted, sharing), name)
-    lasts, since = line.lasts, job.waits_since
-    limit = lasts if lasts > sharing.shortest else limit_of(lasts, user, state.queue.run_times, sharing)
+        return Rank(of_user - aged(at - job.submitted, sharing), name)
+    limit, since = limit_of(line.lasts, user, state.queue.run_times, sharing), job.waits_since
     due = max(since, standing.served_at) + sharing.overdue_after * limit
-    rank = -scaled(at - since, limit, _scale(state, line), divisor, sharing)
+    rank = -scaled(at - since, limit, _scale(state, line), of_user, sharing)
     return Rank(rank, name, turn if due <= at else NOT_OVERDUE, due)
 
 

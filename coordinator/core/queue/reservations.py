@@ -163,8 +163,7 @@ def in_the_way(state: GridState, kept: Reservations, ask: Ask, placement: Placem
     for one in kept.by_job.values():
         if one.node != placement.node or ask.order <= _order(state, one.job):
             continue
-        first = state.jobs[one.job].request
-        begins = _begins(kept, one) if first.gang else one.at
+        first, begins = state.jobs[one.job].request, _begins(state, kept, one)
         if ask.lasts and now + STARTING + ask.lasts <= begins:
             continue  # it is over by then
         if ask.planned and _likely_over(state, ask, one, begins, now):
@@ -232,8 +231,10 @@ def take_predictions(state: GridState, event: RunTimesPredicted) -> None:
             state.fresh[name] = None
 
 
-def _begins(kept: Reservations, one: Reservation) -> float:
+def _begins(state: GridState, kept: Reservations, one: Reservation) -> float:
     """When the job of a reservation can start: a gang when the last of its nodes has room."""
+    if not state.jobs[one.job].request.gang:
+        return one.at
     return max(other.at for other in kept.by_job.values() if other.job == one.job)
 
 
@@ -287,14 +288,13 @@ class Outlook:
         if node.capacity.fits(wanted, need):
             return at, ()
         then, after, short = FutureCapacity.of(node.capacity), dict[str, None](), list[str]()
-        whole = wanted.cpu // MILLI
         for end, longer, _, name in self._ends_on(node):
             then.give(node.allocations[name].grant)
             after[name] = None
             if not longer:
                 short.append(name)
             at = max(at, end)
-            if then.whole >= whole and then.fits(wanted, need):
+            if then.fits(wanted, need):
                 break
         else:
             return None
@@ -331,7 +331,7 @@ def ends(state: GridState, allocation: Allocation, now: float) -> float:
     if allocation.stop is not None:
         asked = next((step.at for step in reversed(job.story) if step.state is State.STOPPING), now)
         return asked + allocation.stop.grace
-    limit = job.spec.time_limit if job.spec.boost is None else time_limit(job, allocation)
+    limit = time_limit(job, allocation)
     if not limit:
         return math.inf
     begins = allocation.started or max(now, allocation.granted + STARTING)
@@ -530,7 +530,7 @@ def words(state: GridState, kept: Reservation) -> str:
     names = [name for one in mine for name in one.after]
     waited_for = [there for name in names if (there := state.allocations.get(name)) is not None]
     # What was frozen since the last check ends later than computed then.
-    at = max(_begins(state.reservations, kept), *(ends(state, one, state.now) for one in waited_for), 0.0)
+    at = max(_begins(state, state.reservations, kept), *(ends(state, one, state.now) for one in waited_for), 0.0)
     frozen = [one.id for one in waited_for if state.jobs[one.job].active.suspended is not None]
     limit = f"at the earliest: {frozen[0]} is suspended" if frozen else "at the latest"
     when = f", where it can start at {clock(at)} {limit}" if at < math.inf else ""

@@ -31,7 +31,7 @@ from distributed_grid.protocol.messages.rights import (
     key_of,
     limit_words,
 )
-from distributed_grid.protocol.resources import Resources, capped
+from distributed_grid.protocol.resources import NOTHING, Resources, capped
 from distributed_grid.protocol.sharing.policies import OffloadingMode
 from distributed_grid.protocol.text import listed
 
@@ -39,7 +39,6 @@ HOUR = 3_600_000
 """A thousandth of a core-hour, in thousandths of a core times milliseconds."""
 NAMED = 5
 """Maximum number of groups named in a sentence."""
-NOTHING = Resources()
 FIRST = (-(1 << 60), 0.0, 0)
 """Before all that wait in the queue: what has an earmark."""
 

@@ -149,10 +149,7 @@ def _serve_in_order(
     capacities = [node.capacity for node in grown if node.capacity is not None]
 
     def may_fit(need: Resources) -> bool:
-        for capacity in capacities:  # noqa: SIM110 - asked thousands of times a pass: a generator costs more than it
-            if capacity.fits(need):
-                return True
-        return False
+        return any(capacity.fits(need) for capacity in capacities)
 
     def may_start() -> bool:
         """Whether a line may start: one that is not blocked, or that may fit a node that has grown."""
@@ -181,10 +178,7 @@ def _serve_in_order(
 
 
 def _has_grown(state: GridState, grown: list[Node], request: Request) -> bool:
-    for node in grown:  # noqa: SIM110 - as `may_fit`
-        if has_room(node, request, state.index):
-            return True
-    return False
+    return any(has_room(node, request, state.index) for node in grown)
 
 
 def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:

@@ -31,7 +31,7 @@ from distributed_grid.protocol.jobs import Cause, Priority, Request, State
 from distributed_grid.protocol.messages.operator import Receipt, Victim
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.placement import Constraints, admits
-from distributed_grid.protocol.resources import MILLI, Resources, ResourceType
+from distributed_grid.protocol.resources import MILLI, NOTHING, Resources, ResourceType
 from distributed_grid.protocol.sharing import pressure
 from distributed_grid.protocol.sharing.moves import Barred, LenderView, Move, MoveKind, Pass
 from distributed_grid.protocol.sharing.policies import OffloadingMode
@@ -46,7 +46,6 @@ LINES = 64
 """Maximum number of lines, the first in the order of service, that boosts lent by the grid give way to."""
 
 
-NOTHING = Resources()
 NO_RAY = RayLook(target="", address="", user="")
 """The demand if there is no Ray, or it could not be asked: nothing is lent, and jobs may still be moved."""
 

@@ -17,10 +17,9 @@ from distributed_grid.coordinator.core.rebalancing.view import Stay
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.trends.stay import AHEAD
 from distributed_grid.protocol.jobs import State
-from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.resources import NOTHING
 from distributed_grid.protocol.sharing.policies import SharingPolicy
 
-NOTHING = Resources()
 NODES = 64
 """Maximum number of nodes examined in a pass: those whose owners are most likely to return."""
 JOBS = 64
@@ -66,19 +65,16 @@ def _stay(
         length, told = (limit, limit) if limit > seconds else (math.inf, 0.0)
     within = min(AHEAD, length - seconds)
     soon = within if told else min(values.horizon, within)
-    if node.forecast is None or node.forecast.stays(soon) is None:
-        return None
     here, near = (endurance(node, node.capacity, NOTHING, ahead) for ahead in (within, soon))
     if near >= values.confidence:
         return None
-    target = _elsewhere(state, job, node.facts.name, now)
+    target, wanted = _elsewhere(state, job, node.facts.name, now), allocation.grant.resources
     there = state.nodes.get(target)
-    wanted = allocation.grant.resources
     return Stay(
         job=job.id,
         user=job.user,
         source=node.facts.name,
-        resources=allocation.grant.resources,
+        resources=wanted,
         work=work(allocation.grant, node.facts.lendable),
         ran=seconds,
         within=within,

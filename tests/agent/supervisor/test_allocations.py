@@ -92,8 +92,7 @@ class Scene:
         syncs.take_unwritten()
         syncs.begin([])
         syncs.succeeded()
-        for job in syncs.take_released().ends:
-            self.allocations.tell(job)
+        self.allocations.tell_durable()
 
 
 @pytest.fixture

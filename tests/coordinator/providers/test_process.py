@@ -16,6 +16,7 @@ from distributed_grid.coordinator.core.scaling.state import Answer
 from distributed_grid.coordinator.providers.base import ProviderRefused
 from distributed_grid.coordinator.providers.process import PID_FILE, ProcessProvider, _processes
 from tests.coordinator.providers.scene import SPEC
+from tests.grid_fixture import until
 
 
 @pytest.fixture
@@ -61,11 +62,14 @@ def test_a_killed_machine_that_had_jobs_is_told_as_failed_until_they_are_ended(
     (folder / "agent").mkdir(exist_ok=True)
     (folder / "agent" / PID_FILE).touch()
     assert [one.failed for one in provider.list_workers()] == [False]
-    while left := _processes(folder):
-        for pid in left:
+
+    def killed() -> bool:
+        for pid in (left := _processes(folder)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
+        return not left
+
+    until(killed, "all of it is gone")
     assert [(one.failed, one.why) for one in provider.list_workers()] == [(True, "its processes were killed")]
     (folder / "gone").touch()
     assert provider.list_workers() == []
