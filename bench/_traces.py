@@ -4,6 +4,7 @@ is missing. They are data of others and not in this repository."""
 import argparse
 import csv
 import importlib
+import lzma
 import math
 import os
 import tarfile
@@ -66,6 +67,17 @@ def bitbrains(traces: Path) -> list[Series]:
     return [Series(name, *on_grid(samples)) for name, samples in sorted(rows.items())]
 
 
+def bitbrains_alone(traces: Path) -> list[Series]:
+    """One of these machines, of which there is a table as text."""
+    path = traces / "bitbrains.csv.xz"
+    with lzma.open(path, "rt") as file:
+        rows = csv.reader(file, delimiter=";", skipinitialspace=True)
+        header = [name.strip() for name in next(rows)]
+        at, use = header.index("Timestamp [ms]"), header.index("CPU usage [%]")  # these are seconds
+        samples = [(float(row[at]), min(1.0, float(row[use]) / 100)) for row in rows]
+    return [Series("bitbrains", *on_grid(samples))]
+
+
 def planetlab(traces: Path) -> list[Series]:
     """The hosts that are there on at least eight of the ten days; days between are missing."""
     days: dict[str, dict[float, list[float]]] = {}
@@ -107,9 +119,11 @@ def _helios(rows: Iterable[dict[str, str]], idle: bool) -> Iterator[tuple[float,
 
 
 def read(traces: Path, idle: bool = False) -> Iterator[tuple[str, list[Series]]]:
-    """Each trace by its name; one that cannot be read is told and left out."""
+    """Each trace by its name; one that cannot be read is told and left out. `bitbrains` needs pyarrow; one machine of
+    it does not."""
     readers: dict[str, Callable[[], list[Series]]] = {
         "bitbrains": lambda: bitbrains(traces),
+        "bitbrains, one machine": lambda: bitbrains_alone(traces),
         "PlanetLab": lambda: planetlab(traces),
         "Helios": lambda: helios(traces, idle),
     }

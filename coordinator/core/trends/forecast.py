@@ -1,11 +1,14 @@
 """Forecast of a node's use: the last value, with an interval from the node's own past errors.
 
 On machines of bitbrains and Helios, for 15 to 60 minutes, the last value errs less than means, slopes, yesterday and
-profiles of the hour. The interval is conformal (Vovk et al. 2005; for series: Xu and Xie 2021): the errors that the
-same forecast made before, at the same distance, are its quantiles, so that nothing is assumed of their distribution."""
+profiles of the hour. So the slope of the last hour counts only on a node, and at a distance, where it would have erred
+less over the last two days. The interval is conformal (Vovk et al. 2005; for series: Xu and Xie 2021): the errors that
+the same forecast made before, at the same distance, are its quantiles, so that nothing is assumed of their
+distribution."""
 
 import math
 from collections.abc import Sequence
+from operator import mul
 from typing import NamedTuple
 
 from distributed_grid.coordinator.core.trends.windows import present
@@ -17,6 +20,12 @@ PAST = 576
 COVERAGE = 0.90
 LEAST = 20
 """Number of past errors below which there is no interval."""
+LINE = 12
+"""Number of values through which the slope goes: an hour."""
+BETTER = 0.9
+"""Part of the last value's mean error below which the slope's has to be."""
+_WEIGHTS = [(at - (LINE - 1) / 2) * 12 / (LINE * (LINE**2 - 1)) for at in range(LINE)]
+"""Of the values of an hour in their slope: what `windows.slope` says of twelve values, in one sum."""
 
 
 class Interval(NamedTuple):
@@ -44,6 +53,29 @@ def forecast(values: Sequence[float], steps: int, most: float = math.inf) -> Int
     few errors are known."""
     if not values or not math.isfinite(values[-1]):
         return None
-    past = values[-PAST - steps :]
-    errors = sorted(present([later - earlier for earlier, later in zip(past, past[steps:], strict=False)]))
-    return interval(errors, values[-1], most)
+    first = max(0, len(values) - PAST - steps)
+    errors = [values[at + steps] - values[at] for at in range(first, len(values) - steps)]
+    told = interval(sorted(present(errors)), values[-1], most)
+    risen_now = along(values, len(values) - 1, steps, most)
+    if told is None or math.isnan(risen_now) or not any(present(errors)):
+        return told
+    risen = [along(values, at, steps, most) for at in range(first, len(values) - steps)]
+    tried = [values[first + at + steps] - value for at, value in enumerate(risen)]
+    both = [(abs(one), abs(other)) for one, other in zip(tried, errors, strict=True) if math.isfinite(one + other)]
+    if not wins(len(both), sum(one for one, _ in both), sum(other for _, other in both)):
+        return told
+    return interval(sorted(present(tried)), risen_now, most)
+
+
+def along(values: Sequence[float], at: int, steps: int, most: float = math.inf) -> float:
+    """The value `steps` later by the slope (least squares) of the hour up to this place; NaN where a value of that hour
+    is missing."""
+    if at < LINE - 1:
+        return math.nan
+    value = values[at] + steps * sum(map(mul, _WEIGHTS, values[at + 1 - LINE : at + 1]))
+    return min(most, max(0.0, value)) if math.isfinite(value) else math.nan
+
+
+def wins(count: int, tried: float, errors: float) -> bool:
+    """Whether the slope is gone by: by the sums of its absolute errors and of the last value's, in the same cases."""
+    return count >= LEAST and tried < BETTER * errors

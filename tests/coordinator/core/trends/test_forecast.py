@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributed_grid.coordinator.core.trends.forecast import COVERAGE, LEAST, PAST, forecast
+from distributed_grid.coordinator.core.trends.forecast import COVERAGE, LEAST, PAST, along, forecast
+from distributed_grid.coordinator.core.trends.windows import slope
 from tests.depth import tries
 
 GAP = math.nan
@@ -16,6 +17,33 @@ GAP = math.nan
 def test_the_forecast_is_the_last_value() -> None:
     told = forecast([0.1] * 50 + [0.4], 3)
     assert told is not None and told.value == 0.4 and told.low <= 0.4 <= told.high
+
+
+def test_where_the_slope_of_the_last_hour_has_erred_less_on_this_node_it_is_gone_by() -> None:
+    leak = [0.001 * at for at in range(200)]
+    told = forecast(leak, 12)
+    assert told is not None and told == pytest.approx((0.211, 0.211, 0.211, 177), abs=1e-9)
+    wave = [0.5 + 0.4 * math.sin(at / 40) for at in range(PAST)]
+    told, truth = forecast(wave, 3), 0.5 + 0.4 * math.sin((PAST + 2) / 40)
+    assert told is not None and abs(told.value - truth) < abs(wave[-1] - truth) and told.low <= truth <= told.high
+
+
+@given(st.lists(st.floats(0, 1), min_size=12, max_size=12))
+def test_the_slope_is_that_of_the_trends(hour: list[float]) -> None:
+    assert along(hour, 11, 1) == pytest.approx(max(0.0, hour[-1] + slope(hour, 1.0)), abs=1e-9)
+
+
+def test_a_slope_that_has_not_won_decides_nothing_however_steep_it_is() -> None:
+    draw = random.Random(3)
+    noise = [draw.random() for _ in range(200)]
+    told = forecast([*noise, *(0.05 * at for at in range(12))], 12)
+    assert told is not None and told.value == pytest.approx(0.55)
+    leak = [0.001 * at for at in range(200)]
+    leak[-5] = GAP
+    gap = forecast(leak, 12)
+    assert gap is not None and gap.value == pytest.approx(0.199), "no slope is known over a gap"
+    short = forecast([0.0] * 12 + [0.01 * at for at in range(20)], 12)
+    assert short is not None and short.value == pytest.approx(0.19), "fewer errors than an interval needs"
 
 
 def test_a_constant_machine_is_forecast_exactly() -> None:
@@ -69,4 +97,5 @@ def test_nine_of_ten_values_lie_in_the_interval_told_before_them(steps: int) -> 
 def test_an_interval_holds_its_value_or_lies_beside_it_and_is_finite(values: list[float], steps: int) -> None:
     told = forecast(values, steps, most=1.0)
     if told is not None:
-        assert 0.0 <= told.low <= told.high <= 1.0 and told.errors >= LEAST and told.value == values[-1]
+        assert 0.0 <= told.low <= told.high <= 1.0 and told.errors >= LEAST
+        assert told.value in (values[-1], along(values, len(values) - 1, steps, 1.0))
