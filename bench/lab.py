@@ -167,28 +167,31 @@ def main() -> None:
     parser.add_argument("--paired", action="store_true", help="differences between policies of rebalancing by seed")
     parser.add_argument("--workloads", type=lambda text: text.split(","), default=OPENB)
     parser.add_argument("--seeds", type=int, help="of each case; without: 10 of each workload of --openb, else 3")
+    parser.add_argument(
+        "--first", type=int, default=1, metavar="SEED", help="the first one, of --daily and --paired (1)"
+    )
     args = parser.parse_args()
     if args.openb is not None:
         openb(args.openb, args.workloads, args.policies or "grid,grid:fit", args.seeds or 10)
     elif args.daily:
-        daily(args.policies or REBALANCING, args.seeds or 5)
+        daily(args.policies or REBALANCING, args.seeds or 5, args.first)
     elif args.traces is None or not Path(args.traces).is_dir():
         print("lab: the traces are not here: name their folder with --traces or $GRID_TRACES")
     elif args.paired:
-        paired(Path(args.traces), args.only, args.policies or REBALANCING, args.seeds or 10)
+        paired(Path(args.traces), args.only, args.policies or REBALANCING, args.seeds or 10, args.first)
     else:
         tables(Path(args.traces), args.only, args.policies or POLICIES, args.seeds or SEEDS)
 
 
-def daily(policies: str, seeds: int) -> None:
+def daily(policies: str, seeds: int, first: int = 1) -> None:
     """Print the table of owners who come at the same time each day in Markdown: a line for each made trace."""
-    for seed in range(1, seeds + 1):
+    for seed in range(first, first + seeds):
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
             _daily.write(folder, seed)
             options = ("--nodes", str(_daily.MACHINES), "--cores", "8", "--owners", str(folder / "owners"))
             told = simulate(folder, Case("daily", "jobs.csv", options), policies, 1)
-        if seed == 1:
+        if seed == first:
             print(heading(told))
         for one in told["policies"]:
             print(row(f"daily {seed}", one, columns(told)), flush=True)
@@ -197,7 +200,7 @@ def daily(policies: str, seeds: int) -> None:
 COMPARED: tuple[Column, ...] = (USE, *(one for one in OWNERS if one[0] not in ("owners %", "p95", "unfinished")))
 
 
-def paired(folder: Path, only: str, policies: str, seeds: int) -> None:
+def paired(folder: Path, only: str, policies: str, seeds: int, first: int = 1) -> None:
     """Print what each policy differs by from the first, in Markdown: the mean of the differences by seed with half of
     its 95 % confidence interval; in brackets in how many seeds it is less, and more."""
     wanted = [part.strip().lower() for part in only.split(",")]
@@ -205,7 +208,7 @@ def paired(folder: Path, only: str, policies: str, seeds: int) -> None:
     for case in CASES:
         if "--owners" not in case.options or not any(part in case.name.lower() for part in wanted):
             continue
-        runs = [simulate(folder, case, policies, 1, seed)["policies"] for seed in range(1, seeds + 1)]
+        runs = [simulate(folder, case, policies, 1, seed)["policies"] for seed in range(first, first + seeds)]
         for at, name in enumerate(one["policy"] for one in runs[0]):
             cells = []
             for _, where, times, digits in COMPARED:

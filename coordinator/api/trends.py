@@ -76,7 +76,7 @@ class TrendAnswers:
         found = {}
         for name in nodes:
             forecast = self._state.index.forecasts.get(name)
-            if forecast is not None and (likely := forecast.at(LASTS)) is not None:
+            if forecast is not None and forecast.idle and (likely := forecast.at(LASTS)) is not None:
                 found[name] = likely
         return found
 

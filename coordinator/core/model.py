@@ -499,7 +499,11 @@ class Node:
     ray_refusal: str = ""
     """Why Ray refused a reservation there last."""
     forecast: IdleForecast | None = None
-    """How long it is expected to stay idle; None: it is in use, or nothing is known."""
+    """How long it is expected to stay idle, or would if its owner left now; None: nothing is known."""
+    thawed: int = 0
+    """How often a job here went on after its owner had been back, since the coordinator started."""
+    recalled: int = 0
+    """How often one was recalled instead."""
 
     @property
     def known(self) -> list[Allocation]:

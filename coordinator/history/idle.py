@@ -73,7 +73,7 @@ class IdleWatch:
         """Send the ledger the forecasts of these nodes that have changed."""
         changed = {}
         for name in names:
-            forecast = self.forecast(name)
+            forecast = self._expected(name)
             before = self._told.get(name)
             if (forecast and forecast.made) != (before and before.made):
                 changed[name] = forecast
@@ -135,11 +135,17 @@ class IdleWatch:
 
     def forecast(self, name: str) -> IdleForecast | None:
         """How long a node is expected to stay idle, as of the last interval; None: it is in use, or not known."""
+        found = self._expected(name)
+        return found if found is not None and found.idle else None
+
+    def _expected(self, name: str) -> IdleForecast | None:
+        """The same, and of a node in use as if its owner left now."""
         one = self._nodes.get(name)
-        if one is None or one.since is None or self._history.now() - one.next * STEP > STALE:
+        if one is None or self._history.now() - one.next * STEP > STALE or not (lasting := one.expected(self._pool)):
             return None
         made = float(one.next * STEP)
-        return IdleForecast(made, made - one.since * STEP, one.forecast(self._pool), round(one.peak, 4))
+        idle = 0.0 if one.since is None else made - one.since * STEP
+        return IdleForecast(made, idle, lasting, round(one.peak, 4))
 
     def forget(self) -> None:
         """Drop nodes that the history has dropped, such as machines that have ended or were renamed. Their saved

@@ -71,8 +71,8 @@ class Trend(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 class IdleChance(msgspec.Struct, frozen=True, omit_defaults=True):
     """The probability that a node stays idle for `seconds` more. `cases` times it was idle for about as long as now, of
-    which `lasted` so long. In the grid forecasts like this were `told` so often, of which `true`; `believed`: that is
-    about as often as they said."""
+    which `lasted` so long; `past`: the number of all cases of the node, however long it had been idle then. In the grid
+    forecasts like this were `told` so often, of which `true`; `believed`: that is about as often as they said."""
 
     seconds: Span
     probability: Finite
@@ -81,6 +81,7 @@ class IdleChance(msgspec.Struct, frozen=True, omit_defaults=True):
     told: Count = 0
     true: Count = 0
     believed: bool = True
+    past: Count = 0
 
 
 class NodeTrends(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

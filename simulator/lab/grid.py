@@ -152,8 +152,7 @@ class Grid:
         for part, (name, one) in zip(parts, self._owners.items(), strict=False):
             one.observe(at - 1, part, part <= IDLE, self._pool)
             idle = 0.0 if one.since is None else float((at - one.since) * STEP)
-            known = one.since is not None
-            told[name] = IdleForecast(EPOCH + now, idle, one.forecast(self._pool), one.peak) if known else None
+            told[name] = IdleForecast(EPOCH + now, idle, one.expected(self._pool), one.peak)
         if told:
             self._out += self.ledger.handle(ForecastsReported(told), EPOCH + now)
             self._out += self.ledger.handle(DemandReported(None), EPOCH + now)

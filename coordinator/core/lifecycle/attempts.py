@@ -297,6 +297,7 @@ def suspended(state: GridState, node: Node, message: Suspended) -> None:
         active.suspended = None
         if before is None:
             return
+        node.thawed += not before.by_holder
         state.tell(job, f"goes on after {format_duration(message.lasted)}")
     state.refresh(node, grown=False)  # who waits for its end may be told of another moment
     state.changed(job, allocation, soon=True)
@@ -331,5 +332,7 @@ def recalled(state: GridState, node: Node, message: Recalled) -> None:
     if message.by_holder:
         why = said
         slack.wanted_back(state, allocation)
+    elif not message.closing:
+        node.recalled += 1
     text = f"recalled: {why}; it has {message.grace:g} s to end"
     request_stop(state, allocation, Cause.RECALLED, text, message.grace)

@@ -1,10 +1,11 @@
 """Leaving before the owner comes, pure: whether a job loses less by going to another node than by staying.
 
-A job that stays loses, with the probability that the owner returns, what it has run and half of the time until then. A
-job that leaves loses what it has run and its start, and half of that time with the probability that the owner of the
-other node returns. So a move pays most just after a better node has become free, while little was done, and hardly at
-all just before the owner comes. After a move a job is protected for the policy's min-hold, doubled with each move, and
-does not go back as long as there is another node. A job leaves a node that is not likely enough (the policy's
+A job that stays loses, with the probability that it is recalled, what it has run and half of the time until then. A job
+that leaves loses what it has run and its start, and half of that time with the probability that it is recalled on the
+other node. An owner who returns for some minutes only has jobs frozen, and nothing is lost: the grid counts how many of
+the returns end in a recall. So a move pays most just after a better node has become free, while little was done, and
+hardly at all just before the owner comes. After a move a job is protected for the policy's min-hold, doubled with each
+move, and does not go back as long as there is another node. A job leaves a node that is not likely enough (the policy's
 confidence) to stay idle until the job ends, or for the policy's horizon if its end is unknown, for a node that is. So
 no move is undone by the next one.
 """
@@ -36,12 +37,18 @@ def leave(view: View, values: SharingPolicy, now: float, moves: list[Move]) -> N
 
 def loss_by_staying(one: Stay) -> float:
     """Expected loss of a job that stays (core-seconds)."""
-    return one.work * one.returns * (one.ran + one.within / 2)
+    return one.work * recalled(one.returns, one.recalls) * (one.ran + one.within / 2)
 
 
 def loss_by_leaving(one: Stay) -> float:
     """Expected loss of a job that moves (core-seconds)."""
-    return one.work * (one.ran + RESTART + one.target_returns * one.within / 2)
+    return one.work * (one.ran + RESTART + recalled(one.target_returns, one.target_recalls) * one.within / 2)
+
+
+def recalled(returns: float, recalls: float) -> float:
+    """How likely an owner who returns at least once with this probability comes for so long that a job is recalled, if
+    that is so of this part of the returns, and these are independent of each other."""
+    return float(1.0 - max(0.0, 1.0 - returns) ** recalls)
 
 
 def hindrance(one: Stay, moved: Mapping[str, Moved], values: SharingPolicy, now: float) -> str:
@@ -70,14 +77,15 @@ def hindrance(one: Stay, moved: Mapping[str, Moved], values: SharingPolicy, now:
 
 def _move(one: Stay, values: SharingPolicy, now: float) -> Move:
     soon = format_duration(round(one.looked))
+    recalls = f", of whose returns {one.recalls:.0%} end jobs there," if one.recalls < 1.0 else ""
     return Move(
         kind=MoveKind.LEAVE,
         source=one.source,
         target=one.target,
         resources=one.resources,
         job=one.job,
-        reason=f"the owner of {one.source} may be back within {soon} ({one.soon:.0%}; {one.returns:.0%} within "
-        f"{format_duration(round(one.within))}), that of {one.target} less likely ({one.target_soon:.0%}; "
+        reason=f"the owner of {one.source}{recalls} may be back within {soon} ({one.soon:.0%}; {one.returns:.0%} "
+        f"within {format_duration(round(one.within))}), that of {one.target} less likely ({one.target_soon:.0%}; "
         f"{one.target_returns:.0%}); {one.job} has run for {format_duration(round(one.ran))} and may be run again",
         undone_by=f"nothing before {values.min_hold:g} s from now; it goes back to {one.source} only if there is no "
         "other node",

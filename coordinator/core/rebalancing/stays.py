@@ -4,7 +4,7 @@ for it. Read-only.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 
 from distributed_grid.coordinator.core.lifecycle.attempts import is_restartable
@@ -26,15 +26,19 @@ JOBS = 64
 """Maximum number of jobs for which another node is sought in a pass."""
 HOLD_MOST = 3600.0
 """The longest protection after a move (s)."""
+PRIOR = 4.0
+"""Weight of the grid's rate of recalls in that of a node, and of 1 in that of the grid, as a number of returns."""
 
 
 def stays(state: GridState, values: SharingPolicy, now: float) -> Iterator[Stay]:
     """The jobs that may be moved on nodes that do not stay idle for long enough with the policy's confidence."""
-    left = JOBS
+    left, recalls = JOBS, _recalls(state.nodes.values(), 1.0)
     for node in _expecting(state, values):
         for allocation in node.allocations.values():
             job = state.jobs[allocation.job]
-            if left and may_leave(job, allocation) and (one := _stay(state, node, job, allocation, values, now)):
+            if not left or not may_leave(job, allocation):
+                continue
+            if one := _stay(state, node, job, allocation, values, now, recalls):
                 left -= 1
                 yield one
 
@@ -42,9 +46,11 @@ def stays(state: GridState, values: SharingPolicy, now: float) -> Iterator[Stay]
 def _expecting(state: GridState, values: SharingPolicy) -> list[Node]:
     """Nodes with jobs whose owners are likely to return within the horizon; the most likely first."""
     found = []
-    for name in state.index.forecasts:
+    for name, forecast in state.index.forecasts.items():
         node = state.nodes[name]
-        if node.allocations and (likely := endurance(node, node.capacity, NOTHING, AHEAD)) < values.confidence:
+        if not forecast.idle or not node.allocations:
+            continue
+        if (likely := endurance(node, node.capacity, NOTHING, AHEAD)) < values.confidence:
             found.append((likely, name))
     return [state.nodes[name] for _, name in nsmallest(NODES, found)]
 
@@ -56,9 +62,9 @@ def may_leave(job: Job, allocation: Allocation) -> bool:
 
 
 def _stay(
-    state: GridState, node: Node, job: Job, allocation: Allocation, values: SharingPolicy, now: float
+    state: GridState, node: Node, job: Job, allocation: Allocation, values: SharingPolicy, now: float, recalls: float
 ) -> Stay | None:
-    """A job that may leave; None: it ends before its owner is likely to come."""
+    """A job that may leave; None: it ends before its owner is likely to come. `recalls`: the grid's rate."""
     seconds, limit = ran(job, allocation, now), job.spec.time_limit
     length, told = expected(state, job.user, job.request, limit, job.planned), limit or job.planned
     if length <= seconds:  # longer than all runs like it
@@ -85,7 +91,17 @@ def _stay(
         target_returns=1.0 - endurance(there, there.capacity, wanted, within) if there is not None else 1.0,
         target_soon=1.0 - endurance(there, there.capacity, wanted, soon) if there is not None else 1.0,
         protected=allocation.granted + min(HOLD_MOST, values.min_hold * 2.0 ** min(job.evicted, 20)),
+        recalls=_recalls((node,), recalls),
+        target_recalls=_recalls((there,), recalls) if there is not None else 1.0,
     )
+
+
+def _recalls(nodes: Iterable[Node], before: float) -> float:
+    """The part of the owners' returns to jobs on these nodes that ended in a recall, drawn to this rate."""
+    recalled, thawed = 0, 0
+    for node in nodes:
+        recalled, thawed = recalled + node.recalled, thawed + node.thawed
+    return (recalled + PRIOR * before) / (recalled + thawed + PRIOR)
 
 
 def _elsewhere(state: GridState, job: Job, source: str, now: float) -> str:

@@ -101,7 +101,8 @@ class Stay(msgspec.Struct, frozen=True, kw_only=True):
     """A running job on `source`, whose owner `returns` with this probability `within` so many seconds, in which it does
     not end (`soon`: within the `looked` seconds that decide whether it may leave). It has run for `ran` seconds on
     `work` cores (as preemption counts them). It could go to `target` (empty: nowhere), whose owner returns with
-    `target_returns` and `target_soon`; it is `protected` until then (grid time)."""
+    `target_returns` and `target_soon`; it is `protected` until then (grid time). `recalls` and `target_recalls`: how
+    likely an owner who returns stays for so long that a job is recalled, and not only frozen."""
 
     job: str
     user: str
@@ -117,6 +118,8 @@ class Stay(msgspec.Struct, frozen=True, kw_only=True):
     target_returns: float = 1.0
     target_soon: float = 1.0
     protected: float = 0.0
+    recalls: float = 1.0
+    target_recalls: float = 1.0
 
 
 class Steady(msgspec.Struct, frozen=True):

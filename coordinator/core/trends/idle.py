@@ -180,7 +180,10 @@ class IdleForecaster:
         self._recent: deque[float] = deque(maxlen=HOUR + 1)
         self._learned = memory.next
         self.peak = 0.0
-        """The most that the owner used of late in an interval that left the node idle, as a part of the node."""
+        """The most that the owner used of late in an interval between two others that left the node idle, too, as a
+        part of the node. (In one in which the owner comes or leaves they use it for a part of the time only.)"""
+        self._between = 0.0
+        """The use in the newest interval, if the one before left the node idle, too: it counts if the next one does."""
         self.next = 0
         """The interval that is observed next."""
 
@@ -203,20 +206,21 @@ class IdleForecaster:
         self._resolve(at, idle, pool)
         self.peak *= FADE
         if not idle:
-            self.since = None
+            self.since, self._between = None, 0.0
             return
-        self.peak = max(self.peak, use)
+        self.peak = max(self.peak, self._between)
+        self._between = use if self.since is not None else 0.0
         if self.since is None:
             self.since = at
         if at % EVERY == 0:
             for number, learner in enumerate(self._learners):
                 if at + HORIZONS[number] // STEP >= self._learned:
-                    made = self._made(at, number, learner, pool)
+                    made = self._made(at, self.since, number, learner, pool)
                     learner.waiting.append(made._replace(late=at < self._learned))
 
     def _forget(self) -> None:
         """It is not known what came of the forecasts that wait."""
-        self.since = None
+        self.since, self._between = None, 0.0
         self._recent.clear()
         for learner in self._learners:
             learner.waiting.clear()
@@ -240,9 +244,8 @@ class IdleForecaster:
             one = _bin(bins, said)
             one.count, one.said, one.true = one.count + 1, one.said + said, one.true + outcome
 
-    def _made(self, at: int, number: int, learner: _Learner, pool: Pool) -> _Made:
-        assert self.since is not None  # noqa: S101 - forecasts are made of idle nodes only
-        counter, node = _counter(at - self.since), learner.mean(pool.rate(number))
+    def _made(self, at: int, since: int, number: int, learner: _Learner, pool: Pool) -> _Made:
+        counter, node = _counter(at - since), learner.mean(pool.rate(number))
         base = learner.base(counter, node)
         weekend = (at * STEP // 86400 + 4) % 7 in (0, 6)
         hour = (at * STEP // 3600) % 24 + 24 * weekend
@@ -251,7 +254,7 @@ class IdleForecaster:
         turn = 2 * math.pi * (at * STEP % 86400) / 86400
         features = [
             1.0,
-            math.log1p(at - self.since) / 5,
+            math.log1p(at - since) / 5,
             3 * self._recent[-1],
             3 * mean,
             5 * spread,
@@ -269,15 +272,19 @@ class IdleForecaster:
 
     def forecast(self, pool: Pool) -> tuple[IdleChance, ...]:
         """For each horizon, from the newest interval; nothing while the node is in use, or was never measured."""
-        if self.since is None:
+        return () if self.since is None else self.expected(pool)
+
+    def expected(self, pool: Pool) -> tuple[IdleChance, ...]:
+        """The same, and of a node in use as if its owner left now; nothing if the newest interval was not measured."""
+        if not self._recent:
             return ()
-        found = []
+        found, at = [], self.next - 1
         for number, learner in enumerate(self._learners):
-            made = self._made(self.next - 1, number, learner, pool)
+            made = self._made(at, at if self.since is None else self.since, number, learner, pool)
             said = made.both if learner.uses_both else made.base
             cases, lasted = learner.learned.cases[made.counter], learner.learned.lasted[made.counter]
-            one = _bin(pool.bins[number], said)
-            found.append(IdleChance(HORIZONS[number], said, cases, lasted, one.count, one.true, one.believed))
+            one, past = _bin(pool.bins[number], said), sum(learner.learned.cases)
+            found.append(IdleChance(HORIZONS[number], said, cases, lasted, one.count, one.true, one.believed, past))
         return tuple(found)
 
 

@@ -15,8 +15,9 @@ BEYOND = 42
 
 
 class IdleForecast(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """At the grid time `made` a node was idle for `idle` seconds; `lasting`: how likely it stays so, by horizon, the
-    shortest first. `peak`: the most that its owner used of it of late while it counted as idle (0 to 1)."""
+    """At the grid time `made` a node was idle for `idle` seconds (0: it was in use, and this holds if its owner has
+    left since); `lasting`: how likely it stays so, by horizon, the shortest first. `peak`: the most that its owner used
+    of it of late while it counted as idle (0 to 1)."""
 
     made: float
     idle: float
@@ -30,7 +31,7 @@ class IdleForecast(msgspec.Struct, frozen=True, gc=False, array_like=True):
         found: list[tuple[float, float]] = []
         least = 1.0
         for one in self.lasting:
-            if one.cases and one.believed and one.seconds > 0 and one.probability == one.probability:
+            if (one.cases or one.past) and one.believed and one.seconds > 0 and one.probability == one.probability:
                 least = min(least, max(0.0, one.probability))
                 found.append((one.seconds, least))
         return found
@@ -69,12 +70,15 @@ class IdleForecast(msgspec.Struct, frozen=True, gc=False, array_like=True):
     def words(self, node: str, seconds: float) -> str:
         """What the node's own past says of so many seconds, for people: by the shortest horizon that is not below."""
         one = next((one for one in self.lasting if one.seconds >= seconds), self.lasting[-1] if self.lasting else None)
-        if one is None:
+        if one is None or not self.idle:
             return ""
         longer = format_duration(one.seconds)
         idle = f"{node} is idle for {format_duration(round(self.idle))}"
         if not one.cases:
-            return f"{idle}; how long that lasts is not known: it never was idle for about so long before"
+            never = "it never was idle for about so long before"
+            if not one.past or not one.believed:
+                return f"{idle}; how long that lasts is not known: {never}"
+            return f"{idle}; {never}, and by its past in all it stays so {longer} more with {one.probability:.0%}"
         past = f"of {one.cases} times that it was so, {one.lasted} lasted {longer} more"
         if one.believed:
             return f"{idle}; {past}"

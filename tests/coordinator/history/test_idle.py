@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.coordinator.core.commands import Event, ForecastsReported
+from distributed_grid.coordinator.core.trends.idle import STEP
 from distributed_grid.coordinator.history.history import TURNS, History
 from distributed_grid.coordinator.history.idle import IDLE, IdleWatch
 from distributed_grid.protocol.history.buckets import SECONDS
@@ -142,7 +143,18 @@ async def test_the_ledger_is_told_of_each_forecast_once_and_of_its_end(scene: Sc
     scene.watch.tell(["lab1", "nobody"])
     scene.watch.tell(["lab1", "nobody"])
     assert scene.put == [ForecastsReported({"lab1": scene.watch.forecast("lab1")})]
-    await scene.measure(10, 0.9)
+    scene.clock.now += 3 * STEP
     scene.watch.tell(["lab1"])
     scene.watch.tell(["lab1"])
     assert scene.put[1:] == [ForecastsReported({"lab1": None})]
+
+
+async def test_of_a_node_in_use_the_ledger_hears_what_holds_once_it_is_left_and_nobody_else(scene: Scene) -> None:
+    await scene.measure(30, 0.1)
+    await scene.measure(30, 0.9)
+    scene.watch.tell(["lab1"])
+    (told,) = scene.put
+    assert isinstance(told, ForecastsReported)
+    found = told.nodes["lab1"]
+    assert found is not None and found.idle == 0.0 and [one.seconds for one in found.lasting] == [1800, 7200, 14400]
+    assert scene.watch.forecast("lab1") is None

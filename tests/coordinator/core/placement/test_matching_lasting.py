@@ -83,6 +83,14 @@ def test_where_no_node_is_sure_enough_the_next_less_careful_policy_counts() -> N
     assert chosen(ledger, 1800.0) == "c"
 
 
+def test_a_node_that_its_owner_has_just_left_counts_by_how_long_he_stays_away() -> None:
+    ledger = grid(a=0.6, b=None)
+    assert chosen(ledger, 1800.0) == "a"
+    left = IdleForecast(0.0, 0.0, (IdleChance(1800.0, 0.97, past=12),))
+    step(ledger, ForecastsReported({"b": left}), 1.0)
+    assert chosen(ledger, 1800.0) == "b"
+
+
 def test_a_node_of_which_nothing_is_known_counts_as_before() -> None:
     ledger = grid(a=None, b=0.2)
     assert chosen(ledger, HOUR) == "a"

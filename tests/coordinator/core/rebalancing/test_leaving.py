@@ -12,6 +12,7 @@ from distributed_grid.coordinator.core.rebalancing.leaving import (
     leave,
     loss_by_leaving,
     loss_by_staying,
+    recalled,
 )
 from distributed_grid.coordinator.core.rebalancing.view import MARGIN, Moved, Stay, View
 from distributed_grid.protocol.resources import MILLI, Resources
@@ -67,6 +68,22 @@ def test_who_would_lose_more_by_staying_leaves_with_the_numbers_told() -> None:
 )
 def test_it_stays_where_that_is_better_and_says_so(parts: dict[str, Any], said: str) -> None:
     assert why(stay(**parts)).startswith(said) and not moves(stay(**parts))
+
+
+def test_an_owner_who_mostly_returns_for_minutes_is_no_reason_to_lose_what_was_done() -> None:
+    assert why(stay(recalls=0.2)).startswith("it would lose")
+    (move,) = moves(stay(recalls=0.8))
+    assert move.reason.startswith("the owner of lab1, of whose returns 80% end jobs there, may be back within 30m00s")
+    assert move.gain == pytest.approx((1 - 0.05**0.8) * 1500 * 2, abs=0.01) and move.gain < 0.95 * 1500 * 2
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+def test_a_recall_is_never_likelier_than_a_return_and_the_likelier_the_more_returns_end_in_one(
+    returns: float, one: float, other: float
+) -> None:
+    low, high = recalled(returns, min(one, other)), recalled(returns, max(one, other))
+    assert 0.0 <= low <= high <= returns + 1e-9
+    assert recalled(returns, 1.0) == pytest.approx(returns) and recalled(returns, 0.0) == 0.0
 
 
 def test_without_another_node_it_stays() -> None:

@@ -13,6 +13,7 @@ from distributed_grid.coordinator.core.commands import (
     DemandReported,
     DrainRequested,
     Event,
+    ForecastsReported,
     HeartbeatReceived,
     JobsSubmitted,
     MessageReceived,
@@ -26,8 +27,10 @@ from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.rebalancing import passes
 from distributed_grid.coordinator.core.rebalancing.view import RayLook, Waiting
+from distributed_grid.coordinator.core.trends.stay import IdleForecast
 from distributed_grid.coordinator.eventlog.decisions import decisions
 from distributed_grid.protocol.boosts import Boost
+from distributed_grid.protocol.history.trends import IdleChance
 from distributed_grid.protocol.jobs import Priority, Request, State
 from distributed_grid.protocol.messages import Extend, Started, Stop
 from distributed_grid.protocol.nodes import Lending, Sample
@@ -104,6 +107,21 @@ def test_what_waits_long_enough_gets_a_boost_by_itself() -> None:
     assert "lent by the grid itself: 1 task that asks for 4 CPU waits in Ray for 1m00s" in boost.story[1].text
     (told,) = (one for one in commands if isinstance(one, Rebalanced))
     assert told.applied and told.moves[0].boost == boost.id
+
+
+@pytest.mark.parametrize(("idle", "lent"), [(600.0, 1), (0.0, 0)], ids=["idle", "in use"])
+def test_under_predictive_the_forecast_of_an_idle_node_spares_its_wait_and_that_of_one_in_use_does_not(
+    idle: float, lent: int
+) -> None:
+    grid = Grid("lab1", policy="predictive")
+    lasting = tuple(IdleChance(seconds, 0.99, 31, 31) for seconds in (1800.0, 7200.0, 14_400.0))
+    for _ in range(4):
+        node = grid.state.nodes["lab1"]
+        assert node.offer is not None
+        node.offer = replace(node.offer, idle_since=grid.now + EVERY - 5.0)  # for five seconds by the next pass
+        step(grid.ledger, ForecastsReported({"lab1": IdleForecast(grid.now, idle, lasting)}), grid.now)
+        grid.look(FOUR)
+    assert len(grid.boosts()) == lent
 
 
 def test_what_is_on_its_way_is_not_lent_twice() -> None:

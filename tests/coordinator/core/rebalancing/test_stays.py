@@ -23,7 +23,7 @@ from distributed_grid.coordinator.core.rebalancing.stays import stays
 from distributed_grid.coordinator.core.trends.stay import IdleForecast
 from distributed_grid.protocol.history.trends import IdleChance
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State, Suspension
-from distributed_grid.protocol.messages import Exited, Started, Stop
+from distributed_grid.protocol.messages import Exited, Recalled, Started, Stop, Suspended
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.sharing.moves import MoveKind
 from distributed_grid.protocol.sharing.policies import Balancing, OffloadingMode, PolicyName
@@ -131,6 +131,55 @@ def test_it_stays(grid: Any) -> None:
     made = grid()
     assert not stops(made.look())
     assert state_of(made.ledger, "j-1") is State.RUNNING
+
+
+def test_a_job_whose_owner_is_there_stays_and_one_may_go_to_a_node_that_was_just_left() -> None:
+    def used(likely: float) -> IdleForecast:
+        return replace(forecast(likely), idle=0.0)
+
+    grid = Grid()
+    step(grid.ledger, ForecastsReported({"lab1": used(0.05)}), BEGAN)
+    assert not stops(grid.look()), "that is for when its owner has left"
+    grid = Grid()
+    step(grid.ledger, ForecastsReported({"lab2": used(0.95)}), BEGAN)
+    assert stops(grid.look())
+
+
+def freezes(grid: Grid, times: int, **parts: Any) -> None:
+    """The owner of `lab1` is back for a moment, so many times."""
+    for _ in range(times):
+        for why in ("ann is back", ""):
+            told = Suspended(allocation="j-1.1", why=why, lasted=1.0, in_all=1.0, **parts)
+            step(grid.ledger, MessageReceived("lab1", told), BEGAN)
+
+
+def test_where_an_owner_only_ever_came_for_a_moment_a_job_stays() -> None:
+    grid = Grid()
+    freezes(grid, 40)
+    assert (grid.state.nodes["lab1"].thawed, grid.state.nodes["lab1"].recalled) == (40, 0)
+    assert not stops(grid.look())
+    grid.state.nodes["lab1"].recalled = 160
+    (told,) = (one for one in grid.look(BEGAN + 660.0) if isinstance(one, Rebalanced))
+    assert "of whose returns 80% end jobs there" in told.moves[0].reason
+
+
+def test_one_thaw_does_not_outweigh_what_nobody_knows_yet() -> None:
+    grid = Grid()
+    freezes(grid, 1)
+    assert stops(grid.look())
+
+
+def test_only_what_an_owner_does_counts_as_their_return() -> None:
+    for parts in ({"by_holder": True}, {"closing": True}):
+        grid = Grid()
+        freezes(grid, 3, by_holder=True)
+        told = Recalled(allocation="j-1.1", why="the holder wants its cores", grace=1.0, **parts)
+        step(grid.ledger, MessageReceived("lab1", told), BEGAN)
+        assert (grid.state.nodes["lab1"].thawed, grid.state.nodes["lab1"].recalled) == (0, 0)
+    grid = Grid()
+    for _ in range(2):  # it is told again after a reconnect
+        step(grid.ledger, MessageReceived("lab1", Recalled(allocation="j-1.1", why="ann is back", grace=1.0)), BEGAN)
+    assert (grid.state.nodes["lab1"].thawed, grid.state.nodes["lab1"].recalled) == (0, 1)
 
 
 def test_a_frozen_job_and_one_whose_node_is_not_forecast_stay() -> None:

@@ -163,8 +163,36 @@ def test_probabilities_are_probabilities_whatever_comes(pattern: str, jump: int)
 
 def test_what_the_owner_uses_of_an_idle_node_is_remembered_and_fades_by_half_each_day() -> None:
     one, pool = IdleForecaster(), Pool()
-    for at, (use, idle) in enumerate([(0.1, True), (0.2, True), (0.9, False), (0.05, True), (math.nan, False)]):
+    told = [(0.1, True), (0.2, True), (0.1, True), (0.9, False), (0.05, True), (0.3, True), (math.nan, False)]
+    for at, (use, idle) in enumerate(told):
         one.observe(START + at, use, idle, pool)
     assert one.peak == pytest.approx(0.2, rel=0.02), "what they use while it is not idle is not meant"
-    live(one, pool, "i" * DAY, START + 5)
+    live(one, pool, "i" * DAY, START + 7)
     assert one.peak == pytest.approx(0.1, rel=0.02)
+
+
+def test_an_interval_in_which_the_owner_comes_or_leaves_is_no_use_of_an_idle_node() -> None:
+    one, pool = IdleForecaster(), Pool()
+    for at, use in enumerate([0.0, 0.0, 0.29, 0.75, 0.75, 0.25, 0.0, 0.0, 0.29, 0.75, 0.29, 0.28, 0.75]):
+        one.observe(START + at, use, use <= 0.3, pool)
+    assert one.peak == 0.0
+
+
+def test_of_a_node_in_use_it_is_expected_what_holds_once_its_owner_leaves() -> None:
+    one, pool = IdleForecaster(), Pool()
+    first = live(one, pool, ("b" * (DAY // 2) + "i" * (DAY // 2)) * 20)
+    first = live(one, pool, "b" * (DAY // 2), first)
+    assert one.forecast(pool) == () and one.expected(pool)[1].probability > 0.8
+    live(one, pool, "i", first)
+    assert one.forecast(pool) == one.expected(pool)
+    live(one, pool, "?", first + 1)
+    assert one.expected(pool) == (), "nothing is expected of what is not measured"
+
+
+def test_a_time_that_a_node_was_never_idle_for_has_the_node_s_mean_and_says_of_how_many_cases() -> None:
+    one, pool = IdleForecaster(), Pool()
+    first = live(one, pool, ("i" * 12 + "b" * 12) * 60)
+    live(one, pool, "i" * 200, first)
+    (half, *_) = one.expected(pool)
+    assert half.cases == 0 or half.cases < half.past
+    assert half.past == sum(one.memory().learned[0].cases) > 50

@@ -72,3 +72,15 @@ def test_the_past_is_told_in_words_and_so_is_that_it_is_not_believed() -> None:
     assert off == f"{said}, but that is not used: forecasts of about 81% came true 987 of 1204 times"
     assert "never was idle for about so long" in forecast(0.9, cases=0).words("lab3", 1.0)
     assert forecast().words("lab3", 1.0) == ""
+
+
+def test_a_node_that_was_never_idle_for_so_long_goes_by_its_past_in_all() -> None:
+    one = IdleForecast(1e9, 11_400.0, (IdleChance(7200.0, 0.8, past=31),))
+    assert one.stays(7200.0) == one.at(7200.0) == 0.8
+    never = "lab3 is idle for 3h10m; it never was idle for about so long before"
+    assert one.words("lab3", 1.0) == f"{never}, and by its past in all it stays so 2h00m more with 80%"
+
+
+def test_of_a_node_in_use_nothing_is_said_about_how_long_it_is_idle() -> None:
+    one = IdleForecast(1e9, 0.0, forecast(0.9, 0.81, 0.5).lasting)
+    assert one.words("lab3", 5400.0) == "" and one.stays(7200.0) == 0.81
