@@ -24,6 +24,8 @@ KEEP_EVERY = 12
 """Intervals between saves of a forecaster's memory: an hour."""
 STALE = 3 * STEP
 """Age of the last observation from which on a node has no forecast (s)."""
+ALIKE = 0.02
+"""Difference below which two forecasts of a node in use are about the same."""
 _SIZE = STEP // SECONDS
 _WATCHED = (Series.FOREIGN_CPU, Series.FOREIGN_MEMORY, Series.FOREIGN_GPU)
 
@@ -75,7 +77,7 @@ class IdleWatch:
         for name in names:
             forecast = self._expected(name)
             before = self._told.get(name)
-            if (forecast and forecast.made) != (before and before.made):
+            if (forecast and forecast.made) != (before and before.made) and not _alike(forecast, before):
                 changed[name] = forecast
                 if forecast is None:
                     del self._told[name]
@@ -157,6 +159,16 @@ class IdleWatch:
         """Save the memories of all forecasters, before the history closes."""
         for name, one in self._nodes.items():
             self._history.learned[name] = msgspec.msgpack.encode(one.memory())
+
+
+def _alike(one: IdleForecast | None, other: IdleForecast | None) -> bool:
+    """Whether both are of a node in use and say about the same: most nodes of a busy grid need not be told of again."""
+    if one is None or other is None or one.idle or other.idle:
+        return False
+    pairs = zip(one.lasting, other.lasting, strict=False)
+    return abs(one.peak - other.peak) < ALIKE and all(
+        abs(now.probability - then.probability) < ALIKE and now.believed == then.believed for now, then in pairs
+    )
 
 
 def _mean(codes: "array[int]", series: Series) -> float:

@@ -157,4 +157,7 @@ async def test_of_a_node_in_use_the_ledger_hears_what_holds_once_it_is_left_and_
     assert isinstance(told, ForecastsReported)
     found = told.nodes["lab1"]
     assert found is not None and found.idle == 0.0 and [one.seconds for one in found.lasting] == [1800, 7200, 14400]
+    await scene.measure(10, 0.9)
+    scene.watch.tell(["lab1"])
+    assert scene.put == [told], "that is told again where it has changed, only"
     assert scene.watch.forecast("lab1") is None
