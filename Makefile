@@ -95,13 +95,13 @@ profile: $(STAMP)
 	@$(PY) -m bench._profile $(ARGS)
 
 chaos: $(STAMP)
-	@GRID_FAULT_MATRIX=all $(PY) -m pytest -q tests/e2e/test_faults.py
+	@GRID_FAULT_MATRIX=all $(PY) -m pytest -q tests/e2e/reliability/test_faults.py
 	@$(PY) -m tests.chaos.campaign $(ARGS)
 
 # Machines of a pool under kill -9, two hundred times: KILLS=N for another number, SEED=N for another course.
 machines: $(STAMP)
 	@GRID_MACHINE_KILLS=$(or $(KILLS),200) GRID_SEED=$(or $(SEED),1) \
-		$(PY) -m pytest -q -s -n 0 --timeout 3600 tests/e2e/test_machines_kills.py
+		$(PY) -m pytest -q -s -n 0 --timeout 3600 tests/e2e/machines/test_machines_kills.py
 
 abuse: $(STAMP)
 	@$(PY) -m tests.abuse.campaign $(ARGS)

@@ -26,10 +26,10 @@ TOGETHER = {
         "tests/agent/sampling/test_probe.py",
         "tests/agent/sampling/test_trees.py",
         "tests/agent/supervisor/test_spawners_nice.py::test_beside_a_job_on_the_same_core",
-        "tests/e2e/test_disk.py::test_a_disk_that_its_errors_made_read_only",
-        "tests/e2e/test_the_owner.py::test_a_foreign_busy_process",
-        "tests/e2e/test_the_owner.py::test_our_own_busy_job",
-        "tests/e2e/test_tour.py::test_the_part_with_ray",
+        "tests/e2e/reliability/test_disk.py::test_a_disk_that_its_errors_made_read_only",
+        "tests/e2e/sharing/test_the_owner.py::test_a_foreign_busy_process",
+        "tests/e2e/sharing/test_the_owner.py::test_our_own_busy_job",
+        "tests/e2e/service/test_tour.py::test_the_part_with_ray",
         "tests/ray/test_boosts_in_turn.py",
         "tests/ray/test_busy_source.py",
     ),
@@ -39,8 +39,8 @@ TOGETHER = {
     ),
     "Ray": ("tests/ray/",),
     "machines": ("tests/systemd/", "tests/test_packaging.py"),
-    "groups": ("tests/agent/cgroups/", "tests/e2e/test_limits.py"),
-    "sieges": ("tests/abuse/", "tests/chaos/", "tests/e2e/test_siege.py", "tests/e2e/test_abuse.py"),
+    "groups": ("tests/agent/cgroups/", "tests/e2e/sharing/test_limits.py"),
+    "sieges": ("tests/abuse/", "tests/chaos/", "tests/e2e/security/test_siege.py", "tests/e2e/security/test_abuse.py"),
 }
 """Folders, files and tests that one process takes one after another, by the first that fits: their tests share a Ray
 cluster or a wheel, or they want so much of the machine that two at once would measure each other. Ray's are in two
@@ -53,7 +53,7 @@ They come last, in one stretch, since each time that one begins the others' test
 
 FIRST = (
     *(path for group, paths in TOGETHER.items() if group != ALONE for path in paths),
-    "tests/e2e/test_faults.py",
+    "tests/e2e/reliability/test_faults.py",
     "tests/push/",
     "tests/agent/supervisor/",
     "tests/simulator/",

@@ -20,7 +20,7 @@ from distributed_grid.orchestration.enhanced_offloading_executor import Enhanced
 from distributed_grid.orchestration.intelligent_scheduler import IntelligentScheduler
 from distributed_grid.orchestration.resource_sharing_manager import ResourceSharingManager
 from examples.intelligent_sharing_demo import ResourceSharingDemo
-from tests.e2e.test_dev import Dev
+from tests.e2e.service.test_dev import Dev
 
 ROOT = Path(__file__).parents[1]
 

@@ -14,14 +14,14 @@ from tests import side_by_side
     [
         ("tests/ray/test_boosts.py::test_a", "boosts"),
         ("tests/ray/test_busy_source.py::test_a", "alone"),
-        ("tests/e2e/test_tour.py::test_the_part_with_ray_prints", "alone"),
-        ("tests/e2e/test_tour.py::test_a", "tests/e2e/test_tour.py"),
+        ("tests/e2e/service/test_tour.py::test_the_part_with_ray_prints", "alone"),
+        ("tests/e2e/service/test_tour.py::test_a", "tests/e2e/service/test_tour.py"),
         ("tests/ray/test_placing.py::test_a", "Ray"),
         ("tests/systemd/test_boot.py::test_a", "machines"),
         ("tests/test_packaging.py::test_a", "machines"),
         ("tests/agent/cgroups/test_control.py::test_a[x]", "groups"),
-        ("tests/e2e/test_siege.py::test_a", "sieges"),
-        ("tests/e2e/test_dev.py::test_a[a::b]", "tests/e2e/test_dev.py"),
+        ("tests/e2e/security/test_siege.py::test_a", "sieges"),
+        ("tests/e2e/service/test_dev.py::test_a[a::b]", "tests/e2e/service/test_dev.py"),
     ],
 )
 def test_what_shares_a_scene_or_wants_much_is_a_chain_and_all_else_goes_by_file(nodeid: str, group: str) -> None:
@@ -46,7 +46,7 @@ def test_every_chain_and_what_begins_first_is_there() -> None:
 def test_those_that_are_alone_come_last() -> None:
     others = (
         "tests/ray/test_boosts.py::test_a",
-        "tests/e2e/test_tour.py::test_a",
+        "tests/e2e/service/test_tour.py::test_a",
         "tests/protocol/test_text.py::test_a",
     )
     assert max(map(side_by_side.turn, others)) < side_by_side.turn("tests/ray/test_busy_source.py::test_a")

@@ -1,6 +1,6 @@
-"""`make abuse`: first a grid besieged by peers (tests/e2e/siege.py), then every attack of a job, under every level of
-walls that this machine has, on a grid of plain processes and inside a machine with systemd. Prints a table; exits with
-1 where an attack did harm that is expected to be refused.
+"""`make abuse`: first a grid besieged by peers (tests/e2e/security/siege.py), then every attack of a job, under
+every level of walls that this machine has, on a grid of plain processes and inside a machine with systemd. Prints a
+table; exits with 1 where an attack did harm that is expected to be refused.
 
     make abuse ARGS="--levels user,namespace --attacks look,trace --no-siege --no-unit"
 """
@@ -100,7 +100,7 @@ def table(verdicts: Verdicts) -> str:
 def siege(arguments: argparse.Namespace) -> int:
     """A crowd of peers that misbehave, against a coordinator at work."""
     words = ["--seconds", str(arguments.seconds), "--seed", str(arguments.seed)]
-    return subprocess.run([sys.executable, "-m", "tests.e2e.siege", *words], cwd=enclosure.ROOT).returncode
+    return subprocess.run([sys.executable, "-m", "tests.e2e.security.siege", *words], cwd=enclosure.ROOT).returncode
 
 
 def in_unit(level: str, names: list[str]) -> Verdicts:

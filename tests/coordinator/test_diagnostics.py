@@ -1,5 +1,5 @@
 """A coordinator's diagnostics name what is wrong, and tell of events by kind and id alone. On a grid of processes:
-tests/e2e/test_doctor.py."""
+tests/e2e/service/test_doctor.py."""
 
 import socket
 from pathlib import Path

@@ -4,7 +4,7 @@ A `console` block has commands behind `$ ` and what they print; a line `…` sta
 block is a command that has to end with 0. Both are typed by `make newcomer`, a page in one shell, unless a line above
 the block says otherwise:
 
-    <!-- run by tests/e2e/test_tour.py -->      that test types it
+    <!-- run by tests/e2e/service/test_tour.py -->      that test types it
     <!-- not run: needs a second machine -->    nobody does, and why
 
 `<!-- first: … -->`, on several lines, is typed too, and no reader sees it. Blocks in other languages are not typed.

@@ -1,4 +1,4 @@
-"""Backup, restore and check refuse what is none; tests/e2e/test_restore.py has a real coordinator."""
+"""Backup, restore and check refuse what is none; tests/e2e/reliability/test_restore.py has a real coordinator."""
 
 from pathlib import Path
 

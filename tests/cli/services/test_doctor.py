@@ -1,4 +1,4 @@
-"""Findings for people, and how far two clocks may be apart; tests/e2e/test_doctor.py has real services."""
+"""Findings for people, and how far two clocks may be apart; tests/e2e/service/test_doctor.py has real services."""
 
 from distributed_grid import __version__
 from distributed_grid.cli.services.doctor import APART, FAR_APART, _apart, _software, text_of

@@ -1,5 +1,5 @@
 """The operator's word about a loss is a file that names the loss; without a loss there is nothing to accept. A running
-grid takes it up in tests/e2e/test_loss.py."""
+grid takes it up in tests/e2e/reliability/test_loss.py."""
 
 from pathlib import Path
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from distributed_grid.coordinator.client import GridClient
 from tests.e2e.scenes import scene
-from tests.e2e.test_nodes import grid
+from tests.e2e.sharing.test_nodes import grid
 
 GIB = 1 << 30
 NAP = f"{600 + os.getpid()}.5"

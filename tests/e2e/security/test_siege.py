@@ -1,7 +1,7 @@
 """All who misbehave at once, beside a grid at work: the work comes to no harm (`make abuse`: the same for longer)."""
 
-from tests.e2e.crowd import CROWD
-from tests.e2e.siege import siege
+from tests.e2e.security.crowd import CROWD
+from tests.e2e.security.siege import siege
 
 GROWTH = 160 << 20
 """What all outboxes and frames that this crowd may fill come to is some 60 MiB."""

@@ -5,7 +5,7 @@ import json
 from distributed_grid.coordinator.client import GridClient
 from distributed_grid.protocol.jobs import Cause
 from tests.e2e.scenes import scene
-from tests.e2e.test_nodes import grid
+from tests.e2e.sharing.test_nodes import grid
 
 
 async def test_unused_cores_and_gpus_are_told_of_and_released() -> None:

@@ -1,7 +1,7 @@
 """A process full of peers that misbehave in every way we know, all at once, until it is ended. Prints every second how
 often each kind was at it and how often it was cut, as a line of JSON.
 
-    python -m tests.e2e.crowd ws://127.0.0.1:PORT SEED
+    python -m tests.e2e.security.crowd ws://127.0.0.1:PORT SEED
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 
 from distributed_grid.protocol.codec import BULK_BYTES, HELLO_BYTES
 from distributed_grid.protocol.messages import GetStatus, ListJobs
-from tests.e2e.abusers import Peer, known, masked, stranger
+from tests.e2e.security.abusers import Peer, known, masked, stranger
 from tests.fuzz.frames import Frames
 from tests.protocol.samples import MESSAGES
 

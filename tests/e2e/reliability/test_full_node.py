@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.coordinator.client import GridClient
+from tests.e2e.reliability.test_disk import fill
 from tests.e2e.scenes import Scene
-from tests.e2e.test_disk import fill
 
 
 @pytest.fixture

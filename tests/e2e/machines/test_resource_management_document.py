@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tests.e2e.test_machines import POOL, home, logs, processes
+from tests.e2e.machines.test_machines import POOL, home, logs, processes
 from tests.grid_fixture import CONFIG, founded_grid, until
 
 PROGRAM = """

@@ -11,7 +11,7 @@ from distributed_grid import sync
 from distributed_grid.core import GridClient
 from tests.grid_fixture import running_grid
 
-PAGE = Path(__file__).parents[2] / "docs/python.md"
+PAGE = Path(__file__).parents[3] / "docs/python.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
 

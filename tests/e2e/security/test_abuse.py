@@ -23,8 +23,8 @@ from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Exited, GetStatus, Heartbeat, Inventory, Launch, Offer, Started
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.resources import Resources
-from tests.e2e.abusers import Peer, flood, known, masked, stranger
 from tests.e2e.scenes import Scene, scene
+from tests.e2e.security.abusers import Peer, flood, known, masked, stranger
 
 GROWTH = 32 << 20
 SILENT = 5.0  # a heartbeat comes every two seconds; at six a node is suspect

@@ -103,7 +103,10 @@ async def siege(seconds: float, seed: int, alone: float = 3.0) -> Verdict:
         before, peak = status_of(grid, "VmRSS"), 0
         with (grid.place / "crowd").open("wb") as told:
             crowd = subprocess.Popen(
-                [sys.executable, "-m", "tests.e2e.crowd", grid.url, str(seed)], cwd=ROOT, stdout=told, stderr=told
+                [sys.executable, "-m", "tests.e2e.security.crowd", grid.url, str(seed)],
+                cwd=ROOT,
+                stdout=told,
+                stderr=told,
             )
         said: list[dict[str, int]] = []
         try:

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.e2e.test_machines import POOL, end_all, home, logs, named, processes
+from tests.e2e.machines.test_machines import POOL, end_all, home, logs, named, processes
 from tests.grid_fixture import CONFIG, Grid, founded_grid, until
 
 KILLS = int(os.environ.get("GRID_MACHINE_KILLS", "3"))
