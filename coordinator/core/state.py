@@ -354,7 +354,7 @@ class GridState(GridData):
         self._credit(self.jobs[ended.job], ended)
         slack.leave(self, ended)
         node.not_holding[before], ended.handed_over = ended, True
-        self.out.append(RecordAllocation(ended))
+        self.out += (RecordAllocation(ended), RecordJob(self.jobs[ended.job]))
         self._promote(node, ended, allocation)
 
     def _promote(self, node: Node, ended: Allocation, allocation: Allocation) -> None:
@@ -443,8 +443,9 @@ class GridState(GridData):
         before, successor = self.chains.leave(allocation.id)
         if before and successor:
             other = node.not_holding[successor]
-            other.predecessor = self.jobs[other.job].active.predecessor = before
-            self.out.append(RecordAllocation(other))
+            job = self.jobs[other.job]
+            other.predecessor = job.active.predecessor = before
+            self.out += (RecordAllocation(other), RecordJob(job))
 
     def give_back(self, node: Node, name: str, grant: Grant) -> None:
         """Return the grant of an allocation to the free capacity of its node."""

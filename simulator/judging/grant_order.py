@@ -161,7 +161,8 @@ def _clearly_before(state: GridState, first: Job, job: Job) -> bool:
     if its is mine:
         return state.turns[first.id] < state.turns[job.id]
     if state.policy.sharing.order is ServiceOrder.SHARE:
-        return _share(state, _first_of(state, its)) + CLEARLY < _share(state, _first_of(state, mine))
+        most, least = _share(state, _first_of(state, its))[1], _share(state, _first_of(state, mine))[0]
+        return most + CLEARLY < least
     ahead, behind = _first_of(state, its), _first_of(state, mine)
     if math.inf in (_limit(state, ahead), _limit(state, behind)):
         return False
@@ -197,34 +198,40 @@ def _limit(state: GridState, job: Job) -> float:
 def _precedence(state: GridState, job: Job, clearly: bool = False) -> float:
     """What decides between two that are not overdue; `clearly`: at least, by what was looked at last."""
     sharing, limit = state.policy.sharing, _limit(state, job)
-    share, waited = _held(state, job.user), state.now - job.waits_since
+    (share, most), waited = _held(state, job.user), state.now - job.waits_since
     if clearly:
-        share, waited = share + CLEARLY, waited - RANKED
+        share, waited = most + CLEARLY, waited - RANKED
     else:
         share = share - CLEARLY if share < 0.0 else max(0.0, share - CLEARLY)
     part = dominant(job.request.resources, _capacity(state)) * max(1, job.request.gang)
     return precedence(waited, limit, part, share, sharing)
 
 
-def _share(state: GridState, job: Job) -> float:
-    """What decides between the users of a class where shares do: the share, less the age of what waits of theirs."""
-    sharing = state.policy.sharing
-    return _held(state, job.user) - aged(state.now - job.submitted, sharing)
+def _share(state: GridState, job: Job) -> tuple[float, float]:
+    """What decides between the users of a class where shares do: the share, less the age of what waits of theirs. The
+    least and the most that it may have been ranked by."""
+    age = aged(state.now - job.submitted, state.policy.sharing)
+    least, most = _held(state, job.user)
+    return least - age, most - age
 
 
 def _capacity(state: GridState) -> Resources:
     return sum((node.facts.lendable for node in state.nodes.values()), Resources())
 
 
-def _held(state: GridState, user: str) -> float:
-    """The dominant share of what a user holds and held, by their weight, less what others owe them."""
+def _held(state: GridState, user: str) -> tuple[float, float]:
+    """The dominant share of what a user holds and held, by their weight, less what others owe them: the least and the
+    most since all were ranked. With a short half-life the past changes by more than `CLEARLY` in that time."""
     sharing, held = state.policy.sharing, Resources()
     for one in state.holders():
         if state.jobs[one.job].user == user:
             held += one.grant.charged
     account = state.shares.accounts.get(user)
-    past = state.shares.past(account, state.now, sharing) if account is not None else 0.0
-    return (dominant(held, _capacity(state)) + past) / weight(user, sharing) - _credit(state, user)
+    pasts = [0.0]
+    if account is not None:
+        pasts = [state.shares.past(account, at, sharing) for at in (state.now - RANKED, state.now)]
+    holds, credit, by = dominant(held, _capacity(state)), _credit(state, user), weight(user, sharing)
+    return (holds + min(pasts)) / by - credit, (holds + max(pasts)) / by - credit
 
 
 def _credit(state: GridState, user: str) -> float:

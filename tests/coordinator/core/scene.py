@@ -86,7 +86,18 @@ def step(ledger: Ledger, event: Event, now: float) -> list[Command]:
     ledger.check()
     out += ledger.settle(now)
     ledger.check()
+    check_records(out)
     return out
+
+
+def check_records(out: list[Command]) -> None:
+    """An allocation that has not ended is in the row of its job: the store refuses it without that."""
+    jobs = {one.job.id: one.job for one in out if isinstance(one, RecordJob)}
+    for one in out:
+        if isinstance(one, RecordAllocation) and one.allocation.state is not State.ENDED:
+            job = jobs.get(one.allocation.job)
+            assert job is not None, f"{one.allocation.id} is recorded without its job"
+            assert job.allocation == one.allocation.id
 
 
 def words(grant: Grant) -> str:
