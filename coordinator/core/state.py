@@ -359,6 +359,7 @@ class GridState(GridData):
 
     def _promote(self, node: Node, ended: Allocation, allocation: Allocation) -> None:
         del node.not_holding[allocation.id]
+        self.deadlines.disarm("successor", allocation.id)
         node.allocations[allocation.id] = allocation
         if ended.id in node.counting:
             del node.counting[ended.id]
@@ -440,6 +441,7 @@ class GridState(GridData):
     def _leave_chains(self, node: Node, allocation: Allocation) -> None:
         """One that holds nothing has ended: who was to follow it follows the one before it."""
         del node.not_holding[allocation.id]
+        self.deadlines.disarm("successor", allocation.id)
         before, successor = self.chains.leave(allocation.id)
         if before and successor:
             other = node.not_holding[successor]

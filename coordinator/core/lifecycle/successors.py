@@ -70,7 +70,7 @@ def _serve(state: GridState) -> None:
     order, passed, firsts = Order(state.queue, lambda need: True), list[Line](), list[Line]()
     try:
         for priority in scheduler.CLASSES_IN_ORDER:
-            while (line := order.first(priority)) is not None:
+            while state.queue.order[priority] and (line := order.first(priority)) is not None:
                 before = _for_next(state, line, passed, firsts)
                 if before is not None:
                     _give(state, line, state.jobs[state.queue.head(line)[1]], before)

@@ -315,6 +315,17 @@ def test_a_successor_has_the_room_once_the_one_before_it_has_ended(busy: Grid) -
     assert state.shares.accounts["ann"].held == CPU.resources
 
 
+def test_one_that_follows_nobody_any_more_wakes_nobody_a_second_later(busy: Grid) -> None:
+    def timers() -> set[str]:
+        return {name for kind, name in busy.ledger.state.deadlines.armed if kind == "successor"}
+
+    assert timers() == {"j5.1", "j6.1"}
+    busy.end("j4.1")
+    assert timers() == {*busy.waiting()} and "j5.1" not in timers(), "it holds the room"
+    busy.end("j6.1")
+    assert timers() == {*busy.waiting()} and "j6.1" not in timers(), "it has ended"
+
+
 def test_one_whose_launch_was_still_on_its_way_has_the_room_all_the_same(busy: Grid) -> None:
     node = busy.ledger.state.nodes["n1"]
     assert node.capacity is not None
