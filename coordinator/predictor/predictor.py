@@ -31,7 +31,7 @@ SHAPES = 100_000
 IN_USE = 500
 """Maximum number of those that have windows."""
 AT_ONCE = 1000
-"""Number of shapes removed at a time, oldest first."""
+"""Number of shapes removed at a time, oldest first; first those of users with more than their share."""
 RUNNING = 64
 """Maximum number of running attempts of a shape that are considered."""
 LEAST = 0.01
@@ -130,12 +130,22 @@ _Known = tuple[float, float, float, float]
 _LATEST = 6
 
 
+class _Owner:
+    """A user: how many shapes of theirs are known, and have windows."""
+
+    __slots__ = ("in_use", "key", "known")
+
+    def __init__(self, key: int) -> None:
+        self.key, self.known, self.in_use = key, 0, 0
+
+
 class _Latest:
     """The last few samples of a shape: seconds, memory, cores, GPU memory and features each."""
 
-    __slots__ = ("rows",)
+    __slots__ = ("owner", "rows")
 
-    def __init__(self) -> None:
+    def __init__(self, owner: _Owner) -> None:
+        self.owner = owner
         self.rows = array("f")
 
     @property
@@ -223,6 +233,8 @@ class Predictor:
     def __init__(self) -> None:
         self._models: dict[int, _Model] = {}
         self._resting: dict[int, _Latest] = {}
+        self._owners: dict[int, _Owner] = {}
+        self._owners_in_use = 0
         self._hits: dict[tuple[Quantity, Tier, int], tuple[int, int]] = {}
         """The last answers, as bits, and how many: of a quantity, by a tier, from about as many samples."""
         self.learned = 0
@@ -244,9 +256,16 @@ class Predictor:
             return None
         del self._resting[key]
         model = self._models[key] = _Model(latest, features)
+        self._owners_in_use += not latest.owner.in_use
+        latest.owner.in_use += 1
         if len(self._models) > IN_USE:
-            oldest = next(iter(self._models))
-            self._remember(oldest, self._models.pop(oldest).latest)
+            share = IN_USE // self._owners_in_use
+            oldest = next((k for k, one in self._models.items() if one.latest.owner.in_use > share and k != key), None)
+            oldest = next(iter(self._models)) if oldest is None else oldest
+            rests = self._models.pop(oldest).latest
+            rests.owner.in_use -= 1
+            self._owners_in_use -= not rests.owner.in_use
+            self._remember(oldest, rests)
         return model
 
     def _remember(self, key: int, latest: _Latest) -> None:
@@ -254,11 +273,37 @@ class Predictor:
         self._resting[key] = latest
         if len(self._resting) > SHAPES - IN_USE:
             # Many at once: to find the first key of a dictionary takes as long as it has holes there.
-            for oldest in list(islice(self._resting, AT_ONCE)):
-                del self._resting[oldest]
+            self._forget(self._beyond_share(AT_ONCE))
+            self._forget(list(islice(self._resting, AT_ONCE - (SHAPES - IN_USE + 1 - len(self._resting)))))
 
-    def _latest(self, key: int) -> _Latest:
-        found = self._resting.get(key) or _Latest()
+    def _beyond_share(self, most: int) -> list[int]:
+        """The oldest shapes of users that have more than their share, so that nobody's flood of shapes removes those of
+        others."""
+        share, left, found = SHAPES // len(self._owners), dict[int, int](), list[int]()
+        for key, latest in self._resting.items():
+            owner = latest.owner
+            if owner.known > share and (more := left.get(owner.key, owner.known - share)) > 0:
+                left[owner.key] = more - 1
+                found.append(key)
+                if len(found) == most:
+                    break
+        return found
+
+    def _forget(self, keys: list[int]) -> None:
+        for key in keys:
+            owner = self._resting.pop(key).owner
+            owner.known -= 1
+            if not owner.known:
+                del self._owners[owner.key]
+
+    def _latest(self, key: int, user: int) -> _Latest:
+        found = self._resting.get(key)
+        if found is None:
+            owner = self._owners.get(user)
+            if owner is None:
+                owner = self._owners[user] = _Owner(user)
+            owner.known += 1
+            found = _Latest(owner)
         self._remember(key, found)
         return found
 
@@ -308,7 +353,7 @@ class Predictor:
                 if _nothing(settled):
                     continue
             if model is None:
-                self._latest(key).add(settled, xs)
+                self._latest(key, of.user_key).add(settled, xs)
                 continue
             said = model.learn(settled, xs, weight, above)
             above = said if key == of.program_key else None

@@ -148,7 +148,7 @@ def test_a_hundred_thousand_shapes_are_small_and_no_more_are_kept() -> None:
     for number in range(SHAPES + 2000):
         for _ in range(2):
             one = Shape(number * 7919 + 10, number * 7919 + 10, number * 7919 + 10, "", "", (), ())
-            predictor._latest(one.key).add((1.0, 2.0, 3.0, 4.0), (1.0,))
+            predictor._latest(one.key, number % 1000).add((1.0, 2.0, 3.0, 4.0), (1.0,))
     assert len(predictor) <= SHAPES
     assert resident() - before < 64 << 20
 
@@ -159,6 +159,27 @@ def test_a_shape_that_is_out_of_use_still_answers_from_its_last_samples() -> Non
         for _ in range(5):
             predictor.learn(shape([f"other{chr(97 + number % 26)}{chr(97 + number // 26)}"], "bob"), Usage(1, 1e6, 1))
     assert predictor.predict(TRAIN, 0.0).memory.level is Level.SHAPE
+
+
+def test_a_flood_of_shapes_of_one_user_removes_none_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SHAPES", 1200), ("IN_USE", 20), ("AT_ONCE", 100)):
+        monkeypatch.setattr(f"distributed_grid.coordinator.predictor.predictor.{name}", value)
+    predictor, rare = taught(50), shape(["rare", "7"], "bob")
+    for _ in range(4):
+        predictor.learn(rare, Usage(60.0, GIB, 2.0))
+    before = predictor.predict(TRAIN, 0.0).memory
+    for number in range(3000):
+        word = "".join(chr(97 + int(digit)) for digit in str(number))
+        for _ in range(6 if number < 100 else 1):
+            predictor.learn(shape([word], "eve"), Usage(1.0, 1e6, 1.0))
+        assert len(predictor) <= 1200
+    assert predictor.predict(TRAIN, 0.0).memory == before, "with all of its samples"
+    predictor.learn(rare, Usage(60.0, GIB, 2.0))
+    assert predictor.predict(rare, 0.0).memory.samples == 5, "what was not in use is known, too"
+    assert predictor.predict(shape([word], "eve"), 0.0).memory.level is Level.USER
+    owners = predictor._owners.values()
+    assert sum(one.known for one in owners) == len(predictor) and len(owners) == 3
+    assert sum(one.in_use for one in owners) == len(predictor._models) <= 20
 
 
 def steps(predictor: Predictor, of: Shape) -> int:
