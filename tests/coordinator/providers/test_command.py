@@ -8,7 +8,9 @@ import pytest
 from distributed_grid.coordinator.core.scaling.state import Answer
 from distributed_grid.coordinator.providers.base import ProviderRefused
 from distributed_grid.coordinator.providers.command import CommandProvider
+from tests.coordinator.providers.leaks import leak_free
 from tests.coordinator.providers.scene import SPEC, settings
+from tests.depth import tries
 
 
 def provider(folder: Path, **more: Any) -> CommandProvider:
@@ -64,3 +66,11 @@ def test_a_program_that_is_not_there_or_not_set_is_a_mistake_of_the_configuratio
     assert found.answer is Answer.CREDENTIALS and "/nowhere/create cannot be run" in found.text
     with pytest.raises(ProviderRefused, match="providers.command.end is not set"):
         provider(tmp_path, end="")
+
+
+@pytest.mark.parametrize("seed", range(tries(5)))
+async def test_no_machine_is_lost_or_made_twice_whatever_is_killed(tmp_path: Path, seed: int) -> None:
+    """What a program was told before its provider was killed it does all the same, and nobody hears of it."""
+    grid = tmp_path / f"g{seed}"
+    there = lambda: sorted(one.name for one in grid.iterdir()) if grid.exists() else []  # noqa: E731
+    await leak_free("command", settings(tmp_path), there, seed, longest=0.1)

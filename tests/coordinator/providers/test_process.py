@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from distributed_grid.coordinator.core.scaling.state import Answer
 from distributed_grid.coordinator.providers.base import ProviderRefused
 from distributed_grid.coordinator.providers.process import PID_FILE, ProcessProvider, _processes
+from tests.coordinator.providers.leaks import leak_free
 from tests.coordinator.providers.scene import SPEC
+from tests.depth import tries
 from tests.grid_fixture import until
 
 
@@ -102,3 +104,16 @@ def test_two_grids_in_one_directory_never_touch_each_others_machines(tmp_path: P
         assert [one.name for one in mine.list_workers()] == [SLOW.name], "it still runs"
     finally:
         assert mine.terminate_worker(SLOW.name) is True
+
+
+@pytest.mark.parametrize("seed", range(tries(2)))
+async def test_no_machine_is_lost_or_made_twice_whatever_is_killed(tmp_path: Path, seed: int) -> None:
+    grid = tmp_path / f"g{seed}"
+    there = lambda: sorted(one.name for one in grid.iterdir() if _processes(one)) if grid.exists() else []  # noqa: E731
+    try:
+        await leak_free("process", {"directory": str(tmp_path)}, there, seed)
+    finally:
+        provider = ProcessProvider(grid.name, {"directory": str(tmp_path)})
+        for found in provider.list_workers():
+            provider.terminate_worker(found.name)
+    assert there() == []
