@@ -59,14 +59,16 @@ log = get_logger("machine")
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What a machine is told. `url`: the coordinator's, where no `invitation` names it. `ends_by`: seconds since the
-    epoch. `cores` numbers virtual ones; 0: all of the machine. `gpus` 0: none, whatever is there. `handle`: what its
-    provider calls it. `metadata`: whose metadata service (aws, gcp) it may ask about itself; `spot`: also whether it is
-    taken back. `notice`: seconds from SIGUSR1 until it is taken. `at_end`: the program that shuts the machine down;
-    `scratch`: nothing of its directory is kept."""
+    epoch, by the clock of a coordinator that may be wrong; so `life`, the seconds that it runs at the longest, counts
+    too (0: not told). `cores` numbers virtual ones; 0: all of the machine. `gpus` 0: none, whatever is there.
+    `handle`: what its provider calls it. `metadata`: whose metadata service (aws, gcp) it may ask about itself; `spot`:
+    also whether it is taken back. `notice`: seconds from SIGUSR1 until it is taken. `at_end`: the program that shuts
+    the machine down; `scratch`: nothing of its directory is kept."""
 
     name: str
     url: str = ""
     ends_by: float
+    life: float = 0.0
     join_within: float
     abandoned_after: float
     labels: dict[str, str] = {}
@@ -93,11 +95,15 @@ agent: {offer_after: 0, reserve_memory_gb: 0}
 
 
 class Timer:
-    """Decides when a machine ends itself. Times are of the boot clock, which goes on while the machine sleeps."""
+    """Decides when a machine ends itself. Times are of the boot clock, which goes on while the machine sleeps. `again`:
+    it has run before."""
 
-    def __init__(self, of: Machine, now: float, wall: float) -> None:
+    def __init__(self, of: Machine, now: float, wall: float, again: bool = False) -> None:
         self._of, self._began = of, now
-        self._life_ends = now + max(0.0, of.ends_by - wall)
+        left = min(of.ends_by - wall, of.life or math.inf)
+        if left <= 0 and of.life and not again:  # the coordinator's clock is far behind
+            left = of.life
+        self._life_ends = now + max(0.0, left)
         self._heard: float | None = None
         self._jobs = 0
 
@@ -183,7 +189,7 @@ class Running:
         signal.signal(signal.SIGUSR1, self._noticed)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._signalled)
-        timer = Timer(self._of, unix.boot_clock(), time.time())
+        timer = Timer(self._of, unix.boot_clock(), time.time(), again=(self._folder / "ready").exists())
         write_whole(self._folder / "ready", f"{os.getpid()}\n")
         while not self._ended_by or self._reprieved():
             now = unix.boot_clock()

@@ -38,6 +38,7 @@ def machine_json(spec: WorkerSpec) -> dict[str, Any]:
         "name": spec.name,
         "url": spec.url,
         "ends_by": spec.ends_by,
+        "life": max(0.0, spec.ends_by - spec.born) if spec.born else 0.0,
         "join_within": spec.join_within,
         "abandoned_after": spec.abandoned_after,
         "labels": spec.labels,

@@ -33,7 +33,7 @@ over() {{
 }}
 trap over EXIT
 left=$(( {ends_by:.0f} - $(date +%s) ))
-[ "$left" -gt 0 ] || exit 75
+[ "$left" -gt 0 ] || [ ! -e {folder}/ready ] || exit 75
 first=$(( {join_within:.0f} / 60 + 1 ))
 systemctl stop grid-machine-setup.timer 2>/dev/null || true
 systemd-run --unit=grid-machine-setup --on-active="${{first}}min" /bin/systemctl --no-block poweroff
@@ -83,7 +83,7 @@ cat >/etc/systemd/system/grid-machine-over.timer <<EOF
 Description=The end of the life of Distributed Grid machine {name}
 [Timer]
 OnCalendar={ends} UTC
-AccuracySec=1s
+{longest}AccuracySec=1s
 [Install]
 WantedBy=timers.target
 EOF
@@ -119,6 +119,7 @@ def startup_script(spec: WorkerSpec, most: int, metadata: str, handle: str = "")
         install=f"echo {_packed(install.encode())} | base64 -d | sh -eu\n" if install else "",
         machine=_packed(msgspec.json.encode(told)),
         invitation=_packed(f"{spec.invitation}\n".encode() if spec.invitation else b""),
+        longest=f"OnActiveSec={spec.ends_by - spec.born + _LATER:.0f}\n" if spec.born else "",
         ends=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(spec.ends_by + _LATER)),
     )
     if len(script.encode()) > most:

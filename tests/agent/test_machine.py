@@ -57,6 +57,20 @@ def test_at_the_end_of_its_life_it_is_over_whatever_runs() -> None:
     assert one.over(1000.0) == "its life is over"
 
 
+def test_it_lives_no_longer_than_its_life_though_the_coordinators_clock_is_ahead() -> None:
+    one = Timer(replace(OF, ends_by=9000.0 + 86_400.0, life=1000.0), 50.0, 9000.0)
+    one.look(1049.0, True, 1)
+    assert one.over(1049.0) == "" and one.over(1050.0) == "its life is over"
+    assert one.wait(1047.0) == 3.0
+
+
+def test_it_lives_though_the_coordinators_clock_is_far_behind_but_not_once_more() -> None:
+    one, again = (Timer(replace(OF, life=1000.0), 50.0, 90_000.0, again) for again in (False, True))
+    one.look(1049.0, True, 1)
+    assert one.over(1049.0) == "" and one.over(1050.0) == "its life is over"
+    assert again.over(50.0) == "its life is over"
+
+
 def test_the_next_look_is_never_after_a_deadline() -> None:
     assert timer().wait(97.0) == 3.0
     assert timer().wait(0.0) == 5.0

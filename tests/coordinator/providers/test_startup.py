@@ -42,6 +42,12 @@ def test_it_shuts_the_machine_down_whatever_happens() -> None:
     assert script.count("systemctl enable") == 2, "also after it has booted again"
 
 
+def test_its_life_is_over_after_so_long_also_where_the_coordinators_clock_is_ahead() -> None:
+    script = startup_script(replace(CLOUD, born=CLOUD.ends_by - 7200), MOST, "aws")
+    assert "OnCalendar=2027-01-15 08:01:00 UTC\nOnActiveSec=7260\n" in script
+    assert json.loads(packed(script, "machine.json"))["life"] == 7200
+
+
 def test_a_script_that_fails_shuts_the_machine_down_at_once(tmp_path: Path) -> None:
     """Run by a real shell, with the programs of the system as scripts that note what they were told."""
     for name in ("systemctl", "systemd-run", "useradd", "install", "id", "date"):

@@ -132,7 +132,9 @@ class World:
             silent = (
                 vm.joined and State.RUNNING not in vm.runs.values() and self.now >= vm.heard + machine.abandoned_after
             )
-            if vm.alive and (late or silent or self.now >= machine.ends_by):
+            life = vm.born + machine.ends_by - machine.born
+            over = life if machine.ends_by <= vm.born else min(machine.ends_by, life)  # as agent/machine.py
+            if vm.alive and (late or silent or self.now >= over):
                 self.end_vm(vm)
 
     def end_vm(self, vm: VM) -> None:
