@@ -31,6 +31,9 @@ USER_DATA_MOST = 16_384
 TOKEN_MOST = 64
 RECENT = 60.0
 """For how long an instance that was created may not be in EC2's lists yet (s)."""
+_TAKEN = ("Client.UserInitiatedShutdown", "Server.SpotInstanceTermination", "Server.SpotInstanceShutdown")
+"""Why an instance was terminated that has not failed: by an order, or as EC2 took it back. One that shut itself down
+before it joined could not be set up."""
 TIMEOUTS = Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 1})
 """The ledger asks again itself."""
 
@@ -229,6 +232,7 @@ class AWSCloudProvider(CloudProviderBase):
             ends_by=_seconds(tags.get(f"{TAG}:ends-by", "")),
             ending=one["State"]["Name"] == "shutting-down",
             ended=over,
+            failed=over and str((one.get("StateReason") or {}).get("Code", "")) not in _TAKEN,
             why=str((one.get("StateReason") or {}).get("Message", ""))[:500] if over else "",
         )
 

@@ -364,6 +364,7 @@ def _listed(one: Mapping[str, Any]) -> Listed:
         ends_by=_seconds(labels.get(f"{LABEL}-ends-by")),
         ending=one["status"] in ("STOPPING", "SUSPENDING", "PENDING_STOP"),
         ended=one["status"] in _OFF,
+        failed=one["status"] in _OFF,
         why="it was shut down, by itself or by Compute Engine" if one["status"] in _OFF else "",
     )
 

@@ -140,6 +140,10 @@ def _is_missing(state: GridState, machine: Machine, provider: Provider) -> None:
     missed = machine.missed + 1
     if missed >= MISSED_MOST:
         machines.gone(state, machine, "is not there any more")
+        # One that cannot be set up shuts itself down, and many providers list it no more; they also do so with what
+        # they take back, and a batch system with what it has preempted: those are no failures.
+        if machine.state is S.BOOTING and not machine.spot and not machine.queue_within:
+            machines.count_never_joined(state, machine, "it is not there any more")
     else:
         machines.move(state, machine, machine.state, missed=missed)
         state.deadlines.arm("look", machine.provider, state.now + SOON)

@@ -71,6 +71,18 @@ def test_a_machine_is_created_listed_and_ended(double: EC2) -> None:
     assert not provider.terminate_worker("a-1-9")
 
 
+def test_an_instance_that_shut_itself_down_has_failed_and_one_that_was_taken_back_has_not(double: EC2) -> None:
+    provider = AWSCloudProvider("g1", settings(double))
+    double.shut_down(handle := provider.create_worker(SPEC))
+    said = {"InstanceId": handle, "State": {"Name": "terminated"}}
+    for code, failed in (
+        ("Client.InstanceInitiatedShutdown", True), ("Server.InternalError", True),
+        ("Client.UserInitiatedShutdown", False), ("Server.SpotInstanceTermination", False),
+    ):  # fmt: skip
+        one = provider._listed({**said, "StateReason": {"Code": code, "Message": f"{code}: so it says"}})
+        assert (one.ended, one.failed, one.why) == (True, failed, f"{code}: so it says")
+
+
 def test_it_is_asked_for_whole(double: EC2) -> None:
     provider = AWSCloudProvider(
         "g1", settings(double, security_groups=["sg-1"], instance_profile="p", subnets={"a": "subnet-1"})

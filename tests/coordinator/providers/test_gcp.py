@@ -156,7 +156,7 @@ def test_a_machine_that_has_shut_itself_down_is_told_as_ended_and_deleted(double
     provider.create_worker(SPEC)
     double.shut_down(HANDLE)
     (one,) = provider.list_workers()
-    assert one.ended and not double.instances, "its disk would cost on"
+    assert one.ended and one.failed and not double.instances, "its disk would cost on"
     assert provider.list_workers() == []
 
 

@@ -287,6 +287,29 @@ def test_a_machine_that_never_joins_is_ended_and_three_pause_the_pool() -> None:
     assert "never joined" in stage.ledger.state.scaling.paused["a"].why
 
 
+@pytest.mark.parametrize(
+    ("how", "more", "paused"),
+    [("told", {}, True), ("missing", {}, True), ("missing", {"spot": True}, False), ("told", {"failed": False}, False)],
+)
+def test_three_that_are_over_before_they_joined_pause_the_pool_unless_they_were_taken_back(
+    how: str, more: dict[str, bool], paused: bool
+) -> None:
+    """As machines whose image cannot be set up, and which shut themselves down at once."""
+    ones = [machine(name=f"a-1-{number}", handle=f"i-{number}", spot=more.get("spot", False)) for number in range(3)]
+    stage = Stage(*ones)
+    for _ in range(2):
+        if how == "told":
+            failed = more.get("failed", True)
+            stage.told(*(Listed(one.handle, one.name, "a", ended=True, failed=failed, why="off") for one in ones))
+        else:
+            stage.told()
+    assert [stage.state(one.name) for one in ones] == [S.GONE] * 3
+    pauses = stage.ledger.state.scaling.paused
+    assert bool(pauses) is paused
+    if paused:
+        assert "3 machines in a row have never joined" in pauses["a"].why
+
+
 def test_an_agent_of_a_machine_that_is_to_end_is_refused() -> None:
     stage = Stage(machine(S.ENDING))
     assert "is ending" in refusal(stage.ledger.state, facts("a-1-1"))
