@@ -111,6 +111,8 @@ class CommandProvider(CloudProviderBase):
         if len(out) > ANSWER_BYTES:
             why = f"{argv[0]} ({what}) answers {len(out)} bytes; {ANSWER_BYTES} are the most"
             raise ProviderRefused(Answer.LOST, why)
+        if not out.strip():
+            raise ProviderRefused(Answer.LOST, f"{argv[0]} ({what}) answers nothing")
         with suppress(msgspec.DecodeError):
             refused = msgspec.json.decode(out, type=_Error)
             if refused.error:

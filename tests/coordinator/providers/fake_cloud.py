@@ -1,5 +1,5 @@
 """A user's programs for `CommandProvider`: machines are files in a folder. Run as
-`fake_cloud.py FOLDER create|list|end`. `FOLDER/does` may say `hang`, `rubbish`, `long`, `fail`, or the
+`fake_cloud.py FOLDER create|list|end`. `FOLDER/does` may say `hang`, `rubbish`, `silent`, `long`, `fail`, or the
 kind of an error."""
 
 import json
@@ -17,6 +17,8 @@ def main() -> None:
         time.sleep(600)
     if says == "rubbish":
         print("<html>")
+        return
+    if says == "silent":
         return
     if says == "long":
         print(json.dumps({"handle": "x" * 2000}))

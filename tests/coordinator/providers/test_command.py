@@ -47,6 +47,7 @@ def test_machines_of_another_grid_are_not_listed(tmp_path: Path) -> None:
         ("done", Answer.REFUSED, "it says done"),
         ("fail", Answer.LOST, "failed with code 1: no route to the hypervisor"),
         ("rubbish", Answer.LOST, "answers what cannot be read"),
+        ("silent", Answer.LOST, "(create) answers nothing"),
     ],
 )
 def test_what_it_answers_instead_is_told(tmp_path: Path, does: str, answer: Answer, text: str) -> None:
