@@ -318,6 +318,16 @@ def test_an_agent_of_a_machine_that_is_to_end_is_refused() -> None:
     assert refusal(stage.ledger.state, facts("another")) == ""
 
 
+def test_one_that_is_gone_and_comes_again_is_refused_and_ended_the_second_time_it_is_seen() -> None:
+    stage = Stage(machine(S.GONE, over=950.0))
+    assert "is gone" in refusal(stage.ledger.state, facts("a-1-1"))
+    out = stage.told(Listed("i-1", "a-1-1", "a", born=900.0))
+    assert not calls(out, EndMachine)
+    out = stage.told(Listed("i-1", "a-1-1", "a", born=900.0))
+    assert [(one.name, one.handle) for one in calls(out, EndMachine)] == [("a-1-1", "i-1")]
+    assert stage.state("a-1-1") is S.GONE and not stage.ledger.state.nodes
+
+
 def test_an_idle_machine_is_drained_and_ended() -> None:
     stage = Stage(machine(S.BOOTING))
     stage.told(Listed("i-1", "a-1-1", "a"))
