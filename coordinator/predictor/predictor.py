@@ -280,6 +280,8 @@ class Predictor:
         """The oldest shapes of users that have more than their share, so that nobody's flood of shapes removes those of
         others."""
         share, left, found = SHAPES // len(self._owners), dict[int, int](), list[int]()
+        if not any(owner.known > share for owner in self._owners.values()):
+            return found
         for key, latest in self._resting.items():
             owner = latest.owner
             if owner.known > share and (more := left.get(owner.key, owner.known - share)) > 0:
