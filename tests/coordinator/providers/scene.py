@@ -6,8 +6,11 @@ from typing import Any
 
 from distributed_grid.coordinator.providers.base import WorkerSpec
 from distributed_grid.protocol.resources import GIB, Resources
+from distributed_grid.protocol.scaling.pools import NAME_CHARS
 
 CLOUD = Path(__file__).with_name("fake_cloud.py")
+LONGEST = f"{'x' * NAME_CHARS}-{0xFFFFFFF:x}-{0xFFFFFFF:x}"
+"""The longest name of a machine."""
 SPEC = WorkerSpec(name="a-1-1", pool="a", resources=Resources(2000, GIB), ends_by=2e9)
 
 

@@ -23,6 +23,7 @@ from distributed_grid.coordinator.providers.client import ProviderChild
 from distributed_grid.protocol.scaling.machines import MachineState
 from distributed_grid.protocol.scaling.plans import ScaleOrder
 from tests.coordinator.providers.ec2 import ACTIONS, EC2, IMAGE, ec2, settings
+from tests.coordinator.providers.scene import LONGEST
 from tests.coordinator.providers.vendor_world import VendorWorld
 from tests.depth import tries
 
@@ -132,6 +133,16 @@ def test_a_machine_that_the_lists_of_ec2_do_not_show_yet_is_listed_and_ended_all
     assert [one.handle for one in provider.list_workers()] == [handle]
     assert provider.terminate_worker("a-1-1", handle) and not double.machines()
     assert all(one.ended for one in provider.list_workers())
+
+
+def test_names_that_are_too_long_for_a_token_of_ec2_are_still_tokens_of_one_machine_each(double: EC2) -> None:
+    provider = AWSCloudProvider("0123456789abcdef", settings(double))
+    names = [LONGEST, f"{LONGEST[:-1]}e", "y" * 63, "y" * 64]
+    handles = [[provider.create_worker(replace(SPEC, name=name)) for _ in range(2)] for name in names]
+    assert sorted(double.machines().values()) == sorted(names) and all(one == two for one, two in handles)
+    assert max(len(one["ClientToken"]) for one in ran(double)) <= 64
+    assert {one.name for one in provider.list_workers()} == {*names}
+    assert all(provider.terminate_worker(name) for name in names) and double.machines() == {}
 
 
 def test_two_grids_of_one_account_never_touch_each_others_machines(double: EC2) -> None:

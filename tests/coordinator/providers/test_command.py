@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.scaling.state import Answer
 from distributed_grid.coordinator.providers.base import ProviderRefused
 from distributed_grid.coordinator.providers.command import CommandProvider
 from tests.coordinator.providers.leaks import leak_free
-from tests.coordinator.providers.scene import SPEC, settings
+from tests.coordinator.providers.scene import LONGEST, SPEC, settings
 from tests.depth import tries
 
 
@@ -31,6 +32,12 @@ def test_a_machine_is_created_once_listed_and_ended(tmp_path: Path) -> None:
     assert one.terminate_worker("a-1-1") is True
     assert one.terminate_worker("a-1-1") is False
     assert one.list_workers() == [] and one.get_worker_status("a-1-1") == "gone"
+
+
+def test_the_longest_name_of_a_machine_reaches_the_programs_whole(tmp_path: Path) -> None:
+    one = provider(tmp_path)
+    assert one.create_worker(replace(SPEC, name=LONGEST)) == f"vm-{LONGEST}"
+    assert [found.name for found in one.list_workers()] == [LONGEST] and one.terminate_worker(LONGEST) is True
 
 
 def test_machines_of_another_grid_are_not_listed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from distributed_grid.coordinator.providers.docker_local import DockerLocalProvi
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.providers.leaks import leak_free
 from tests.coordinator.providers.podman_engine import IMAGE, Engine, bound, missing, podman_engine
-from tests.coordinator.providers.scene import SPEC
+from tests.coordinator.providers.scene import LONGEST, SPEC
 from tests.depth import tries
 from tests.grid_fixture import until
 
@@ -74,6 +74,13 @@ def test_a_machine_is_one_container_with_limits_and_ends_whole(engine: Engine) -
     assert docker.terminate_worker(asked.name, handle) is True
     assert listed(docker, asked) is None and engine.run("ps", "-a", "-q").stdout == b""
     assert docker.terminate_worker(asked.name, handle) is False
+
+
+def test_the_longest_name_of_a_machine_is_that_of_its_container(engine: Engine) -> None:
+    docker, asked = provider(engine, "0123456789abcdef"), spec(name=LONGEST)
+    assert docker.create_worker(asked) == docker.create_worker(asked)
+    assert engine.containers() == [LONGEST] and listed(docker, asked) is not None
+    assert docker.terminate_worker(asked.name) is True
 
 
 def test_a_machine_that_cannot_join_ends_with_its_container_and_says_why(engine: Engine) -> None:

@@ -21,8 +21,8 @@ from distributed_grid.coordinator.providers.client import ProviderChild
 from distributed_grid.coordinator.providers.gcp import GCPCloudProvider, kind_of
 from distributed_grid.protocol.scaling.machines import MachineState
 from distributed_grid.protocol.scaling.plans import ScaleOrder
-from distributed_grid.protocol.scaling.pools import NAME_CHARS
 from tests.coordinator.providers.gce import GCE, gce, settings
+from tests.coordinator.providers.scene import LONGEST
 from tests.coordinator.providers.vendor_world import VendorWorld
 from tests.depth import tries
 
@@ -254,9 +254,8 @@ def test_what_there_is_not_is_told_in_plain_words(double: GCE, spec: WorkerSpec,
 
 
 def test_the_longest_name_of_a_machine_fits_into_that_of_an_instance(double: GCE) -> None:
-    name = f"{'x' * NAME_CHARS}-{0xFFFFFFF:x}-{0xFFFFFFF:x}"
-    GCPCloudProvider("0123456789abcdef", settings(double)).create_worker(replace(SPEC, name=name))
-    assert [*double.machines().values()] == [name] and len(inserted(double)[0][3]["name"]) <= 63
+    GCPCloudProvider("0123456789abcdef", settings(double)).create_worker(replace(SPEC, name=LONGEST))
+    assert [*double.machines().values()] == [LONGEST] and len(inserted(double)[0][3]["name"]) <= 63
 
 
 def test_other_errors_are_told_by_their_status() -> None:

@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.scaling.state import Answer
 from distributed_grid.coordinator.providers.base import ProviderRefused
 from distributed_grid.coordinator.providers.process import PID_FILE, ProcessProvider, _processes
 from tests.coordinator.providers.leaks import leak_free
-from tests.coordinator.providers.scene import SPEC
+from tests.coordinator.providers.scene import LONGEST, SPEC
 from tests.depth import tries
 from tests.grid_fixture import until
 
@@ -39,6 +39,13 @@ def test_it_is_created_once_and_ended_whole(provider: ProcessProvider, tmp_path:
     assert [(one.name, one.pool, one.type, one.born) for one in provider.list_workers()] == [("a-1-1", "a", "x", 5.0)]
     assert provider.terminate_worker("a-1-1") is True
     assert _processes(tmp_path / "g1" / "a-1-1") == [] and provider.list_workers() == []
+
+
+def test_the_longest_name_of_a_machine_is_that_of_its_directory(provider: ProcessProvider) -> None:
+    """Sockets of its agent lie in there, whose paths may not be as long."""
+    provider.create_worker(replace(SLOW, name=LONGEST))
+    assert [one.name for one in provider.list_workers()] == [LONGEST]
+    assert provider.terminate_worker(LONGEST) is True and provider.list_workers() == []
 
 
 def test_one_that_was_ended_is_not_created_by_a_late_call(provider: ProcessProvider) -> None:

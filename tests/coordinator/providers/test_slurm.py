@@ -20,7 +20,7 @@ from distributed_grid.coordinator.providers.client import ProviderChild
 from distributed_grid.coordinator.providers.slurm import SlurmProvider, jobs_of_json, jobs_of_text, kind_of
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.providers.leaks import leak_free
-from tests.coordinator.providers.scene import SPEC
+from tests.coordinator.providers.scene import LONGEST, SPEC
 from tests.coordinator.providers.slurm_cluster import Cluster, missing, slurm_cluster
 from tests.depth import tries
 from tests.grid_fixture import until
@@ -154,6 +154,14 @@ def test_a_machine_is_one_job_however_often_it_is_asked_for_and_ends_whole(clust
     assert over.ended and not over.failed and "CANCELLED" in over.why
     with pytest.raises(ProviderRefused, match="has ended"):
         slurm.create_worker(asked)
+
+
+@needs_slurm
+def test_the_longest_name_of_a_machine_is_that_of_its_job(cluster: Cluster) -> None:
+    slurm, asked = provider(cluster, "0123456789abcdef"), spec(name=LONGEST)
+    job = slurm.create_worker(asked)
+    assert slurm.create_worker(asked) == job and listed(slurm, asked).handle == job
+    assert slurm.terminate_worker(asked.name) is True
 
 
 @needs_slurm
