@@ -116,7 +116,10 @@ def test_two_grids_in_one_directory_never_touch_each_others_machines(tmp_path: P
 @pytest.mark.parametrize("seed", range(tries(2)))
 async def test_no_machine_is_lost_or_made_twice_whatever_is_killed(tmp_path: Path, seed: int) -> None:
     grid = tmp_path / f"g{seed}"
-    there = lambda: sorted(one.name for one in grid.iterdir() if _processes(one)) if grid.exists() else []  # noqa: E731
+
+    def there() -> list[str]:
+        return sorted(one.name for one in grid.iterdir() if _processes(one)) if grid.exists() else []
+
     try:
         await leak_free("process", {"directory": str(tmp_path)}, there, seed)
     finally:
