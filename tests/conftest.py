@@ -47,6 +47,10 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
 
+os.umask(0o022)
+"""Tests look at the permissions that files get, and a configuration that all can write is refused: with the umask of
+whoever runs them (0, or 077) they would fail."""
+
 os.environ["GRID_AGENT__NICE"] = "0"
 """Jobs give way to all else on the machine, and what that does is no part of a test's scene: here they are equals."""
 

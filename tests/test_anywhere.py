@@ -2,6 +2,8 @@
 
 import ipaddress
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,3 +97,11 @@ def test_a_line_that_does_is_found(line: str) -> None:
 )
 def test_a_line_that_does_not_is_let_pass(line: str) -> None:
     assert not list(strangers(line))
+
+
+def test_the_umask_of_whoever_runs_the_tests_is_no_part_of_them() -> None:
+    program = "import os; import tests.conftest; print(oct(os.umask(0)))"
+    for mask in (0, 0o077):
+        words = [sys.executable, "-c", program]
+        done = subprocess.run(words, cwd=ROOT, umask=mask, capture_output=True, text=True, timeout=100)
+        assert done.stdout == "0o22\n", done.stderr
