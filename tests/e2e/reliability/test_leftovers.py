@@ -45,7 +45,7 @@ os.execve("/bin/sh", ["sh", "-c", "sleep 600; true", word], environment)  # what
 FORKER = (
     DEAF
     + """
-end = time.monotonic() + 60
+end, said = time.monotonic() + 60, ""
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 if sys.argv[2] == "stays" and os.fork():
     time.sleep(60)
@@ -53,6 +53,8 @@ while time.monotonic() < end:  # always another process, never the same for long
     if os.fork():
         os._exit(0)
     os.setsid()
+    if not said:
+        print(said := "it forks", flush=True)
     time.sleep(0.002)
 """
 )
@@ -79,12 +81,13 @@ def living(word: str) -> list[int]:
 def commands(word: str) -> dict[int, list[bytes]]:
     """Their command lines, by pid."""
     found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
+    # The newest first: what forks all the time is gone when the others have been looked at.
+    for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):
+        if pid != os.getpid():
             with contextlib.suppress(OSError):
-                argv = (entry / "cmdline").read_bytes().split(b"\0")
+                argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 if word.encode() in argv:
-                    found[int(entry.name)] = argv
+                    found[pid] = argv
     return found
 
 
@@ -136,7 +139,7 @@ async def test_a_job_that_forks_all_the_time_is_gone_with_the_cancel(
 ) -> None:
     name = word()
     job = await client.submit([sys.executable, "-c", FORKER, name, how])
-    await grid.until(lambda: living(name), "it forks")
+    await grid.until(lambda: _printed(grid, client, job), "it forks")
     await client.cancel(job, grace=grace)
     await over_and_gone(grid, client, job, name)
 
