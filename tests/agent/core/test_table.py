@@ -507,7 +507,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=tries(40), stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=tries(40, 15), stateful_step_count=40, deadline=None)
 
 
 def test_only_a_boost_and_what_is_not_known_may_be_a_raylet() -> None:

@@ -280,4 +280,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=tries(60), stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=tries(60, 20), stateful_step_count=40, deadline=None)

@@ -384,7 +384,7 @@ def play(grid: Grid, rng: random.Random) -> None:
 
 def test_many_seeded_runs_with_more_traffic_than_trouble() -> None:
     totals: Counter[str] = Counter()
-    for seed in range(tries(30)):
+    for seed in range(tries(30, 10)):
         rng = random.Random(seed)
         grid = Grid()
         for _ in range(200):
@@ -422,7 +422,7 @@ def flood(grid: Grid, rng: random.Random) -> None:
 
 def test_successors_run_once_on_what_their_predecessors_held() -> None:
     followed = taken_back = 0
-    for seed in range(tries(4)):
+    for seed in range(tries(4, 2)):
         rng = random.Random(seed)
         grid = Grid()
         for _ in range(300):
@@ -435,6 +435,6 @@ def test_successors_run_once_on_what_their_predecessors_held() -> None:
 
 
 Grid.TestCase.settings = settings(
-    max_examples=tries(20), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=tries(20, 8), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestHonestAgents = Grid.TestCase

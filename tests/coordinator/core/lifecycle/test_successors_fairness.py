@@ -166,7 +166,7 @@ def start_of_a_newcomer(seed: int, seconds: float) -> tuple[float, int]:
 def test_nobody_starts_later_than_by_one_run_because_of_successors(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seeds = range(tries(2))
+    seeds = range(tries(2, 1))
     with_them = [start_of_a_newcomer(seed, seconds) for seed in seeds]
     without(monkeypatch)
     as_ever = [start_of_a_newcomer(seed, seconds) for seed in seeds]
@@ -195,7 +195,7 @@ def starts_before_short_jobs(seed: int, seconds: float) -> tuple[list[float], in
 def test_nor_does_anybody_for_whom_room_is_awaited_while_short_jobs_follow_each_other(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seeds = range(tries(2))
+    seeds = range(tries(2, 1))
     with_them = [starts_before_short_jobs(seed, seconds) for seed in seeds]
     without(monkeypatch)
     as_ever = [starts_before_short_jobs(seed, seconds) for seed in seeds]

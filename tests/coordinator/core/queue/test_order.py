@@ -143,7 +143,7 @@ class Both:
             self.each(lambda ledger: step(ledger, Tick(), self.now))
 
 
-@settings(max_examples=tries(10), deadline=None)
+@settings(max_examples=tries(10, 4), deadline=None)
 @given(st.integers(0, 1 << 32), st.sampled_from((0, 2, 32)))
 def test_a_pass_decides_as_one_that_visits_all_lines(seed: int, few: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

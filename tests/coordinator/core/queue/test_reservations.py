@@ -367,7 +367,7 @@ class Day:
         self.submit(f"s{self.number}", self.lot.choice((0.5, 1, 1, 2)))
 
 
-@pytest.mark.parametrize("seed", range(tries(6)))
+@pytest.mark.parametrize("seed", range(tries(6, 3)))
 def test_what_starts_behind_the_first_never_delays_it(seed: int) -> None:
     """When it was said at any time that a job starts at some moment at the latest, it does: of one user, whose jobs
     come by their turn."""
@@ -387,7 +387,7 @@ def test_what_starts_behind_the_first_never_delays_it(seed: int) -> None:
 
 
 @pytest.mark.parametrize("limited", [True, False])
-@pytest.mark.parametrize("seed", range(tries(4)))
+@pytest.mark.parametrize("seed", range(tries(4, 2)))
 def test_where_the_only_room_is_reserved_a_search_comes_to_the_same_refusal(
     seed: int, limited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,7 +416,7 @@ def test_where_the_only_room_is_reserved_a_search_comes_to_the_same_refusal(
 
 @pytest.mark.parametrize("sharing", [BY_SHARE, BY_WAITING], ids=["share", "waiting"])
 @pytest.mark.parametrize("limited", [True, False])
-@pytest.mark.parametrize("seed", range(tries(3)))
+@pytest.mark.parametrize("seed", range(tries(3, 1)))
 def test_a_big_job_starts_within_a_bounded_time_under_an_endless_stream_of_small_ones(
     seed: int, limited: bool, sharing: Sharing
 ) -> None:

@@ -101,7 +101,7 @@ LIKELY = st.lists(
 CORES = st.lists(st.integers(1, 3), min_size=1, max_size=5)
 
 
-@settings(max_examples=tries(10), deadline=None)
+@settings(max_examples=tries(10, 4), deadline=None)
 @given(LIKELY, CORES)
 def test_under_constant_forecasts_no_move_is_undone_and_then_none_is_made(
     likely: list[list[float]], cores: list[int]
@@ -117,7 +117,7 @@ def test_under_constant_forecasts_no_move_is_undone_and_then_none_is_made(
     assert len({one.id for one in world.state.jobs.values()}) == len(cores), "and no job is lost"
 
 
-@settings(max_examples=tries(8), deadline=None)
+@settings(max_examples=tries(8, 3), deadline=None)
 @given(st.integers(1, 5), CORES, st.integers(0, 1 << 30))
 def test_noise_makes_one_move_a_cooldown_and_node_and_jobs_keep_their_min_hold(
     nodes: int, cores: list[int], seed: int
