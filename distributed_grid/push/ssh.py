@@ -96,7 +96,7 @@ class Host:
         ssh = library()
         connection = await self.open()
         try:
-            process = await connection.create_process(command, encoding=None)
+            process = await _created(connection, command)
             try:
                 process.stdin.write(stdin)
                 if not hold:
@@ -112,6 +112,20 @@ class Host:
             why = "what was asked did not come to its end"
             raise GridError(f"the connection to {self.target} broke", why=why, hint="try again")
         return Ran(process.exit_status, out, err)
+
+
+async def _created(connection: "asyncssh.SSHClientConnection", command: str) -> "asyncssh.SSHClientProcess[bytes]":
+    """Have the command run there. It may do so already while we still wait for the answer: who is interrupted meanwhile
+    ends it like one that is known to run."""
+    creating = asyncio.ensure_future(connection.create_process(command, encoding=None))
+    try:
+        return await asyncio.shield(creating)
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(END_SECONDS):
+                process = await creating
+            await _end(process)
+        raise
 
 
 async def _end(process: "asyncssh.SSHClientProcess[bytes]") -> None:

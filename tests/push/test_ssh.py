@@ -90,6 +90,28 @@ def test_what_runs_there_ends_with_who_is_interrupted(scene: Scene) -> None:
     asyncio.run(interrupted())
 
 
+async def test_what_runs_there_already_while_the_answer_is_on_its_way_ends_with_who_is_interrupted(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Host(TARGET, PLAIN) as there:
+        connection, answered = await there.open(), asyncio.Event()
+        create: Any = connection.create_process
+
+        async def late(*words: Any, **options: Any) -> Any:
+            process = await create(*words, **options)
+            await answered.wait()
+            return process
+
+        monkeypatch.setattr(connection, "create_process", late)
+        begun = asyncio.create_task(there.run("cat >/dev/null", hold=True))
+        await asyncio.to_thread(until, scene.far.processes, "it has begun")
+        begun.cancel()
+        asyncio.get_running_loop().call_soon(answered.set)
+        with pytest.raises(asyncio.CancelledError):
+            await begun
+        await asyncio.to_thread(until, lambda: not scene.far.processes(), "it ends")
+
+
 # --- a node, from its beginning to its end ----------------------------------------------------------------------------
 
 
