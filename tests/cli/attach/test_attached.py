@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,6 +15,7 @@ from distributed_grid.cli.attach.attached import Attached
 from distributed_grid.cli.context import Invocation, client
 from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.coordinator.client.submission import describe_job
+from distributed_grid.coordinator.net import listener
 from distributed_grid.protocol.jobs import Cause, Outcome
 from tests.coordinator.client.test_aio import ends_with
 from tests.coordinator.ends import agent, coordinator
@@ -27,7 +29,9 @@ def grid_aside(tmp_path: Path, **plays: Any) -> Iterator[str]:
     ready, urls, over = threading.Event(), list[str](), list[Any]()
 
     async def serve() -> None:
-        with capture_logs():  # stdout is the job's
+        # stdout is the job's. Commands leave their connections to the end of their process, which here is ours: that no
+        # answer comes when the coordinator closes them need not be waited for.
+        with capture_logs(), mock.patch.object(listener, "CLOSE_SECONDS", 0.1):
             await played()
 
     async def played() -> None:
