@@ -15,9 +15,8 @@ from distributed_grid.protocol.jobs import Priority, Request
 from distributed_grid.protocol.placement import Constraints, Local, Strategy
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from distributed_grid.simulator import run
-from tests.depth import DEEP
 
-QUESTIONS = 10_000 if DEEP else 5_000
+QUESTIONS = 10_000
 EACH = 40
 """Questions to one state."""
 MEMOS = {"_kinds", "_everything", "_entries"}
