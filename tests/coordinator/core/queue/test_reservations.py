@@ -281,6 +281,19 @@ def test_who_delays_the_next_to_have_a_node_kept_no_more_starts_there() -> None:
     assert states(ledger, "most", "all", "small") == ["waiting", "waiting", "n1"]
 
 
+def test_who_waited_for_one_that_has_to_make_way_comes_before_a_new_job_of_a_lower_class() -> None:
+    ledger = grid(4, sharing=BY_WAITING)
+    ask(ledger, "held", 2, 1.0, limit=99.0, user="eve")
+    run(ledger, "held", now=1.0)
+    ask(ledger, "all", 4, 2.0, limit=50.0, user="ben")
+    ask(ledger, "most", 3, 3.0, limit=44.0)
+    ask(ledger, "small", 1, 4.0, limit=200.0, user="joe")
+    assert [*ledger.state.reservations.by_job] == ["all"]
+    ask(ledger, "late", 1, 20.0, limit=200.0, user="kim", priority=Priority.LOW)
+    assert [*ledger.state.reservations.by_job] == ["most"]  # it leaves room for one of the two
+    assert states(ledger, "all", "most", "small", "late") == ["waiting", "waiting", "n1", "waiting"]
+
+
 def test_when_a_job_starts_elsewhere_who_waited_for_its_node_comes_before_a_lower_class() -> None:
     ledger = grid(4)
     ask(ledger, "held", 2, 1.0, limit=99.0, user="eve")
