@@ -125,6 +125,10 @@ class Bench:
         assert isinstance(report, Started), self.outcomes(id)
         return report.pid
 
+    async def begun(self, id: str) -> None:
+        """It has started. Of one that ended before its start could be told, only the end is."""
+        await self.until(lambda: self._find(Started, id) or any(one.started for one in self.outcomes(id)))
+
     def _find(self, kind: type, id: str) -> Started | Exited | None:
         return next((one for one in self.reports if isinstance(one, kind) and one.allocation == id), None)
 

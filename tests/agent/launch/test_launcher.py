@@ -287,7 +287,7 @@ async def test_garbage_on_the_socket_does_no_harm(bench: Bench) -> None:
 
 async def test_jobs_of_a_burst_that_an_agent_left_in_the_middle_are_told_to_the_next(bench: Bench) -> None:
     ids = [bench.launch("true") for _ in range(50)]
-    await bench.started(ids[-1])
+    await bench.begun(ids[-1])
     await bench.restart()
     codes = {one.allocation: one.outcome.code for one in bench.known if one.outcome}
     for id in ids:
