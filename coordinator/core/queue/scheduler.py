@@ -106,7 +106,7 @@ def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
     hopeless: list[Hopeless] = []
     refused: list[Line] = []
     state.reservations = keep_first(state, state.reservations, state.queue.least, state.now)
-    if grown := released(state):  # one has made way: who waited for that comes before the new jobs, or after them
+    if grown := released(state):  # a reservation has made way: those that waited behind it have their turn, too
         return _serve_all(state, grown)
     while heads:
         line = heads[0][-1]

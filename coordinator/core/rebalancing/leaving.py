@@ -10,6 +10,7 @@ confidence) to stay idle until the job ends, or for the policy's horizon if its 
 no move is undone by the next one.
 """
 
+import math
 from collections.abc import Mapping
 
 from distributed_grid.coordinator.core.rebalancing.view import MARGIN, Moved, Stay, View, lends_from
@@ -19,6 +20,8 @@ from distributed_grid.protocol.text import format_duration
 
 RESTART = 10.0
 """Seconds until a job that leaves runs again, if it ends at once."""
+DIGITS = 24
+"""Binary digits of a rate of recalls that count: more than the returns that are ever counted tell apart."""
 
 
 def leave(view: View, values: SharingPolicy, now: float, moves: list[Move]) -> None:
@@ -48,7 +51,20 @@ def loss_by_leaving(one: Stay) -> float:
 def recalled(returns: float, recalls: float) -> float:
     """How likely an owner who returns at least once with this probability comes for so long that a job is recalled, if
     that is so of this part of the returns, and these are independent of each other."""
-    return float(1.0 - max(0.0, 1.0 - returns) ** recalls)
+    return 1.0 - _power(max(0.0, 1.0 - returns), recalls)
+
+
+def _power(base: float, exponent: float) -> float:
+    """`base` to the power of an `exponent` of 0 to 1, by its binary digits and roots: these give the same result on
+    every machine, as a replay needs; that of pow() depends on the library."""
+    if exponent >= 1.0:
+        return base
+    value = 1.0
+    for _ in range(DIGITS):
+        base, exponent = math.sqrt(base), exponent * 2.0
+        if exponent >= 1.0:
+            value, exponent = value * base, exponent - 1.0
+    return value
 
 
 def hindrance(one: Stay, moved: Mapping[str, Moved], values: SharingPolicy, now: float) -> str:

@@ -105,10 +105,8 @@ def source_of(state: GridState, node: Node, look: RayLook) -> Source:
         free = Resources(capacity.whole * MILLI, max(0, capacity.free_memory), capacity.whole_gpus * MILLI)
     total = Resources(len(facts.cores) * MILLI, facts.memory, len(facts.gpus) * MILLI)
     closed = _closed(state, node, look)
-    forecast = node.forecast
-    if forecast is not None and not forecast.idle:  # it says what holds once the owner has left
-        forecast = None
-    staying = forecast.stays(state.policy.balancing.values.window) if forecast is not None else None
+    forecast, window = node.forecast, state.policy.balancing.values.window
+    staying = forecast.stays(window) if forecast is not None and forecast.idle else None
     return Source(facts.name, free, total, owner, max(0.0, idle), facts.priority, closed, staying)
 
 

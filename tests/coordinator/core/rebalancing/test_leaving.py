@@ -82,8 +82,10 @@ def test_a_recall_is_never_likelier_than_a_return_and_the_likelier_the_more_retu
     returns: float, one: float, other: float
 ) -> None:
     low, high = recalled(returns, min(one, other)), recalled(returns, max(one, other))
-    assert 0.0 <= low <= high <= returns + 1e-9
+    assert 0.0 <= low <= high + 1e-12 and high <= returns + 1e-9
     assert recalled(returns, 1.0) == pytest.approx(returns) and recalled(returns, 0.0) == 0.0
+    rate = max(one, 0.001)  # of fewer than the digits that count nothing is left
+    assert recalled(returns, rate) == pytest.approx(1.0 - (1.0 - returns) ** rate, abs=1e-5)
 
 
 def test_without_another_node_it_stays() -> None:
