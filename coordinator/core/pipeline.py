@@ -24,9 +24,11 @@ from distributed_grid.coordinator.core.commands import (
     Publish,
     Record,
     RecordAllocation,
+    RecordBalancing,
     RecordForgotten,
     RecordGroup,
     RecordJob,
+    RecordLoan,
     RecordLoss,
     RecordNode,
     RecordOrders,
@@ -38,6 +40,7 @@ from distributed_grid.coordinator.core.commands import (
     StoreFailing,
     Tick,
 )
+from distributed_grid.coordinator.core.scaling.events import RecordMachine, RecordPauses
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import Launch, Renewed, Stop
 
@@ -259,7 +262,7 @@ class Pipeline:
 
 def newest_records(records: Iterable[R]) -> list[R]:
     """The last record of each thing. (A record shows its job, allocation or group as it is when written.)"""
-    kept: dict[tuple[str, str], R] = {}
+    kept: dict[tuple[str, ...], R] = {}
     lines: deque[R] = deque(maxlen=LINES_KEPT)
     for record in records:
         match record:
@@ -281,6 +284,14 @@ def newest_records(records: Iterable[R]) -> list[R]:
                 kept["receipt", receipt.id] = record
             case RecordShare(user):
                 kept["share", user] = record
+            case RecordLoan(lender, borrower):
+                kept["loan", lender, borrower] = record
+            case RecordBalancing():
+                kept["balancing",] = record
+            case RecordMachine(name):
+                kept["machine", name] = record
+            case RecordPauses():
+                kept["pauses",] = record
             case RecordRights(key):
                 kept["rights", key] = record
             case RecordSpent(pool):

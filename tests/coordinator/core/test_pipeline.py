@@ -1,11 +1,14 @@
 """What the ledger answers is performed once its records are written, in order, whatever the disk does. No loop, no
 disk, no clock: the time is a number."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 
 from distributed_grid.coordinator.core.commands import (
+    RECORDS,
     Accepted,
     AckExits,
     Audit,
@@ -221,6 +224,20 @@ def test_what_waits_for_the_disk_does_not_grow_with_the_time() -> None:
     lines = [Audit("n1", str(number)) for number in range(3 * LINES_KEPT)]
     records: list[Record] = [record(1), *lines, record(2), record(1)]
     assert newest_records(records) == [record(1), record(2), *lines[-LINES_KEPT:]]
+
+
+@pytest.mark.parametrize("kind", sorted(set(RECORDS) - {Audit}, key=str))
+def test_of_each_kind_of_record_the_newest_waits_for_a_disk_that_fails(kind: Any) -> None:
+    thing = SimpleNamespace(id="x", name="x")
+    parts = {one.name: "x" if one.type is str else thing for one in msgspec.structs.fields(kind) if one.required}
+    first, second = kind(**parts), kind(**parts)
+    pipeline = Pipeline(Answers())
+    after(pipeline, first)
+    pipeline.begin_write(0.0)
+    pipeline.refuse(FULL, 0.0)
+    after(pipeline, second, now=AGAIN_SECONDS)
+    (kept,) = pipeline.begin_write(AGAIN_SECONDS)
+    assert kept is second
 
 
 def test_a_job_that_is_new_on_disk_stays_so_when_it_changes_before_it_is_written() -> None:
