@@ -85,9 +85,9 @@ class ResourceBoostManager(Connected):
         return await borrowed(self.client, self.client.request_boost(**asked), {State.RUNNING}, "boost", log)
 
     async def release_boost(self, boost_id: str) -> bool:
-        """Release it before it expires (by id or prefix). True once that is on the coordinator's disk: Ray drains it
-        then, and its source has it back when its raylet is gone. False if it has ended or is unknown. Raises BadValue
-        for a job that is no boost."""
+        """Release it before it expires, by its id in full. True once that is on the coordinator's disk: Ray drains it
+        then, and its source has it back when its raylet is gone. False if it has ended or is unknown, which the log
+        says. Raises BadValue for a job that is no boost."""
         await self.initialize()
         return await given_back(self.client, boost_id, "no boost", lambda spec: spec.boost is not None, log)
 

@@ -87,15 +87,28 @@ async def _settled(client: GridClient, job: str, states: Collection[State]) -> J
     return view
 
 
-async def given_back(client: GridClient, job: str, other: str, fits: Callable[[JobSpec], bool], log: Logger) -> bool:
-    """Give back what was borrowed, by id, prefix or name. True once that is on the coordinator's disk; False if it has
-    ended or is unknown. Raises BadValue for what does not fit: `other` says what it is not."""
+async def known(client: GridClient, job: str, log: Logger, what: str) -> JobView | None:
+    """The job with this id or name; None if there is none: the log says so, and that there was nothing to do (`what`).
+    A prefix of an id, or `last`, names no job here: people type them, and a program has the whole id."""
     try:
         view = await client.show(job)
     except RequestRefused as refused:
         if refused.code != "unknown-job":
             raise
-        log.warning("nothing to release: %s%s", refused.what, f" ({refused.hint})" if refused.hint else "")
+        log.warning("nothing to %s: %s%s", what, refused.what, f" ({refused.hint})" if refused.hint else "")
+        return None
+    if job not in (view.id, view.spec.name):
+        log.warning("nothing to %s: no job %r (an id or name in full is needed)", what, job)
+        return None
+    return view
+
+
+async def given_back(client: GridClient, job: str, other: str, fits: Callable[[JobSpec], bool], log: Logger) -> bool:
+    """Give back what was borrowed, by its id or name. True once that is on the coordinator's disk; False if it has
+    ended or is unknown: the log says which is unknown. Raises BadValue for what does not fit: `other` says what it is
+    not."""
+    view = await known(client, job, log, "release")
+    if view is None:
         return False
     if not fits(view.spec):
         raise BadValue(f"{view.id} is {other}", why="it is a job", hint=f"grid cancel {view.id}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from distributed_grid.config.settings import ClusterConfig
 from distributed_grid.coordinator.client.aio import GridClient
-from distributed_grid.coordinator.client.compat.connected import Connected
+from distributed_grid.coordinator.client.compat.connected import Connected, known
 from distributed_grid.coordinator.client.compat.sharing import ResourceSharingManager, units
 from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.coordinator.client.submission import HOLD_DURATION, describe_job
@@ -77,12 +77,12 @@ class IntelligentScheduler(Connected):
         return found
 
     async def complete_task(self, task_id: str) -> bool:
-        """The task (an id or name) is done: what it holds is given back, and its job, if that still runs, is ended.
-        True once that is on the coordinator's disk; False if it had ended or is unknown."""
+        """The task (an id or name in full) is done: what it holds is given back, and its job, if that still runs, is
+        ended. True once that is on the coordinator's disk; False if it had ended or is unknown."""
         await self.initialize()
-        view = await self._known(task_id)
+        view = await known(self.client, task_id, log, "complete")
         if view is None:
-            log.warning("nothing to complete: there is no task %s", task_id)
+            self._tasks.pop(task_id, None)
             return False
         self._tasks.pop(view.id, None)
         if view.state is State.ENDED:

@@ -71,8 +71,8 @@ class ResourceSharingManager(Connected):
         return await borrowed(self.client, asking, _HELD, "hold", log)
 
     async def release_resource(self, allocation_id: str) -> bool:
-        """Give back what was borrowed, by id, prefix or name. True once that is on the coordinator's disk; False if it
-        has ended or is unknown. Raises BadValue for what is neither a boost nor a hold."""
+        """Give back what was borrowed, by its id or name in full. True once that is on the coordinator's disk; False if
+        it has ended or is unknown, which the log says. Raises BadValue for what is neither a boost nor a hold."""
         await self.initialize()
         return await given_back(self.client, allocation_id, "neither a boost nor a hold", _is_borrowed, log)
 

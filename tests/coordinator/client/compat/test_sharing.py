@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.core import BadValue, GridClient, RequestRefused, SharingDisabled
+from distributed_grid.orchestration.intelligent_scheduler import IntelligentScheduler
 from distributed_grid.orchestration.resource_sharing_manager import ResourceSharingManager, ResourceType
 from distributed_grid.orchestration.resource_sharing_orchestrator import ResourceSharingOrchestrator
 from distributed_grid.protocol.boosts import JOIN_WITHIN
@@ -107,6 +108,28 @@ async def test_only_boosts_and_holds_are_released(tmp_path: Path, caplog: pytest
         with caplog.at_level(logging.WARNING):
             assert await sharing.release_resource("nobody") is False
         assert "nothing to release" in caplog.text
+
+
+async def test_part_of_an_id_releases_and_completes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        worker = await agent(grid.url, node("n1"))
+        sharing, scheduler = (
+            ResourceSharingManager(config(grid.url), client),
+            IntelligentScheduler(config(grid.url), client),
+        )
+        held = await sharing.hold(Resources(1000), name="mine")
+        assert held is not None
+        for part in (held[:-1], held[:3], held.removeprefix("j-"), "last", "min", ""):
+            caplog.clear()
+            with caplog.at_level(logging.WARNING):
+                assert await sharing.release_resource(part) is False
+            assert "nothing to release: no job" in caplog.text and repr(part) in caplog.text
+            with caplog.at_level(logging.WARNING):
+                assert await scheduler.complete_task(part) is False
+            assert "nothing to complete: no job" in caplog.text
+        assert [(one.id, one.state) for one in await client.holds()] == [(held, State.RUNNING)]
+        assert await sharing.release_resource("mine") is True, "its name is what it was asked for by"
+        await worker.close()
 
 
 async def test_a_caller_who_gives_up_holds_nothing(tmp_path: Path) -> None:
