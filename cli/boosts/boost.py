@@ -348,7 +348,8 @@ def history(limit: int) -> None:
 def suggest() -> None:
     """Show which boosts the grid would lend and take back now, and why, without doing it.
 
-    In the mode dynamic_balancing it does so by itself; see: grid policy show, grid resource-sharing status.
+    In the mode dynamic_balancing it does so by itself; see: grid policy show, grid resource-sharing status. Without a
+    Ray cluster there is nothing to lend to: it says so, and which jobs it would move before owners come.
     """
     from distributed_grid.cli.boosts.sharing import MOVES, UNSERVED, move_row, pass_json, unserved_rows
 
@@ -366,6 +367,8 @@ def suggest() -> None:
     parts += [f"! {printable(f'{one.boost} of {one.user}: {one.text}')}\n" for one in found.hints]
     quiet = "".join(f"{order}\n" for one in found.moves if (order := _by_hand(one)))
     formatting.show(invocation, content, "".join(parts), quiet, "moves")
+    if found.trouble:
+        invocation.say(f"there is nothing to lend to: {found.trouble}")
 
 
 def _by_hand(move: Move) -> str:

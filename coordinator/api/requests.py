@@ -55,7 +55,6 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.queue import rights as core_rights
 from distributed_grid.coordinator.core.queue.admission import refusal
-from distributed_grid.coordinator.core.rebalancing import passes
 from distributed_grid.coordinator.core.scaling.events import ScalingRequested
 from distributed_grid.coordinator.core.trends.histogram import Histogram
 from distributed_grid.coordinator.core.views import Visibility
@@ -254,8 +253,7 @@ class Requests:
                 status = balancing_page(self._state, visibility, self._clock(), message, self._balancer.address)
                 self._reply(client, status)
             case messages.SuggestBoosts():
-                look = await self._balancer.look()
-                would = views.visible_pass(visibility, passes.proposed(self._state, look, self._clock()))
+                would = views.visible_pass(visibility, await self._balancer.proposed(self._clock))
                 self._reply(client, messages.Suggestions(message.id, self._state.policy.balancing, would))
             case messages.GetScaling():
                 from distributed_grid.coordinator.api.scaling import scaling_status  # only where there are pools

@@ -8,14 +8,18 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from distributed_grid.coordinator.core.commands import DemandReported, Event
 from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.rebalancing import passes
 from distributed_grid.coordinator.core.rebalancing.view import RayLook, Waiting
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay
 from distributed_grid.coordinator.ray.reservations import found_on
 from distributed_grid.protocol.boosts import JOIN_WITHIN, LABEL, RayAuth, custom_resource
 from distributed_grid.protocol.resources import MILLI, Resources, format_bytes
+from distributed_grid.protocol.sharing.moves import Pass
 from distributed_grid.protocol.sharing.policies import MOST_MOVES, OffloadingMode
 from distributed_grid.runtime.accounts import name_of
 
@@ -86,6 +90,15 @@ class Balancer:
             self._put(DemandReported(None, trouble=f"{error.what}: {error.why}" if error.why else error.what))
         else:
             self._put(DemandReported(look, tuple(self._ids(MOST_MOVES))))
+
+    async def proposed(self, now: Callable[[], float]) -> Pass:
+        """What a pass would do now, which is not done. Without a Ray cluster that is which jobs it would move, and it
+        says why no more. Raises NoRay if the cluster does not answer."""
+        if self._bridge is not None:
+            look = await self.look()
+            return passes.proposed(self._state, look, now())
+        found = passes.proposed(self._state, passes.NO_RAY, now())
+        return replace(found, trouble="this coordinator knows of no Ray cluster (set ray.address there)")
 
     async def look(self) -> RayLook:
         """Ask Ray for its demand and raylets. Raises NoRay."""

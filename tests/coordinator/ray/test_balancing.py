@@ -14,7 +14,9 @@ from distributed_grid.coordinator.ray.balancing import Balancer, waiting
 from distributed_grid.coordinator.ray.bridge_client import NoRay
 from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
+from distributed_grid.protocol.sharing.moves import MoveKind
 from distributed_grid.protocol.sharing.policies import Balancing, OffloadingMode
+from tests.coordinator.core.rebalancing.test_stays import BEGAN, Grid
 from tests.coordinator.core.scene import facts, join, step
 
 
@@ -157,3 +159,13 @@ async def test_ray_is_not_asked_where_jobs_alone_run_elsewhere_nor_where_there_i
     with pytest.raises(NoRay, match="knows of no Ray cluster"):
         await nowhere.look()
     await nowhere.close()
+
+
+async def test_without_ray_it_is_still_proposed_which_jobs_leave_and_why_nothing_else() -> None:
+    grid = Grid(mode="share_and_offload")
+    state = grid.state
+    nowhere = Balancer(state, None, RayAuth.DISABLED, lambda event: None, lambda count: [])
+    found = await nowhere.proposed(lambda: BEGAN + 600.0)
+    assert [(one.kind, one.job) for one in found.moves] == [(MoveKind.LEAVE, "j-1")]
+    assert "knows of no Ray cluster (set ray.address there)" in found.trouble
+    assert not found.applied and state.balancing.last is None and state.jobs["j-1"].node == "lab1"

@@ -84,8 +84,11 @@ def test_without_ray_the_status_says_so_and_shows_the_pressure_of_the_nodes(grid
     assert node["node"] == "n1" and 0 <= node["owner"]["score"] <= 1
     text = grid.run("resource-sharing", "status").stdout
     assert "this coordinator knows of no Ray cluster" in text and "NODES" in text
-    refused = grid.run("boost", "suggest")
-    assert refused.returncode and "this coordinator knows of no Ray cluster" in refused.stderr
+    asked = grid.run("boost", "suggest")
+    assert (asked.returncode, asked.stdout) == (0, "no moves\n"), asked.stderr
+    assert "there is nothing to lend to: this coordinator knows of no Ray cluster (set ray.address" in asked.stderr
+    told = grid.json("boost", "suggest")
+    assert told["moves"] == [] and "knows of no Ray cluster" in told["trouble"]
 
 
 @pytest.mark.parametrize(
