@@ -332,7 +332,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     lost = store.loss.found if store.loss is not None else ()
     begin = (
         clock(), store.restored, living.orders, living.groups, living.shares, lost, living.rights, living.spent,
-        living.balancing, living.lent, living.machines, living.paused,
+        living.balancing, living.lent, living.machines, living.paused, living.returns,
     )  # fmt: skip
     ledger.state.preempting.remember(living.receipts)
     try:

@@ -94,6 +94,7 @@ class Driver(Process):
             granted=disk.rights,
             spent=disk.spent,
             lent=disk.loans,
+            returns=disk.returns,
         )
         self.ledger.check()
         self.pipeline = Pipeline(self.ledger)

@@ -17,6 +17,7 @@ from distributed_grid.coordinator.core.commands import (
     RecordNode,
     RecordOrders,
     RecordReceipt,
+    RecordReturns,
     RecordRights,
     RecordShare,
     RecordSpent,
@@ -61,6 +62,7 @@ class Snapshot:
     orders: list[tuple[str, NodeOrders]] = field(default_factory=list)
     shares: list[tuple[str, tuple[float, float]]] = field(default_factory=list)
     loans: list[tuple[tuple[str, str], tuple[float, float]]] = field(default_factory=list)
+    returns: list[tuple[str, tuple[int, int]]] = field(default_factory=list)
     groups: list[tuple[str, bytes]] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
@@ -83,6 +85,7 @@ class Disk:
         self.receipts: dict[str, Receipt] = {}
         self.shares: dict[str, tuple[float, float]] = {}
         self.loans: dict[tuple[str, str], tuple[float, float]] = {}
+        self.returns: dict[str, tuple[int, int]] = {}
         self.rights: dict[str, Rights] = {}
         self.spent: dict[str, Spent] = {}
 
@@ -94,6 +97,7 @@ class Disk:
         other.nodes, other.node_orders = dict(self.nodes), dict(self.node_orders)
         other.group_rows, other.shares, other.receipts = dict(self.group_rows), dict(self.shares), dict(self.receipts)
         other.rights, other.spent, other.loans = dict(self.rights), dict(self.spent), dict(self.loans)
+        other.returns = dict(self.returns)
         return other
 
     def apply(self, snapshot: Snapshot) -> None:
@@ -109,12 +113,14 @@ class Disk:
         self.past.update(dict.fromkeys(snapshot.past))
         for name in snapshot.forgotten:
             self.nodes.pop(name, None)
+            self.returns.pop(name, None)
         self.nodes.update(snapshot.nodes)
         self.node_orders.update((node, _encode(orders)) for node, orders in snapshot.orders)
         self.group_rows.update(snapshot.groups)
         self.receipts.update((receipt.id, receipt) for receipt in snapshot.receipts)
         self.shares.update(snapshot.shares)
         self.loans.update(snapshot.loans)
+        self.returns.update(snapshot.returns)
         self.spent.update(snapshot.spent)
         for key, rights in snapshot.rights:
             self.rights.pop(key, None)
@@ -182,6 +188,8 @@ def snapshot(records: Iterable[Command], clock: float) -> Snapshot:
                 out.shares.append((user, (past, at)))
             case RecordLoan(lender, borrower, past, at):
                 out.loans.append(((lender, borrower), (past, at)))
+            case RecordReturns(node, thawed, recalled):
+                out.returns.append((node, (thawed, recalled)))
             case RecordRights(key, rights):
                 out.rights.append((key, rights))
             case RecordSpent(pool, spent):

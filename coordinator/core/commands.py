@@ -406,6 +406,15 @@ class RecordLoan(msgspec.Struct, frozen=True, gc=False):
     soon: bool = False
 
 
+class RecordReturns(msgspec.Struct, frozen=True, gc=False):
+    """Make durable how often jobs on this node went on after its owner's return, and how often one was recalled."""
+
+    node: str
+    thawed: int
+    recalled: int
+    soon: bool = True
+
+
 class RecordRights(msgspec.Struct, frozen=True, gc=False):
     """Make the rights durable that operators have set under this key; None: none."""
 
@@ -550,6 +559,7 @@ Record = (
     | RecordReceipt
     | RecordShare
     | RecordLoan
+    | RecordReturns
     | RecordRights
     | RecordBalancing
     | RecordMachine
@@ -579,5 +589,5 @@ Command = (
     | Alarm
 )
 RECORDS = get_args(Record)
-MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare, RecordLoan, RecordSpent)
+MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare, RecordLoan, RecordReturns, RecordSpent)
 """Records that may wait if they are marked `soon`."""

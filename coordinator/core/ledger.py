@@ -288,6 +288,7 @@ class Ledger:
         lent: Mapping[Pair, tuple[float, float]] = {},
         created: Sequence[Machine] = (),
         paused: Mapping[str, Paused] = {},
+        returns: Mapping[str, tuple[int, int]] = {},
     ) -> list[Command]:
         """Load what was on disk."""
         state = self.state
@@ -295,6 +296,8 @@ class Ledger:
         state.now, state.unknown_before, state.loss = now, unknown_before, loss
         load(state, jobs, allocations, nodes, ordered, many, past, lent)
         orders.restore(state, balancing)
+        for name in returns.keys() & state.nodes.keys():
+            state.nodes[name].thawed, state.nodes[name].recalled = returns[name]
         if state.policy.scaling.pools or created or paused:
             from distributed_grid.coordinator.core.scaling import machines  # only where there are pools
 

@@ -501,7 +501,7 @@ class Node:
     forecast: IdleForecast | None = None
     """How long it is expected to stay idle, or would if its owner left now; None: nothing is known."""
     thawed: int = 0
-    """How often a job here went on after its owner had been back, since the coordinator started."""
+    """How often a job here went on after its owner had been back; of old returns half are forgotten now and then."""
     recalled: int = 0
     """How often one was recalled instead."""
 

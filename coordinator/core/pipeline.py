@@ -33,6 +33,7 @@ from distributed_grid.coordinator.core.commands import (
     RecordNode,
     RecordOrders,
     RecordReceipt,
+    RecordReturns,
     RecordRights,
     RecordShare,
     RecordSpent,
@@ -286,6 +287,8 @@ def newest_records(records: Iterable[R]) -> list[R]:
                 kept["share", user] = record
             case RecordLoan(lender, borrower):
                 kept["loan", lender, borrower] = record
+            case RecordReturns(node):
+                kept["returns", node] = record
             case RecordBalancing():
                 kept["balancing",] = record
             case RecordMachine(name):

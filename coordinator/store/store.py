@@ -29,6 +29,7 @@ from distributed_grid.coordinator.core.commands import (
     RecordNode,
     RecordOrders,
     RecordReceipt,
+    RecordReturns,
     RecordRights,
     RecordShare,
     RecordSpent,
@@ -90,6 +91,8 @@ class Living:
     """Those that are there, and those that are remembered, in the order in which they were wanted."""
     paused: dict[str, Paused] = field(default_factory=dict)
     """Pools in which nothing is created."""
+    returns: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """How often jobs went on after an owner's return, and were recalled, by node."""
 
 
 ENDED_JOBS = "SELECT jobs.body, ended.body FROM ended CROSS JOIN jobs ON jobs.n = ended.n"
@@ -101,9 +104,12 @@ _group = msgspec.msgpack.Decoder(Group).decode
 _rights = msgspec.msgpack.Decoder(Rights).decode
 _balancing = msgspec.msgpack.Decoder(BalancingOrder).decode
 _machine = msgspec.msgpack.Decoder(Machine).decode
+_returns = msgspec.msgpack.Decoder(tuple[int, int]).decode
 _paused = msgspec.msgpack.Decoder(dict[str, Paused]).decode
 MACHINE, PAUSED = "machine/", "paused-pools"
 """The rows of `meta` with a machine each, by its name behind this, and with the pools that are paused."""
+RETURNS = "returns/"
+"""The rows of `meta` with what owners' returns came to on a node, by its name behind this."""
 BALANCING = "balancing"
 """The row of `meta` with what operators have set of mode and policy."""
 
@@ -182,6 +188,7 @@ class Store:
         rights: dict[str, Rights | None] = {}
         spent: dict[str, Spent] = {}
         machines: dict[str, Machine | None] = {}
+        returns: dict[str, tuple[int, int]] = {}
         for record in records:
             if type(record) is RecordJob:  # by far the most frequent
                 jobs[record.job.id] = record.job
@@ -207,6 +214,8 @@ class Store:
                     shares[user] = (user, past, at)
                 case RecordLoan(lender, borrower, past, at):
                     loans[lender, borrower] = (lender, borrower, past, at)
+                case RecordReturns(node, thawed, recalled):
+                    returns[node] = (thawed, recalled)
                 case RecordBalancing(order):
                     out.balancing.append((BALANCING, _encode(order)))
                 case RecordMachine(name, machine):
@@ -248,6 +257,7 @@ class Store:
             of_group, body = (g.id, g.key, g.user, g.submitted, g.ended), _encode(g)
             out.groups.append((*of_group, body, store_sums.checksum(body, *of_group)))
         out.gone_nodes = [(name,) for name in gone]
+        out.gone_machines += ((RETURNS + name,) for name in gone)
         for facts in nodes.values():
             body = _encode(facts)
             out.nodes.append((facts.name, clock, body, store_sums.checksum(body, facts.name)))
@@ -257,6 +267,7 @@ class Store:
         for name, ordered in orders.items():
             body = _encode(ordered)
             out.node_orders.append((name, body, store_sums.checksum(body, name)))
+        out.balancing += ((RETURNS + name, _encode(counted)) for name, counted in returns.items())
         for name, machine in machines.items():
             if machine is None:
                 out.gone_machines.append((MACHINE + name,))
@@ -361,6 +372,8 @@ class Store:
         try:
             query = f"DELETE FROM nodes WHERE seen < ? AND {idle} AND {free}"  # noqa: S608
             self._writer.execute(query, (before, _encode(NO_ORDERS)))
+            left = "name >= ? AND name < ? AND substr(name, ?) NOT IN (SELECT name FROM nodes)"
+            self._writer.execute(f"DELETE FROM meta WHERE {left}", (RETURNS, RETURNS + "~", len(RETURNS) + 1))  # noqa: S608
         except sqlite3.Error as error:
             raise failure(self._path, error) from error
 
@@ -392,11 +405,15 @@ class Store:
             {(one, other): told for one, other, *told in read("SELECT * FROM loans WHERE past > 0")},
             sorted(self._machines(), key=lambda one: (one.wanted, len(one.name), one.name)),
             _paused(paused) if (paused := self._meta(PAUSED)) is not None else {},
+            {name.removeprefix(RETURNS): _returns(value) for name, value in self._of_meta(RETURNS)},
         )
 
     def _machines(self) -> Iterator[Machine]:
-        rows = self._reader.execute("SELECT value FROM meta WHERE name >= ? AND name < ?", (MACHINE, MACHINE + "~"))
-        return (_machine(row[0]) for row in rows)
+        return (_machine(value) for _, value in self._of_meta(MACHINE))
+
+    def _of_meta(self, begin: str) -> Iterator[tuple[str, Any]]:
+        """The rows of `meta` whose names begin so."""
+        return self._reader.execute("SELECT name, value FROM meta WHERE name >= ? AND name < ?", (begin, begin + "~"))
 
     def receipts(self, limit: int, job: str = "", node: str = "", only: str = "") -> list[Receipt]:
         """Preemptions, newest first; of a job, on a node, or in which this user had a part."""

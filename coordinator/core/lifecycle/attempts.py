@@ -5,7 +5,7 @@ the leases that make retries safe.
 import msgspec
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.commands import Audit, MemoryAdvised, Reserve, Send
+from distributed_grid.coordinator.core.commands import Audit, MemoryAdvised, RecordReturns, Reserve, Send
 from distributed_grid.coordinator.core.lending import slack
 from distributed_grid.coordinator.core.model import Active, Allocation, Job, Node, Placement, RayPlace, time_limit
 from distributed_grid.coordinator.core.placement.constraints import ray_bundle
@@ -30,6 +30,8 @@ def may_be_alive_unknown(facts: NodeFacts, allocation: Allocation) -> bool:
     return bool(facts.unknown) and record_lost(facts, allocation)
 
 
+RETURNS = 256
+"""Returns of an owner to jobs on a node from which on half of those counted are forgotten."""
 DRIFT = 1.01
 """Maximum clock drift: a node's clock may run this much slower."""
 ENDING = 3.0
@@ -297,10 +299,19 @@ def suspended(state: GridState, node: Node, message: Suspended) -> None:
         active.suspended = None
         if before is None:
             return
-        node.thawed += not before.by_holder
+        if not before.by_holder:
+            _owner_returned(state, node, recalls=False)
         state.tell(job, f"goes on after {format_duration(message.lasted)}")
     state.refresh(node, grown=False)  # who waits for its end may be told of another moment
     state.changed(job, allocation, soon=True)
+
+
+def _owner_returned(state: GridState, node: Node, recalls: bool) -> None:
+    """Count what an owner's return came to for a job."""
+    if node.thawed + node.recalled >= RETURNS:  # habits change
+        node.thawed, node.recalled = node.thawed // 2, node.recalled // 2
+    node.thawed, node.recalled = node.thawed + (not recalls), node.recalled + recalls
+    state.out.append(RecordReturns(node.facts.name, node.thawed, node.recalled))
 
 
 def awaits_reader(state: GridState, node: Node, message: AwaitsReader) -> None:
@@ -333,6 +344,6 @@ def recalled(state: GridState, node: Node, message: Recalled) -> None:
         why = said
         slack.wanted_back(state, allocation)
     elif not message.closing:
-        node.recalled += 1
+        _owner_returned(state, node, recalls=True)
     text = f"recalled: {why}; it has {message.grace:g} s to end"
     request_stop(state, allocation, Cause.RECALLED, text, message.grace)

@@ -6,8 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.commands import Audit, RecordAllocation, RecordForgotten, RecordJob, RecordNode
+from distributed_grid.coordinator.core.commands import (
+    Audit,
+    RecordAllocation,
+    RecordForgotten,
+    RecordJob,
+    RecordNode,
+    RecordReturns,
+)
 from distributed_grid.coordinator.core.model import Active, Allocation, Attempt, Ended, Job
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.store import open, rows
@@ -42,6 +50,21 @@ def a_job(
 
 def keep(store: Store, *records: object, clock: float = 1.0) -> None:
     store.commit(store.snapshot(records, clock))  # type: ignore[arg-type]
+
+
+def test_what_owners_returns_came_to_is_there_after_a_restart_and_goes_with_the_node(path: Path) -> None:
+    store = Store(path)
+    facts = NodeFacts(name="n1", hostname="h", boot_id="b", incarnation=3, cores=(0,), memory=1, lendable=Resources())
+    other, third = replace(facts, name="n2"), replace(facts, name="n3")
+    keep(store, RecordNode(facts), RecordReturns("n1", 1, 0), RecordReturns("n1", 2, 1))
+    keep(store, RecordNode(other), RecordNode(third), RecordReturns("n2", 0, 7), RecordReturns("n3", 0, 3), clock=100.0)
+    keep(store, RecordForgotten("n3"), clock=100.0)
+    store.close()
+    store = Store(path)
+    assert store.load().returns == {"n1": (2, 1), "n2": (0, 7)}
+    store.forget_nodes(50.0)
+    assert [one.name for one in store.load().nodes] == ["n2"] and store.load().returns == {"n2": (0, 7)}
+    store.close()
 
 
 def test_a_restart_finds_only_what_lives(path: Path) -> None:

@@ -14,9 +14,11 @@ from distributed_grid.coordinator.core.commands import (
     MessageReceived,
     Rebalanced,
     RecordReceipt,
+    RecordReturns,
     Send,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.lifecycle.attempts import RETURNS
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Preempting
 from distributed_grid.coordinator.core.rebalancing import passes
 from distributed_grid.coordinator.core.rebalancing.stays import stays
@@ -161,6 +163,31 @@ def test_where_an_owner_only_ever_came_for_a_moment_a_job_stays() -> None:
     grid.state.nodes["lab1"].recalled = 160
     (told,) = (one for one in grid.look(BEGAN + 660.0) if isinstance(one, Rebalanced))
     assert "of whose returns 80% end jobs there" in told.moves[0].reason
+
+
+def test_what_owners_returns_came_to_is_recorded_and_known_after_a_restart() -> None:
+    grid = Grid()
+    told = Suspended(allocation="j-1.1", why="ann is back", lasted=1.0, in_all=1.0)
+    assert RecordReturns not in map(type, step(grid.ledger, MessageReceived("lab1", told), BEGAN))
+    thawed = step(grid.ledger, MessageReceived("lab1", replace(told, why="")), BEGAN)
+    back = Recalled(allocation="j-1.1", why="ann is back", grace=1.0)
+    recalled = step(grid.ledger, MessageReceived("lab1", back), BEGAN)
+    records = [one for one in (*thawed, *recalled) if isinstance(one, RecordReturns)]
+    assert [(one.node, one.thawed, one.recalled) for one in records] == [("lab1", 1, 0), ("lab1", 1, 1)]
+    again = Ledger(policy=grid.state.policy)
+    again.restore([], [], [facts("lab1")], BEGAN, returns={"lab1": (1, 1), "gone": (7, 7)})
+    assert (again.state.nodes["lab1"].thawed, again.state.nodes["lab1"].recalled) == (1, 1)
+    assert [*again.state.nodes] == ["lab1"]
+
+
+def test_habits_change_so_half_of_many_returns_are_forgotten() -> None:
+    grid = Grid()
+    node = grid.state.nodes["lab1"]
+    node.thawed, node.recalled = RETURNS - 1, 0
+    freezes(grid, 1)
+    assert (node.thawed, node.recalled) == (RETURNS, 0)
+    step(grid.ledger, MessageReceived("lab1", Recalled(allocation="j-1.1", why="ann is back", grace=1.0)), BEGAN)
+    assert (node.thawed, node.recalled) == (RETURNS // 2, 1)
 
 
 def test_one_thaw_does_not_outweigh_what_nobody_knows_yet() -> None:
