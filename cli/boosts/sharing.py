@@ -95,14 +95,15 @@ def unserved_rows(found: Pass) -> list[tuple[str, ...]]:
 
 def _last_pass(answer: BalancingStatus) -> str:
     last, now = answer.last, time.time()
-    if not answer.address:
-        return "this coordinator knows of no Ray cluster (set ray.address there), so nothing is lent by itself"
+    none = "this coordinator knows of no Ray cluster (set ray.address there), so nothing is lent by itself"
     if last is None:
-        return f"Ray at {answer.address}; there was no pass yet"
+        return f"Ray at {answer.address}; there was no pass yet" if answer.address else none
     ago = f"the last pass was {format_duration(max(0, round(now - last.at)))} ago"
+    did = f"{len(last.moves)} {'made' if last.applied else 'proposed'}"
+    if not answer.address:
+        return f"{none}; jobs may leave before owners come: {ago}, moves: {did}"
     if last.trouble:
         return f"Ray at {answer.address} cannot be asked: {last.trouble}; {ago}"
-    did = f"{len(last.moves)} {'made' if last.applied else 'proposed'}"
     return f"Ray at {answer.address}, for {last.target}; {ago}, moves: {did}"
 
 

@@ -104,6 +104,11 @@ def test_the_status_for_programs_has_all_of_it(grid: Any) -> None:
     ("changed", "said"),
     [
         ({"address": ""}, "this coordinator knows of no Ray cluster (set ray.address there)"),
+        ({"address": "", "last": None}, "(set ray.address there), so nothing is lent by itself\n"),
+        (
+            {"address": "", "last": Pass(at=1e9, applied=True)},
+            "so nothing is lent by itself; jobs may leave before owners come: the last pass was ",
+        ),
         ({"last": None}, "Ray at 192.0.2.1:6379; there was no pass yet"),
         ({"last": Pass(at=1e9, trouble="it is away")}, "Ray at 192.0.2.1:6379 cannot be asked: it is away"),
     ],
