@@ -3,6 +3,7 @@ with the promises that moto does not keep. No account was ever billed for these.
 """
 
 import base64
+import functools
 import json
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from msgspec.structs import replace
 
 pytest.importorskip("boto3", reason="the extra aws is not installed")
 pytest.importorskip("moto.server", reason="moto is not installed")
+
+from botocore.loaders import create_loader
 
 from distributed_grid.coordinator.core.scaling.events import ScalingRequested
 from distributed_grid.coordinator.core.scaling.state import Answer, Listed
@@ -29,6 +32,14 @@ from tests.depth import tries
 
 SPEC = WorkerSpec(name="a-1-1", pool="a", type="c5.xlarge", zone="a", born=1e9, ends_by=2e9, invitation="grid://x/y")
 SECRET = "hunter2/hunter2"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _read_once() -> Iterator[None]:
+    """Each session of boto3 reads all that EC2 can, megabytes of JSON, and these here read it once for all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("botocore.session.create_loader", functools.cache(create_loader))
+        yield
 
 
 @pytest.fixture(scope="module")
