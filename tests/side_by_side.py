@@ -30,7 +30,7 @@ TOGETHER = {
         "tests/e2e/sharing/test_the_owner.py::test_a_foreign_busy_process",
         "tests/e2e/sharing/test_the_owner.py::test_our_own_busy_job",
         "tests/e2e/service/test_tour.py::test_the_part_with_ray",
-        "tests/ray/test_boosts_in_turn.py",
+        "tests/ray/test_boosts_in_turn.py::test_boosts_in_turn",
         "tests/ray/test_busy_source.py",
     ),
     "boosts": (

@@ -14,6 +14,8 @@ from tests import side_by_side
     [
         ("tests/ray/test_boosts.py::test_a", "boosts"),
         ("tests/ray/test_busy_source.py::test_a", "alone"),
+        ("tests/ray/test_boosts_in_turn.py::test_boosts_in_turn_leave_nothing", "alone"),
+        ("tests/ray/test_boosts_in_turn.py::test_a", "Ray"),
         ("tests/e2e/service/test_tour.py::test_the_part_with_ray_prints", "alone"),
         ("tests/e2e/service/test_tour.py::test_a", "tests/e2e/service/test_tour.py"),
         ("tests/ray/test_placing.py::test_a", "Ray"),
