@@ -42,7 +42,7 @@ demo: $(STAMP)
 
 # Ray is large, and nothing but its own tests needs it: where it cannot be had, those are skipped.
 $(VENV)/.ray: $(STAMP)
-	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[ray]' && touch $@ || \
+	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[ray]' && $(PY) scripts/lazy_finder.py && touch $@ || \
 	    echo "Ray could not be installed: tests that need it are skipped"
 
 test: $(STAMP) $(VENV)/.ray

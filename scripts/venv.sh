@@ -61,4 +61,5 @@ fi
 
 echo "Installing the grid and its tools into $venv"
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check --editable '.[dev]'
+"$venv/bin/python" scripts/lazy_finder.py
 touch "$venv/.stamp"
