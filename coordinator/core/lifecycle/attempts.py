@@ -299,9 +299,10 @@ def suspended(state: GridState, node: Node, message: Suspended) -> None:
         active.suspended = None
         if before is None:
             return
-        if not before.by_holder:
-            _owner_returned(state, node, recalls=False)
-        state.tell(job, f"goes on after {format_duration(message.lasted)}")
+        if allocation.state is not State.STOPPING:  # else it is thawed so that it can end
+            if not before.by_holder:
+                _owner_returned(state, node, recalls=False)
+            state.tell(job, f"goes on after {format_duration(message.lasted)}")
     state.refresh(node, grown=False)  # who waits for its end may be told of another moment
     state.changed(job, allocation, soon=True)
 

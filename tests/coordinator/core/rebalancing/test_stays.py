@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.commands import (
+    CancelRequested,
     Command,
     DemandReported,
     ForecastsReported,
@@ -178,6 +179,21 @@ def test_what_owners_returns_came_to_is_recorded_and_known_after_a_restart() -> 
     again.restore([], [], [facts("lab1")], BEGAN, returns={"lab1": (1, 1), "gone": (7, 7)})
     assert (again.state.nodes["lab1"].thawed, again.state.nodes["lab1"].recalled) == (1, 1)
     assert [*again.state.nodes] == ["lab1"]
+
+
+@pytest.mark.parametrize("recalled", [True, False], ids=["recalled", "cancelled"])
+def test_a_job_that_is_thawed_to_end_does_not_go_on(recalled: bool) -> None:
+    grid = Grid()
+    told = Suspended(allocation="j-1.1", why="ann is back", lasted=1.0, in_all=1.0)
+    step(grid.ledger, MessageReceived("lab1", told), BEGAN)
+    if recalled:
+        step(grid.ledger, MessageReceived("lab1", Recalled(allocation="j-1.1", why="ann is back", grace=1.0)), BEGAN)
+    else:
+        step(grid.ledger, CancelRequested(3, ("j-1",), "by ann"), BEGAN)
+    step(grid.ledger, MessageReceived("lab1", replace(told, why="")), BEGAN)
+    one = grid.state.jobs["j-1"]
+    assert one.active.suspended is None and not any("goes on" in each.text for each in one.story)
+    assert (grid.state.nodes["lab1"].thawed, grid.state.nodes["lab1"].recalled) == (0, int(recalled))
 
 
 def test_habits_change_so_half_of_many_returns_are_forgotten() -> None:
