@@ -5,7 +5,9 @@ revocable job runs on beside it, and with one for each core, where that is froze
 goes up and down, so the holder works beside the revocable job and alone in short turns (there the revocable job is
 stopped by SIGSTOP), and each turn beside it is compared with the ones alone just before and after. Beside the speed
 stands the share of CPU time that the holder got, which the machine's speed does not touch, and how much the speed alone
-went up and down.
+went up and down. Under systemd a node's jobs have control groups, here only where `--cgroup /NAME` gives them a place
+(root; it is removed by `rmdir` afterwards): without, both compete by niceness where they are on the same core. What two
+plain programs on two cores get says how much of that is the machine's.
 """
 
 import argparse
@@ -31,7 +33,7 @@ resource_sharing:
   monitoring_interval_seconds: 1
   owner_policy: continue
   thresholds: {cpu_percent_max: 100, memory_percent_max: 100, memory_min_gb: 0.1}
-agent: {offer_after: 0, reserve_memory_gb: 0}
+agent: {offer_after: 0, reserve_memory_gb: 0, cgroup: CGROUP}
 unused: {window: 5}
 """
 HOLDER = """
@@ -139,10 +141,34 @@ class Scene:
         wait_for(lambda: self._state(self.holder) == "ended", "the end of the holder", 60.0)
 
 
-def measure(many: int, turns: int) -> dict[str, Any]:
+def machine(turns: int) -> float:
+    """What a program gets beside one of the idle class on another core, relative to it alone, without the grid: virtual
+    cores may give less than a core each where two are busy."""
+    shares = []
+    for _ in range(turns):
+        alone, beside = _burn(1), _burn(2)
+        shares.append(beside / alone)
+    return round(statistics.median(shares), 4)
+
+
+def _burn(programs: int) -> float:
+    """CPU seconds in two seconds of the first of so many programs, each on a core of its own."""
+    work = (
+        "import sys, time; end = time.monotonic() + 2.0\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
+    )
+    cores, running = sorted(os.sched_getaffinity(0)), []
+    for number in range(min(programs, CORES)):
+        running.append(subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.PIPE, text=True))
+        os.sched_setaffinity(running[-1].pid, {cores[number]})
+        if number:
+            os.sched_setscheduler(running[-1].pid, os.SCHED_IDLE, os.sched_param(0))
+    return [float(one.communicate()[0]) for one in running][0]
+
+
+def measure(many: int, turns: int, cgroup: str) -> dict[str, Any]:
     """So many turns beside the revocable job, each between two alone."""
     speeds, shares, frozen, alone = list[float](), list[float](), list[bool](), list[Worked]()
-    with grid(agents=1, config=CONFIG) as running:
+    with grid(agents=1, config=CONFIG.replace("CGROUP", cgroup)) as running:
         scene = Scene(running, many)
         alone.append(scene.alone())
         for _ in range(turns):
@@ -163,16 +189,21 @@ def main() -> None:
     """Print one line."""
     parser = argparse.ArgumentParser(prog="revocable", description="a job whose slack is lent on")
     parser.add_argument("--turns", type=int, default=TURNS)
-    turns = parser.parse_args().turns
-    part, whole = measure(max(1, CORES - 1), turns), measure(CORES, turns)
+    parser.add_argument("--cgroup", default="auto", help="agent.cgroup: the control group below which jobs get theirs")
+    asked = parser.parse_args()
+    turns = asked.turns
+    plain = machine(turns)
+    part, whole = (measure(many, turns, asked.cgroup) for many in (max(1, CORES - 1), CORES))
     report(
         "revocable",
         {
+            "share_of_plain_programs": plain,
             "speed_beside": part["speed"],
             "share_beside": part["share"],
             "speed_when_it_wants_all": whole["speed"],
             "share_when_it_wants_all": whole["share"],
             "of_each": {"beside": part, "when_it_wants_all": whole},
+            "cgroup": asked.cgroup,
             "cores": CORES,
             "seconds": SECONDS,
             "turns": turns,
