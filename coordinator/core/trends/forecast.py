@@ -38,13 +38,17 @@ class Interval(NamedTuple):
 
 
 def interval(errors: Sequence[float], value: float, most: float = math.inf) -> Interval | None:
-    """The forecast from this last value by sorted past errors, between 0 and `most`; None with too few of them. Each
-    side leaves out half of what the interval may miss, with the correction for a finite number of errors."""
+    """The forecast from this last value by sorted past errors, between 0 and `most`; None with too few of them. It is
+    the shortest interval that leaves out as many of them as it may miss, with the correction for a finite number of
+    errors; of those that are equally short the one in the middle. Half on each side would hold too many where many
+    errors are equal: a bound at such an error holds all of them, and the other side does not make up for it."""
     count = len(errors)
     if count < LEAST:
         return None
-    rank = min(count, math.ceil((count + 1) * (1 + COVERAGE) / 2))
-    low, high = value + errors[count - rank], value + errors[rank - 1]
+    out = 2 * (count - min(count, math.ceil((count + 1) * (1 + COVERAGE) / 2)))
+    last = count - out - 1
+    first = min(range(out + 1), key=lambda at: (errors[at + last] - errors[at], abs(2 * at - out)))
+    low, high = value + errors[first], value + errors[first + last]
     return Interval(value, max(0.0, min(most, low)), max(0.0, min(most, high)), count)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributed_grid.coordinator.core.trends.forecast import COVERAGE, LEAST, PAST, along, forecast
+from distributed_grid.coordinator.core.trends.forecast import COVERAGE, LEAST, PAST, along, forecast, interval
 from distributed_grid.coordinator.core.trends.windows import slope
 from tests.depth import tries
 
@@ -74,6 +74,27 @@ def test_what_is_older_than_two_days_is_forgotten() -> None:
 def test_the_interval_stays_within_what_there_is() -> None:
     told = forecast([0.0, 1.0] * 100, 3, most=1.0)
     assert told is not None and (told.low, told.high) == (0.0, 1.0)
+
+
+def test_the_interval_is_the_shortest_that_leaves_out_no_more_than_it_may_miss() -> None:
+    errors = sorted([0.0] * 60 + [0.01 * at for at in range(1, 40)])  # equal ones, and all others above
+    assert interval(errors, 0.5) == pytest.approx((0.5, 0.5, 0.81, 99)), "eight are left out, all of them above"
+    assert interval([-one for one in reversed(errors)], 0.5) == pytest.approx((0.5, 0.19, 0.5, 99))
+    even = [float(at) for at in range(-49, 50)]
+    told = interval(even, 100.0)
+    assert told is not None and (told.low, told.high) == (55.0, 145.0), "none is shorter: it is in the middle"
+
+
+def test_as_many_as_promised_lie_in_it_where_many_errors_are_equal() -> None:
+    """A machine whose use mostly stays, and is a step more from time to time: half on each side would hold 0.95."""
+    draw = random.Random(7)
+    steps = [0.0 if draw.random() < 0.6 else draw.random() for _ in range(4000)]
+    inside = 0
+    for at in range(PAST, len(steps)):
+        told = interval(sorted(steps[at - PAST : at]), 0.0)
+        assert told is not None
+        inside += told.low <= steps[at] <= told.high
+    assert inside / (len(steps) - PAST) == pytest.approx(COVERAGE, abs=0.015)
 
 
 @pytest.mark.parametrize("steps", [3, 12])
