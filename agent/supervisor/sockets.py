@@ -8,7 +8,6 @@ import selectors
 import socket
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from distributed_grid.agent.supervisor import procs
@@ -53,7 +52,7 @@ class AgentSocket:
         self._unsent = bytearray()
         self._blocked = False
         """Whether the selector is to tell when the agent takes more."""
-        _listen(Path(state_dir, "supervisor.sock"), selector, self._accept, log, is_job)
+        _listen(os.path.join(state_dir, "supervisor.sock"), selector, self._accept, log, is_job)
 
     def tell(self, message: dict[str, Any], patient: bool = False) -> None:
         """Send this with the next flush, or, if patient, a little later. Dropped if no agent is connected, as a new
@@ -139,14 +138,15 @@ class AgentSocket:
 
 
 def _listen(
-    path: Path,
+    path: str,
     selector: selectors.BaseSelector,
     accepted: Callable[[socket.socket], None],
     log: Callable[[str], None],
     is_job: Callable[[int], bool],
 ) -> None:
     """Pass each connection to `accepted`, except those of jobs and of other users."""
-    path.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
     listener = bound(path)
     listener.listen(16)
     listener.setblocking(False)
@@ -159,7 +159,7 @@ def _listen(
         try:
             judge(peer, "this supervisor", job_roots(), is_job=is_job)
         except PeerRefused as why:
-            log(f"not let in at {path.name}: {why}")
+            log(f"not let in at {os.path.basename(path)}: {why}")
             peer.close()
             return
         accepted(peer)
@@ -194,7 +194,7 @@ class FilesSocket:
         self._state, self._walls, self._forks = state_dir, walls, forks
         self._selector, self._log = selector, log
         self._waiting: dict[socket.socket, None] = {}
-        _listen(Path(state_dir, FILES_SOCKET), selector, self._accept, log, is_job)
+        _listen(os.path.join(state_dir, FILES_SOCKET), selector, self._accept, log, is_job)
 
     def _accept(self, peer: socket.socket) -> None:
         if len(self._waiting) >= _AT_ONCE:

@@ -2,11 +2,11 @@
 access to the node's GPUs. The machine's own files are never changed. Stdlib only."""
 
 import contextlib
+import glob
 import os
 import re
 import stat
 from collections.abc import Container
-from pathlib import Path
 
 from distributed_grid.agent.walls import syscalls
 
@@ -202,7 +202,7 @@ _GPU_NODES = ("nvidia*", "nvidia-caps/*", "kfd", "dri/renderD*")
 def gpu_groups() -> tuple[int, ...]:
     """Groups, except root's, that may read and write a GPU's device node which is not open to everyone."""
     found = set()
-    for path in (path for pattern in _GPU_NODES for path in Path(FOLDER).glob(pattern)):
+    for path in (path for pattern in _GPU_NODES for path in glob.glob(f"{FOLDER}/{pattern}")):
         try:
             seen = os.lstat(path)
         except OSError:

@@ -11,8 +11,7 @@ import signal
 import struct
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from distributed_grid.agent.walls import accounts, syscalls
 from distributed_grid.agent.walls.syscalls import forbid_new_privileges
@@ -134,8 +133,7 @@ _LOCKED = {os.ST_NOSUID: 2, os.ST_NODEV: 4, os.ST_NOEXEC: 8, os.ST_NOATIME: 1024
 _ST_RELATIME, _MS_RELATIME = 4096, 1 << 21
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """The walls that the supervisor orders. `folder` is the directory of the slot's jobs, `state` that of the agent.
 
     `uid`, `gid`, `groups`: its processes' user; `own`: only this slot uses that uid. `private`: the home of the agent's
@@ -162,7 +160,7 @@ class Slot:
 
     def message(self) -> dict[str, Any]:
         """The slot as a message."""
-        return asdict(self)
+        return self._asdict()
 
 
 def slot(message: dict[str, Any]) -> Slot:

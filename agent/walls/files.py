@@ -8,7 +8,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from distributed_grid.protocol.globs import Globs, Match
 from distributed_grid.runtime import beneath
@@ -31,8 +31,7 @@ _ROUNDS = 16
 _OURS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """Limits of one operation: matching files, names read, depth of directories, seconds."""
 
     files: int = 100_000

@@ -11,11 +11,12 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
+AnyPath = str | os.PathLike[str]
 
-def connected(path: Path, timeout: float) -> socket.socket:
+
+def connected(path: AnyPath, timeout: float) -> socket.socket:
     """A connection to who listens there. The timeout is in seconds, and stays; 0: it does not block. Raises OSError."""
     ours = socket.socket(socket.AF_UNIX)
     try:
@@ -28,7 +29,7 @@ def connected(path: Path, timeout: float) -> socket.socket:
     return ours
 
 
-def bound(path: Path) -> socket.socket:
+def bound(path: AnyPath) -> socket.socket:
     """A socket bound there, for our user alone. Raises OSError, also where something is there already."""
     ours = socket.socket(socket.AF_UNIX)
     before = os.umask(0o177)
@@ -44,10 +45,11 @@ def bound(path: Path) -> socket.socket:
 
 
 @contextmanager
-def _short(path: Path) -> Iterator[str]:
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+def _short(path: AnyPath) -> Iterator[str]:
+    parent, name = os.path.split(os.fspath(path))
+    folder = os.open(parent or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
+        yield f"/proc/self/fd/{folder}/{name}"
     finally:
         os.close(folder)
 

@@ -50,3 +50,21 @@ def test_a_second_one_leaves_the_directory_to_the_first(state: Path, supervisor:
     second = subprocess.run([*COMMAND, str(state)], capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 75 and "another supervisor has" in second.stderr
     assert (state / "supervisor.pid").read_bytes() == before and supervisor.poll() is None
+
+
+LOADED = """
+import runpy, sys
+sys.argv = [sys.argv[1]]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+except IndexError:  # nobody said where its state is: it has imported all by then
+    print(*sys.modules)
+"""
+
+
+def test_it_loads_nothing_that_takes_long_and_it_can_do_without() -> None:
+    done = subprocess.run([*COMMAND[:-1], "-c", LOADED, main.__file__], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert {"distributed_grid.agent.supervisor.loop", "distributed_grid.agent.walls.files_socket"} <= loaded
+    slow = {"asyncio", "dataclasses", "inspect", "ipaddress", "pathlib", "subprocess", "tempfile", "urllib.parse"}
+    assert not slow & loaded
