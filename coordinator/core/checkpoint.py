@@ -267,7 +267,7 @@ def _chains(known: Chains) -> ChainsAt:
 
 def _restore_chains(known: Chains, at: ChainsAt) -> None:
     for before, name in at.successors:
-        known.successors[before], known.predecessors[name] = name, before
+        known.join(before, name)
     known.kinds = dict(at.kinds)
     for name in at.tails:
         known.mark(name)

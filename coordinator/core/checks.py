@@ -82,6 +82,9 @@ def _check_chains(state: GridState, node: Node) -> None:
         assert name not in chains.predecessors, f"{name} holds something, and waits"
     assert chains.successors.keys() <= state.allocations.keys(), "what has ended has a successor"
     assert {*chains.predecessors} == {*chains.successors.values()}, "successors are not where they are to be"
+    assert chains.members.keys() == chains.successors.keys() | chains.predecessors.keys(), "members of no chain"
+    for name, chain in chains.members.items():
+        assert [*chain] == [chain[0], *chains.successors_of(chain[0])] and name in chain, f"{name} is in another chain"
     assert chains.overdue.keys() <= state.allocations.keys(), "what has ended may be taken back"
     assert chains.kinds.keys() <= state.allocations.keys(), "what has ended may get a successor"
 

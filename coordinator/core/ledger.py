@@ -82,6 +82,12 @@ def _store_failing(state: GridState, event: StoreFailing) -> None:
     state.store_failing = event.on
 
 
+CHAIN_SECONDS = successors.REACH / 2
+"""Maximum delay of the commit of starts and ends in long chains of successors: more are coming (s)."""
+START_SECONDS = 0.002
+"""Maximum delay of the commit of another start (s)."""
+
+
 def _node_up(state: GridState, event: NodeUp) -> None:
     agents.node_up(state, event)
     if event.facts.name in state.scaling.machines:
@@ -314,15 +320,17 @@ class Ledger:
         handle_facts(state)
         return state.take_out()
 
-    def may_gather(self, event: Event) -> bool:
-        """Whether this is a start, or the end of an allocation behind which several wait: nobody waits for the answer,
-        and more like it are coming."""
+    def patience(self, event: Event) -> float:
+        """How long the commit of this may wait for more like it, as nobody waits for the answer (s): the start or end
+        of an allocation behind which several wait, or another start, as its end may be near."""
         if not isinstance(event, MessageReceived):
-            return False
+            return 0.0
         message, successors = event.message, self.state.chains.successors
-        if isinstance(message, Exited):
-            return successors.get(message.allocation, "") in successors
-        return isinstance(message, Started)
+        if not isinstance(message, Exited | Started):
+            return 0.0
+        if successors.get(message.allocation, "") in successors:
+            return CHAIN_SECONDS
+        return START_SECONDS if isinstance(message, Started) else 0.0
 
     def settle(self, now: float) -> list[Command]:
         """Handle due deadlines, then match waiting jobs: once after each batch of events."""

@@ -49,10 +49,8 @@ BATCH = 256
 """Maximum number of events in a turn."""
 SOON_SECONDS = 0.05
 """Maximum delay of a record that may wait for a group commit."""
-GATHER_SECONDS = 0.002
-"""Maximum delay of a commit with nothing but ends and starts in long chains of successors: more are coming (s)."""
 MOST_GATHERED = 64
-"""Number of records from which on such a commit does not wait."""
+"""Number of records from which on no commit waits for more."""
 STALLED_SECONDS = 10.0
 """A write that takes longer counts as a disk failure."""
 AGAIN_SECONDS = 1.0
@@ -66,7 +64,7 @@ R = TypeVar("R", bound=Command)
 class Mutator(Protocol):
     """What the pipeline needs of the ledger."""
 
-    def may_gather(self, event: Event) -> bool: ...
+    def patience(self, event: Event) -> float: ...
     def handle(self, event: Event, now: float) -> list[Command]: ...
     def settle(self, now: float) -> list[Command]: ...
     def next_deadline(self) -> float | None: ...
@@ -86,7 +84,7 @@ class Pipeline:
         self._urgent = False
         """Whether one of the gathered records may not wait."""
         self._urgent_at = NEVER
-        """When the gathered ends are written (NEVER: there are none)."""
+        """When the gathered starts and ends are written (NEVER: there are none)."""
         self._due: list[Command] = []
         """Commands whose records are stored."""
         self._writing: list[Record] | None = None
@@ -108,15 +106,16 @@ class Pipeline:
     def turn(self, now: float) -> None:
         """Hand a batch of the queued events to the ledger, and have it settle. Raises what the ledger raises."""
         ledger, queue = self._ledger, self.queue
-        before, self._urgent, patient = self._urgent, False, bool(queue)
+        before, self._urgent, patience = self._urgent, False, NEVER if queue else 0.0
         for _ in range(min(BATCH, len(queue))):
             self.handling = event = queue.popleft()
-            patient = patient and ledger.may_gather(event)
+            if patience:
+                patience = min(patience, ledger.patience(event))
             self.take(ledger.handle(event, now))
         self.handling = None
         self.take(ledger.settle(now))
-        if self._urgent and patient and not before and len(self._records) < MOST_GATHERED:
-            self._urgent, self._urgent_at = False, min(self._urgent_at, now + GATHER_SECONDS)
+        if self._urgent and patience and not before and len(self._records) < MOST_GATHERED:
+            self._urgent, self._urgent_at = False, min(self._urgent_at, now + patience)
         self._urgent = self._urgent or before
 
     def heartbeat(self, event: Event, now: float) -> bool:

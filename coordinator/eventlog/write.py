@@ -58,9 +58,9 @@ class EventLog:
         self._commands: list[Command] = []
         self._begin(follows=False)
 
-    def may_gather(self, event: Event) -> bool:
+    def patience(self, event: Event) -> float:
         """As the ledger says."""
-        return self._ledger.may_gather(event)
+        return self._ledger.patience(event)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """As the ledger's."""

@@ -45,8 +45,8 @@ class Scripted:
         self.settled = 0
         self.ticks: list[float] = []
 
-    def may_gather(self, event: Event) -> bool:
-        return False
+    def patience(self, event: Event) -> float:
+        return 0.0
 
     def handle(self, event: Event, now: float) -> list[Command]:
         if isinstance(event, Tick):

@@ -22,7 +22,7 @@ from distributed_grid.protocol.jobs import Cause, State
 from distributed_grid.protocol.messages import Stop
 from distributed_grid.protocol.nodes import NodeState
 
-REACH = 0.02
+REACH = 0.04
 """A chain of successors is to last so long (s), if nobody else waits: a few round trips to a node."""
 OVERDUE = 1.0
 """Seconds after which a successor that still waits is taken back."""

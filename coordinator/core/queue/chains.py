@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from distributed_grid.protocol.jobs import Request
 
-MOST = 8
+MOST = 16
 """Maximum number of successors that wait one behind another."""
 SHORT = 0.5
 """Maximum run time of the jobs of a line that get or are successors (s)."""
@@ -34,6 +34,8 @@ class Chains:
     """The successor of an allocation."""
     predecessors: dict[str, str] = field(default_factory=dict)
     """The allocation that a successor waits for."""
+    members: dict[str, deque[str]] = field(default_factory=dict)
+    """The whole chain of each allocation that has a successor or is one, from its head on."""
     tails: dict[Kind, Tails] = field(default_factory=dict)
     """The allocations that may get a successor, by kind and by how many of their chain are before them."""
     kinds: dict[str, Kind] = field(default_factory=dict)
@@ -60,6 +62,10 @@ class Chains:
         """One waits for another, which was a tail."""
         self._unmark(before)
         self.successors[before], self.predecessors[allocation] = allocation, before
+        chain = self.members.setdefault(before, deque((before,)))
+        for name in self.members.get(allocation, (allocation,)):  # others wait for it already where they are restored
+            chain.append(name)
+            self.members[name] = chain
 
     def take_over(self, ended: str, allocation: str) -> None:
         """The first of a chain is over, and the next one holds its room."""
@@ -67,6 +73,7 @@ class Chains:
         self._unmark(tail)
         del self.predecessors[allocation]
         self.successors.pop(ended, None)
+        self._drop(ended)
         self.mark(tail)
 
     def ended(self, allocation: str) -> str | None:
@@ -87,26 +94,27 @@ class Chains:
             del self.predecessors[behind]
         if before and behind:
             self.successors[before], self.predecessors[behind] = behind, before
+        self._drop(allocation)
         self.mark(tail if tail != allocation else before)
         return before, behind
+
+    def _drop(self, allocation: str) -> None:
+        """It is no member of its chain any more, nor is who is left there alone."""
+        chain = self.members.pop(allocation, None)
+        if chain is not None:
+            chain.remove(allocation)  # the first one, nearly always
+            if len(chain) == 1:
+                del self.members[chain[0]]
 
     def close(self, allocation: str) -> None:
         """It gets no successor any more."""
         self._unmark(allocation)
         self.kinds.pop(allocation, None)
 
-    def depth(self, allocation: str) -> int:
-        """How many of its chain are before it."""
-        count = 0
-        while (before := self.predecessors.get(allocation)) is not None:
-            allocation, count = before, count + 1
-        return count
-
     def tail(self, allocation: str) -> str:
         """The last one that waits behind it, or itself."""
-        while (behind := self.successors.get(allocation)) is not None:
-            allocation = behind
-        return allocation
+        chain = self.members.get(allocation)
+        return chain[-1] if chain is not None else allocation
 
     def successors_of(self, allocation: str) -> Iterator[str]:
         """All that wait behind it, the next one first."""
@@ -116,19 +124,25 @@ class Chains:
 
     def mark(self, tail: str) -> None:
         """It may get a successor, if its kind is known."""
-        kind, depth = self.kinds.get(tail), self.depth(tail)
+        kind, depth = self.kinds.get(tail), self._before(tail)
         if kind is not None and depth < MOST:
             self.tails.setdefault(kind, [{} for _ in range(MOST)])[depth][tail] = None
 
     def _unmark(self, tail: str) -> None:
         kind = self.kinds.get(tail)
         tails = self.tails.get(kind) if kind is not None else None
-        if tails is None or kind is None:
+        depth = self._before(tail)
+        if tails is None or kind is None or depth >= MOST:
             return
-        for part in tails:
-            part.pop(tail, None)
-        if not any(tails):
+        part = tails[depth]
+        part.pop(tail, None)
+        if not part and not any(tails):
             del self.tails[kind]
+
+    def _before(self, tail: str) -> int:
+        """How many of its chain are before a tail."""
+        chain = self.members.get(tail)
+        return len(chain) - 1 if chain is not None else 0
 
     # --- run times ----------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,6 @@ from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.pipeline import (
     AGAIN_SECONDS,
     BATCH,
-    GATHER_SECONDS,
     LINES_KEPT,
     MOST_GATHERED,
     SOON_SECONDS,
@@ -50,8 +49,8 @@ class Answers:
     deadline: float | None = None
     failing: bool | None = None
 
-    def may_gather(self, event: Event) -> bool:
-        return False
+    def patience(self, event: Event) -> float:
+        return 0.0
 
     def handle(self, event: Event, now: float) -> list[Command]:
         if isinstance(event, StoreFailing):
@@ -249,11 +248,16 @@ def test_a_job_that_is_new_on_disk_stays_so_when_it_changes_before_it_is_written
 # --- ends that come one after another -------------------------------------------------------------------------------
 
 
+LONG, SHORT = 0.02, 0.002
+
+
 class Ends(Answers):
     """A ledger that records the end of each job that is over, acknowledges it, and grants the next when it settles."""
 
-    def may_gather(self, event: Event) -> bool:
-        return isinstance(event, MessageReceived) and isinstance(event.message, Exited) and not event.message.returned
+    def patience(self, event: Event) -> float:
+        if not isinstance(event, MessageReceived) or not isinstance(event.message, Exited):
+            return 0.0
+        return SHORT if event.node == "n2" else 0.0 if event.message.returned else LONG
 
     def handle(self, event: Event, now: float) -> list[Command]:
         if not isinstance(event, MessageReceived) or not isinstance(event.message, Exited):
@@ -264,9 +268,9 @@ class Ends(Answers):
         return [record(2)]
 
 
-def end(pipeline: Pipeline, now: float, returned: bool = False) -> list[Command]:
+def end(pipeline: Pipeline, now: float, returned: bool = False, node: str = "n1") -> list[Command]:
     outcome = Outcome(Cause.EXITED)
-    pipeline.put(MessageReceived("n1", Exited(allocation=f"j{now}.1", outcome=outcome, returned=returned)))
+    pipeline.put(MessageReceived(node, Exited(allocation=f"j{now}.1", outcome=outcome, returned=returned)))
     pipeline.turn(now)
     return pipeline.performable(now)
 
@@ -275,13 +279,21 @@ def test_ends_of_jobs_that_have_successors_wait_for_each_other_and_nothing_is_do
     pipeline = Pipeline(Ends())
     assert end(pipeline, 1.0) == [] and not pipeline.write_due(1.0)
     assert end(pipeline, 1.001) == [] and not pipeline.write_due(1.001)
-    assert pipeline.next_time() == 1.0 + GATHER_SECONDS
-    pipeline.tick(1.0 + GATHER_SECONDS)
-    assert pipeline.write_due(1.0 + GATHER_SECONDS)
-    pipeline.begin_write(1.003)
+    assert pipeline.next_time() == 1.0 + LONG
+    pipeline.tick(1.0 + LONG)
+    assert pipeline.write_due(1.0 + LONG)
+    pipeline.begin_write(1.021)
     pipeline.written()
-    assert [type(one) for one in pipeline.performable(1.003)] == [AckExits, AckExits]
+    assert [type(one) for one in pipeline.performable(1.021)] == [AckExits, AckExits]
     assert pipeline.next_time() == float("inf")
+
+
+def test_they_wait_no_longer_than_the_least_patient_of_them() -> None:
+    pipeline = Pipeline(Ends())
+    end(pipeline, 1.0)
+    end(pipeline, 1.001, node="n2")
+    end(pipeline, 1.002)
+    assert pipeline.next_time() == 1.001 + SHORT
 
 
 def test_another_end_is_written_at_once_with_those_that_wait() -> None:

@@ -168,7 +168,7 @@ def test_who_is_overdue_is_so_until_it_was_granted_what_another_one_holds() -> N
     def runs(now: float, *names: str) -> None:
         for name in names:
             step(ledger, MessageReceived("n1", Started(allocation=f"{name}.1")), now)
-            over = Exited(f"{name}.1", Outcome(Cause.EXITED, seconds=0.01), True)
+            over = Exited(f"{name}.1", Outcome(Cause.EXITED, seconds=0.02), True)
             step(ledger, MessageReceived("n1", over), now)
 
     submit(1.0, "ann", "j0", "j1", "j2", "j3")

@@ -14,7 +14,7 @@ from distributed_grid.coordinator.core.commands import (
     Tick,
 )
 from distributed_grid.coordinator.core.explain import why as explain
-from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.ledger import CHAIN_SECONDS, START_SECONDS, Ledger
 from distributed_grid.coordinator.core.lifecycle.successors import OVERDUE, PASSED
 from distributed_grid.coordinator.core.views import allocations
 from distributed_grid.coordinator.core.views import job as view_of
@@ -28,7 +28,7 @@ CPU = Request(Resources(1000, GIB))
 
 
 class Grid:
-    """One node of so many cores, on which jobs named j0, j1, … of 10 ms end in turn."""
+    """One node of so many cores, on which jobs named j0, j1, … of 20 ms end in turn."""
 
     def __init__(self, cores: int = 1) -> None:
         self.ledger, self.now, self.count = Ledger(), 1.0, 0
@@ -49,11 +49,11 @@ class Grid:
     def start(self, name: str) -> None:
         self.step(MessageReceived("n1", Started(allocation=name)))
 
-    def end(self, name: str, seconds: float = 0.01, **more: Any) -> None:
+    def end(self, name: str, seconds: float = 0.02, **more: Any) -> None:
         outcome = Outcome(cause=Cause.EXITED, seconds=seconds)
         self.step(MessageReceived("n1", Exited(allocation=name, outcome=outcome, **more)))
 
-    def learn(self, seconds: float = 0.01) -> None:
+    def learn(self, seconds: float = 0.02) -> None:
         """The first four jobs have run for so long."""
         for number in range(4):
             self.start(f"j{number}.1")
@@ -79,7 +79,7 @@ def busy() -> Grid:
     """j4 runs, j5 and j6 wait behind it, and others wait."""
     grid = Grid()
     grid.submit(20)
-    grid.learn(0.011)
+    grid.learn(0.021)
     grid.start("j4.1")
     assert grid.waiting() == {"j5.1": "j4.1", "j6.1": "j5.1"}
     return grid
@@ -106,19 +106,19 @@ def test_short_jobs_get_successors_that_are_launched_at_once(busy: Grid) -> None
     assert busy.state("j5") is State.STARTING and busy.state("j7") is State.WAITING
 
 
-def test_the_shorter_the_jobs_the_longer_the_chain_up_to_eight() -> None:
+def test_the_shorter_the_jobs_the_longer_the_chain_up_to_sixteen() -> None:
     grid = Grid()
-    grid.submit(20)
+    grid.submit(40)
     grid.learn(0.001)
-    assert [*grid.waiting()] == [f"j{number}.1" for number in range(5, 13)]
+    assert [*grid.waiting()] == [f"j{number}.1" for number in range(5, 21)]
 
 
 def test_one_job_that_was_slow_does_not_shorten_the_chains() -> None:
     grid = Grid()
     grid.submit(40)
-    grid.learn(0.011)
+    grid.learn(0.021)
     for name in ("j4.1", "j5.1"):
-        grid.end(name, 0.3 if name == "j5.1" else 0.011)
+        grid.end(name, 0.3 if name == "j5.1" else 0.021)
     assert len(grid.waiting()) == 2
 
 
@@ -128,9 +128,10 @@ def test_an_end_may_wait_for_others_only_where_several_wait_behind_it(busy: Grid
     def end(name: str) -> MessageReceived:
         return MessageReceived("n1", Exited(allocation=name, outcome=over))
 
-    assert [ledger.may_gather(end(name)) for name in ("j4.1", "j5.1", "j6.1")] == [True, False, False]
-    assert ledger.may_gather(MessageReceived("n1", Started(allocation="j5.1")))
-    assert not ledger.may_gather(JobsSubmitted(1, (job("j99", CPU, busy.now),)))
+    assert [ledger.patience(end(name)) for name in ("j4.1", "j5.1", "j6.1")] == [CHAIN_SECONDS, 0.0, 0.0]
+    starts = [MessageReceived("n1", Started(allocation=name)) for name in ("j4.1", "j5.1")]
+    assert [ledger.patience(start) for start in starts] == [CHAIN_SECONDS, START_SECONDS], "its end may be near"
+    assert ledger.patience(JobsSubmitted(1, (job("j99", CPU, busy.now),))) == 0.0
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.6])
@@ -197,7 +198,7 @@ def test_each_job_has_one_successor_at_most_while_somebody_else_waits() -> None:
 def test_nobody_follows_while_another_comes_first() -> None:
     grid = Grid(cores=2)
     grid.submit(20)
-    grid.learn(0.03)
+    grid.learn(0.05)
     assert grid.waiting() == {"j6.1": "j4.1", "j7.1": "j5.1"}
     grid.submit(1, Request(Resources(2000, GIB), Priority.HIGH), user="ben")
     for name in ("j4.1", "j6.1", "j5.1", "j7.1"):

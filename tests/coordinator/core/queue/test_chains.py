@@ -35,10 +35,20 @@ def test_a_chain_has_an_end() -> None:
     names = [f"a{number}" for number in range(MOST + 1)]
     first, second, last = names[0], names[1], names[-1]
     full = chain(*names)
-    assert (full.depth(last), tails(full)) == (MOST, [])
+    assert (len([*full.successors_of(first)]), tails(full)) == (MOST, [])
     assert full.ended(first) == second
     full.take_over(first, second)
-    assert (full.depth(last), tails(full)) == (MOST - 1, tail_at(MOST - 1, last))
+    assert (len([*full.successors_of(second)]), tails(full)) == (MOST - 1, tail_at(MOST - 1, last))
+
+
+def test_chains_are_the_same_whatever_is_restored_first() -> None:
+    names = ("a", "b", "c", "d")
+    known = Chains()
+    for before, name in (("c", "d"), ("a", "b"), ("b", "c")):
+        known.join(before, name)
+    known.allow("d", KIND)
+    assert known.members == chain(*names).members
+    assert (known.tail("a"), tails(known)) == ("d", tail_at(3, "d"))
 
 
 def test_who_waits_behind_one_that_leaves_waits_for_the_one_before_it() -> None:
