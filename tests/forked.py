@@ -4,8 +4,10 @@ service.
 
     done = forked.grid(["jobs"], environment, folder)
     agent = forked.service(["agent", "run"], environment, folder, log)
+    other = forked.program(Path("program.py"), ["a"], environment, folder, log)
 
-Such a process differs from `python -m distributed_grid.cli.main …` in its command line, and in having imported more.
+Such a process differs from `python -m distributed_grid.cli.main …` or `python -P program.py …` in its command line, and
+in having imported more.
 """
 
 import atexit
@@ -17,6 +19,7 @@ import importlib
 import json
 import os
 import random
+import runpy
 import select
 import signal
 import socket
@@ -30,10 +33,12 @@ from pathlib import Path
 from typing import IO, Any
 
 CLONE_NEWNET = 0x40000000
-SERVICES = frozenset({"dev", "run", "install"})
-"""Words of commands that start services, or are one."""
+SERVICES = frozenset({"dev", "install"})
+"""Words of commands that start services, or write down how to."""
 AT_START = ("PYTHON", "LC_", "LANG", "LANGUAGE", "COVERAGE", "MALLOC_", "LD_")
 """Beginnings of the names of variables that say how an interpreter starts."""
+LATER = ("distributed_grid.agent.main", "distributed_grid.coordinator.main", "yaml")
+"""What commands import when they are called, and takes longest."""
 LARGEST = 1 << 20
 HERE = "/proc/thread-self/ns/net"
 """The network namespace of this thread, which may not be that of others."""
@@ -49,8 +54,15 @@ def can_serve(environment: Mapping[str, str]) -> bool:
     return _starts_alike(environment) and os.readlink(HERE) == _server()[1]
 
 
-def _starts_alike(environment: Mapping[str, str]) -> bool:
-    names = [name for name in {*environment, *os.environ} if name.startswith(AT_START)]
+def can_run(environment: Mapping[str, str]) -> bool:
+    """Whether a program of Python's begins so as it would by an interpreter of its own, in the network of the calling
+    thread. It may have a PYTHONPATH; faults are put in place when modules are imported (runtime/faults.py)."""
+    alike = _starts_alike(environment, but=("PYTHONPATH",)) and os.readlink(HERE) == _server()[1]
+    return alike and not environment.get("GRID_FAULTS")
+
+
+def _starts_alike(environment: Mapping[str, str], but: tuple[str, ...] = ()) -> bool:
+    names = [name for name in {*environment, *os.environ} if name.startswith(AT_START) and name not in but]
     same = all(environment.get(name) == os.environ.get(name) for name in names)
     return same and not any(name.startswith("COVERAGE") for name in names)
 
@@ -96,12 +108,21 @@ class Service:
 
 def service(words: Sequence[str], environment: Mapping[str, str], folder: Path, log: IO[bytes]) -> Service:
     """Start `grid` with these words, without input; all it says goes into the log."""
+    return _started(["grid", *words], [list(words), dict(environment), str(folder), "", ""], log)
+
+
+def program(file: Path, words: Sequence[str], environment: Mapping[str, str], folder: Path, log: IO[bytes]) -> Service:
+    """Start the program in this file with these words, without input; all it says goes into the log."""
+    return _started([str(file), *words], [list(words), dict(environment), str(folder), "", str(file)], log)
+
+
+def _started(command: Sequence[str], asked: list[Any], log: IO[bytes]) -> Service:
     read, write = os.pipe()
     told = open(read, "rb", 0)  # noqa: SIM115 (the service's, until it has ended)
     with open(write, "wb", 0) as tell, open(os.devnull, "rb", 0) as nothing, _asking:
-        asked = json.dumps([list(words), dict(environment), str(folder), ""]).encode()
-        socket.send_fds(_server()[0], [asked], [one.fileno() for one in (nothing, log, log, tell)])
-    return Service(["grid", *words], int(told.read(16)), told)
+        files = [one.fileno() for one in (nothing, log, log, tell)]
+        socket.send_fds(_server()[0], [json.dumps(asked).encode()], files)
+    return Service(command, int(told.read(16)), told)
 
 
 def grid(
@@ -125,7 +146,7 @@ def grid(
             server, its_network = _server()
             if not network and os.readlink(HERE) != its_network:
                 network = f"/proc/{os.getpid()}/task/{threading.get_native_id()}/ns/net"  # we wait here meanwhile
-            asked = json.dumps([list(words), dict(environment), str(folder), network]).encode()
+            asked = json.dumps([list(words), dict(environment), str(folder), network, ""]).encode()
             socket.send_fds(server, [asked], [one.fileno() for one in (stdin, stdout, stderr, tell)])
         for theirs in (stdin, stdout, stderr, tell):
             theirs.close()
@@ -189,8 +210,8 @@ def _server() -> tuple[socket.socket, str]:
 def serve(asked: socket.socket) -> None:
     from distributed_grid.cli.main import COMMANDS
 
-    for command in COMMANDS.values():
-        importlib.import_module(command.target.partition(":")[0])
+    for name in (*(command.target.partition(":")[0] for command in COMMANDS.values()), *LATER):
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # those below watch and tell
@@ -212,8 +233,8 @@ def watch(asked: list[Any], numbers: list[int]) -> None:
     child = os.fork()
     if child == 0:
         os.close(tell)
-        words, environment, folder, network = asked
-        end(run(words, environment, folder, network, numbers))
+        words, environment, folder, network, file = asked
+        end(run(words, environment, folder, network, file, numbers))
     for number in numbers:
         os.close(number)
     os.write(tell, str(child).encode().ljust(16))
@@ -222,8 +243,8 @@ def watch(asked: list[Any], numbers: list[int]) -> None:
     os._exit(0)
 
 
-def run(words: list[str], environment: dict[str, str], folder: str, network: str, numbers: list[int]) -> int:
-    """What the end of cli/main.py does, in this environment and with these files; the exit code."""
+def run(words: list[str], environment: dict[str, str], folder: str, network: str, file: str, numbers: list[int]) -> int:
+    """What the end of cli/main.py does, or else this program, with these files; the exit code."""
     if network:
         with open(network) as there:
             if ctypes.CDLL(None).setns(there.fileno(), CLONE_NEWNET):
@@ -241,9 +262,13 @@ def run(words: list[str], environment: dict[str, str], folder: str, network: str
     time.tzset()
     from distributed_grid.cli.main import main
 
-    sys.argv = ["grid", *words]
+    sys.argv = [file or "grid", *words]
     try:
-        main(prog_name="grid")
+        if file:
+            sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(":") if path]
+            runpy.run_path(file, run_name="__main__")
+        else:
+            main(prog_name="grid")
     except SystemExit as left:
         return left.code if isinstance(left.code, int) else int(left.code is not None)
     except BaseException:

@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,7 +62,7 @@ def test_what_takes_too_long_is_killed(environment: Mapping[str, str], tmp_path:
 def test_what_says_how_an_interpreter_starts_needs_one(environment: Mapping[str, str]) -> None:
     assert not forked.can(["jobs"], {**environment, "PYTHONUTF8": "0"})
     assert not forked.can(["jobs"], {**environment, "LC_ALL": "POSIX"})
-    assert not forked.can(["agent", "run"], environment)
+    assert not forked.can(["dev", "up"], environment)
 
 
 def test_a_service_runs_until_it_is_ended_and_says_how(environment: Mapping[str, str], tmp_path: Path) -> None:
@@ -81,3 +82,33 @@ def test_a_service_runs_until_it_is_ended_and_says_how(environment: Mapping[str,
         assert (third.wait(30.0), third.returncode) == (-9, -9)
     third.kill()
     assert b"listening" in (tmp_path / "log").read_bytes()
+
+
+TELLS = """
+import json, os, sys
+import beside
+print(json.dumps([sys.argv, os.environ["HERE"], os.getcwd(), beside.NAME, __name__]), flush=True)
+sys.exit(7)
+"""
+
+
+def test_a_program_has_its_words_environment_folder_and_path(tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/beside.py").write_text("NAME = 'beside'")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "modules"), "HERE": "there"}
+    assert forked.can_run(environment)
+    told = []
+    for number, code in enumerate((TELLS.replace("sys.exit(7)", "1 / 0"), TELLS)):
+        (program := tmp_path / "program.py").write_text(code)
+        with (log := tmp_path / f"log{number}").open("ab") as file:
+            assert forked.program(program, ["a", "-b"], environment, tmp_path, file).wait(30.0) == (1, 7)[number]
+        told.append(log.read_text())
+    command = [sys.executable, "-P", str(program), "a", "-b"]
+    real = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True)
+    assert (real.returncode, told[1]) == (7, real.stdout.decode())
+    assert told[0].startswith(told[1]) and "ZeroDivisionError" in told[0]
+
+
+def test_faults_need_an_interpreter_of_their_own() -> None:
+    assert not forked.can_run(os.environ | {"GRID_FAULTS": "agent.send:1:kill"})
+    assert not forked.can_run(os.environ | {"LC_ALL": "POSIX"})

@@ -26,39 +26,9 @@ from tests.agent.conftest import runs
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
 
-COORDINATOR = """
-import sys
-from distributed_grid.config.settings import load
-from distributed_grid.coordinator.main import CoordinatorSettings, main
-sys.exit(main(CoordinatorSettings(load(sys.argv[1], environment={}))))
-"""
-AGENT = """
-import json, os, subprocess, sys
-from pathlib import Path
-
-class Once(subprocess.Popen):  # faults are for the agent's first supervisor and not for the one that replaces it
-    def __init__(self, command, **more):
-        super().__init__(command, **more)
-        if "supervisor/main.py" in " ".join(map(str, command)):
-            os.environ.pop("GRID_FAULTS", None)
-
-subprocess.Popen = Once
-from distributed_grid.agent import runtime
-runtime.BACK_OFF_MOST = 1.0  # coordinators are killed here more often than anywhere else
-from distributed_grid.agent.main import AgentSettings, main
-from distributed_grid.config.schema import Agent
-from distributed_grid.config.sharing import ResourceSharing, Thresholds
-from distributed_grid.config.settings import ClusterConfig
-name, url, said = *sys.argv[2:4], json.loads(sys.argv[4])
-thresholds = Thresholds(cpu_percent_max=said["cpu_percent_max"], memory_percent_max=100, memory_min_gb=0)
-sys.exit(main(AgentSettings(ClusterConfig(
-    agent=Agent(
-        state_dir=sys.argv[1], gpu_backend="nvml", reserve_memory_gb=0, memory=2 << 30, nice=0, cgroup="none",
-        cores=tuple(said["cores"]), virtual=said["virtual"], offer_after=said["offer_after"],
-    ),
-    resource_sharing=ResourceSharing(thresholds=thresholds, **{"owner_pressure": 100, **said["sharing"]}),
-), name, url, {})))
-"""
+PART = ROOT / "tests/e2e/part.py"
+BEFORE = ""
+"""Code for the parts of all scenes, which they run before they import anything: a test may say some."""
 
 
 class Scene:
@@ -69,7 +39,7 @@ class Scene:
         self.settings = settings
         """Sections of the coordinator's configuration, from its next start; its place and port are added."""
         self.url = ""
-        self.parts: dict[str, subprocess.Popen[bytes]] = {}
+        self.parts: dict[str, subprocess.Popen[bytes] | forked.Service] = {}
         self.faults: dict[str, str] = {}
         """GRID_FAULTS for the next start of a part, and for that one only."""
         self._agents: dict[str, dict[str, Any]] = {}
@@ -89,7 +59,7 @@ class Scene:
         own = {"state_dir": str(self.place / "coordinator"), "port": self.url.rpartition(":")[2] or "0"}
         config = self.place / "coordinator.yaml"
         config.write_text(json.dumps({**self.settings, "coordinator": own | self.settings.get("coordinator", {})}))
-        self._run("coordinator", COORDINATOR, str(config))
+        self._run("coordinator", "coordinator", str(config))
         return announced
 
     async def agent(
@@ -119,7 +89,7 @@ class Scene:
 
     def again(self, name: str) -> None:
         """Start a known agent and do not wait."""
-        self._run(name, AGENT, str(self.place / name), name, self.url, json.dumps(self._agents[name]))
+        self._run(name, "agent", str(self.place / name), name, self.url, json.dumps(self._agents[name]))
 
     def set_gpus(self, name: str, devices: list[dict[str, Any]]) -> None:
         """Change what the stand-in library says of a node's GPUs."""
@@ -144,14 +114,18 @@ class Scene:
         """SIGCONT."""
         self.parts[name].send_signal(signal.SIGCONT)
 
-    def _run(self, name: str, code: str, *arguments: str) -> None:
+    def _run(self, name: str, *words: str) -> None:
         environment = os.environ | {
             "PYTHONPATH": str(ROOT / "cli/dev/standins/nvml"),
             "GRID_STANDIN_GPUS": str(self.place / f"{name}.json"),
             "GRID_FAULTS": self.faults.pop(name, ""),
         }
         with open(self.place / f"{name}.log", "ab") as log:
-            command = [sys.executable, "-c", code, *arguments]
+            if forked.can_run(environment) and not BEFORE:
+                self.parts[name] = forked.program(PART, words, environment, self.place, log)
+                return
+            code = f"{BEFORE}\nimport runpy\nrunpy.run_path({str(PART)!r}, run_name='__main__')"
+            command = [sys.executable, "-P", "-c", code, *words]
             self.parts[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self.place)
 
     def end(self) -> None:

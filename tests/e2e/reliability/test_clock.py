@@ -15,7 +15,7 @@ from tests.e2e.scenes import Scene, scene
 DAY = 86400.0
 JUMPING = """
 import pathlib, sys, time
-def jumping(real=time.time, by=pathlib.Path(sys.argv[1]).parent / "by"):
+def jumping(real=time.time, by=pathlib.Path(sys.argv[2]).parent / "by"):
     try:
         return real() + float(by.read_text())
     except (OSError, ValueError):
@@ -26,8 +26,7 @@ time.time = jumping
 
 @pytest.fixture(autouse=True)
 def clock_that_jumps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("COORDINATOR", "AGENT"):
-        monkeypatch.setattr(scenes, name, JUMPING + getattr(scenes, name))
+    monkeypatch.setattr(scenes, "BEFORE", JUMPING)
 
 
 async def all_is_as_it_was(on: Scene, long: str, done: str) -> None:

@@ -92,7 +92,7 @@ serving.match = match
 
 
 async def test_a_coordinator_whose_ledger_broke_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scenes, "COORDINATOR", BROKEN + scenes.COORDINATOR)
+    monkeypatch.setattr(scenes, "BEFORE", BROKEN)
     async with scene() as grid:
         state = grid.place / "coordinator"
         async with GridClient(grid.url, patience=5) as client:
