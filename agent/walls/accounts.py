@@ -51,7 +51,8 @@ def _entries(login: str, uid: int, gid: int, home: str) -> tuple[bytes, bytes]:
 
 def mount_over(login: str, uid: int, gid: int, home: str) -> None:
     """Enter a new mount namespace in which the account files begin with an entry of this user. It receives later mounts
-    of the machine. `home` exists. Raises OSError or ValueError."""
+    of the machine. `home` exists. Raises OSError, or ValueError before anything is changed."""
+    _entries(login, uid, gid, home)
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
     mount_entries(login, uid, gid, home)

@@ -56,8 +56,10 @@ def test_a_name_of_the_machines_own_or_one_that_is_none_is_not_kept(name: str) -
 
 @pytest.mark.parametrize("home", ["/a:b", "/a\nroot:x:0:0::/:/bin/sh"])
 def test_a_home_that_would_make_another_entry_gets_none(home: str) -> None:
+    mounts = os.readlink("/proc/self/ns/mnt")
     with pytest.raises(ValueError, match="cannot be in /etc/passwd"):
         accounts.mount_over("ann", ANN, ANN, home)
+    assert os.readlink("/proc/self/ns/mnt") == mounts, "nothing was changed"
 
 
 # --- the copies of a service ------------------------------------------------------------------------------------------
