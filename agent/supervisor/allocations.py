@@ -267,7 +267,7 @@ class Allocations:
         job = self._journaled.jobs.get(key)
         if job is None:
             if key in self._journaled.forgotten:
-                self._was_over(key, cause)
+                self._was_over(key, "spawn-failed" if unless_started else cause)  # it may have run: not again
             elif self._journaled.unknown and key not in self:
                 self._log(f"{key} is to be ended, and is not known since the journal was damaged: not answered")
             else:

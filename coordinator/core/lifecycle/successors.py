@@ -183,6 +183,8 @@ def take_back(state: GridState, allocation: Allocation, why: str) -> None:
 
 def due(state: GridState, name: str) -> None:
     """A successor has waited for long."""
+    if state.loss:
+        return  # it may have run, and its node may have forgotten that: an operator chooses first
     allocation = state.allocations.get(name)
     if allocation is not None and name in state.nodes[allocation.node].not_holding and allocation.predecessor:
         before = state.chains.predecessors.get(name, "")

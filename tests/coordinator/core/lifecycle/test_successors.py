@@ -9,6 +9,7 @@ from distributed_grid.coordinator.core.commands import (
     Command,
     DrainRequested,
     JobsSubmitted,
+    LossFound,
     MessageReceived,
     Send,
     Tick,
@@ -389,6 +390,13 @@ def test_a_successor_goes_elsewhere_where_the_one_before_it_takes_long(busy: Gri
     busy.step(Tick())
     assert busy.taken_back() == ["j5.1", "j6.1"]
     assert "runs longer" in busy.ledger.state.jobs["j5"].story[-1].text
+
+
+def test_none_is_taken_back_while_the_store_has_lost_commits_as_it_may_have_run(busy: Grid) -> None:
+    busy.step(LossFound("commits are missing"))
+    busy.now += OVERDUE
+    busy.step(Tick())
+    assert busy.taken_back() == []
 
 
 def test_a_cancelled_successor_ends_and_the_next_one_follows_in_its_place(busy: Grid) -> None:
