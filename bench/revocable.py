@@ -5,9 +5,8 @@ revocable job runs on beside it, and with one for each core, where that is froze
 goes up and down, so the holder works beside the revocable job and alone in short turns (there the revocable job is
 stopped by SIGSTOP), and each turn beside it is compared with the ones alone just before and after. Beside the speed
 stands the share of CPU time that the holder got, which the machine's speed does not touch, and how much the speed alone
-went up and down. Under systemd a node's jobs have control groups, here only where `--cgroup /NAME` gives them a place
-(root; it is removed by `rmdir` afterwards): without, both compete by niceness where they are on the same core. What two
-plain programs on two cores get says how much of that is the machine's.
+went up and down. The jobs have no control groups here, so both compete by niceness where they are on the same core. What
+two plain programs on two cores get says how much of that is the machine's.
 """
 
 import argparse
@@ -33,7 +32,7 @@ resource_sharing:
   monitoring_interval_seconds: 1
   owner_policy: continue
   thresholds: {cpu_percent_max: 100, memory_percent_max: 100, memory_min_gb: 0.1}
-agent: {offer_after: 0, reserve_memory_gb: 0, cgroup: CGROUP}
+agent: {offer_after: 0, reserve_memory_gb: 0}
 unused: {window: 5}
 """
 HOLDER = """
@@ -165,10 +164,10 @@ def _burn(programs: int) -> float:
     return [float(one.communicate()[0]) for one in running][0]
 
 
-def measure(many: int, turns: int, cgroup: str) -> dict[str, Any]:
+def measure(many: int, turns: int) -> dict[str, Any]:
     """So many turns beside the revocable job, each between two alone."""
     speeds, shares, frozen, alone = list[float](), list[float](), list[bool](), list[Worked]()
-    with grid(agents=1, config=CONFIG.replace("CGROUP", cgroup)) as running:
+    with grid(agents=1, config=CONFIG) as running:
         scene = Scene(running, many)
         alone.append(scene.alone())
         for _ in range(turns):
@@ -189,11 +188,9 @@ def main() -> None:
     """Print one line."""
     parser = argparse.ArgumentParser(prog="revocable", description="a job whose slack is lent on")
     parser.add_argument("--turns", type=int, default=TURNS)
-    parser.add_argument("--cgroup", default="auto", help="agent.cgroup: the control group below which jobs get theirs")
-    asked = parser.parse_args()
-    turns = asked.turns
+    turns = parser.parse_args().turns
     plain = machine(turns)
-    part, whole = (measure(many, turns, asked.cgroup) for many in (max(1, CORES - 1), CORES))
+    part, whole = (measure(many, turns) for many in (max(1, CORES - 1), CORES))
     report(
         "revocable",
         {
@@ -203,7 +200,6 @@ def main() -> None:
             "speed_when_it_wants_all": whole["speed"],
             "share_when_it_wants_all": whole["share"],
             "of_each": {"beside": part, "when_it_wants_all": whole},
-            "cgroup": asked.cgroup,
             "cores": CORES,
             "seconds": SECONDS,
             "turns": turns,

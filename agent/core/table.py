@@ -48,11 +48,9 @@ from distributed_grid.protocol.placement import unfit
 from distributed_grid.protocol.resources import MILLI, Grant
 from distributed_grid.protocol.sharing.slack import left_to
 
-
-def already_over(cause: str) -> Outcome:
-    """The outcome of what had ended and was acknowledged; `cause` is that of the stop."""
-    known = Cause(cause) if cause in [*Cause] else Cause.CANCELLED
-    return Outcome(known, text="it was over and acknowledged before; nothing is started twice", started=False)
+ALREADY_OVER = Outcome(Cause.NODE_LOST, text="it was over and acknowledged before; nothing is started twice")
+"""The outcome of what had ended and was acknowledged: only a coordinator that has lost it asks again. It may have run,
+and how it ended is not known (agent/supervisor/allocations.py says the same)."""
 
 
 REMEMBERED = 10_000
@@ -257,7 +255,7 @@ class Table:
         if key in self._lost:
             return []  # lost: it may be alive, or have run; the inventory shows it as unknown
         if key in self._over:
-            return [Report(Exited(allocation=key, outcome=already_over(Cause.CANCELLED)))]
+            return [Report(Exited(allocation=key, outcome=ALREADY_OVER))]
         if key in self._declined:
             return [Report(self._declined[key])]
         before = self.entries.get(launch.predecessor) if launch.predecessor else None
@@ -290,7 +288,7 @@ class Table:
         key = stop.allocation
         match self._stage(key):
             case None if key in self._over:
-                return [Report(Exited(allocation=key, outcome=already_over(stop.cause)))]
+                return [Report(Exited(allocation=key, outcome=ALREADY_OVER))]
             case Ended():
                 return [Report(self._end_of(key, self.entries[key]))]
             case Stopping():

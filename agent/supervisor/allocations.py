@@ -242,7 +242,7 @@ class Allocations:
         if key in self._journaled.jobs:
             self.tell(self._journaled.jobs[key])
         elif key in self._journaled.forgotten:
-            self._was_over(key, "spawn-failed")
+            self._was_over(key)
         elif "/" in key or key.startswith("."):
             self._log(f"{key!r} is not the id of an allocation")
         elif lease and since + lease <= self._clock():
@@ -267,7 +267,7 @@ class Allocations:
         job = self._journaled.jobs.get(key)
         if job is None:
             if key in self._journaled.forgotten:
-                self._was_over(key, "spawn-failed" if unless_started else cause)  # it may have run: not again
+                self._was_over(key)
             elif self._journaled.unknown and key not in self:
                 self._log(f"{key} is to be ended, and is not known since the journal was damaged: not answered")
             else:
@@ -370,9 +370,10 @@ class Allocations:
             # For us, the agent and the coordinator half the work.
             self._tell({"op": "started", "id": job.id, "pid": job.pid, **_where(job)}, patient=True)
 
-    def _was_over(self, key: str, cause: str) -> None:
+    def _was_over(self, key: str) -> None:
+        """Only a coordinator that has lost its end asks for it: it may have run, and how it ended is not known."""
         text = "it was over and acknowledged before; an allocation is never started twice"
-        self._tell({"op": "exited", "id": key, "outcome": never_ran(cause, text)})
+        self._tell({"op": "exited", "id": key, "outcome": {"cause": "node-lost", "text": text}})
 
 
 def chain_of(key: str, kept: dict[str, Any] | None) -> str:

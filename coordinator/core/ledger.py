@@ -76,16 +76,15 @@ from distributed_grid.protocol.scaling.machines import Machine
 from distributed_grid.protocol.scaling.pools import ScalingMode
 from distributed_grid.protocol.sharing.policies import NO_ORDER, BalancingOrder
 
-
-def _store_failing(state: GridState, event: StoreFailing) -> None:
-    """New jobs and freed capacity stay marked meanwhile, and are matched when it works again."""
-    state.store_failing = event.on
-
-
 CHAIN_SECONDS = successors.REACH / 2
 """Maximum delay of the commit of starts and ends in long chains of successors: more are coming (s)."""
 START_SECONDS = 0.002
 """Maximum delay of the commit of another start (s)."""
+
+
+def _store_failing(state: GridState, event: StoreFailing) -> None:
+    """New jobs and freed capacity stay marked meanwhile, and are matched when it works again."""
+    state.store_failing = event.on
 
 
 def _node_up(state: GridState, event: NodeUp) -> None:

@@ -40,8 +40,8 @@ class Snapshot:
     gone_rights: list[Sequence[Any]] = field(default_factory=list)
     rights: list[Sequence[Any]] = field(default_factory=list)
     spent: list[Sequence[Any]] = field(default_factory=list)
-    balancing: list[Sequence[Any]] = field(default_factory=list)
-    gone_machines: list[Sequence[Any]] = field(default_factory=list)
+    meta: list[Sequence[Any]] = field(default_factory=list)
+    gone_meta: list[Sequence[Any]] = field(default_factory=list)
     machines: list[Sequence[Any]] = field(default_factory=list)
     audit: list[Sequence[Any]] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
@@ -97,8 +97,8 @@ _WRITES = {
     "gone_rights": ("DELETE FROM rights WHERE name IN ({})", 1),
     "rights": ("INSERT OR REPLACE INTO rights (name, body, sum) VALUES {}", 3),
     "spent": ("INSERT OR REPLACE INTO spent (pool, day, cpu, gpu) VALUES {}", 4),
-    "balancing": ("INSERT OR REPLACE INTO meta (name, value) VALUES {}", 2),
-    "gone_machines": ("DELETE FROM meta WHERE name IN ({})", 1),
+    "meta": ("INSERT OR REPLACE INTO meta (name, value) VALUES {}", 2),
+    "gone_meta": ("DELETE FROM meta WHERE name IN ({})", 1),
     "machines": ("INSERT OR REPLACE INTO meta (name, value) VALUES {}", 2),
     "audit": ("INSERT INTO audit (at, node, what) VALUES {}", 3),
 }

@@ -217,11 +217,11 @@ class Store:
                 case RecordReturns(node, thawed, recalled):
                     returns[node] = (thawed, recalled)
                 case RecordBalancing(order):
-                    out.balancing.append((BALANCING, _encode(order)))
+                    out.meta.append((BALANCING, _encode(order)))
                 case RecordMachine(name, machine):
                     machines[name] = machine
                 case RecordPauses(paused):
-                    out.balancing.append((PAUSED, _encode(paused)))
+                    out.meta.append((PAUSED, _encode(paused)))
                 case RecordRights(name, granted):
                     rights[name] = granted
                 case RecordSpent(pool, some):
@@ -257,7 +257,7 @@ class Store:
             of_group, body = (g.id, g.key, g.user, g.submitted, g.ended), _encode(g)
             out.groups.append((*of_group, body, store_sums.checksum(body, *of_group)))
         out.gone_nodes = [(name,) for name in gone]
-        out.gone_machines += ((RETURNS + name,) for name in gone)
+        out.gone_meta += ((RETURNS + name,) for name in gone)
         for facts in nodes.values():
             body = _encode(facts)
             out.nodes.append((facts.name, clock, body, store_sums.checksum(body, facts.name)))
@@ -267,10 +267,10 @@ class Store:
         for name, ordered in orders.items():
             body = _encode(ordered)
             out.node_orders.append((name, body, store_sums.checksum(body, name)))
-        out.balancing += ((RETURNS + name, _encode(counted)) for name, counted in returns.items())
+        out.meta += ((RETURNS + name, _encode(counted)) for name, counted in returns.items())
         for name, machine in machines.items():
             if machine is None:
-                out.gone_machines.append((MACHINE + name,))
+                out.gone_meta.append((MACHINE + name,))
             else:
                 out.machines.append((MACHINE + name, _encode(machine)))
         out.spent = [(pool, some.day, some.cpu, some.gpu) for pool, some in spent.items()]

@@ -166,7 +166,8 @@ async def test_what_was_acknowledged_is_not_run_by_the_next_agent_and_supervisor
     await coordinator.connected(2)
     await coordinator.say(order)
     await coordinator.until(lambda: len(coordinator.all(Exited, key)) == 2)
-    assert not coordinator.all(Exited, key)[-1].outcome.started
+    outcome = coordinator.all(Exited, key)[-1].outcome
+    assert (outcome.cause, outcome.started) == (Cause.NODE_LOST, True)
     assert (tmp_path / "ran").read_text() == "once\n"
     await again.stop()
 

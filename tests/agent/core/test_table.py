@@ -136,13 +136,13 @@ def test_ready_said_twice_runs_it_once() -> None:
     assert table.handle(Ready("j.1"), 1.0) == []
 
 
-def test_a_launch_of_what_was_acknowledged_is_answered_as_never_started() -> None:
+def test_a_launch_of_what_was_acknowledged_is_answered_as_over_and_not_known_any_more() -> None:
     table = running(Table())
     table.handle(Exited(allocation="j.1", outcome=DONE), 1.0)
     table.handle(Ack(allocations=("j.1",)), 1.0)
     report = only(table.handle(launch(), 1.0))
     assert isinstance(report, Report) and isinstance(report.message, Exited)
-    assert not report.message.outcome.started
+    assert (report.message.outcome.cause, report.message.outcome.started) == (Cause.NODE_LOST, True)
 
 
 def test_an_acknowledgement_of_what_still_runs_forgets_nothing() -> None:

@@ -222,7 +222,7 @@ def test_one_that_is_withdrawn_unheard_of_is_refused_and_told_as_running_if_an_e
     table.handle(Ack(allocations=("k.1",)), 1.0)
     report = only(table.handle(withdraw("k.1"), 1.0))
     assert isinstance(report, Report) and isinstance(report.message, Exited)
-    assert report.message.outcome.cause is Cause.WITHDRAWN and not report.message.outcome.started
+    assert (report.message.outcome.cause, report.message.outcome.started) == (Cause.NODE_LOST, True)
 
 
 def test_who_is_told_to_end_is_not_withdrawn() -> None:

@@ -116,8 +116,11 @@ def test_an_end_is_told_once_it_is_durable_and_known_until_it_is_acknowledged(sc
     assert [one["outcome"]["cause"] for one in scene.said] == ["exited"]
     scene.allocations.forget(["j1.1"])
     assert scene.allocations.known() == [] and scene.journaled.journal.records[-1] == ["forget", "j1.1"]
-    scene.launch("j1.1")
-    assert not scene.launches and scene.said[-1]["outcome"]["started"] is False
+    for ask in (scene.launch, lambda key: scene.allocations.stop(key, "withdrawn", "", 0.0, unless_started=True)):
+        ask("j1.1")
+        assert not scene.launches and scene.said.pop()["outcome"] == {
+            "cause": "node-lost", "text": "it was over and acknowledged before; an allocation is never started twice",
+        }, "never that it had not run: it would be run again"  # fmt: skip
 
 
 def test_what_is_stopped_before_its_launch_is_never_started(scene: Scene) -> None:

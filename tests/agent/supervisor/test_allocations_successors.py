@@ -77,16 +77,6 @@ def test_a_successor_whose_intent_is_durable_needs_no_other_one() -> None:
     assert scene.start() == ["b"] and kinds(scene, "b") == ["ahead", "go"]
 
 
-def test_one_that_was_over_and_forgotten_is_not_taken_back_as_if_it_had_never_run() -> None:
-    scene = queued()
-    scene.end("a")
-    scene.start()
-    scene.allocations.forget(["a"])
-    scene.said.clear()
-    scene.allocations.stop("a", "withdrawn", "", 0.0, unless_started=True)
-    assert scene.causes() == {"a": "spawn-failed"}, "whom that was said of would be run again"
-
-
 def test_a_successor_whose_intent_is_not_durable_when_its_turn_comes_is_written_like_any_other() -> None:
     scene = queued("b")
     scene.end("a")

