@@ -5,8 +5,8 @@ revocable job runs on beside it, and with one for each core, where that is froze
 goes up and down, so the holder works beside the revocable job and alone in short turns (there the revocable job is
 stopped by SIGSTOP), and each turn beside it is compared with the ones alone just before and after. Beside the speed
 stands the share of CPU time that the holder got, which the machine's speed does not touch, and how much the speed alone
-went up and down. The jobs have no control groups here, so both compete by niceness where they are on the same core. What
-two plain programs on two cores get says how much of that is the machine's.
+went up and down. The jobs have no control groups here, so both compete by niceness where they are on the same core.
+What two plain programs on two cores get says how much of that is the machine's.
 """
 
 import argparse

@@ -466,9 +466,11 @@ def only_one_with_rights(node: Node) -> int:
 
 def rights(pid: int) -> tuple[int, ...]:
     """Its inheritable, permitted, effective and ambient capabilities; none of one that is gone."""
-    if procs.stat(pid) is None:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
         return ()
-    status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    status = dict(line.split(":\t") for line in lines)
     return tuple(int(status[f"Cap{name}"], 16) for name in ("Inh", "Prm", "Eff", "Amb"))
 
 
