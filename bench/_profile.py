@@ -24,9 +24,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench import _processes, bulk, latency, throughput
+from bench import _processes
 from bench._common import ROOT, Grid, grid, levels, report, say, wait_for
 from bench._probe.sitecustomize import FOLDER
+from bench.jobs import bulk, latency, throughput
 from distributed_grid.coordinator.client import GridClient
 
 OUT = ROOT / "build" / "profile"

@@ -5,8 +5,11 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-NAMES = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py") if path.stem != "run")
+FOLDERS = {path.stem: path.parent.name for path in Path(__file__).parent.glob("[a-z]*/[a-z]*.py")}
+"""Where each benchmark is."""
+NAMES = sorted(FOLDERS)
 LARGE = ("peers",)
 """Only where it is named: it runs other systems."""
 
@@ -28,6 +31,11 @@ def parse(words: Sequence[str]) -> tuple[list[tuple[str, list[str]]], list[str]]
     return wanted, unknown
 
 
+def load(name: str) -> Any:
+    """The module of that benchmark."""
+    return importlib.import_module(f"bench.{FOLDERS[name]}.{name}")
+
+
 def main() -> int:
     """Run what is named, or all; 2 for a name that is none."""
     wanted, unknown = parse(sys.argv[1:])
@@ -36,7 +44,7 @@ def main() -> int:
         return 2
     for name, words in wanted or [(name, []) for name in NAMES if name not in LARGE]:
         sys.argv[:] = [name, *words]
-        importlib.import_module(f"bench.{name}").main()
+        load(name).main()
     return 0
 
 

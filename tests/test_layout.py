@@ -480,7 +480,7 @@ def test_no_file_outgrows_the_ceiling() -> None:
 
 
 def test_no_folder_holds_more_than_one_looks_through() -> None:
-    check(folders_that_are_too_wide)
+    check(folders_that_are_too_wide, *ROOMS, "bench")
 
 
 def test_our_imports_are_absolute_and_by_the_full_name() -> None:
