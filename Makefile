@@ -58,12 +58,13 @@ deep: $(STAMP) $(VENV)/.ray
 # Whole grids of real processes (tests/e2e, tests/ray, …) would make it several times as long, for a few lines more.
 ROOMS := tests/protocol tests/coordinator tests/agent tests/cli tests/config tests/runtime tests/push tests/simulator
 
-# These look at what a bare interpreter loads and does, or fill a disk: being measured is something more.
+# These look at what a bare interpreter loads and does, look often, or fill a disk: being measured is something more.
 BARE := tests/cli/test_main.py::test_a_program_loads_nothing_heavy_that_it_may_never_need \
     tests/agent/walls/test_files.py::test_directories_that_the_job_closed_are_opened_and_removed \
     tests/coordinator/backup/test_archive.py::test_of_a_backup_that_the_disk_did_not_take_nothing_is_left \
     tests/coordinator/backup/test_archive.py::test_of_a_restore_that_the_disk_did_not_take_nothing_is_left_and_what_was_there_is \
-    tests/agent/supervisor/test_limits_output.py::test_a_job_that_writes_as_fast_as_it_can_keeps_to_its_share
+    tests/agent/supervisor/test_limits_output.py::test_a_job_that_writes_as_fast_as_it_can_keeps_to_its_share \
+    tests/agent/supervisor/test_loop_successors.py::test_of_200_chained_jobs_no_two_are_ever_alive_on_one_core
 
 coverage: $(STAMP)
 	@$(PY) -m pytest -n auto --timeout 600 --cov --cov-report term $(BARE:%=--deselect %) $(ROOMS) $(ARGS)
