@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -47,6 +47,15 @@ NAMELESS = (
 
 class SupervisorGone(GridError):
     """There is no supervisor, and this agent has dropped the privileges to start one; the next agent has them."""
+
+
+class _Reservation(NamedTuple):
+    """A slot that is asked for: for what, where the answer goes, and until when it is waited for."""
+
+    launch: Launch
+    account: Account | None
+    answer: asyncio.Future[str]
+    limit: asyncio.Timeout
 
 
 def _ignore(value: Any) -> None:
@@ -99,7 +108,9 @@ class Launcher:
         self.walls = ""
         """What the supervisor that lives has built."""
         self.walls_changed: Callable[[], None] = lambda: None
-        self._reserving: dict[str, asyncio.Future[str]] = {}
+        self._reserving: dict[str, _Reservation] = {}
+        self._filled: dict[str, str] = {}
+        """The slots that were reserved for launches to come: what was made there is nowhere else."""
         self.limits: dict[str, str] = {}
         self._process = process
         self.nameless = ""
@@ -169,22 +180,27 @@ class Launcher:
         that has passed, it is not started. A successor, of this `chain`, starts when nothing of its chain is alive."""
         kept = self.kept[launch.allocation] = keep(launch, chain)
         slot = self._slot_order(launch, account)
+        if filled := self._filled.pop(launch.allocation, ""):
+            slot["slot"] = filled
         self._ask(launch_order(launch, str(directory or ""), env, lease_from, kept) | slot)
 
     async def reserve(self, launch: Launch, account: Account | None = None) -> str:
-        """Reserve a slot for this launch and return it; the working directory is to be made there before the launch.
-        Raises GridError if there is none."""
-        future = self._reserving.setdefault(launch.allocation, asyncio.get_running_loop().create_future())
-        self.announce(launch, account)
-        try:
-            async with asyncio.timeout(_START_SECONDS):
-                slot = await asyncio.shield(future)
-        except TimeoutError:
-            slot = ""
-        finally:
-            self._reserving.pop(launch.allocation, None)
+        """Reserve a slot for this launch and return it; the working directory is to be made there before the launch,
+        which is withdrawn if the slot is gone by then. Repeated calls return the same one as long as it is there. Waits
+        for a supervisor as long as there is none. Raises GridError if no slot can be had."""
+        key, slot = launch.allocation, ""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_START_SECONDS if self._writer is not None else None) as limit:
+                answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+                self._reserving[key] = _Reservation(launch, account, answer, limit)
+                try:
+                    self.announce(launch, account)
+                    slot = await answer
+                finally:
+                    del self._reserving[key]
         if not slot:
             raise GridError("its walls cannot be built on this node", why="see the supervisor's log there")
+        self._filled[key] = slot
         return slot
 
     def announce(self, launch: Launch, account: Account | None = None) -> None:
@@ -193,6 +209,7 @@ class Launcher:
 
     def unreserve(self, allocation: str) -> None:
         """What was announced or reserved is not launched."""
+        self._filled.pop(allocation, None)
         self._send({"op": "unreserve", "id": allocation})
 
     def _slot_order(self, launch: Launch, account: Account | None) -> dict[str, Any]:
@@ -296,6 +313,8 @@ class Launcher:
         """The supervisor or the connection is gone: find or start one, report what ended meanwhile, and repeat
         unanswered orders. The journal makes repeated starts harmless."""
         await self._disconnect()
+        for one in self._reserving.values():
+            one.limit.reschedule(None)
         before, other = self.loss and self.loss.id, self.other_walls
         known = {one.allocation: one for one in await self._connect()}
         if self.other_walls != other:
@@ -312,6 +331,9 @@ class Launcher:
             elif one.outcome is None and one.allocation in self._unanswered:
                 pid = self.pids.get(one.allocation, 0)
                 self._report(Started(allocation=one.allocation, pid=pid, walls=one.walls))
+        for one in self._reserving.values():
+            one.limit.reschedule(asyncio.get_running_loop().time() + _START_SECONDS)
+            self.announce(one.launch, one.account)
         for messages in [*self._unanswered.values()]:
             for message in messages:
                 self._send(message)
@@ -391,8 +413,8 @@ class Launcher:
             self._log(f"the supervisor warns: {said.why}")
             return
         if said.op == "reserved":
-            if (waiting_for := self._reserving.get(allocation)) is not None and not waiting_for.done():
-                waiting_for.set_result(said.slot)
+            if (waits := self._reserving.get(allocation)) is not None and not waits.answer.done():
+                waits.answer.set_result(said.slot)
             return
         if said.op in ("noted", "unended"):
             if said.op == "unended":
@@ -427,6 +449,7 @@ class Launcher:
         self.pids.pop(allocation, None)
         self._told.add(allocation)
         self._whole.discard(allocation)
+        self._filled.pop(allocation, None)
         if self.unended.pop(allocation, ""):
             self.noted(allocation, "")
         self._report(Exited(allocation=allocation, outcome=outcome, walls=walls))

@@ -73,7 +73,7 @@ class WalledFolder:
 
     def __init__(self, files: JobFiles, state_dir: Path, slot: str, private: bool) -> None:
         self._files = files
-        self._slot = slot
+        self.slot = slot
         base = state_dir / "jobs" / slot / ".tmp" if private else TEMPORARY
         self._base = os.fsencode(base)
 
@@ -85,7 +85,7 @@ class WalledFolder:
         if token is not None:
             entries.append((FILE, WALLED_TOKEN.encode(), 0o600, b"", token.stat().st_size, 0))
         try:
-            self._files.make(self._slot, self._base, name, entries, lambda _: _open_token(token))
+            self._files.make(self.slot, self._base, name, entries, lambda _: _open_token(token))
         except OSError as error:
             why = error.strerror or str(error)
             raise GridError(f"{TEMPORARY / os.fsdecode(name)} cannot be made", why=why) from None
@@ -94,7 +94,7 @@ class WalledFolder:
 
     def remove(self, allocation: str) -> None:
         """Remove the folder of an ended raylet. Raises GridError and OSError."""
-        self._files.remove_at(self._slot, self._base, _folder_name(allocation))
+        self._files.remove_at(self.slot, self._base, _folder_name(allocation))
 
 
 def has_walled_folder(allocation: str) -> bool:

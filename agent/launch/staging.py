@@ -15,6 +15,7 @@ from distributed_grid.agent.launch.isolation import Account, RunAs
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.launch.raylet import WalledFolder
 from distributed_grid.agent.sampling.probe import Meter
+from distributed_grid.agent.supervisor.spawners import SLOT_LOST
 from distributed_grid.agent.walls import enclosure
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, Outcome
@@ -123,16 +124,25 @@ class Staging:
         stale = await self._measure_and_verify(launch)
         if stale is None and launch.spec.bundle and not launch.spec.workdir:
             try:
-                await self._unpack(launch, account)
+                slot = await self.launcher.reserve(launch, account)
+            except GridError as error:
+                return await self._unpacking_failed(launch.allocation, f"{error.what}: {error.why}")
+            try:
+                await self._unpack(launch, slot)
             except (GridError, OSError) as error:
+                if await self._is_lost(launch, account, slot):
+                    return Stale(allocation=launch.allocation, reason=SLOT_LOST)
                 why = f"{error.what}: {error.why}" if isinstance(error, GridError) else str(error)
                 return await self._unpacking_failed(launch.allocation, why)
             stale = await self._measure_and_verify(launch)  # fetching may have taken a while
         if stale is None and (boost := launch.spec.boost) is not None:
+            walled = None
             try:
                 walled = None if account is not None else await self._walled_folder(launch)
                 lease = await asyncio.to_thread(raylet.prepare, launch, boost, self.node, self.ray, account, walled)
             except GridError as error:
+                if walled is not None and await self._is_lost(launch, account, walled.slot):
+                    return Stale(allocation=launch.allocation, reason=SLOT_LOST)
                 why = f"{error.what}: {error.why}" if error.why else error.what
                 todo = f"; to do there: {error.hint}" if error.hint else ""
                 return _failed(launch.allocation, why + todo, Cause.NOT_JOINED)
@@ -151,8 +161,14 @@ class Staging:
             return Stale(allocation=launch.allocation, reason=why)
         return self.verify(launch, sample)
 
-    async def _unpack(self, launch: Launch, account: Account | None) -> None:
-        slot = await self.launcher.reserve(launch, account)
+    async def _is_lost(self, launch: Launch, account: Account | None, slot: str) -> bool:
+        """Whether the slot that was reserved for it is gone, with its spawner or the supervisor."""
+        try:
+            return await self.launcher.reserve(launch, account) != slot
+        except GridError:
+            return False
+
+    async def _unpack(self, launch: Launch, slot: str) -> None:
         async with self.blobs.bundle(launch.spec.bundle) as manifest:
             await asyncio.to_thread(self.files.lay_out, slot, launch.allocation, manifest, self.blobs.directory)
 

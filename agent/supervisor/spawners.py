@@ -353,6 +353,9 @@ class Spawners:
         self._table.drop(spawning)
 
 
+SLOT_LOST = "its slot on the node was lost before it began, with what had been unpacked there"
+"""Why a launch is taken back: its directory was made in the slot of a spawner that has died, or of an earlier
+supervisor, and elsewhere it would begin without its files."""
 Order = dict[str, Any]
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -393,13 +396,15 @@ class Launches:
         return iter([*self._orders])
 
     def add(self, key: str, order: Order) -> None:
-        """Add a launch, with the spawner that is reserved for it, or any other."""
+        """Add a launch, with the spawner that is reserved for it, or any other where nothing was made in its slot."""
         self._orders[key] = order
         reserved = self._reserved.pop(key, None)
         if reserved is not None and not reserved.dead:
-            self._spawners[key] = reserved
-        else:
-            self._find(key, order)
+            if order.get("slot", "") in ("", reserved.slot.name):
+                self._spawners[key] = reserved
+                return
+            self._slots.release(reserved)
+        self._find(key, order)
 
     def reserve(self, key: str, order: Order) -> Spawning | None:
         """Reserve a spawner for a later launch; repeated calls return the same one. None: none can be made."""
@@ -482,6 +487,12 @@ class Launches:
                 os.close(fd)
 
     def _find(self, key: str, order: Order) -> None:
+        """Find a spawner for a launch that has none, or whose spawner is dead."""
+        if order.get("slot"):
+            self._spawners.pop(key, None)
+            del self._orders[key]
+            self._failed(key, CannotStart("withdrawn", SLOT_LOST))
+            return
         try:
             self._spawners[key] = self._slots.take(key, order)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from distributed_grid.agent.launch import raylet
 from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.supervisor.spawners import SLOT_LOST
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.bundle import blob_hash
 from distributed_grid.protocol.codec import PART_BYTES
@@ -20,6 +22,7 @@ from distributed_grid.protocol.messages import (
     Heartbeat,
     Launch,
     Renewed,
+    Stale,
     Stop,
     WantBlob,
 )
@@ -42,7 +45,7 @@ async def test_a_lease_that_is_over_while_the_job_is_laid_out_is_not_revived_by_
     """The coordinator may have run it elsewhere by then, and its word to stop may still be on its way."""
     gate = asyncio.Event()
 
-    async def slow(launch: Launch, account: object) -> None:
+    async def slow(launch: Launch, slot: str) -> None:
         await gate.wait()
 
     monkeypatch.setattr(node.runtime._staging, "_unpack", slow)
@@ -134,6 +137,32 @@ async def test_fetching_goes_on_over_the_next_connection(coordinator: Coordinato
     coordinator._give_blobs = give  # type: ignore[method-assign]
     await coordinator.cut("agent")
     assert (await coordinator.hears(Exited, "j0.1")).outcome.stdout_tail == b"hello"
+
+
+@pytest.mark.parametrize("unpacked", [True, False])
+async def test_a_job_never_begins_without_its_files_when_the_supervisor_dies_before(
+    coordinator: Coordinator, node: Node, monkeypatch: pytest.MonkeyPatch, unpacked: bool
+) -> None:
+    launcher, lay_out = node.runtime.launcher, node.runtime._files.lay_out
+
+    def lay_out_and_kill(*about: Any) -> None:
+        if unpacked:
+            lay_out(*about)
+        os.kill(launcher.supervisor_pid, signal.SIGKILL)
+        if not unpacked:
+            raise OSError("there is no such slot")
+
+    monkeypatch.setattr(node.runtime._files, "lay_out", lay_out_and_kill)
+    bundle = shipped(coordinator, {"a": b"hello"})
+    await coordinator.say(launch("j0.1", "cat", "a", bundle=bundle))
+    if unpacked:
+        outcome = (await coordinator.hears(Exited, "j0.1")).outcome
+        assert (outcome.cause, outcome.text, outcome.started) == (Cause.WITHDRAWN, SLOT_LOST, False)
+    else:
+        assert (await coordinator.hears(Stale, "j0.1")).reason == SLOT_LOST
+    monkeypatch.undo()
+    await coordinator.say(launch("j0.2", "cat", "a", bundle=bundle))
+    assert (await coordinator.hears(Exited, "j0.2")).outcome.stdout_tail == b"hello"
 
 
 async def test_a_stop_while_fetching_wins(coordinator: Coordinator, node: Node) -> None:

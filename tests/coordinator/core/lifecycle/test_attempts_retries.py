@@ -57,6 +57,17 @@ def again(ledger: Ledger, boot: str = "b1", instance: str = "first", known: tupl
     return step(ledger, MessageReceived("n1", Inventory(known=known)), 5.0)
 
 
+def test_one_that_its_node_takes_back_before_its_start_waits_again_and_uses_no_retry() -> None:
+    ledger = Ledger()
+    join(ledger, N1)
+    step(ledger, JobsSubmitted(1, (job("j", Request(CORE, requeue=False)),)), 0.5)
+    out = exits(ledger, Outcome(Cause.WITHDRAWN, text="its slot was lost", started=False))
+    assert [one.allocation for one in launches(out)] == ["j.2"]
+    waiting = ledger.state.jobs["j"]
+    assert (waiting.retried, waiting.evicted) == (0, 0)
+    assert any(step.text == "withdrawn: its slot was lost; it had not begun" for step in waiting.story)
+
+
 def silent(ledger: Ledger, until: float) -> list[Command]:
     """Nothing is heard of n1 from now on, and of n2 all the time."""
     out, now = [], ledger.state.now

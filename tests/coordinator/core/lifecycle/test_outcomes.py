@@ -255,6 +255,14 @@ def test_one_whose_place_is_taken_back_takes_all_with_it_at_once_and_they_wait_w
     assert (member(ledger, 1).evicted, member(ledger, 1).retried) == (1, 0)
 
 
+def test_one_that_its_node_takes_back_before_its_start_takes_all_with_it_and_they_wait_again() -> None:
+    ledger = running()
+    assert stops(ends(ledger, 1, Outcome(Cause.WITHDRAWN, started=False))) == [("g_0.1", "gang")]
+    out = ends(ledger, 0, Outcome(Cause.GANG, signal=15))
+    assert [one.allocation for one in launches(out)] == ["g_0.2", "g_1.2"]
+    assert member(ledger, 1).retried == 0
+
+
 def test_one_that_was_done_runs_again_with_a_gang_whose_place_is_taken_back() -> None:
     ledger = running()
     ends(ledger, 0, DONE)
