@@ -313,8 +313,8 @@ class Launcher:
         """The supervisor or the connection is gone: find or start one, report what ended meanwhile, and repeat
         unanswered orders. The journal makes repeated starts harmless."""
         await self._disconnect()
-        for one in self._reserving.values():
-            one.limit.reschedule(None)
+        for asked in self._reserving.values():
+            asked.limit.reschedule(None)
         before, other = self.loss and self.loss.id, self.other_walls
         known = {one.allocation: one for one in await self._connect()}
         if self.other_walls != other:
@@ -331,9 +331,9 @@ class Launcher:
             elif one.outcome is None and one.allocation in self._unanswered:
                 pid = self.pids.get(one.allocation, 0)
                 self._report(Started(allocation=one.allocation, pid=pid, walls=one.walls))
-        for one in self._reserving.values():
-            one.limit.reschedule(asyncio.get_running_loop().time() + _START_SECONDS)
-            self.announce(one.launch, one.account)
+        for asked in self._reserving.values():
+            asked.limit.reschedule(asyncio.get_running_loop().time() + _START_SECONDS)
+            self.announce(asked.launch, asked.account)
         for messages in [*self._unanswered.values()]:
             for message in messages:
                 self._send(message)
