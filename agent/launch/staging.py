@@ -123,14 +123,12 @@ class Staging:
             self.launcher.announce(launch, account)
         stale = await self._measure_and_verify(launch)
         if stale is None and launch.spec.bundle and not launch.spec.workdir:
+            slot = ""
             try:
                 slot = await self.launcher.reserve(launch, account)
-            except GridError as error:
-                return await self._unpacking_failed(launch.allocation, f"{error.what}: {error.why}")
-            try:
                 await self._unpack(launch, slot)
             except (GridError, OSError) as error:
-                if await self._is_lost(launch, account, slot):
+                if slot and await self._is_lost(launch, account, slot):
                     return Stale(allocation=launch.allocation, reason=SLOT_LOST)
                 why = f"{error.what}: {error.why}" if isinstance(error, GridError) else str(error)
                 return await self._unpacking_failed(launch.allocation, why)

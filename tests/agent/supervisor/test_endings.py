@@ -1,11 +1,8 @@
 """A job that was killed and of which something lives all the same: it holds what it has, the node says so, and runs
 jobs of strangers again only when it is over."""
 
-import asyncio
-import json
 import os
 import secrets
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +11,10 @@ import pytest
 from distributed_grid.agent.cgroups import hierarchies
 from distributed_grid.agent.launch.supervisor import facts_while
 from distributed_grid.agent.supervisor.endings import DOUBT
-from distributed_grid.protocol.jobs import Cause, JobSpec
-from distributed_grid.protocol.messages import Exited, Inventory, Launch, Noted, Stale, Started, Stop
+from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.messages import Exited, Inventory, Noted, Stale, Started, Stop
 from distributed_grid.protocol.placement import admits
-from distributed_grid.protocol.resources import Grant
-from tests.agent.conftest import Bench, removed, runs
+from tests.agent.conftest import Bench, removed
 from tests.agent.scene import Coordinator, Node, launch
 from tests.agent.scene import coordinator as coordinator
 from tests.agent.scene import node as node
@@ -63,49 +59,6 @@ def test_as_long_as_something_cannot_be_ended_the_walls_of_its_node_count_as_non
     facts = facts_while(FACTS, {"j-a.1": "process 7 in state D", "j-b.1": "process 8 in state D"})
     assert facts.walls == "none" and facts.walls_why == "j-a.1 cannot be ended: process 7 in state D, and 1 more"
     assert not admits(facts.walls, ("ann",), "owner", "bob") and admits(facts.walls, ("ann",), "owner", "ann")
-
-
-async def test_a_spawner_that_an_agent_reserved_before_it_died_serves_the_next_job(bench: Bench) -> None:
-    announced = Launch(allocation="j-a.1", job="j-a", user="u", epoch=1, grant=Grant(), spec=JobSpec(argv=("true",)))
-    slot = await bench.launcher.reserve(announced)
-    await bench.restart()
-    id = bench.launch("true")
-    await bench.ended(id)
-    assert bench.launcher.slots.slot(id) == slot
-
-
-async def test_a_spawner_that_was_announced_for_a_launch_serves_another_one_once_that_is_given_up(bench: Bench) -> None:
-    announced = Launch(allocation="j-a.1", job="j-a", user="u", epoch=1, grant=Grant(), spec=JobSpec(argv=("true",)))
-    bench.launcher.announce(announced)
-    slot = await bench.launcher.reserve(announced)
-    bench.launcher.unreserve("j-a.1")
-    id = bench.launch("true")
-    await bench.ended(id)
-    assert bench.launcher.slots.slot(id) == slot
-
-
-async def test_a_slot_that_was_asked_for_when_the_supervisor_died_is_asked_for_again(bench: Bench) -> None:
-    announced = Launch(allocation="j-a.1", job="j-a", user="u", epoch=1, grant=Grant(), spec=JobSpec(argv=("true",)))
-    os.kill(bench.launcher.supervisor_pid, signal.SIGSTOP)
-    asking = asyncio.create_task(bench.launcher.reserve(announced))
-    await asyncio.sleep(0)
-    await bench.kill_supervisor()
-    slot = await asking
-    bench.launch("true", id="j-a.1")
-    assert (await bench.ended("j-a.1")).code == 0
-    assert bench.launcher.slots.slot("j-a.1") == slot
-
-
-async def test_a_launch_is_taken_back_when_the_spawner_dies_in_whose_slot_its_files_are(bench: Bench) -> None:
-    announced = Launch(allocation="j-a.1", job="j-a", user="u", epoch=1, grant=Grant(), spec=JobSpec(argv=("true",)))
-    slot = await bench.launcher.reserve(announced)
-    note = json.loads((bench.dir / "spawners" / slot).read_text().splitlines()[0])
-    os.kill(note[6], signal.SIGKILL)
-    await bench.until(lambda: not runs(note[6]))
-    bench.launch("true", id="j-a.1")
-    outcome = await bench.ended("j-a.1")
-    assert (outcome.cause, outcome.started) == (Cause.WITHDRAWN, False)
-    assert (await bench.ended(bench.launch("true"))).code == 0, "what is reserved for nobody takes another slot"
 
 
 async def test_the_coordinator_hears_of_it_and_only_owners_jobs_are_taken_meanwhile(
