@@ -2,7 +2,7 @@
 processes of a machine share the monotonic clock.
 
 One question a line, one answer a line, seconds of the monotonic clock: `there NAME` (Ray's list of nodes has a node of
-that name), `gone NAME`, `started PID` (a child of that process, one that was not there, has become a `ray start`).
+that name), `gone NAME`, `started PID` (below that process there is another `ray start`).
 """
 
 import os
@@ -13,6 +13,8 @@ from pathlib import Path
 
 from ray._raylet import GcsClient
 from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest
+
+from distributed_grid.agent.supervisor import procs
 
 ALIVE = 0
 PATIENCE = 90.0
@@ -31,9 +33,9 @@ def first(so: Callable[[], bool], pause: float) -> float:
 
 
 def starts(parent: str) -> set[str]:
-    """The children of this process that are a `ray start`, by now."""
+    """The descendants of this process that are a `ray start`, by now: a spawner is between them."""
     found = set()
-    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+    for child in map(str, procs.descendants([int(parent)])):
         try:
             argv = Path(f"/proc/{child}/cmdline").read_bytes()
         except OSError:
