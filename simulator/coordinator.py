@@ -215,6 +215,10 @@ class Coordinator(Driver):
         self._token = 0
         self._sessions = 0
         super().__init__(engine, disk, weather, judge, chance, policy, wall)
+        if judge.moves is not None:
+            jobs = self.ledger.state.jobs.values()
+            lent = (job for job in jobs if job.spec.boost is not None and job.spec.boost.automatic)
+            judge.moves.restored({job.id: job.submitted for job in lent})
         if policy.balancing.mode is OffloadingMode.DYNAMIC_BALANCING:
             self.engine.later(policy.balancing.interval, self, self._pass)
 

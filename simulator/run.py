@@ -38,6 +38,8 @@ def _run(seed: int, shape: Shape, without: Collection[str], recording: bool) -> 
         world.go()
     except Violation as violation:
         about, what = violation.about, violation.what
+    except Exception as error:  # a finding of this seed, as a violation is: the other seeds are still to be run
+        about, what = "the run", f"{type(error).__name__} {error} ({_where(error)})"
     engine = world.engine
     found = Run(
         seed=seed,
@@ -50,6 +52,15 @@ def _run(seed: int, shape: Shape, without: Collection[str], recording: bool) -> 
         what=what,
     )
     return found, engine.story
+
+
+def _where(error: Exception) -> str:
+    """The file and line that raised it."""
+    at = error.__traceback__
+    assert at is not None, "it was raised"  # noqa: S101
+    while at.tb_next is not None:
+        at = at.tb_next
+    return f"{at.tb_frame.f_code.co_filename.rpartition('/')[2]}, line {at.tb_lineno}"
 
 
 def story(seed: int, shape: Shape, without: Collection[str] = ()) -> list[str]:

@@ -36,6 +36,11 @@ class Moves:
         self._rests: object = None
         self._since = 0.0
 
+    def restored(self, lent: Mapping[str, float]) -> None:
+        """A new life of the coordinator has these boosts that the grid lends by itself, each with when that began: a
+        coordinator can be killed between the commit of a move and what follows from it."""
+        self._lent = {**lent, **self._lent}
+
     def made(self, moves: Sequence[Move], life: str, now: float) -> None:
         """A pass of this life of a coordinator has made these."""
         values = self._values

@@ -9,9 +9,10 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from distributed_grid.cli.grid.simulate import run_some
 from distributed_grid.cli.main import main
 from distributed_grid.simulator import KINDS, Shape, make, run, shrink, story
-from distributed_grid.simulator.judging.judge import Judge
+from distributed_grid.simulator.judging.judge import Judge, Run
 from tests.depth import DEEP, tries
 
 SEEDS = tries(40, 24)
@@ -43,6 +44,16 @@ def test_the_same_seed_is_the_same_grid_whatever_the_hash_seed() -> None:
     assert traces[0] == traces[1]
     assert len(set(traces[0].split())) == same
     assert run(20).trace == traces[0].split()[0]
+
+
+def test_a_seed_whose_run_fails_is_a_finding_like_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def over(self: Judge, ran: Run, code: int, signal: int = 0) -> None:
+        raise KeyError(ran.allocation)
+
+    monkeypatch.setattr(Judge, "over", over)
+    runs = run_some(range(2), 3, 30, ())
+    assert [(one.seed, one.about) for one in runs] == [(0, "the run"), (1, "the run")]
+    assert all(re.fullmatch(r"KeyError 'j\d+x\d+\.\d+' \(test_run\.py, line \d+\)", one.what) for one in runs)
 
 
 def test_what_is_violated_is_cut_down_and_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,15 @@ def test_boosts_are_lent_and_given_back_in_time() -> None:
         of.made((move,), "c1", move.at)
 
 
+def test_a_boost_of_a_killed_coordinator_is_held_from_when_it_was_lent() -> None:
+    of = Moves(Balancing(policy=PolicyName.PREDICTIVE), 100.0)
+    of.restored({FIRST.boost: FIRST.at})
+    early = back(LATER - 1.0, FIRST)
+    with pytest.raises(Violation, match="s after it was lent"):
+        of.made((early,), "c2", early.at)
+    of.made((back(LATER, FIRST),), "c2", LATER)
+
+
 @pytest.mark.parametrize(
     ("moves", "why"),
     [
