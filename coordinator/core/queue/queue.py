@@ -194,6 +194,9 @@ class Queue:
             self.needs[line.need] = self.needs.get(line.need, 0) + 1
             self._note_least(request.resources)
         standing = line.standing
+        if turn < standing.overdue:  # one comes back that is before the job by which it was ranked
+            standing.head, standing.overdue = "", -1
+            self.unranked[standing] = None
         if not line.excluded:
             self._place(line, turn)
         heappush(line.heap, (turn, job))

@@ -21,7 +21,7 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.explain import reasons, why
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, Group
-from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.policy import Policy, Sharing
 from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.queue.quotas import DAY
 from distributed_grid.coordinator.core.queue.reservations import ends
@@ -242,6 +242,26 @@ def test_who_waits_behind_a_job_that_is_cancelled_starts_at_once() -> None:
     assert started(ledger) == ["a"]
     step(ledger, CancelRequested(2, ("large",)), NOON + 1)
     assert started(ledger) == ["a", "later"]
+
+
+def test_a_retry_starts_although_an_overdue_job_behind_it_waits_for_the_same_quota() -> None:
+    overdue = Sharing(head_start=10.0, shortest=1.0, usual=20.0, overdue_after=2.0)
+    ledger = Ledger(policy=Policy(rights=of_ann(cores=MILLI), sharing=overdue, **PATIENT))
+    join(ledger, facts("n1", 2), now=NOON, expires_in=1e9)
+    for name in ("before", "fails", "behind"):
+        submit(ledger, name, asks(retry_on=(RetryOn.FAILED,), retries=1), time_limit=1.0, grace=0.0)
+    submit(ledger, "beside", asks(1), user="ben")
+    submit(ledger, "waits", asks(2), user="carl")
+    end(ledger, "before", NOON + 100)
+    end(ledger, "beside", NOON + 110)  # the first pass with room since: it finds the quota reached
+    line = ledger.state.queue.line("behind")
+    assert line.excluded and line.standing.overdue == ledger.state.queue.turns["behind"]
+    step(ledger, CancelRequested(2, ("waits",)), NOON + 111)
+    failed = Exited(ledger.state.jobs["fails"].allocation, Outcome(Cause.EXITED, code=1, seconds=1.0), True)
+    step(ledger, MessageReceived("n1", failed), NOON + 120)
+    for second in range(121, 130):
+        step(ledger, Tick(), NOON + second)
+    assert started(ledger) == ["fails"]
 
 
 def test_a_retry_with_more_memory_stays_within_the_quota() -> None:
