@@ -1,5 +1,6 @@
 """The entry point of `grid`. Nothing slow is imported here: `grid --help` answers in well under 150 ms."""
 
+import gc
 import sys
 from typing import Any
 
@@ -13,6 +14,8 @@ USAGE = 2
 INTERNAL = 70
 CLOSED_PIPE = 141
 INTERRUPTED = 130
+COLLECT_AFTER = 10_000
+"""New objects after which garbage is collected (700 by default)."""
 
 # One entry a command: name -> where it lives, and its line in `grid --help`.
 _AT = "distributed_grid.cli."
@@ -110,6 +113,15 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 
 class Grid(LazyGroup):
     """The top group: what goes wrong below becomes lines for people and an exit code."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The whole program. A collection of garbage finds little in a short command, and takes a tenth of its time: it
+        is made seldom, and what exists at the end is left out of the last ones, on the interpreter's way out."""
+        gc.set_threshold(COLLECT_AFTER)
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            gc.freeze()
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         _open_standard_files()
