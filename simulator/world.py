@@ -59,6 +59,8 @@ class World:
         self._second: Coordinator | None = None
         self._before = self._disk.copy()
         self._ray = RayCluster(self.engine, self.judge, plan) if plan.demands else None
+        self._ended, self._ended_at = 0, 0.0
+        """How many jobs had ended when it was looked last, and when that changed."""
         self._ending = 0
         self._endings: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
         self.machines = [Machine(self.engine, self.judge, node) for node in plan.nodes]
@@ -84,7 +86,9 @@ class World:
                     what = self._unfinished()
                     if not what and self.engine.events >= self.plan.shape.events:
                         break
-                    if what and self.engine.now > self.plan.shape.seconds + RECOVERY_SECONDS:
+                    if len(self.judge.ended) > self._ended:
+                        self._ended, self._ended_at = len(self.judge.ended), self.engine.now
+                    if what and self.engine.now > max(self.plan.shape.seconds, self._ended_at) + RECOVERY_SECONDS:
                         raise Violation(*what)
         except AssertionError as error:
             raise Violation("the ledger", str(error)) from error

@@ -221,24 +221,24 @@ def _capacity(state: GridState) -> Resources:
 
 def _held(state: GridState, user: str) -> tuple[float, float]:
     """The dominant share of what a user holds and held, by their weight, less what others owe them: the least and the
-    most since all were ranked. With a short half-life the past changes by more than `CLEARLY` in that time."""
+    most since all were ranked. With a short half-life past and debts change by more than `CLEARLY` in that time."""
     sharing, held = state.policy.sharing, Resources()
     for one in state.holders():
         if state.jobs[one.job].user == user:
             held += one.grant.charged
-    account = state.shares.accounts.get(user)
-    pasts = [0.0]
-    if account is not None:
-        pasts = [state.shares.past(account, at, sharing) for at in (state.now - RANKED, state.now)]
-    holds, credit, by = dominant(held, _capacity(state)), _credit(state, user), weight(user, sharing)
-    return (holds + min(pasts)) / by - credit, (holds + max(pasts)) / by - credit
+    account, holds, by = state.shares.accounts.get(user), dominant(held, _capacity(state)), weight(user, sharing)
+    shares = []
+    for at in (state.now - RANKED, state.now):
+        past = state.shares.past(account, at, sharing) if account is not None else 0.0
+        shares.append((holds + past) / by - _credit(state, user, at))
+    return min(shares), max(shares)
 
 
-def _credit(state: GridState, user: str) -> float:
+def _credit(state: GridState, user: str, at: float) -> float:
     """What a user lent others and borrowed of them, from the averages of all pairs of users."""
     sharing, found = state.policy.sharing, 0.0
     for (lender, borrower), one in state.loans.pairs.items():
-        average = one.average(state.now, sharing.half_life)
+        average = one.average(at, sharing.half_life)
         found += average * ((lender == user) - (borrower == user))
     return max(-sharing.credit, min(sharing.credit, found))
 

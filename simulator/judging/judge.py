@@ -356,7 +356,9 @@ class Judge(Truth):
         self.preemptions.stored(receipt, last_of)
         if receipt.result == "moved" and self.moves is not None:
             known = list(self.preemptions.known.values())
-            self.moves.stored(receipt, known, self.plans[number_of(receipt.job)], self.nodes)
+            runs = (self.runs.get(one.victims[0].allocation) for one in known if one.victims)
+            stayed = {run.allocation for run in runs if run is not None and run.code is not None}
+            self.moves.stored(receipt, known, self.plans[number_of(receipt.job)], self.nodes, stayed)
 
     def _is_the_truth(self, job: str, allocation: str, outcome: Outcome) -> None:
         run = self.runs.get(allocation)

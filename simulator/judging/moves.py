@@ -4,7 +4,7 @@ Of all moves: each says why, gains more than it costs, and keeps to the policy's
 nothing changes, none is made.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from distributed_grid.coordinator.core.model import Job, Placement
 from distributed_grid.coordinator.core.state import GridState
@@ -88,8 +88,16 @@ class Moves:
         if what != self._rests:
             self._rests, self._since = what, now
 
-    def stored(self, receipt: Receipt, known: Sequence[Receipt], plan: JobPlan, nodes: Mapping[str, NodePlan]) -> None:
-        """The disk took the receipt of a move; `known`: all receipts there are."""
+    def stored(
+        self,
+        receipt: Receipt,
+        known: Sequence[Receipt],
+        plan: JobPlan,
+        nodes: Mapping[str, NodePlan],
+        stayed: Container[str] = (),
+    ) -> None:
+        """The disk took the receipt of a move; `known`: all receipts there are; `stayed`: the attempts that ended by
+        themselves, also where they were to leave."""
         job, values = receipt.job, self._values
         if [one.job for one in receipt.victims] != [job] or not receipt.victims[0].allocation.startswith(f"{job}."):
             raise Violation(job, f"{receipt.id} moves {', '.join(one.job for one in receipt.victims)}")
@@ -103,7 +111,8 @@ class Moves:
         others = [one.stays for name, one in nodes.items() if name != receipt.node and one.stays is not None]
         if max(others, default=0.0) < values.confidence:
             raise Violation(job, f"it leaves {receipt.node}, and no other node stays idle for longer")
-        earlier = [one for one in known if one.job == job and one.result == "moved" and one.at < receipt.at]
+        moved = [one for one in known if one.job == job and one.result == "moved" and one.at < receipt.at]
+        earlier = [one for one in moved if one.victims[0].allocation not in stayed]
         hold = min(HOLD_MOST, values.min_hold * 2.0 ** len(earlier))
         if earlier and receipt.at - max(one.at for one in earlier) < hold - CLOSE:
             raise Violation(job, f"it is moved for the {len(earlier) + 1}th time within its min-hold of {hold:g} s")

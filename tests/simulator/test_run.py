@@ -27,6 +27,16 @@ def test_many_grids_keep_their_promises() -> None:
     assert sum(one.started for one in runs) > 5 * SEEDS
 
 
+SHOWED = (1000060, 1000896, 1001946, 1003220, 1006400)
+"""Seeds that showed something which the others do not: in the ledger, or in what judges it."""
+
+
+@pytest.mark.parametrize("seed", SHOWED)
+def test_a_seed_that_once_showed_something_is_clean(seed: int) -> None:
+    found = run(seed)
+    assert (found.about, found.what) == ("", "")
+
+
 def test_the_same_seed_is_the_same_grid_whatever_the_hash_seed() -> None:
     same = 4 if DEEP else 2
     program = f"from distributed_grid.simulator import run\nfor seed in range(20, {20 + same}): print(run(seed).trace)"

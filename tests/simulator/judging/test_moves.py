@@ -29,10 +29,10 @@ def receipt(number: int = 1, at: float = 5000.0, lost: float = 10.0, **other: An
     return Receipt(**(known | other))
 
 
-def judge(*known: Receipt, nodes: Any = NODES, **asked: Any) -> None:
+def judge(*known: Receipt, nodes: Any = NODES, stayed: tuple[str, ...] = (), **asked: Any) -> None:
     """The last one is stored now."""
     plan = job(request=replace(Request(ONE), **asked))
-    Moves(Balancing(policy=PolicyName.PREDICTIVE), 100.0).stored(known[-1], known, plan, nodes)
+    Moves(Balancing(policy=PolicyName.PREDICTIVE), 100.0).stored(known[-1], known, plan, nodes, stayed)
 
 
 def test_a_job_may_leave_a_node_that_does_not_stay_idle_for_one_that_does() -> None:
@@ -56,6 +56,10 @@ def test_a_job_may_leave_a_node_that_does_not_stay_idle_for_one_that_does() -> N
 def test_any_other_move_is_a_violation(known: list[Receipt], asked: dict[str, Any], nodes: Any, why: str) -> None:
     with pytest.raises(Violation, match=why):
         judge(*known, nodes=nodes, **asked)
+
+
+def test_a_job_that_ended_before_it_left_was_not_moved() -> None:
+    judge(receipt(1, 1000.0), receipt(2, 1599.0), stayed=("j0x1.1",))
 
 
 def test_a_member_of_a_gang_is_never_moved_by_itself() -> None:
