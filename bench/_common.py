@@ -5,6 +5,7 @@ Machines are shared and noisy, so every figure that is a rate stands beside the 
 What only computes stands beside `ticking`, a fixed piece of Python. CPU by process is in `_processes.py`.
 """
 
+import argparse
 import fcntl
 import json
 import os
@@ -149,6 +150,11 @@ def rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: rounded(one) for name, one in value.items()}
     return [rounded(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def no_options(about: str | None) -> None:
+    """Refuse options, or print what a script is about, which has none. Raises SystemExit."""
+    argparse.ArgumentParser(description=about).parse_args()
 
 
 def report(what: str, figures: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bench._common import percentile, report, ticking
+from bench._common import no_options, percentile, report, ticking
 from bench.decisions.ledger import job
 from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageReceived, NodeUp
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -181,6 +181,7 @@ def measure() -> dict[str, Any]:
 
 def main() -> None:
     """Print one line."""
+    no_options(__doc__)
     report("placement", {"nodes": NODES, "placed": PLACED, **measure()})
 
 

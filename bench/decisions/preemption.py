@@ -5,7 +5,7 @@ import random
 import statistics
 import time
 
-from bench._common import report, ticking
+from bench._common import no_options, report, ticking
 from bench.decisions.ledger import facts, job, offer
 from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageReceived, NodeUp
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -45,6 +45,7 @@ def full(rng: random.Random) -> Ledger:
 
 def main() -> None:
     """Print one line."""
+    no_options(__doc__)
     ledger = full(random.Random(7))
     plans = {}
     for gang in GANGS:

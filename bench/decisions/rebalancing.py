@@ -7,7 +7,7 @@ import time
 
 from msgspec.structs import replace
 
-from bench._common import report, ticking
+from bench._common import no_options, report, ticking
 from bench.decisions.ledger import facts, offer
 from distributed_grid.coordinator.core.commands import DemandReported, HeartbeatReceived, MessageReceived, NodeUp
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -65,6 +65,7 @@ def passes(nodes: int, mode: OffloadingMode, count: int = PASSES) -> dict[str, f
 
 def main() -> None:
     """Print one line."""
+    no_options(__doc__)
     figures: dict[str, object] = {"floor_us": ticking() * 1e6, "passes": PASSES, "shapes": SHAPES}
     for nodes in (1_000, 10_000):
         for mode in (OffloadingMode.SHARE_AND_OFFLOAD, OffloadingMode.DYNAMIC_BALANCING):

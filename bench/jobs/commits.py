@@ -13,7 +13,7 @@ from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
-from bench._common import report
+from bench._common import no_options, report
 from bench.decisions.ledger import facts, offer
 from bench.services._store import fill
 from distributed_grid.coordinator.api.submissions import new_ids
@@ -138,6 +138,7 @@ def measure(folder: Path, history: Path, together: int) -> tuple[dict[str, float
 
 def main() -> None:
     """Print one line."""
+    no_options(__doc__)
     with tempfile.TemporaryDirectory(prefix="grid-bench-", dir=os.environ.get("GRID_BENCH_DIR")) as name:
         folder = Path(name)
         fill(folder / "history.db", HISTORY, until=time.time())

@@ -5,6 +5,7 @@ once. The figure is jobs per second from the first submit to the last acknowledg
 and of this process. The floor is a fixed piece of Python of the same moment.
 """
 
+import argparse
 import asyncio
 import os
 import subprocess
@@ -144,7 +145,9 @@ async def run(jobs: int) -> dict[str, float]:
 
 def main() -> int:
     """Measure, report."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else JOBS
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("jobs", nargs="?", type=int, default=JOBS)
+    count = parser.parse_args().jobs
     figures = median_of(3, lambda: uvloop.run(run(count)))
     report("null_jobs", {**figures, "jobs": count, "goal_jobs_per_second": 30_000})
     return 0

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from bench._common import GRID, grid, report
+from bench._common import GRID, grid, no_options, report
 
 
 def wall_ms(argv: list[str], env: dict[str, str] | None = None, times: int = 15) -> float:
@@ -23,6 +23,7 @@ def wall_ms(argv: list[str], env: dict[str, str] | None = None, times: int = 15)
 
 def main() -> None:
     """Print one line."""
+    no_options(__doc__)
     figures = {
         "python_ms": wall_ms([sys.executable, "-c", "pass"]),
         "import_click_ms": wall_ms([sys.executable, "-c", "import click"]),

@@ -13,7 +13,7 @@ import time
 import uvloop
 import websockets.asyncio.client as websocket
 
-from bench._common import Grid, cpu_seconds, grid, percentile, report, rss_mib
+from bench._common import Grid, cpu_seconds, grid, no_options, percentile, report, rss_mib
 from bench.services._swarm import sample
 from distributed_grid.agent.session import Session, dial
 from distributed_grid.coordinator.client import GridClient, describe_job
@@ -125,6 +125,7 @@ async def _read(client: GridClient, job: str) -> int:
 
 def main() -> int:
     """One line, with a row each for no reader, a stuck one, a quick one."""
+    no_options(__doc__)
     with grid(agents=1, cores=["0"]) as running:
         rows = [{"reader": reader, **uvloop.run(run(running, reader))} for reader in ("none", "stuck", "quick")]
     report("stuck_reader", {"rows": rows, "goal_grew_mib": 16, "goal_max_ms": 100})

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench._common import report
+from bench._common import no_options, report
 
 LEVELS = ("none", "landlock", "namespace", "user")
 LATENCIES, BURSTS, BURST, AT_ONCE = 150, 7, 150, 16
@@ -195,10 +195,12 @@ def main() -> int:
     if sys.argv[1:2] == ["--worker"]:
         asyncio.run(work(sys.argv[2], Path(sys.argv[3])))
         return 0
-    if sys.argv[1:2] != ["--inside"] and os.geteuid() == 0:
-        from tests.abuse import enclosure
+    if sys.argv[1:2] != ["--inside"]:
+        no_options(__doc__)
+        if os.geteuid() == 0:
+            from tests.abuse import enclosure
 
-        return enclosure.run("bench.jobs.walls", ["--inside"])
+            return enclosure.run("bench.jobs.walls", ["--inside"])
     report("walls", {**measure(), "goal_more_ms": GOAL_MS})
     return 0
 

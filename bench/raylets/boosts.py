@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench._common import CONFIG, Grid, grid, memory_mib, percentile, report, rss_mib
+from bench._common import CONFIG, Grid, grid, memory_mib, no_options, percentile, report, rss_mib
 from distributed_grid.coordinator.client import GridClient
 from distributed_grid.coordinator.ray.bridge_client import environment
 from distributed_grid.protocol.jobs import State
@@ -225,6 +225,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 def main() -> None:
     """Print one line; nothing where there is no Ray."""
+    no_options(__doc__)
     if not Path(RAY).exists():
         print("boosts: there is no Ray here (make test installs it)", file=sys.stderr)
         return

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench._common import CONFIG, grid, percentile, report
+from bench._common import CONFIG, grid, no_options, percentile, report
 from bench.jobs import latency
 
 INSIDE = "GRID_BENCH_INSIDE"
@@ -53,6 +53,7 @@ def starts(config: str, warm: float) -> list[float]:
 
 def main() -> None:
     """Print one line."""
+    no_options(__doc__)
     if importlib.util.find_spec("ray") is None:
         print("placing_by_ray: there is no Ray here", file=sys.stderr)
         return

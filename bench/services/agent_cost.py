@@ -2,13 +2,14 @@
 
 import time
 
-from bench._common import cpu_seconds, grid, memory_mib, report, rss_mib
+from bench._common import cpu_seconds, grid, memory_mib, no_options, report, rss_mib
 
 SECONDS = 60.0
 
 
 def main() -> None:
     """Print one line."""
+    no_options(__doc__)
     with grid(agents=1, config="{}\n") as running:
         time.sleep(8)  # past the first offer
         before, began = cpu_seconds(running.agents[0]), time.monotonic()

@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench._common import no_options
 from distributed_grid.coordinator.history.history import TURNS, History
 from distributed_grid.coordinator.history.ring import Ring
 from distributed_grid.protocol.codec import decode, encode
@@ -65,6 +66,7 @@ async def measure(folder: Path) -> tuple[float, float]:
 
 def main() -> None:
     """Print one JSON line; the goal is 20 µs a bucket."""
+    no_options(__doc__)
     found = []
     for _ in range(ROUNDS):
         with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench._common import GRID, median_of, report, wait_for
+from bench._common import GRID, median_of, no_options, report, wait_for
 from bench.services._store import fill
 
 ENDED, LIVE = 100_000, 1000
@@ -41,6 +41,7 @@ def restarts(state: Path) -> dict[str, float]:
 
 def main() -> None:
     """Print one line."""
+    no_options(__doc__)
     began = time.perf_counter()
     subprocess.run([*GRID, "--version"], check=True, capture_output=True)
     bare = time.perf_counter() - began

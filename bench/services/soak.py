@@ -4,6 +4,7 @@ Short jobs without a pause, one in fifty with output that is read; clients come 
 The first third is the warming up; what grew after it is also told per hour. `make bench ARGS="soak 60"`.
 """
 
+import argparse
 import asyncio
 import os
 import sys
@@ -85,7 +86,9 @@ async def run(running: Grid, minutes: float) -> dict[str, float]:
 
 def main() -> int:
     """Measure, report."""
-    minutes = float(sys.argv[1]) if len(sys.argv) > 1 else MINUTES
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("minutes", nargs="?", type=float, default=MINUTES)
+    minutes = parser.parse_args().minutes
     with grid(agents=1, cores=["0-1"], config=CONFIG + KEPT) as running:
         report("soak", asyncio.run(run(running, minutes)))
     return 0

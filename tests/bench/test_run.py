@@ -1,5 +1,9 @@
 """Which words of the command line go to which benchmark."""
 
+import sys
+
+import pytest
+
 from bench import run
 
 
@@ -18,3 +22,13 @@ def test_a_mistyped_name_is_no_option() -> None:
 
 def test_other_systems_are_run_only_where_they_are_named() -> None:
     assert set(run.LARGE) <= set(run.NAMES)
+
+
+@pytest.mark.parametrize("name", run.NAMES)
+def test_a_benchmark_does_not_ignore_an_option_that_it_does_not_have(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "--no-such-option"])
+    with pytest.raises(SystemExit) as ended:
+        run.load(name).main()
+    assert ended.value.code == 2 and "--no-such-option" in capsys.readouterr().err
