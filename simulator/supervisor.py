@@ -149,6 +149,8 @@ class Supervisor(Process):
             self.allocations.restore(job)
             if not job.pid and job.id in machine.noted:
                 job.runs(PID)
+            elif not job.pid:
+                machine.judge.cannot_know(job.id)
             if job.pid and machine.lives(job.id) and job.id not in machine.main_over:
                 if job.cause:
                     self.endings.end(job, job.grace)

@@ -112,6 +112,8 @@ class Truth:
         self.preemptions = Preemptions()
         self.evicted: set[str] = set()
         """Allocations whose nodes were told that the grid takes their place back."""
+        self.unknowable: set[str] = set()
+        """Those whose supervisor died between their intent and their start: whether they ran, no node can tell."""
         self.never: set[str] = set()
         """Allocations of which a node said that they never ran."""
         self.entitled: set[str] = set()
@@ -329,6 +331,10 @@ class Judge(Truth):
         if held > memory:
             raise Violation(node, f"{held} bytes are given to {who}, there are {memory}")
 
+    def cannot_know(self, allocation: str) -> None:
+        """A supervisor finds an intent of an earlier one without a start."""
+        self.unknowable.add(allocation)
+
     def over(self, run: Run, code: int | None, signal: int = 0) -> None:
         """Note that nothing of this run is alive any more."""
         run.alive, run.code, run.signal = False, code, signal
@@ -378,7 +384,8 @@ class Judge(Truth):
             before = outcome.cause is Cause.CANCELLED and any(
                 one in self.evicted and one.rpartition(".")[0] == job for one in self.runs
             )
-            if not (retried or before) and outcome.cause not in (*UNKNOWN, Cause.LEASE_EXPIRED):
+            spared = retried or before or allocation in self.unknowable
+            if not spared and outcome.cause not in (*UNKNOWN, Cause.LEASE_EXPIRED):
                 raise Violation(job, f"it is told to have run ({_words(outcome)}), {allocation} never did")
         elif run.alive and outcome.cause is not Cause.NODE_LOST:
             raise Violation(job, f"it is told to be over ({_words(outcome)}), {allocation} runs on {run.node}")
