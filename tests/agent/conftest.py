@@ -120,7 +120,10 @@ class Bench:
 
     async def started(self, id: str) -> int:
         """The pid of its main process."""
-        await self.until(lambda: self._find(Started, id) or self.outcomes(id))
+        try:
+            await self.until(lambda: self._find(Started, id) or self.outcomes(id))
+        except TimeoutError:
+            raise AssertionError(f"{id} has not started; below the supervisor:\n{self._below()}") from None
         report = self._find(Started, id)
         assert isinstance(report, Started), self.outcomes(id)
         return report.pid
@@ -128,6 +131,19 @@ class Bench:
     async def begun(self, id: str) -> None:
         """It has started. Of one that ended before its start could be told, only the end is."""
         await self.until(lambda: self._find(Started, id) or any(one.started for one in self.outcomes(id)))
+
+    def _below(self) -> str:
+        """What its processes do, for one that does not get on."""
+        lines = []
+        for pid in sorted(procs.descendants([self.launcher.supervisor_pid])):
+            with suppress(OSError):
+                at = Path(f"/proc/{pid}")
+                said = (at / "stat").read_text().rpartition(") ")[2].split()
+                waits, shares = (at / "wchan").read_text(), (at / "schedstat").read_text().strip()
+                lines.append(
+                    f"{pid} of {said[1]} state {said[0]} nice {said[16]} in {waits}, ran and waited {shares} ns"
+                )
+        return "\n".join(lines)
 
     def _find(self, kind: type, id: str) -> Started | Exited | None:
         return next((one for one in self.reports if isinstance(one, kind) and one.allocation == id), None)
