@@ -195,8 +195,7 @@ class Queue:
             self._note_least(request.resources)
         standing = line.standing
         if turn < standing.overdue:  # one comes back that is before the job by which it was ranked
-            standing.head, standing.overdue = "", -1
-            self.unranked[standing] = None
+            self._lose_head(standing)
         if not line.excluded:
             self._place(line, turn)
         heappush(line.heap, (turn, job))
@@ -254,6 +253,11 @@ class Queue:
         self.unranked[line.standing] = None
         self._place(line, self.head(line)[0])
 
+    def _lose_head(self, standing: Standing) -> None:
+        """Another job is the first of this standing than the one by which it was ranked."""
+        standing.head, standing.overdue = "", -1
+        self.unranked[standing] = None
+
     def _leave(self, standing: Standing) -> None:
         standing.included -= 1
         if not standing.included:
@@ -271,8 +275,7 @@ class Queue:
         line.count -= 1
         standing.count -= 1
         if job == standing.head:
-            standing.head, standing.overdue = "", -1
-            self.unranked[standing] = None
+            self._lose_head(standing)
         if not line.count:
             del self.lines[(standing.user, line.request, line.lasts, line.operator)]
             line.entered = -1

@@ -399,8 +399,12 @@ def test_what_starts_behind_the_first_never_delays_it(seed: int) -> None:
     assert fitting or cores == 24, "nothing ever waited, on less than the largest grid"
 
 
+ALWAYS = 4
+"""Days that are tried also where not many are."""
+
+
 @pytest.mark.parametrize("limited", [True, False])
-@pytest.mark.parametrize("seed", range(tries(4, 2)))
+@pytest.mark.parametrize("seed", range(tries(ALWAYS, 2)))
 def test_where_the_only_room_is_reserved_a_search_comes_to_the_same_refusal(
     seed: int, limited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,8 +428,9 @@ def test_where_the_only_room_is_reserved_a_search_comes_to_the_same_refusal(
             day.submit(f"big{number}", most, day.lot.choice(("ann", "ben")))
         day.until(day.now + day.lot.uniform(0.0, 5.0))
     nodes = len(day.ledger.state.nodes)
-    # Of 160 seeds six have one node, and a day on which nothing is refused because of a reservation.
-    assert any(searched) and (seed > 4 or nodes > 1 or not all(searched)), "nothing to compare"
+    assert any(searched), "no search"
+    if seed < ALWAYS:  # of the 160 others six have one node, and a day without a refusal for a reservation
+        assert nodes > 1 or not all(searched), "nothing to compare"
 
 
 @pytest.mark.parametrize("sharing", [BY_SHARE, BY_WAITING], ids=["share", "waiting"])
