@@ -263,7 +263,7 @@ class Coordinator(Driver):
                 case Rebalanced(moves, True) if self.judge.moves is not None:
                     if self.judge.moves.watching and all(one.kind is not MoveKind.LEAVE for one in moves):
                         self.judge.moves.seen(self.at_rest(), self.engine.now)  # it may have changed a moment ago
-                    self.judge.moves.made(moves, self.instance, self.engine.now)
+                    self.judge.moves.made(moves, self.instance, self.engine.now, self.judge.runs)
                 case AckExits(node, allocations):
                     for allocation in allocations:
                         self.judge.acknowledged(allocation)
@@ -276,8 +276,10 @@ class Coordinator(Driver):
                 session.wire.send(DOWN, messages)
 
     def at_rest(self) -> object:
-        """What the grid's own jobs do, and what waits in Ray: as long as this stays, nothing is to be moved."""
-        own = [(one.id, one.state) for one in self.ledger.state.jobs.values() if one.spec.boost is None]
+        """What the grid's own jobs do, each by its attempt, and what waits in Ray: as long as this stays, nothing is to
+        be moved."""
+        jobs = self.ledger.state.jobs.values()
+        own = [(one.id, one.state, one.allocation) for one in jobs if one.spec.boost is None]
         return own, [] if self._ray is None else self._ray.demanded()
 
     def _overtaken(self, launch: Launch, node: str) -> bool:

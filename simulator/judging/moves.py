@@ -4,7 +4,7 @@ Of all moves: each says why, gains more than it costs, and keeps to the policy's
 nothing changes, none is made.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 
 from distributed_grid.coordinator.core.model import Job, Placement
 from distributed_grid.coordinator.core.state import GridState
@@ -21,7 +21,9 @@ HOLD_MOST = 3600.0
 CLOSE = 1e-6
 MARGIN = 1.5
 CONVERGES = 45.0
-"""Seconds in which all moves are made that anything leads to."""
+"""Seconds in which all moves are made that anything leads to, except of a job that is protected for longer."""
+SLACK = 5.0
+"""Seconds from the end of that protection to the next pass that makes moves."""
 
 
 class Moves:
@@ -41,8 +43,9 @@ class Moves:
         coordinator can be killed between the commit of a move and what follows from it."""
         self._lent = {**lent, **self._lent}
 
-    def made(self, moves: Sequence[Move], life: str, now: float) -> None:
-        """A pass of this life of a coordinator has made these."""
+    def made(self, moves: Sequence[Move], life: str, now: float, attempts: Collection[str] = ()) -> None:
+        """A pass of this life of a coordinator has made these. `attempts`: all that ran: with each that had to leave,
+        its job is protected for longer."""
         values = self._values
         if len(moves) > values.moves:
             raise Violation(moves[0].source, f"{len(moves)} moves are made in one pass, {values.moves} may be")
@@ -55,7 +58,9 @@ class Moves:
             if move.kind is not MoveKind.LEAVE:
                 self._circle(move, what)
             self._in_time(move, life, what)
-            if self._rests is not None and now > self._since + CONVERGES:
+            ran = sum(one.rpartition(".")[0] == move.job for one in attempts) if move.kind is MoveKind.LEAVE else 0
+            converges = max(CONVERGES, min(HOLD_MOST, values.min_hold * 2.0 ** (ran - 1)) + SLACK if ran else 0.0)
+            if self._rests is not None and now > self._since + converges:
                 raise Violation(move.source, f"{what} is made, and nothing has changed for {now - self._since:.0f} s")
 
     def _circle(self, move: Move, what: str) -> None:

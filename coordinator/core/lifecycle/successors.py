@@ -12,9 +12,9 @@ from distributed_grid.coordinator.core.commands import Send
 from distributed_grid.coordinator.core.lifecycle.attempts import is_plain, kind_of, launch, lease_of
 from distributed_grid.coordinator.core.model import Active, Allocation, Job, Node
 from distributed_grid.coordinator.core.placement.matching import able
-from distributed_grid.coordinator.core.queue import ranking, rights, scheduler
+from distributed_grid.coordinator.core.queue import ranking, rights
 from distributed_grid.coordinator.core.queue.chains import MOST
-from distributed_grid.coordinator.core.queue.order import Order
+from distributed_grid.coordinator.core.queue.order import CLASSES_IN_ORDER, Order, place_in_order
 from distributed_grid.coordinator.core.queue.queue import Line, key_of
 from distributed_grid.coordinator.core.queue.reservations import keep_for, needs_short
 from distributed_grid.coordinator.core.state import GridState
@@ -69,7 +69,7 @@ def _serve(state: GridState) -> None:
     in the order of service could. At most `PASSED` lines that have to wait are passed over."""
     order, passed, firsts = Order(state.queue, lambda need: True), list[Line](), list[Line]()
     try:
-        for priority in scheduler.CLASSES_IN_ORDER:
+        for priority in CLASSES_IN_ORDER:
             while state.queue.order[priority] and (line := order.first(priority)) is not None:
                 before = _for_next(state, line, passed, firsts)
                 if before is not None:
@@ -205,7 +205,7 @@ def _make_way(state: GridState, fresh: dict[str, None]) -> None:
     queue = state.queue
     new = {queue.line(name): None for name in fresh if name in queue}
     lines = [line for line in new if not line.excluded and queue.head(line)[1] in fresh]
-    for line in nsmallest(PASSED + 1, lines, key=lambda line: scheduler.place_in_order(state, line)):
+    for line in nsmallest(PASSED + 1, lines, key=lambda line: place_in_order(queue, line)):
         _make_way_for(state, line)
 
 

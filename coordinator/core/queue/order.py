@@ -1,18 +1,80 @@
-"""The order of service in a pass over all lines. Behind the first line of a user's class that cannot start, only those
-lines are visited that may fit a node with new room; an index by needs keeps the others out of the pass.
+"""The order of service in a pass: over the lines with a new job alone, or over all. Of all, behind the first line of a
+user's class that cannot start, only those are visited that may fit a node with new room; an index by needs keeps the
+others out of the pass.
 """
 
-from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
 
 from distributed_grid.coordinator.core.queue.queue import NOWHERE, Entry, Line, Queue, Standing
 from distributed_grid.protocol.jobs import Priority
 from distributed_grid.protocol.resources import Resources
 
+CLASSES_IN_ORDER = tuple(reversed(Priority))
 FEW = 32
 """Standings with at most this many lines are visited without an index."""
 MayFit = Callable[[Resources], bool]
 """Whether needs this small fit a node with new room."""
+
+
+def place_in_order(queue: Queue, line: Line) -> tuple[int, float, int]:
+    """Sort key of a line in the order of service."""
+    turn = queue.head(line)[0]
+    return -line.request.priority, queue.rank_at(line.standing, turn), turn
+
+
+class OrderOfNew:
+    """Some lines, in the order of service. Call `first`, then `skip` or `served` for the line it gave."""
+
+    __slots__ = ("_heap", "_lines", "_queue")
+
+    def __init__(self, queue: Queue, lines: Iterable[Line]) -> None:
+        self._queue = queue
+        self._lines: dict[Standing, list[Entry]] = {}
+        """By standing, as heaps; none is empty."""
+        for line in lines:
+            self._lines.setdefault(line.standing, []).append((queue.head(line)[0], line))
+        for of_one in self._lines.values():
+            heapify(of_one)
+        self._heap = [self._entry(standing) for standing in self._lines]
+        """The standings with their places; an entry with another place than that of now is stale."""
+        heapify(self._heap)
+
+    def _entry(self, standing: Standing) -> tuple[int, float, int, Standing]:
+        return (*place_in_order(self._queue, self._lines[standing][0][1]), standing)
+
+    def first(self) -> Line | None:
+        """The next line; None: none is left."""
+        lines = self._lines
+        while len(lines) > 1:
+            standing = self._heap[0][-1]
+            if standing in lines and self._entry(standing) == self._heap[0]:
+                return lines[standing][0][1]
+            heappop(self._heap)
+        return next((of_one[0][1] for of_one in lines.values()), None)
+
+    def skip(self, line: Line) -> None:
+        """Note that the line `first` gave cannot start."""
+        heappop(self._lines[line.standing])
+        self._has_moved(line.standing)
+
+    def served(self, line: Line) -> None:
+        """Note that a job of the line `first` gave was started, and its user ranked anew."""
+        of_one = self._lines[line.standing]
+        if line.count:
+            heapreplace(of_one, (self._queue.head(line)[0], line))
+        else:
+            heappop(of_one)
+        self._has_moved(line.standing)
+
+    def _has_moved(self, standing: Standing) -> None:
+        """A line of this standing was tried, and its user may have been ranked anew."""
+        if not self._lines[standing]:
+            del self._lines[standing]
+        if len(self._lines) > 1:
+            for one in self._queue.of_user.get(standing.user, ()):
+                if one in self._lines:
+                    heappush(self._heap, self._entry(one))
 
 
 class Rest:

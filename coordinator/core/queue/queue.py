@@ -341,11 +341,12 @@ class Queue:
         if standing.place is NOWHERE:
             return NOWHERE
         turn = self.turns.get(rank.head, standing.place[1])
-        return (rank.due - OVERDUE if turn == rank.overdue else rank.rank), turn
+        return self.rank_at(standing, turn), turn
 
     def rank_at(self, standing: Standing, turn: int) -> float:
-        """The rank of a job with this turn in a standing."""
-        return standing.due - OVERDUE if turn == standing.overdue else standing.rank
+        """The rank of a job with this turn in a standing: one that waits for a quota stays before the overdue ones
+        behind it."""
+        return standing.due - OVERDUE if turn <= standing.overdue else standing.rank
 
     def enter(self, standing: Standing, turn: int) -> None:
         """Give a standing, whose first job has this turn or a later one, its place in the order."""
@@ -441,7 +442,7 @@ class Reranked(Queue):
         other = self._ranks.get(standing)
         if other is None:
             return super().rank_at(standing, turn)
-        return other.due - OVERDUE if turn == other.overdue else other.rank
+        return other.due - OVERDUE if turn <= other.overdue else other.rank
 
     def first(self, priority: Priority) -> Standing | None:
         """The standing that would be served first in this class; None: nobody waits there."""

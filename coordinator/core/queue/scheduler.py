@@ -3,7 +3,6 @@ before a node with room for it has freed capacity, and a pass ends when no reque
 """
 
 import copy
-from heapq import heapify, heappop, heapreplace
 
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.lending import revocable
@@ -13,7 +12,7 @@ from distributed_grid.coordinator.core.model import Job, Node, Placement, Refusa
 from distributed_grid.coordinator.core.placement.matching import has_room
 from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue import ranking, rights
-from distributed_grid.coordinator.core.queue.order import Order
+from distributed_grid.coordinator.core.queue.order import CLASSES_IN_ORDER, Order, OrderOfNew
 from distributed_grid.coordinator.core.queue.queue import Line, Reranked, Reservation, lesser
 from distributed_grid.coordinator.core.queue.reservations import (
     Ask,
@@ -30,12 +29,11 @@ from distributed_grid.coordinator.core.queue.reservations import (
     review,
 )
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
+from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.text import format_duration
 
-CLASSES_IN_ORDER = tuple(reversed(Priority))
 Hopeless = tuple[Resources, Constraints | None, bool, str | None]
 """A request that fits nowhere in this pass: amount, constraints, whether it needs Ray, and whose jobs the nodes run."""
 HOPELESS_KEPT = 8
@@ -101,35 +99,23 @@ def next_pass(state: GridState, request: Request, user: str, lasts: float, now: 
 def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
     """A pass without freed capacity: only lines with a new job are tried. Returns the refused lines."""
     lines = {id(line): line for line in map(state.queue.line, fresh) if not line.blocked and not line.excluded}
-    heads = [(*place_in_order(state, line), line) for line in lines.values()]
-    heapify(heads)
+    order = OrderOfNew(state.queue, lines.values())
     hopeless: list[Hopeless] = []
     refused: list[Line] = []
     state.reservations = keep_first(state, state.reservations, state.queue.least, state.now)
     if grown := released(state):  # a reservation has made way: those that waited behind it have their turn, too
         return _serve_all(state, grown)
-    while heads:
-        line = heads[0][-1]
-        others = len(heads) > 1
-        if others and (now := place_in_order(state, line)) != heads[0][:-1]:  # its user was granted something
-            heapreplace(heads, (*now, line))
-        elif not _serve(state, line, hopeless):
-            refused.append(heappop(heads)[-1])
+    while (line := order.first()) is not None:
+        if not _serve(state, line, hopeless):
+            refused.append(line)
+            order.skip(line)
             if state.queue.first_line(line.standing) is line:
                 state.reservations = keep_for(state, state.reservations, line, state.queue.least, state.now)
         elif grown := released(state, line.standing.user):
             return refused + _serve_all(state, grown)
-        elif not line.count:
-            heappop(heads)
-        elif others:
-            heapreplace(heads, (*place_in_order(state, line), line))
+        else:
+            order.served(line)
     return refused
-
-
-def place_in_order(state: GridState, line: Line) -> tuple[int, float, int]:
-    """Sort key of a line in the order of service."""
-    turn = state.queue.head(line)[0]
-    return -line.request.priority, state.queue.rank_at(line.standing, turn), turn
 
 
 def _serve_all(state: GridState, grown: list[str]) -> list[Line]:

@@ -130,6 +130,17 @@ def test_a_move_where_nothing_has_changed_for_long_is_a_violation() -> None:
     of.made((lend(1000.0, source="n1"),), "c1", 151.0)
 
 
+def test_a_job_that_had_to_leave_before_may_leave_again_when_it_is_protected_no_more() -> None:
+    leaves = lend(1600.0, kind=MoveKind.LEAVE, job="j0x1", boost="")
+    ran = ["j0x1.1", "j0x1.2", "j1x1.1", "j1x1.2", "j1x1.3"]
+    of = Moves(Balancing(policy=PolicyName.PREDICTIVE), 100.0)
+    of.seen("the same", 100.0)
+    held = 100.0 + 2 * VALUES.min_hold
+    of.made((leaves,), "c1", held + 1.0, ran)
+    with pytest.raises(Violation, match="nothing has changed for"):
+        of.made((replace(leaves, at=2000.0),), "c1", held + 10.0, ran)
+
+
 def test_more_moves_than_the_policy_makes_in_a_pass_are_a_violation() -> None:
     of = Moves(Balancing(policy=PolicyName.PREDICTIVE), 100.0)
     with pytest.raises(Violation, match="3 moves are made in one pass, 2 may be"):

@@ -154,6 +154,34 @@ def test_a_pass_decides_as_one_that_visits_all_lines(seed: int, few: int) -> Non
             both.play()
 
 
+@settings(max_examples=tries(200, 40), deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_new_lines_come_as_their_users_are_ranked_while_they_are_served(seed: int) -> None:
+    rng, lines_of = random.Random(seed), queue.Queue()
+    for number in range(rng.randint(2, 20)):
+        request = Request(Resources(rng.randint(1, 6) * 1000), rng.choice((Priority.NORMAL, Priority.HIGH)))
+        lines_of.add(f"j{number}", (rng.choice(("ann", "bob")), request, rng.choice((10.0, 100.0)), False), number)
+    those = order.OrderOfNew(lines_of, lines_of.lines.values())
+    left = [*lines_of.lines.values()]
+    while left:
+        first = min(left, key=lambda line: order.place_in_order(lines_of, line))
+        assert those.first() is first
+        turn, name = lines_of.head(first)
+        if served := rng.random() < 0.5:
+            lines_of.remove(name)
+        if not (served and first.count):
+            left.remove(first)
+        for standing in lines_of.of_user.get(first.standing.user, ()):  # for the better, too, where others are overdue
+            turns = [lines_of.head(line)[0] for line in left if line.standing is standing]
+            overdue = min(turns, default=-1) if rng.random() < 0.3 else -1
+            lines_of.rank(standing, queue.Rank(rng.random(), "", overdue, rng.random()))
+        if served:
+            those.served(first)
+        else:
+            those.skip(first)
+    assert those.first() is None
+
+
 @given(st.integers(0, 1 << 20), st.integers(0, 1 << 40), st.sampled_from((0, 500, 1000, 4000)))
 def test_what_a_request_needs_at_least_is_no_more_than_it_asks_for(cpu: int, memory: int, gpu: int) -> None:
     wanted = Resources(cpu, memory, gpu)

@@ -264,6 +264,21 @@ def test_a_retry_starts_although_an_overdue_job_behind_it_waits_for_the_same_quo
     assert started(ledger) == ["fails"]
 
 
+def test_an_overdue_large_job_that_waits_for_the_quota_is_not_passed_by_overdue_ones_behind_it() -> None:
+    overdue = Sharing(head_start=10.0, shortest=1.0, usual=20.0, overdue_after=2.0)
+    ledger = Ledger(policy=Policy(rights=of_ann(cores=2 * MILLI), sharing=overdue, **PATIENT))
+    join(ledger, facts("n1", 8), now=NOON, expires_in=1e9)
+    submit(ledger, "beside", asks(8), user="ben")
+    submit(ledger, "large", asks(2), time_limit=1.0, grace=0.0)
+    submit(ledger, "behind", asks(1), time_limit=1.0, grace=0.0)
+    submit(ledger, "other", asks(8, Priority.LOW), user="carl")
+    submit(ledger, "above", asks(1, Priority.HIGH), at=NOON + 99)
+    end(ledger, "beside", NOON + 100)
+    assert started(ledger) == ["above"]
+    end(ledger, "above", NOON + 110)
+    assert started(ledger) == ["large"]
+
+
 def test_a_retry_with_more_memory_stays_within_the_quota() -> None:
     ledger = grid(of_ann(memory=3 * GIB))
     request = asks(memory=2 * GIB, retry_on=(RetryOn.OOM,), retries=2, retry_memory=2 * MILLI)
