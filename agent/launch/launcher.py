@@ -29,7 +29,7 @@ from distributed_grid.agent.launch.messages import (
 from distributed_grid.agent.launch.supervisor import Loss, last_words, lives, may_start, start
 from distributed_grid.agent.launch.workdir import Place, SlotIndex
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.supervisor.loop import OUTPUT_LIMIT, VERSION
+from distributed_grid.agent.supervisor.job import OUTPUT_LIMIT, VERSION
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Outcome
 from distributed_grid.protocol.messages import AwaitsReader, Exited, Launch, Started, Stop, Suspended

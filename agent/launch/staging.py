@@ -15,7 +15,7 @@ from distributed_grid.agent.launch.isolation import Account, RunAs
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.launch.raylet import WalledFolder
 from distributed_grid.agent.sampling.probe import Meter
-from distributed_grid.agent.supervisor.spawners import SLOT_LOST
+from distributed_grid.agent.supervisor.job import SLOT_LOST
 from distributed_grid.agent.walls import enclosure
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, Outcome

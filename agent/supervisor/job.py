@@ -9,6 +9,13 @@ from os import WCOREDUMP, waitstatus_to_exitcode
 from signal import SIGRTMIN, Signals
 from typing import Any, NamedTuple
 
+VERSION = 4
+"""Version of the protocol with the agent and of the journal. Another version needs another supervisor."""
+OUTPUT_LIMIT = 256 << 20
+"""Maximum bytes of one output stream on disk, if the agent says nothing else."""
+SLOT_LOST = "its slot on the node was lost before it began, with what had been unpacked there"
+"""Why a launch is taken back: its directory was made in the slot of a spawner that has died, or of an earlier
+supervisor, and elsewhere it would begin without its files."""
 NEVER = float("inf")
 MOST_TEXT = 2000
 """Characters of a reason, which the node's agent and the coordinator take in messages of bounded size."""

@@ -22,7 +22,7 @@ from distributed_grid.agent.cgroups.hierarchies import described, freezer, surve
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.allocations import Allocations, ReportBatch
 from distributed_grid.agent.supervisor.endings import Endings, Freezer
-from distributed_grid.agent.supervisor.job import NEVER, READER, Job, Leases, never_ran, of_order
+from distributed_grid.agent.supervisor.job import NEVER, OUTPUT_LIMIT, READER, VERSION, Job, Leases, never_ran, of_order
 from distributed_grid.agent.supervisor.journal import JournaledJobs
 from distributed_grid.agent.supervisor.limits import Limits, Outputs
 from distributed_grid.agent.supervisor.recovery import Adopted, Survivors
@@ -35,10 +35,6 @@ from distributed_grid.agent.walls.forkserver import ForkServer, ForkServerGone
 from distributed_grid.agent.walls.pipes import Pipes
 from distributed_grid.agent.walls.spawner import CannotStart
 
-VERSION = 4
-"""Version of the protocol with the agent and of the journal. Another version needs another supervisor."""
-OUTPUT_LIMIT = 256 << 20
-"""Maximum bytes of one output stream on disk, if the agent says nothing else."""
 BATCH = 32
 """Maximum number of launches per turn, so that ends are reported meanwhile."""
 COLD = 0.02

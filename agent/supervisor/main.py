@@ -29,6 +29,7 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()  # all that modules make stays: to look through it meanwhile is a tenth of the start
     from distributed_grid.agent.supervisor import loop, procs, spawners
+    from distributed_grid.agent.supervisor.job import OUTPUT_LIMIT
     from distributed_grid.agent.walls import forkserver, syscalls
     from distributed_grid.runtime.unix import SUPERVISOR, name_process
 
@@ -36,7 +37,7 @@ def main(argv: list[str]) -> int:
     name_process(SUPERVISOR)
     syscalls.set_dumpable(False)
     state_dir = os.path.abspath(argv[1])
-    limit = int(argv[2]) if len(argv) > 2 else loop.OUTPUT_LIMIT
+    limit = int(argv[2]) if len(argv) > 2 else OUTPUT_LIMIT
     cgroup, release, walls = (argv[3:6] + ["none", "", "none"][len(argv[3:6]) :])[:3]
     os.chdir("/")
     begun = os.path.isdir(os.path.join(state_dir, "allocs")) and not os.path.isdir(os.path.join(state_dir, "spawners"))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from distributed_grid.agent.cgroups.groups import SlotGroups
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.supervisor.job import NEVER, Place
+from distributed_grid.agent.supervisor.job import NEVER, SLOT_LOST, Place
 from distributed_grid.agent.supervisor.slots import Kind, Machine, SlotTable, Use, UserIds, kind_of, who
 from distributed_grid.agent.walls import accounts, pipes, wire
 from distributed_grid.agent.walls.enclosure import USER, Slot
@@ -353,9 +353,6 @@ class Spawners:
         self._table.drop(spawning)
 
 
-SLOT_LOST = "its slot on the node was lost before it began, with what had been unpacked there"
-"""Why a launch is taken back: its directory was made in the slot of a spawner that has died, or of an earlier
-supervisor, and elsewhere it would begin without its files."""
 Order = dict[str, Any]
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 

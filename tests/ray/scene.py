@@ -38,6 +38,8 @@ exec "$@"
 """
 """Starts a command that sees a machine on which nobody computes, or waits for anything."""
 NODE_CONFIG = CONFIG + f"  cores: {CORES[0]}-{CORES[-1]}\n"
+BY_NVML = "  gpu_backend: nvml\n"
+"""For a node whose GPUs are stand-ins: there is no driver whose library would be found."""
 JOINED = f"import json, ray\nray.init(address='{HEAD}', logging_level='error', log_to_driver=False)\n"
 APART = """
 import os, sys
@@ -339,7 +341,7 @@ def stand_ins(place: Path) -> dict[str, str]:
 def a_placing_cluster(place: Path) -> Iterator[Cluster]:
     """One where Ray reserves what jobs are granted. It has a node of its own on lab1, whose two GPUs are stand-ins."""
     config = BOOSTS + f"ray: {{address: '{HEAD}'}}\nplacement: ray\nname: gpu-master\n"
-    with two_hosts(place, config, NODE_CONFIG, stand_ins(place)) as (master, node):
+    with two_hosts(place, config, NODE_CONFIG + BY_NVML, stand_ins(place)) as (master, node):
         made = Cluster(master, node, place)
         try:
             with a_raylet(made, place, len(GPUS)):
@@ -358,7 +360,7 @@ def a_guarded_cluster(place: Path) -> Iterator[Cluster]:
         path.write_text(TOKEN)
     config = BOOSTS + f"ray: {{address: '{HEAD}', auth: token, token: '{files['master']}'}}\nname: gpu-master\n"
     config += "preemption: {min_hold: 0}\n"
-    node_config = NODE_CONFIG + f"  ray_token: '{files['node']}'\n"
+    node_config = NODE_CONFIG + BY_NVML + f"  ray_token: '{files['node']}'\n"
     with two_hosts(place, config, node_config, stand_ins(place)) as (master, node):
         made = Cluster(master, node, place, files["master"])
         try:

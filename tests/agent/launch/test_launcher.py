@@ -15,7 +15,8 @@ import uvloop
 from distributed_grid.agent.core.entry import Kept
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.launch.supervisor import start
-from distributed_grid.agent.supervisor import loop, procs
+from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.supervisor.job import VERSION
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, State
 from distributed_grid.protocol.messages import Stop
@@ -150,7 +151,7 @@ async def test_a_supervisor_of_another_release_leaves_when_nothing_runs(
 ) -> None:
     old = bench.launcher.supervisor_pid
     await bench.launcher.close()
-    monkeypatch.setattr("distributed_grid.agent.launch.launcher.VERSION", loop.VERSION + 1)
+    monkeypatch.setattr("distributed_grid.agent.launch.launcher.VERSION", VERSION + 1)
     newer = Launcher(bench.dir, lambda _: None)
     monkeypatch.setattr("distributed_grid.agent.launch.launcher._START_SECONDS", 1.0)
     # Whoever comes next is of this release again, so it never fits; but the old one has left.
@@ -184,7 +185,7 @@ async def test_a_supervisor_of_another_release_is_left_alone_while_jobs_run(
     id = bench.launch("sleep", "1000")
     pid = await bench.started(id)
     await bench.launcher.close()
-    monkeypatch.setattr("distributed_grid.agent.launch.launcher.VERSION", loop.VERSION + 1)
+    monkeypatch.setattr("distributed_grid.agent.launch.launcher.VERSION", VERSION + 1)
     newer = Launcher(bench.dir, lambda _: None)
     with pytest.raises(GridError, match="version") as caught:
         await newer.start()

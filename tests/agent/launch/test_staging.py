@@ -11,7 +11,7 @@ import pytest
 
 from distributed_grid.agent.launch import raylet
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.supervisor.spawners import SLOT_LOST
+from distributed_grid.agent.supervisor.job import SLOT_LOST
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.bundle import blob_hash
 from distributed_grid.protocol.codec import PART_BYTES
