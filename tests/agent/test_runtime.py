@@ -160,6 +160,7 @@ async def test_what_was_acknowledged_is_not_run_by_the_next_agent_and_supervisor
     await coordinator.hears(Exited, key)
     await coordinator.say(Ack(allocations=(key,)))
     await coordinator.until(lambda: not node.runtime.table.entries)
+    await coordinator.until(lambda: f'["forget","{key}"' in (node.dir / "journal").read_text())
     await node.stop()
     _kill(json.loads((node.dir / "supervisor.pid").read_text())["pid"])
     again = Node(node.dir, f"ws://127.0.0.1:{coordinator.port}")

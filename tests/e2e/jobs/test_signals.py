@@ -53,7 +53,7 @@ def test_two_interrupts_leave_nothing_of_a_stubborn_job(grid: Grid) -> None:
     )
     process = running(grid, "stubborn", script)
     assert process.stdout is not None and process.stdout.readline() == b"daemon\n"
-    assert len(grid.processes_with(word)) >= 2
+    until(lambda: len(grid.processes_with(word)) >= 2, "its daemon runs")
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == b"no\n"
     assert process.poll() is None
