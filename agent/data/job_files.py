@@ -2,6 +2,7 @@
 itself opens nothing that a job could have put there. All calls block."""
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -147,6 +148,9 @@ class JobFiles:
         return self._state / "jobs" / slot
 
     def _with(self, slot: str, task: Callable[[Files], T]) -> T:
+        """Do this with a process of the slot; if one ends meanwhile, once more with a new one: it may have been killed
+        by who has its rights, or for memory."""
+        ended = 0
         with self._lock:
             self._end_idle()
             _, files = self._kept.pop(slot, (0.0, None))
@@ -157,9 +161,10 @@ class JobFiles:
                 done = task(files)
             except NoAnswer as error:
                 files.close()
-                if fresh:
+                ended += fresh
+                if fresh and (ended > 1 or error.errno in (errno.ETIMEDOUT, errno.EPROTO)):
                     raise GridError("the files cannot be accessed", why=error.strerror or "") from None
-                files = None  # it has ended since
+                files = None
                 continue
             except BaseException:
                 self._keep(slot, files)

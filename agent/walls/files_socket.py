@@ -40,7 +40,7 @@ _PR_SET_DUMPABLE = 4
 
 
 class NoAnswer(OSError):
-    """No answer in time, or an invalid one; `strerror` says which."""
+    """No answer in time (ETIMEDOUT), an invalid one (EPROTO), or none since the process has ended (any other errno)."""
 
 
 class Root:

@@ -1,10 +1,19 @@
 """The files of jobs: listed and read as the job could, and laid out nowhere else."""
 
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
 import pytest
 
-from distributed_grid.agent.data.job_files import shipped
+from distributed_grid.agent.data.job_files import JobFiles, shipped
+from distributed_grid.agent.supervisor.sockets import FILES_SOCKET
+from distributed_grid.agent.walls.files_socket import serve
 from distributed_grid.protocol.bundle import Entry, Kind, Manifest, blob_hash
-from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages import (
     Exited,
     FileData,
@@ -61,3 +70,56 @@ def test_a_manifest_is_laid_out_by_numbers_of_its_blobs_each_of_which_is_there_o
 def test_a_manifest_that_would_write_elsewhere_or_read_other_files_is_refused(entry: Entry) -> None:
     with pytest.raises(BadValue):
         shipped(Manifest((entry,)))
+
+
+# --- the process with the job's rights --------------------------------------------------------------------------------
+
+
+def killed(_: socket.socket) -> None:
+    """As by another process of its user: it has taken the question, and answers nothing."""
+
+
+@contextmanager
+def processes(state: Path, *do: Callable[[socket.socket], None]) -> Iterator[JobFiles]:
+    """For each connection a process that does this with it, in turn."""
+    made = list[int]()
+
+    def accept() -> None:
+        for does in do:
+            wire, _ = listening.accept()
+            with wire.makefile("rb", 0) as asked:
+                asked.readline()
+            if not (pid := os.fork()):
+                os.closerange(3, wire.fileno())  # also the caller's end, which is in this process
+                os.closerange(wire.fileno() + 1, 1024)
+                try:
+                    does(wire)
+                finally:
+                    os._exit(0)
+            made.append(pid)
+            wire.close()
+
+    (state / "jobs" / "s1" / "j0.1").mkdir(parents=True)
+    (state / "jobs" / "s1" / "j0.1" / "a").write_bytes(b"hello")
+    files = JobFiles(state)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(state / FILES_SOCKET))
+        listening.listen()
+        thread = Thread(target=accept)
+        thread.start()
+        yield files
+        thread.join(60)
+    files.close()
+    for pid in made:
+        os.waitpid(pid, 0)
+
+
+def test_where_the_process_was_killed_another_one_does_it(tmp_path: Path) -> None:
+    with processes(tmp_path, killed, serve) as files:
+        assert files.read("s1", files.root("s1", "j0.1"), "a", 1, 100) == (b"ello", True)
+
+
+def test_where_the_next_one_is_killed_too_it_is_told(tmp_path: Path) -> None:
+    with processes(tmp_path, killed, killed) as files, pytest.raises(GridError, match="cannot be accessed") as caught:
+        files.read("s1", files.root("s1", "j0.1"), "a", 1, 100)
+    assert caught.value.why == "the job's side ended before it answered"
