@@ -1,5 +1,6 @@
 """Passes in the ledger: the view of the state, and moves applied as ordinary requests and cancellations of boosts."""
 
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -107,7 +108,8 @@ def source_of(state: GridState, node: Node, look: RayLook) -> Source:
     closed = _closed(state, node, look)
     forecast, window = node.forecast, state.policy.balancing.values.window
     staying = forecast.stays(window) if forecast is not None and forecast.idle else None
-    return Source(facts.name, free, total, owner, max(0.0, idle), facts.priority, closed, staying)
+    idle = max(0.0, idle) if math.isfinite(idle) else 0.0
+    return Source(facts.name, free, total, owner, idle, facts.priority, closed, staying)
 
 
 def _closed(state: GridState, node: Node, look: RayLook) -> str:

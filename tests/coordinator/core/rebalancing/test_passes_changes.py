@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -134,6 +134,7 @@ FLOATS = st.floats()
 
 
 @settings(max_examples=tries(50), deadline=None)
+@example([(0.0, 0.0, 0.0, 0, 0.0)] * 4 + [(math.inf, 0.0, 0.0, 0, 0.0)])
 @given(st.lists(st.tuples(FLOATS, FLOATS, FLOATS, st.integers(0, 1 << 63), FLOATS), min_size=4, max_size=8))
 def test_whatever_a_node_tells_the_ledger_holds_and_moves_have_costs(told: list[tuple[Any, ...]]) -> None:
     grid = Grid("odd", "lab1", policy="aggressive")
