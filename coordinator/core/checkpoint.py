@@ -83,7 +83,8 @@ class LoansAt(msgspec.Struct, frozen=True):
 
 class QuotasAt(msgspec.Struct, frozen=True):
     """The rights that operators have granted, what was spent of a day, the first jobs of pools, and which pools are to
-    be reviewed. What pools hold follows from the allocations; the excluded lines are in the queue."""
+    be reviewed, and not before when. What pools hold follows from the allocations; the excluded lines are in the
+    queue."""
 
     granted: dict[str, Rights] = {}
     spent: dict[str, Spent] = {}
@@ -91,6 +92,7 @@ class QuotasAt(msgspec.Struct, frozen=True):
     changed: list[str] = []
     excluded: list[str] = []
     """In order, each by its first job."""
+    resting: dict[str, float] = {}
 
 
 class GroupAt(msgspec.Struct, frozen=True):
@@ -291,6 +293,7 @@ def _quotas(state: GridState) -> QuotasAt:
             for key in quotas.excluded
             if (line := state.queue.lines.get(key)) is not None and line.excluded
         ],
+        {pool.id: pool.rests_until for pool in quotas.all_pools() if pool.rests_until > state.now},
     )
 
 
@@ -451,6 +454,9 @@ def _count(state: GridState, at: QuotasAt, same: bool) -> None:
         if (pool := quotas.pool(name)) is not None:
             pool.first, pool.first_for_hours = first, for_hours
             quotas.with_first[name] = pool
+    for name, until in at.resting.items():
+        if (pool := quotas.pool(name)) is not None:
+            pool.rests_until = until
 
 
 def _share(shares: Shares, at: Checkpoint) -> None:

@@ -33,7 +33,8 @@ class Spent(msgspec.Struct, frozen=True, gc=False):
 @dataclass(slots=True)
 class Pool:
     """A user or group with quotas. `held` includes earmarks; `jobs` counts those that live. `first` is the job that
-    waits for what is held, and comes before all others of the pool; `first_for_hours` the one that waits for hours."""
+    waits for what is held, and comes before all others of the pool; `first_for_hours` the one that waits for hours. Not
+    reviewed before `rests_until`."""
 
     id: str
     name: str
@@ -46,6 +47,7 @@ class Pool:
     jobs: int = 0
     first: str = ""
     first_for_hours: str = ""
+    rests_until: float = 0.0
     used: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """Cache of its use on a day (rights.py), by kind and day, with the number of `added` allocations included. Valid
     until time goes on, or one of its allocations changes."""
@@ -82,7 +84,7 @@ class Quotas:
         self.excluded: dict[Key, None] = {}
         """Lines of the queue that are not served, since a quota is reached."""
         self.changed: dict[str, None] = {}
-        """Pools to review: something of theirs became free, or their order has changed."""
+        """Pools to review: something of theirs became free, or their order has changed; under `""` all."""
         self.with_first: dict[str, Pool] = {}
         """The pools that have a first job."""
         self.limited = rules != Rules()
@@ -205,7 +207,6 @@ class Quotas:
             pool.held = pool.held + allocation.grant.resources
             if pool.used:
                 pool.added.append(allocation)
-            self._note(pool)
 
     def forget_used(self) -> None:
         """Drop the cached use by day, since time went on or an allocation changed."""

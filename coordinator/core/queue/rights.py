@@ -6,6 +6,7 @@ their turns, and it is reviewed whenever something of its pools becomes free. Wh
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
@@ -37,8 +38,13 @@ from distributed_grid.protocol.text import listed
 
 HOUR = 3_600_000
 """A thousandth of a core-hour, in thousandths of a core times milliseconds."""
+FEW = 64
+REST = 0.00025
+"""Seconds that a pool rests after a review for each of its excluded lines, if they are more than `FEW`: ten times what
+it takes to review them, so that one user's many kinds of jobs do not take up the coordinator at each end."""
 NAMED = 5
 """Maximum number of groups named in a sentence."""
+RESTED = "rested"
 FIRST = (-(1 << 60), 0.0, 0)
 """Before all that wait in the queue: what has an earmark."""
 
@@ -215,17 +221,25 @@ def exclude(state: GridState, line: Line, job: Job, found: Over) -> None:
 
 def review(state: GridState) -> None:
     """Put the excluded lines back that a change may have allowed to start; they are tried in the next pass."""
-    quotas = state.quotas
-    changed, quotas.changed = quotas.changed, {}
+    quotas, looked = state.quotas, Counter[str]()
+    changed = {name: None for name in quotas.changed if _is_due(state, name)}
+    quotas.changed = {name: None for name in quotas.changed if name not in changed}
+    to_review: dict[tuple[str, bool], bool] = {}
     for key in list(quotas.excluded):
+        user, _, _, operator = key
+        if (whose := to_review.get((user, operator))) is None:
+            pools = quotas.allowed(user, operator).pools if quotas.limited else ()
+            whose = not pools or "" in changed or any(pool.id in changed for pool in pools)
+            to_review[user, operator] = whose
+        if not whose:
+            continue
         line = state.queue.lines.get(key)
         if line is None or not line.excluded:
             del quotas.excluded[key]
             continue
         head = state.queue.head(line)[1]
         pools = quotas.pools(state.jobs[head])
-        if pools and "" not in changed and not any(pool.id in changed for pool in pools):
-            continue
+        looked.update(pool.id for pool in pools)
         found = over(state, pools, asked(state, head))
         if found is not None:
             exclude(state, line, state.jobs[head], found)
@@ -235,6 +249,15 @@ def review(state: GridState) -> None:
         state.queue.include(line)
         line.blocked, line.reason = False, None
         state.fresh[head] = None
+    for name, lines in looked.items():
+        if lines > FEW and (pool := quotas.pool(name)) is not None:
+            pool.rests_until = state.now + lines * REST
+
+
+def _is_due(state: GridState, name: str) -> bool:
+    """Whether this changed pool rests no more."""
+    pool = state.quotas.pool(name)
+    return pool is None or pool.rests_until <= state.now
 
 
 def drop_reservations(state: GridState) -> None:
@@ -258,12 +281,17 @@ def has_changed(state: GridState) -> bool:
                 pool.first_for_hours = "" if pool.first_for_hours == name else pool.first_for_hours
         if not pool.first and not pool.first_for_hours:
             del quotas.with_first[pool.id]
+    if quotas.changed and not any(_is_due(state, name) for name in quotas.changed):
+        rested = [one.rests_until for name in quotas.changed if (one := quotas.pool(name)) is not None]
+        state.deadlines.arm("quota", RESTED, min(rested))
+        return False
     return bool(quotas.changed)
 
 
 def turn_due(state: GridState, name: str) -> None:
-    """A day of UTC has begun, or something is to be reviewed."""
-    if state.quotas.excluded:
+    """A day of UTC has begun, something is to be reviewed, or a pool has rested (it is reviewed then, if it has
+    changed)."""
+    if state.quotas.excluded and name != RESTED:
         state.quotas.changed[""] = None
         state.deadlines.arm("quota", "", day_ends(state.now))
 

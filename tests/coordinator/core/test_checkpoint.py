@@ -155,7 +155,7 @@ def test_every_field_of_what_it_is_made_of_is_kept() -> None:
     derived = {"turns", "_line_of", "order", "standings", "ranks", "of_user", "needs", "_sharing"}
     assert set(vars(Queue())) == derived ^ {*checkpoint.QueueAt.__struct_fields__}
     derived = {"rules", "limited", "with_first", "counted", "_pools", "_allowed", "_groups"}
-    assert set(vars(Quotas(Rules()))) == (derived | {*checkpoint.QuotasAt.__struct_fields__}) - {"first"}
+    assert set(vars(Quotas(Rules()))) == (derived | {*checkpoint.QuotasAt.__struct_fields__}) - {"first", "resting"}
     assert set(vars(Loans())) == {*checkpoint.LoansAt.__struct_fields__}
     assert set(vars(Shares())) == {"capacity", "negligible_at"} | set(checkpoint.SharesAt.__struct_fields__)
 

@@ -279,6 +279,49 @@ def test_an_overdue_large_job_that_waits_for_the_quota_is_not_passed_by_overdue_
     assert started(ledger) == ["large"]
 
 
+def test_many_kinds_of_jobs_that_wait_for_a_quota_are_reviewed_together_and_all_run() -> None:
+    ledger = grid(of_ann(cores=2 * MILLI))
+    kinds = [job(f"j{number}", asks(1, memory=number + 1), NOON, "ann") for number in range(2 * rights.FEW)]
+    step(ledger, JobsSubmitted(1, tuple(kinds)), NOON)
+    assert started(ledger) == ["j0", "j1"]
+    end(ledger, "j0", NOON + 10)
+    assert started(ledger) == ["j1", "j2"]
+    end(ledger, "j1", NOON + 10.001)
+    end(ledger, "j2", NOON + 10.002)
+    assert started(ledger) == []
+    due = ledger.next_deadline()
+    assert due is not None and NOON + 10.002 < due < NOON + 10.1
+    step(ledger, Tick(), due)
+    assert started(ledger) == ["j3", "j4"]
+
+
+def test_a_checkpoint_keeps_when_many_kinds_of_jobs_are_reviewed_next() -> None:
+    ledger = grid(of_ann(cores=MILLI))
+    kinds = [job(f"j{number}", asks(1, memory=number + 1), NOON, "ann") for number in range(2 * rights.FEW)]
+    step(ledger, JobsSubmitted(1, tuple(kinds)), NOON)
+    end(ledger, "j0", NOON + 10)
+    twin = resumed(ledger)
+    for one in (ledger, twin):
+        end(one, "j1", NOON + 10.001)
+        assert started(one) == []
+        due = one.next_deadline()
+        assert due is not None
+        step(one, Tick(), due)
+        assert started(one) == ["j2"]
+    assert ledger.state.now == twin.state.now
+
+
+def test_another_users_few_jobs_do_not_wait_for_the_review_of_many_kinds() -> None:
+    ledger = grid(Rules(default=Rights(cores=2 * MILLI)))
+    kinds = [job(f"j{number}", asks(1, memory=number + 1), NOON, "ann") for number in range(2 * rights.FEW)]
+    step(ledger, JobsSubmitted(1, tuple(kinds)), NOON)
+    for name in ("first", "second", "third"):
+        submit(ledger, name, asks(1), "ben")
+    end(ledger, "j0", NOON + 10)
+    end(ledger, "first", NOON + 10.001)
+    assert sorted(started(ledger)) == ["j1", "j2", "second", "third"]
+
+
 def test_a_retry_with_more_memory_stays_within_the_quota() -> None:
     ledger = grid(of_ann(memory=3 * GIB))
     request = asks(memory=2 * GIB, retry_on=(RetryOn.OOM,), retries=2, retry_memory=2 * MILLI)
