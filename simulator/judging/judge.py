@@ -112,6 +112,8 @@ class Truth:
         self.preemptions = Preemptions()
         self.evicted: set[str] = set()
         """Allocations whose nodes were told that the grid takes their place back."""
+        self.ended_before: set[str] = set()
+        """Those that were over, as by the end of a lease, when they were to leave: nobody knew that yet."""
         self.unknowable: set[str] = set()
         """Those whose supervisor died between their intent and their start: whether they ran, no node can tell."""
         self.never: set[str] = set()
@@ -362,8 +364,10 @@ class Judge(Truth):
         self.preemptions.stored(receipt, last_of)
         if receipt.result == "moved" and self.moves is not None:
             known = list(self.preemptions.known.values())
-            runs = (self.runs.get(one.victims[0].allocation) for one in known if one.victims)
-            stayed = {run.allocation for run in runs if run is not None and run.code is not None}
+            runs = [run for one in known if one.victims and (run := self.runs.get(one.victims[0].allocation))]
+            leaves = {one.allocation for one in receipt.victims}
+            self.ended_before |= {run.allocation for run in runs if run.allocation in leaves and not run.alive}
+            stayed = {run.allocation for run in runs if run.code is not None} | self.ended_before
             self.moves.stored(receipt, known, self.plans[number_of(receipt.job)], self.nodes, stayed)
 
     def _is_the_truth(self, job: str, allocation: str, outcome: Outcome) -> None:
