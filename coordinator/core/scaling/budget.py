@@ -37,11 +37,14 @@ def cost_on(machine: Machine, day: int, now: float, billing: Billing = Billing.S
     born = machine.born or (now if machine.live else 0.0)
     if machine.price is None or not born:
         return 0.0
-    end = machine.over or max(machine.ends_by + OVERRUN, now)
-    if billing is Billing.HOUR:
-        end = born + math.ceil((end - born) / HOUR) * HOUR
-    begin = max(born, day * DAY)
+    begin, end = max(born, day * DAY), paid_until(machine, now, billing)
     return machine.price * max(0.0, min(end, (day + 1) * DAY) - begin) / HOUR
+
+
+def paid_until(machine: Machine, now: float, billing: Billing) -> float:
+    """The latest end of what a machine costs: by the hour, that of the last one that it begins."""
+    born, end = machine.born or now, machine.over or max(machine.ends_by + OVERRUN, now)
+    return born + math.ceil((end - born) / HOUR) * HOUR if billing is Billing.HOUR else end
 
 
 class Budget:
@@ -82,10 +85,9 @@ class Budget:
 
     def _charge(self, one: Machine) -> None:
         """Add what it may cost on each day from now on."""
-        first = day_of(one.born or self._now)
-        last = day_of(one.over or max(one.ends_by + OVERRUN, self._now))
         pool = self._pools.get(one.pool)
         billing = pool.billing if pool is not None else Billing.SECOND
+        first, last = day_of(one.born or self._now), day_of(paid_until(one, self._now, billing))
         for day in range(max(first, day_of(self._now)), last + 1):
             key = (one.pool, day)
             self._days[key] = self._days.get(key, 0.0) + cost_on(one, day, self._now, billing)
@@ -153,15 +155,15 @@ class Budget:
 
     def _affordable(self, pool: Pool, price: float, name: str, most: float, life: float) -> float:
         """How long a machine of this price may live from now on (s)."""
-        at, left = self._now, life + OVERRUN
+        # A begun hour is paid in full, on the next day, too, where it does not end before midnight.
+        beyond = OVERRUN + (HOUR if pool.billing is Billing.HOUR else 0.0)
+        at, left = self._now, life + beyond
         while left > 0:
             day = day_of(at)
             room = (most - self._day(day, name)) / price * HOUR
-            if pool.billing is Billing.HOUR:
-                room -= HOUR  # a begun hour is paid in full
             part = min(left, (day + 1) * DAY - at)
             if room < part:
-                return max(0.0, life + OVERRUN - left + max(0.0, room) - OVERRUN)
+                return max(0.0, life - left + max(0.0, room))
             at, left = at + part, left - part
         return life
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Granted, Rejected
 from distributed_grid.coordinator.core.scaling import lists, machines
-from distributed_grid.coordinator.core.scaling.budget import Refused
+from distributed_grid.coordinator.core.scaling.budget import HOUR, Refused, day_of
 from distributed_grid.coordinator.core.scaling.demand import demand_of, note_usage, view_of
 from distributed_grid.coordinator.core.scaling.events import (
     MachineAnswered,
@@ -106,10 +106,10 @@ def apply(state: GridState, found: ScalePlan) -> None:
 
 
 def _forget(state: GridState) -> None:
-    """Forget the machines that are gone for longer than they are remembered."""
-    before = state.now - state.policy.scaling.retention
+    """Forget the machines that are gone for longer than they are remembered, and cost nothing today."""
+    before, today = state.now - state.policy.scaling.retention, day_of(state.now)
     for name, one in list(state.scaling.machines.items()):
-        if not one.live and one.over < before:
+        if not one.live and one.over < before and not (one.born and day_of(one.over + HOUR) >= today):
             machines.forget(state, name)
 
 

@@ -85,6 +85,15 @@ def test_an_hour_that_has_begun_is_paid_whole() -> None:
     assert cost_on(one, day, NOON + 2 * HOUR, Billing.HOUR) == 2.0
 
 
+def test_an_hour_that_ends_after_midnight_counts_on_the_next_day_too() -> None:
+    limits = Limits(max_cost_per_day=2.0)
+    scaling = Scaling(pools=(pool(billing=Billing.HOUR),), limits=limits)
+    midnight = NOON + DAY / 2
+    gone = machine(born=midnight - 40 * 60, over=midnight - 30 * 60, state=MachineState.GONE)  # paid until 00:20
+    late = Budget(scaling, [gone], {}, midnight - 25 * 60).allows(scaling.pools[0], shape(), 0.0)
+    assert late == pytest.approx((25 + 2 * 60 - 20 - 60) * 60 - OVERRUN)  # of the 2 hours of that day 1:40 are left
+
+
 @pytest.mark.parametrize("seed", range(tries(20)))
 def test_no_limit_is_ever_exceeded(seed: int) -> None:
     """Machines are created whenever that is allowed, fail, come late, end early or at the end of their lives."""

@@ -16,6 +16,7 @@ from distributed_grid.coordinator.core.commands import (
     Send,
 )
 from distributed_grid.coordinator.core.explain.why import why
+from distributed_grid.coordinator.core.scaling.budget import DAY
 from distributed_grid.coordinator.core.scaling.events import (
     CreateMachine,
     EndMachine,
@@ -31,7 +32,7 @@ from distributed_grid.protocol.resources import GIB, Resources
 from distributed_grid.protocol.scaling.machines import MachineState
 from distributed_grid.protocol.scaling.plans import ScaleOrder
 from distributed_grid.protocol.scaling.pools import Limits, ScalingMode
-from tests.coordinator.core.scaling.test_lists import Stage, calls
+from tests.coordinator.core.scaling.test_lists import Stage, calls, machine
 from tests.coordinator.core.scene import facts, job, join
 
 ROOT = Path(__file__).parents[4]
@@ -64,6 +65,18 @@ def test_a_paused_pool_creates_nothing_until_it_is_resumed() -> None:
     last = stage.ledger.state.scaling.last
     assert last is not None and "by ann: audit" in last.not_done[0].why
     assert calls(stage.tell(ScalingRequested(6, ScaleOrder.RESUME, "a", "ann"), 5), CreateMachine)
+
+
+def test_a_machine_is_remembered_as_long_as_it_counts_for_the_day_whatever_the_retention() -> None:
+    stage = Stage(machine(MachineState.GONE, over=950.0, price=1.0), retention=10.0)
+    stage.told(seconds=5.0)
+    assert [*stage.machines] == ["a-1-1"]
+    stage.now = DAY - 100.0
+    stage.told(seconds=5.0)
+    assert [*stage.machines] == ["a-1-1"]
+    stage.now = DAY + 10.0
+    stage.told(seconds=5.0)
+    assert not stage.machines
 
 
 def test_an_unknown_pool_is_refused_with_a_suggestion() -> None:
