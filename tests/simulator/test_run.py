@@ -29,10 +29,12 @@ def test_many_grids_keep_their_promises() -> None:
 
 SMALL = Shape(nodes=4, events=300)
 DENSE = Shape(nodes=6, jobs=40, faults=25, seconds=120.0)
+FULL = Shape(nodes=3, jobs=30, faults=15, seconds=60.0)
 FOUND = [
     *((seed, Shape()) for seed in (1000060, 1000896, 1001946, 1003220, 1006400)),
     *((seed, SMALL) for seed in (1104391, 1201381, 1202148)),
     (2000691, DENSE),
+    (2001193, FULL),
 ]
 """Grids by which a defect was found, of the ledger or of a judge."""
 

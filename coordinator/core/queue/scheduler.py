@@ -109,8 +109,8 @@ def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
         if not _serve(state, line, hopeless):
             refused.append(line)
             order.skip(line)
-            if state.queue.first_line(line.standing) is line:
-                state.reservations = keep_for(state, state.reservations, line, state.queue.least, state.now)
+            if state.queue.first_line(line.standing) is line and (grown := _reserve(state, line)):
+                return refused + _serve_all(state, grown)
         elif grown := released(state, line.standing.user):
             return refused + _serve_all(state, grown)
         else:
@@ -159,10 +159,18 @@ def _serve_in_order(
             else:
                 refused[line] = None
             if not starts and order.skip(line) and some_reserve:
-                state.reservations = keep_for(state, state.reservations, line, queue.least, state.now)
+                more = _reserve(state, line)
                 some_reserve = any_from(state, state.reservations, line, state.now)
     order.end()
     return more
+
+
+def _reserve(state: GridState, line: Line) -> list[str]:
+    """Reserve a node for the first job of a line, if it may have one. Returns the nodes on which lines are not kept
+    waiting any more, since another reservation has made way: they come before those that are tried next."""
+    before = state.reservations.by_job
+    state.reservations = keep_for(state, state.reservations, line, state.queue.least, state.now)
+    return released(state) if state.reservations.by_job is not before else []
 
 
 def _has_grown(state: GridState, grown: list[Node], request: Request) -> bool:

@@ -37,10 +37,13 @@ def visit_all(
     done: list[tuple[float, int, Standing]] = []
     waiting: dict[Standing, None] = {}
 
-    def waits(line: Line) -> None:
-        if line.standing not in waiting:
-            waiting[line.standing] = None
-            state.reservations = keep_for(state, state.reservations, line, lines_of.least, state.now)
+    def waits(line: Line) -> list[str]:
+        if line.standing in waiting:
+            return []
+        waiting[line.standing] = None
+        before = state.reservations.by_job
+        state.reservations = keep_for(state, state.reservations, line, lines_of.least, state.now)
+        return released(state) if state.reservations.by_job is not before else []
 
     full = False
     for priority, heap in lines_of.order.items():
@@ -50,12 +53,12 @@ def visit_all(
                 done.append(heappop(heap))
             elif line.blocked and not scheduler._has_grown(state, grown, line.request):
                 passed.append(heappop(standing.lines))
-                waits(line)
+                more = waits(line)
             elif not scheduler._serve(state, line, hopeless):
                 refused[line] = None
                 if not line.excluded:  # else it is out of the order already
                     passed.append(heappop(standing.lines))
-                    waits(line)
+                    more = waits(line)
             else:
                 full = len(lines_of.lines) > 1 and not state.index.candidates(lines_of.least, 1)
                 more = released(state, line.standing.user)
