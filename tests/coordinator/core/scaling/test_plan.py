@@ -276,10 +276,10 @@ def test_constant_demand_converges(seed: int) -> None:
     """Machines come up and take what waits; once all is served, no plan does anything any more."""
     chance = random.Random(seed)
     pools = tuple(
-        pool(shape("x", chance.choice([2, 4, 8]), chance.choice([None, 0.1, 1.0])), name=name) for name in "ab"
+        pool(shape("x", chance.choice([2, 4, 8]), chance.choice([None, 0.1, 1.0])), name=name, max=50) for name in "ab"
     )
     asks = [ask(chance.choice([0.5, 1, 2]), chance.randint(1, 9)) for _ in range(5)]
-    scaling, machines = Scaling(pools=pools), list[Machine]()
+    scaling, machines = Scaling(pools=pools, limits=Limits(max_workers=100)), list[Machine]()
     first = plan(View(), Demand(asks=tuple(asks)), machines, scaling, NOW)
     served = sum(one.serves for one in first.creates)
     assert served == sum(one.count for one in asks), "all are served"
