@@ -43,7 +43,11 @@ def cost_on(machine: Machine, day: int, now: float, billing: Billing = Billing.S
 
 def paid_until(machine: Machine, now: float, billing: Billing) -> float:
     """The latest end of what a machine costs: by the hour, that of the last one that it begins."""
-    born, end = machine.born or now, machine.over or max(machine.ends_by + OVERRUN, now)
+    return _billed(machine.born or now, machine.over or max(machine.ends_by + OVERRUN, now), billing)
+
+
+def _billed(born: float, end: float, billing: Billing) -> float:
+    """The end of what is billed of a machine that is there until `end`."""
     return born + math.ceil((end - born) / HOUR) * HOUR if billing is Billing.HOUR else end
 
 
@@ -85,12 +89,15 @@ class Budget:
 
     def _charge(self, one: Machine) -> None:
         """Add what it may cost on each day from now on."""
-        pool = self._pools.get(one.pool)
-        billing = pool.billing if pool is not None else Billing.SECOND
+        billing = self._billing(one)
         first, last = day_of(one.born or self._now), day_of(paid_until(one, self._now, billing))
         for day in range(max(first, day_of(self._now)), last + 1):
             key = (one.pool, day)
             self._days[key] = self._days.get(key, 0.0) + cost_on(one, day, self._now, billing)
+
+    def _billing(self, one: Machine) -> Billing:
+        pool = self._pools.get(one.pool)
+        return pool.billing if pool is not None else Billing.SECOND
 
     @property
     def workers(self) -> int:
@@ -178,12 +185,12 @@ class Budget:
             self._charge(new)
 
     def spent(self, machines: Iterable[Machine]) -> float:
-        """What these machines have cost today until now."""
+        """What these machines have cost today until now, with the hours that have begun where they are paid whole."""
         day, total = day_of(self._now), 0.0
         for one in machines:
             if one.price is not None and one.born:
-                until = min(one.over or self._now, self._now)
-                total += one.price * max(0.0, until - max(one.born, day * DAY)) / HOUR
+                until = _billed(one.born, min(one.over or self._now, self._now), self._billing(one))
+                total += one.price * max(0.0, min(until, (day + 1) * DAY) - max(one.born, day * DAY)) / HOUR
         return total
 
 

@@ -85,6 +85,16 @@ def test_an_hour_that_has_begun_is_paid_whole() -> None:
     assert cost_on(one, day, NOON + 2 * HOUR, Billing.HOUR) == 2.0
 
 
+def test_of_what_was_spent_today_a_begun_hour_counts_whole_where_it_is_paid_so() -> None:
+    runs = machine(born=NOON - 90 * 60)
+    for billing, spent in ((Billing.SECOND, 1.5), (Billing.HOUR, 2.0)):
+        scaling = Scaling(pools=(pool(billing=billing),))
+        assert Budget(scaling, [runs], {}, NOON).spent([runs]) == pytest.approx(spent)
+    late = machine(born=NOON - 20 * 60 - DAY / 2)  # before midnight: 20 minutes of its hours are of the day before
+    scaling = Scaling(pools=(pool(billing=Billing.HOUR),))
+    assert Budget(scaling, [late], {}, NOON - DAY / 2 + 60).spent([late]) == pytest.approx(40 / 60)
+
+
 def test_an_hour_that_ends_after_midnight_counts_on_the_next_day_too() -> None:
     limits = Limits(max_cost_per_day=2.0)
     scaling = Scaling(pools=(pool(billing=Billing.HOUR),), limits=limits)
