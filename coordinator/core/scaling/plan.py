@@ -357,7 +357,7 @@ class _Plan:
             provider=pool.provider,
             type=shape.type,
             zone=new.zone,
-            resources=new.option.node.facts.lendable,
+            resources=new.option.shape.resources,
             price=shape.price,
             life=new.life,
             serves=serves,

@@ -32,7 +32,7 @@ from distributed_grid.protocol.resources import GIB, Resources
 from distributed_grid.protocol.scaling.machines import MachineState
 from distributed_grid.protocol.scaling.plans import ScaleOrder
 from distributed_grid.protocol.scaling.pools import Limits, ScalingMode
-from tests.coordinator.core.scaling.test_lists import Stage, calls, machine
+from tests.coordinator.core.scaling.test_lists import SHAPE, Stage, calls, machine
 from tests.coordinator.core.scene import facts, job, join
 
 ROOT = Path(__file__).parents[4]
@@ -200,6 +200,17 @@ def test_machines_of_a_pool_that_is_configured_no_more_end_by_order_also_where_t
     assert stage.state("a-7-1") is MachineState.DRAINING
     refused = calls(stage.tell(ScalingRequested(6, ScaleOrder.PAUSE, by="ann")), Rejected)
     assert [one.what for one in refused] == ["there is no pool"]
+
+
+def test_a_machine_is_asked_for_as_configured_whatever_the_one_before_has_joined_with() -> None:
+    stage = Stage()
+    stage.told()
+    stage.ask()
+    stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.DONE, "i-1"))
+    join(stage.ledger, facts("a-7-1", cores=2, memory=3 * GIB), stage.now)
+    stage.tell(JobsSubmitted(2, tuple(job(f"k-{n}", Request(Resources(1000, GIB)), stage.now) for n in range(4))))
+    made = calls(stage.settle(5.0), CreateMachine)
+    assert made and {one.machine.resources for one in made} == {SHAPE.resources}
 
 
 def test_that_a_machine_has_had_a_job_is_recorded_with_the_grant() -> None:
