@@ -8,8 +8,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ pytest.importorskip("moto.server", reason="moto is not installed")
 
 from tests.agent.metadata_service import metadata_service
 from tests.coordinator.providers.ec2 import EC2, IMAGE, REGION, ec2
-from tests.grid_fixture import CONFIG, Grid, founded_grid, until
+from tests.grid_fixture import CONFIG, PATIENCE, Grid, founded_grid, until
 
 SECRET = "hunter2/hunter2"
 POOL = """
@@ -68,17 +69,24 @@ def test_a_job_gets_an_instance_which_joins_by_its_user_data_and_is_terminated_w
     (folder / "invitation").write_bytes(packed(script, "invitation"))
 
     def logs() -> str:
-        return grid.log("coordinator") + (folder / "log").read_text()
+        told = [grid.run("scale", "status").stdout, grid.run("nodes").stdout, grid.run("jobs", "--all").stdout]
+        return "\n".join([grid.log("coordinator"), (folder / "log").read_text(), *told])
+
+    def awaited(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> None:
+        try:
+            until(holds, what, seconds)
+        except pytest.fail.Exception as failed:
+            pytest.fail(f"{failed}\n{logs()}")
 
     with metadata_service() as service, (folder / "log").open("wb") as log:
         service.says = {"/latest/meta-data/instance-id": handle}
         words = [sys.executable, "-m", "distributed_grid.agent.machine", str(folder)]
         instance = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, **service.environment})
         try:
-            until(lambda: grid.job(done.stdout.strip())["state"] == "ended", "the job runs there" + logs(), 90)
+            awaited(lambda: grid.job(done.stdout.strip())["state"] == "ended", "the job runs there", 90)
             assert grid.job(done.stdout.strip())["exit_code"] == 0, logs()
-            until(lambda: not double.machines(), "the instance is terminated" + logs())
-            until(lambda: grid.json("scale", "history")["machines"], "it is gone" + logs())
+            awaited(lambda: not double.machines(), "the instance is terminated")
+            awaited(lambda: grid.json("scale", "history")["machines"], "it is gone")
         finally:
             instance.terminate()
             instance.wait(30)
