@@ -114,6 +114,7 @@ async def test_the_agent_is_told_who_keeps_each_limit(confined: Confined) -> Non
 async def test_memory_that_only_the_kernel_sees_counts_too(confined: Confined) -> None:
     confined.needs("memory")
     other = confined.bench.launch("sleep", "1000", grant=Grant(memory=300 * MIB))
+    await confined.bench.started(other)
     write = "dd if=/dev/zero of=/dev/shm/grid-test-$$ bs=1M count=200; rm /dev/shm/grid-test-$$"
     outcome = await confined.bench.run("sh", "-c", write, grant=Grant(memory=100 * MIB))
     for left in Path("/dev/shm").glob("grid-test-*"):
