@@ -1,5 +1,5 @@
 """One job in the supervisor: its state and transitions (`MOVES`), its journal records, its outcome (`Job`, `Recorded`);
-and how long each job may run without word from the coordinator (`Leases`).
+how long each job may run without word from the coordinator (`Leases`); and the constants that the agent shares with it.
 
 No process, file or clock is accessed here. Times are seconds since boot, sizes bytes. Stdlib only."""
 

@@ -58,10 +58,17 @@ class Moves:
             if move.kind is not MoveKind.LEAVE:
                 self._circle(move, what)
             self._in_time(move, life, what)
-            ran = sum(one.rpartition(".")[0] == move.job for one in attempts) if move.kind is MoveKind.LEAVE else 0
-            converges = max(CONVERGES, min(HOLD_MOST, values.min_hold * 2.0 ** (ran - 1)) + SLACK if ran else 0.0)
-            if self._rests is not None and now > self._since + converges:
+            if self._rests is not None and now > self._since + self._converges(move, attempts):
                 raise Violation(move.source, f"{what} is made, and nothing has changed for {now - self._since:.0f} s")
+
+    def _converges(self, move: Move, attempts: Collection[str]) -> float:
+        """Seconds without change after which this move is not made any more."""
+        ran = sum(one.rpartition(".")[0] == move.job for one in attempts) if move.kind is MoveKind.LEAVE else 0
+        return max(CONVERGES, self._hold(ran - 1) + SLACK) if ran else CONVERGES
+
+    def _hold(self, left: int) -> float:
+        """Seconds for which a job that had to leave this often is protected."""
+        return min(HOLD_MOST, self._values.min_hold * 2.0**left)
 
     def _circle(self, move: Move, what: str) -> None:
         self._lenders.add(move.source)
@@ -118,7 +125,7 @@ class Moves:
             raise Violation(job, f"it leaves {receipt.node}, and no other node stays idle for longer")
         moved = [one for one in known if one.job == job and one.result == "moved" and one.at < receipt.at]
         earlier = [one for one in moved if one.victims[0].allocation not in stayed]
-        hold = min(HOLD_MOST, values.min_hold * 2.0 ** len(earlier))
+        hold = self._hold(len(earlier))
         if earlier and receipt.at - max(one.at for one in earlier) < hold - CLOSE:
             raise Violation(job, f"it is moved for the {len(earlier) + 1}th time within its min-hold of {hold:g} s")
         lost = sum(one.lost for one in known if receipt.at - HOUR < one.at <= receipt.at)

@@ -34,8 +34,8 @@ class OrderOfNew:
         """By standing, as heaps; none is empty."""
         for line in lines:
             self._lines.setdefault(line.standing, []).append((queue.head(line)[0], line))
-        for of_one in self._lines.values():
-            heapify(of_one)
+        for entries in self._lines.values():
+            heapify(entries)
         self._heap = [self._entry(standing) for standing in self._lines]
         """The standings with their places; an entry with another place than that of now is stale."""
         heapify(self._heap)
@@ -51,24 +51,24 @@ class OrderOfNew:
             if standing in lines and self._entry(standing) == self._heap[0]:
                 return lines[standing][0][1]
             heappop(self._heap)
-        return next((of_one[0][1] for of_one in lines.values()), None)
+        return next((entries[0][1] for entries in lines.values()), None)
 
     def skip(self, line: Line) -> None:
         """Note that the line `first` gave cannot start."""
         heappop(self._lines[line.standing])
-        self._has_moved(line.standing)
+        self._place_again(line.standing)
 
     def served(self, line: Line) -> None:
         """Note that a job of the line `first` gave was started, and its user ranked anew."""
-        of_one = self._lines[line.standing]
+        entries = self._lines[line.standing]
         if line.count:
-            heapreplace(of_one, (self._queue.head(line)[0], line))
+            heapreplace(entries, (self._queue.head(line)[0], line))
         else:
-            heappop(of_one)
-        self._has_moved(line.standing)
+            heappop(entries)
+        self._place_again(line.standing)
 
-    def _has_moved(self, standing: Standing) -> None:
-        """A line of this standing was tried, and its user may have been ranked anew."""
+    def _place_again(self, standing: Standing) -> None:
+        """Add the places that the standings of this one's user have now; one without lines goes."""
         if not self._lines[standing]:
             del self._lines[standing]
         if len(self._lines) > 1:

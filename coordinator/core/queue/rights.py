@@ -39,12 +39,14 @@ from distributed_grid.protocol.text import listed
 HOUR = 3_600_000
 """A thousandth of a core-hour, in thousandths of a core times milliseconds."""
 FEW = 64
+"""A pool with at most this many excluded lines is reviewed at each change."""
 REST = 0.00025
 """Seconds that a pool rests after a review for each of its excluded lines, if they are more than `FEW`: ten times what
 it takes to review them, so that one user's many kinds of jobs do not take up the coordinator at each end."""
 NAMED = 5
 """Maximum number of groups named in a sentence."""
 RESTED = "rested"
+"""The name of the deadline by which changed pools have rested."""
 FIRST = (-(1 << 60), 0.0, 0)
 """Before all that wait in the queue: what has an earmark."""
 
@@ -224,23 +226,22 @@ def review(state: GridState) -> None:
     quotas, looked = state.quotas, Counter[str]()
     changed = {name: None for name in quotas.changed if _is_due(state, name)}
     quotas.changed = {name: None for name in quotas.changed if name not in changed}
-    to_review: dict[tuple[str, bool], bool] = {}
+    to_review: dict[tuple[str, bool], tuple[Pool, ...] | None] = {}
     for key in list(quotas.excluded):
         user, _, _, operator = key
-        if (whose := to_review.get((user, operator))) is None:
+        if (user, operator) not in to_review:
             pools = quotas.allowed(user, operator).pools if quotas.limited else ()
-            whose = not pools or "" in changed or any(pool.id in changed for pool in pools)
-            to_review[user, operator] = whose
-        if not whose:
+            has_changed = not pools or "" in changed or any(pool.id in changed for pool in pools)
+            to_review[user, operator] = pools if has_changed else None
+        if (of_user := to_review[user, operator]) is None:
             continue
         line = state.queue.lines.get(key)
         if line is None or not line.excluded:
             del quotas.excluded[key]
             continue
         head = state.queue.head(line)[1]
-        pools = quotas.pools(state.jobs[head])
-        looked.update(pool.id for pool in pools)
-        found = over(state, pools, asked(state, head))
+        looked.update(pool.id for pool in of_user)
+        found = over(state, of_user, asked(state, head))
         if found is not None:
             exclude(state, line, state.jobs[head], found)
             line.reason = None  # found anew when it is asked for, or within a second

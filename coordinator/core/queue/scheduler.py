@@ -120,7 +120,7 @@ def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
 
 def _serve_all(state: GridState, grown: list[str]) -> list[Line]:
     """A pass after these nodes freed capacity: all lines in order, except blocked ones that fit on none of them. It
-    begins again when a grant lets somebody start on a node that was reserved. Returns the refused lines."""
+    begins again when a reservation has made way, or a grant lets somebody come before it. Returns the refused lines."""
     hopeless, refused, more = list[Hopeless](), dict[Line, None](), grown
     while more:
         more = _serve_in_order(state, [state.nodes[name] for name in grown], hopeless, refused)

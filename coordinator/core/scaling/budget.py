@@ -37,11 +37,11 @@ def cost_on(machine: Machine, day: int, now: float, billing: Billing = Billing.S
     born = machine.born or (now if machine.live else 0.0)
     if machine.price is None or not born:
         return 0.0
-    begin, end = max(born, day * DAY), paid_until(machine, now, billing)
+    begin, end = max(born, day * DAY), _paid_until(machine, now, billing)
     return machine.price * max(0.0, min(end, (day + 1) * DAY) - begin) / HOUR
 
 
-def paid_until(machine: Machine, now: float, billing: Billing) -> float:
+def _paid_until(machine: Machine, now: float, billing: Billing) -> float:
     """The latest end of what a machine costs: by the hour, that of the last one that it begins."""
     return _billed(machine.born or now, machine.over or max(machine.ends_by + OVERRUN, now), billing)
 
@@ -90,7 +90,7 @@ class Budget:
     def _charge(self, one: Machine) -> None:
         """Add what it may cost on each day from now on."""
         billing = self._billing(one)
-        first, last = day_of(one.born or self._now), day_of(paid_until(one, self._now, billing))
+        first, last = day_of(one.born or self._now), day_of(_paid_until(one, self._now, billing))
         for day in range(max(first, day_of(self._now)), last + 1):
             key = (one.pool, day)
             self._days[key] = self._days.get(key, 0.0) + cost_on(one, day, self._now, billing)

@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.policy import Policy, Sharing
 from distributed_grid.coordinator.core.queue import order, queue, scheduler
 from distributed_grid.coordinator.core.queue.queue import Line, Standing, need_of
-from distributed_grid.coordinator.core.queue.reservations import keep_for, released
+from distributed_grid.coordinator.core.queue.reservations import released
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.eventlog.decisions import decisions
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, ServiceOrder
@@ -41,9 +41,7 @@ def visit_all(
         if line.standing in waiting:
             return []
         waiting[line.standing] = None
-        before = state.reservations.by_job
-        state.reservations = keep_for(state, state.reservations, line, lines_of.least, state.now)
-        return released(state) if state.reservations.by_job is not before else []
+        return scheduler._reserve(state, line)
 
     full = False
     for priority, heap in lines_of.order.items():
