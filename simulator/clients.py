@@ -20,7 +20,8 @@ from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.engine import Engine, Violation
 from distributed_grid.simulator.judging.judge import Judge
-from distributed_grid.simulator.plan import ENDLESS, FaultPlan, GrantPlan, JobPlan
+from distributed_grid.simulator.plan import FaultPlan, GrantPlan
+from distributed_grid.simulator.workload import ENDLESS, JobPlan
 
 PATIENCE = 5.0
 """Seconds after which an answer is not waited for any more."""
@@ -51,10 +52,11 @@ class Client:
             return
         plan, coordinator = self.plan, self._at()
         names = [self._named(number) for number, _ in plan.after]
-        if None in names:
+        hold = self._named(plan.within) if plan.within >= 0 else None
+        if None in names or (plan.within >= 0 and hold is None):
             self.engine.later(0.5, None, self._submit)
             return
-        if "" in names:
+        if "" in names or hold == "":
             self.engine.note(f"job {plan.number} has nobody to wait for")
             self.refused = True
             return
@@ -62,9 +64,9 @@ class Client:
         if coordinator is not None:
             spec = JobSpec(
                 argv=("run", str(plan.number)), grace=plan.grace, time_limit=plan.time_limit, name=plan.name,
-                bundle=plan.bundle,
+                bundle=plan.bundle, hold=plan.holds,
             )  # fmt: skip
-            request = self._request(coordinator)
+            request = self._request(coordinator, hold or "")
             job = Job(
                 id=f"j{plan.number}x{self._tries}", key=f"k{plan.number}", user=plan.user, spec=spec, request=request,
                 submitted=coordinator.clock(),
@@ -79,9 +81,10 @@ class Client:
         self._asked += 1
         self.engine.later(PATIENCE if coordinator else 0.5, None, self._submit_again, self._asked)
 
-    def _request(self, coordinator: Coordinator) -> Request:
-        """What is asked for, with the id of the job to be near to. Stands for coordinator/api/submissions.py."""
-        request = self.plan.request
+    def _request(self, coordinator: Coordinator, hold: str) -> Request:
+        """What is asked for, with the ids of the hold to run in and of the job to be near to. Stands for
+        coordinator/api/submissions.py."""
+        request = replace(self.plan.request, within=hold)
         newest = coordinator.ledger.state.index.affinity.newest(f"u/{self.plan.name}") if self.plan.near else ""
         if not newest or request.constraints is None:
             return request

@@ -47,8 +47,8 @@ from distributed_grid.simulator.disk import Disk, Snapshot, snapshot
 from distributed_grid.simulator.engine import DOWN, Engine, Process, Wire
 from distributed_grid.simulator.judging.grant_order import Watched
 from distributed_grid.simulator.judging.judge import Judge
-from distributed_grid.simulator.plan import JobPlan
 from distributed_grid.simulator.raycluster import RayCluster
+from distributed_grid.simulator.workload import JobPlan
 
 DISK_FAILS = GridError("the disk fails", "its weather is bad", "wait for better weather")
 CHECK_EVERY = 100

@@ -9,7 +9,8 @@ from distributed_grid.agent.core.spare.thresholds import Limits, lendable
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.nodes import GpuFacts, GpuSample, NodeFacts, OwnerPolicy, Sample
 from distributed_grid.simulator.engine import Engine, Link, Process, Violation
-from distributed_grid.simulator.judging.judge import Judge, Run, index_of, number_of
+from distributed_grid.simulator.judging.judge import Judge
+from distributed_grid.simulator.judging.truth import Run, index_of, number_of
 from distributed_grid.simulator.plan import GPU_MEMORY, NodePlan
 
 _OWNERS = (OwnerPolicy.CONTINUE, OwnerPolicy.SUSPEND, OwnerPolicy.SUSPEND, OwnerPolicy.RECALL)

@@ -9,8 +9,10 @@ from distributed_grid.protocol.jobs import Priority, Request
 from distributed_grid.protocol.resources import MILLI, Resources
 from distributed_grid.simulator.demand import DemandPlan
 from distributed_grid.simulator.engine import Engine
-from distributed_grid.simulator.judging.judge import Judge, Run, number_of
-from distributed_grid.simulator.plan import BOOSTS, ENDLESS, JobPlan, Plan
+from distributed_grid.simulator.judging.judge import Judge
+from distributed_grid.simulator.judging.truth import Run, number_of
+from distributed_grid.simulator.plan import Plan
+from distributed_grid.simulator.workload import BOOSTS, ENDLESS, JobPlan
 
 USER = "coordinator"
 """The user in whose name the grid lends."""

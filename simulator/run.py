@@ -6,7 +6,8 @@ from collections.abc import Collection
 import msgspec
 
 from distributed_grid.simulator.engine import Violation
-from distributed_grid.simulator.plan import KINDS, Shape, make
+from distributed_grid.simulator.plan import KINDS, make
+from distributed_grid.simulator.workload import Shape
 from distributed_grid.simulator.world import World, begin_fault
 
 STORY_LINES = 40

@@ -231,6 +231,8 @@ class World:
         for job in ledger.state.jobs.values():
             if ledger.state.is_held_back(job) and self._rightly_held(job):
                 continue
+            if job.state is State.WAITING and job.request.within in ledger.state.jobs:
+                continue  # for a hold, which is looked at by itself
             if job.state is State.WAITING and rightly_waits(ledger.state, job):
                 continue
             fitting = sum(_could(machine.facts(), job.request) for machine in able)

@@ -350,11 +350,11 @@ class Ledger:
             revocable.recall(state)
         if state.freed_nodes:
             execute.serve(state)
-        if state.holds.changed and not state.halted:
-            holds.serve(state)
-            handle_facts(state)
         fresh = {**state.fresh} if state.chains.predecessors else {}
-        while True:  # again where a node is not kept any more, or a quota allows more
+        while True:  # again where a node is not kept any more, a quota allows more, or a hold has begun
+            if state.holds.changed and not state.halted:
+                holds.serve(state)
+                handle_facts(state)
             if state.reservations.by_job:
                 rights.drop_reservations(state)
             if state.quotas.excluded and rights.has_changed(state):

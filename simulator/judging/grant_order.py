@@ -35,6 +35,7 @@ from distributed_grid.protocol.jobs import Cause, Request, ServiceOrder, State
 from distributed_grid.protocol.messages import Exited
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.simulator.engine import Violation
+from distributed_grid.simulator.judging.holds import nobody_waits_for_room_in_a_hold
 from distributed_grid.simulator.judging.moves import headroom_stays_free
 from distributed_grid.simulator.judging.quotas import nobody_passes_a_quota, nobody_waits_for_nothing
 
@@ -63,6 +64,7 @@ class Watched(Ledger):
     def settle(self, now: float) -> list[Command]:
         commands = self._patiently(super().settle(now))
         self.overdue.see(self.state)
+        nobody_waits_for_room_in_a_hold(self.state)
         return commands
 
     def _patiently(self, commands: list[Command]) -> list[Command]:
@@ -369,6 +371,8 @@ def _over(state: GridState, node: Node) -> float:
 def _ends(state: GridState, one: Allocation) -> float:
     job = state.jobs[one.job]
     began = one.started or one.granted + STARTING
+    if one.hold:
+        return math.inf  # what runs inside goes on when it ends
     late = began > one.granted + STARTING or (not one.started and state.now > began)
     ending = one.stop is not None or one.state is State.LOST or job.active.frozen
     if late or ending or not job.spec.time_limit or job.request.gang or job.active.attempt.suspended_for:

@@ -1,6 +1,5 @@
-"""The judge of a simulated grid: it keeps what really happened (every process there ever was, every answer a
-client ever got), holds what the coordinator makes durable and says against that, changes nothing, and raises a
-Violation at the first contradiction.
+"""The judge of a simulated grid: it keeps what really happened, holds what the coordinator makes durable and says
+against that, changes nothing, and raises a Violation at the first contradiction.
 """
 
 from collections import Counter
@@ -9,124 +8,22 @@ from typing import Any
 
 from distributed_grid.coordinator.core.lifecycle.attempts import EVICTION_CAUSES
 from distributed_grid.coordinator.core.model import Allocation
-from distributed_grid.coordinator.core.preemption.plan import may
-from distributed_grid.protocol.groups import member_id, split_member
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, RetryOn, State
-from distributed_grid.protocol.messages.operator import Place, Receipt
+from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.messages.rights import Rights, Whose, key_of
 from distributed_grid.protocol.nodes import NodeOrders
-from distributed_grid.protocol.resources import MILLI, Grant
+from distributed_grid.protocol.resources import MILLI
 from distributed_grid.simulator.disk import Disk, Row
 from distributed_grid.simulator.engine import Violation
-from distributed_grid.simulator.judging.moves import Moves
-from distributed_grid.simulator.plan import GPU_MEMORY, JobPlan, NodePlan
-
-
-class Preemptions:
-    """All receipts that the coordinator has made durable."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, Receipt] = {}
-
-    def stored(self, receipt: Receipt, last_of: Callable[[str], Allocation | None]) -> None:
-        """Take in a receipt that is on disk; `last_of`: the last allocation of a job on disk."""
-        before = self.known.get(receipt.id)
-        self.known[receipt.id] = receipt
-        if before is not None and before.result and before != receipt:
-            raise Violation(receipt.job, f"{receipt.id} was {before.result} and becomes {receipt.result or 'open'}")
-        if receipt.result == "moved":
-            return
-        for victim in receipt.victims:
-            if not may(receipt.priority, victim.priority):
-                raise Violation(victim.job, f"it is {victim.priority.word} and gives way to {receipt.priority.word}")
-        if not receipt.result:
-            others = [one.id for one in self.known.values() if one.job == receipt.job and not one.result]
-            if len(others) > 1:
-                raise Violation(receipt.job, f"{' and '.join(others)} are open at once")
-        elif receipt.result == "started":
-            places = (Place(receipt.node, receipt.grant), *receipt.more)
-            gang, _ = split_member(receipt.job) or ("", 0)
-            for rank, place in enumerate(places):
-                self._started(receipt, place, last_of(member_id(gang, rank) if receipt.more else receipt.job))
-            if receipt.more and len({place.node for place in places}) < len(places):
-                raise Violation(receipt.job, f"{receipt.id} has two places on one node")
-
-    def _started(self, receipt: Receipt, place: Place, last: Allocation | None) -> None:
-        if last is None or last.granted < receipt.closed:
-            raise Violation(receipt.job, f"{receipt.id} says that it started on {place.node}, and it did not")
-        # It may have been granted something else since, if the disk was slow.
-        here = last.node == place.node and (last.grant == place.grant or bool(receipt.text))
-        if last.granted == receipt.closed and not here:
-            raise Violation(receipt.job, f"{receipt.id} freed a set on {place.node}, and it started on another")
-
-    def unfinished(self) -> tuple[str, str] | None:
-        """A receipt that at the end of the run has neither led to a start nor been rolled back."""
-        for receipt in self.known.values():
-            if not receipt.result:
-                return receipt.job, f"{receipt.id} has neither led to its start nor been rolled back"
-        return None
-
-
-class Run:
-    """A process that really ran: the truth about one attempt. `code` and `signal` once it is over."""
-
-    def __init__(self, allocation: str, node: str, grant: Grant, began: float) -> None:
-        self.allocation = allocation
-        self.job, _, attempt = allocation.rpartition(".")
-        self.attempt = int(attempt)
-        self.node = node
-        self.grant = grant
-        self.began = began
-        self.alive = True
-        self.code: int | None = None
-        self.signal = 0
-        self.frozen_at: float | None = None
-        self.frozen_for = 0.0
-        self.done: tuple[int | None, float] | None = None
-        """What was to be its end while it was frozen: its code, and the frozen seconds that were counted then."""
-
-
-def number_of(job: str) -> int:
-    """The number of the planned job that an id belongs to: ids are `j<number>x<try>`."""
-    return int(job[1:].partition("x")[0])
-
-
-def index_of(job: str) -> int:
-    """The index of a job in its array; 0 if it is in none."""
-    return int(job.partition("_")[2] or 0)
-
-
-class Truth:
-    """The record of what really happened, which all judges read."""
-
-    def __init__(self, jobs: tuple[JobPlan, ...], nodes: tuple[NodePlan, ...] = (), moves: Moves | None = None) -> None:
-        self.moves = moves
-        self.plans = {job.number: job for job in jobs}
-        self.nodes = {f"n{node.number}": node for node in nodes}
-        self.runs: dict[str, Run] = {}
-        self.of_key: dict[tuple[int, int], list[Run]] = {}
-        self.living: dict[str, dict[str, Run]] = {}
-        self.promised: dict[int, str] = {}
-        self.ended: dict[str, Outcome] = {}
-        self.disk: Disk | None = None
-        self.preemptions = Preemptions()
-        self.evicted: set[str] = set()
-        """Allocations whose nodes were told that the grid takes their place back."""
-        self.ended_before: set[str] = set()
-        """Those that were over, as by the end of a lease, when they were to leave: nobody knew that yet."""
-        self.unknowable: set[str] = set()
-        """Those whose supervisor died between their intent and their start: whether they ran, no node can tell."""
-        self.never: set[str] = set()
-        """Allocations of which a node said that they never ran."""
-        self.entitled: set[str] = set()
-        """Who had rights of their own on disk at some time."""
-        self.closed: dict[str, frozenset[str]] = {}
-        """Nodes that get no new job by what is on disk, with the allocations there were by then."""
+from distributed_grid.simulator.judging import holds
+from distributed_grid.simulator.judging.truth import Run, Truth, index_of, number_of
+from distributed_grid.simulator.plan import GPU_MEMORY
+from distributed_grid.simulator.workload import JobPlan
 
 
 def not_before_others(truth: Truth, run: Run) -> None:
     """A job with dependencies begins only when they are met; ends that it depends on are on disk."""
-    for number, kind in truth.plans[_number(run.job)].after:
+    for number, kind in truth.plans[number_of(run.job)].after:
         for name, row in _rows(truth, number):
             ended = row.outcome if row.state is State.ENDED else None
             # A job of which nobody can know whether it began counts as begun.
@@ -141,7 +38,7 @@ def not_before_others(truth: Truth, run: Run) -> None:
 
 def not_too_many(truth: Truth, run: Run) -> None:
     """No more members of an array run at once than its limit, not counting attempts that were given up."""
-    most = truth.plans[_number(run.job)].most
+    most = truth.plans[number_of(run.job)].most
     array = run.job.partition("_")[0]
     together = [
         one.job for one in truth.runs.values()
@@ -156,7 +53,7 @@ def failed_rightly(truth: Truth, row: Row) -> None:
     assert row.outcome is not None
     if row.outcome.cause is not Cause.DEPENDENCY_FAILED:
         return
-    for number, kind in truth.plans[_number(row.id)].after:
+    for number, kind in truth.plans[number_of(row.id)].after:
         for _, other in _rows(truth, number):
             ended = other.outcome if other.state is State.ENDED else None
             if kind is After.OK and ended is not None and not _ok(ended):
@@ -164,10 +61,6 @@ def failed_rightly(truth: Truth, row: Row) -> None:
             if kind is After.STARTED and ended is not None and not ended.started:
                 return
     raise Violation(row.id, f"it ended by its dependencies ({row.outcome.text}), and none of them has failed")
-
-
-def _number(job: str) -> int:
-    return int(job[1:].partition("x")[0])
 
 
 def _ok(outcome: Outcome | None) -> bool:
@@ -260,7 +153,8 @@ class Judge(Truth):
     def _may_be_followed(self, run: Run, plan: JobPlan) -> bool:
         """Whether the job may run again after this attempt: it was evicted, or its submitter asked for retries."""
         failed = bool(run.code) or run.signal > 0
-        return failed or RetryOn.LOST in plan.request.retry_on or run.allocation in self.evicted
+        requeued = run.allocation in self.evicted and plan.request.requeue
+        return failed or RetryOn.LOST in plan.request.retry_on or requeued
 
     def told_to_stop(self, allocation: str, cause: str) -> None:
         """A node is told to end this allocation."""
@@ -357,7 +251,10 @@ class Judge(Truth):
         if row.outcome is None:
             raise Violation(row.id, "it has ended without an outcome")
         self.ended[row.id] = row.outcome
-        self._is_the_truth(row.id, row.allocation, row.outcome)
+        if self.plans[number_of(row.id)].holds:
+            holds.ended_rightly(self, row.id, row.outcome)
+        else:
+            self._is_the_truth(row.id, row.allocation, row.outcome)
 
     def receipt_stored(self, receipt: Receipt, last_of: Callable[[str], Allocation | None]) -> None:
         """The disk took the receipt of a preemption, or of a move."""
@@ -377,6 +274,9 @@ class Judge(Truth):
                 raise Violation(job, f"it is told to have exited; {allocation} {'runs' if run else 'never ran'}")
             if run.code != outcome.code:
                 raise Violation(job, f"it is told to have exited with {outcome.code}, it did with {run.code}")
+        elif outcome.cause is Cause.NOT_PLACED and outcome.started and self.plans[number_of(job)].within >= 0:
+            if not any(one.job == job for one in self.runs.values()) or (run is not None and run.alive):
+                raise Violation(job, f"its hold has ended after it began, it is told; {allocation} has not ended")
         elif outcome.cause in (*NEVER_RAN, Cause.SPAWN_FAILED) or not outcome.started:
             if run is not None and outcome.cause not in UNKNOWN:
                 raise Violation(
@@ -446,6 +346,7 @@ class Judge(Truth):
             raise Violation(job, f"{allocation} is launched before that is on disk")
         if allocation not in self.closed.get(node, (allocation,)):
             raise Violation(job, f"{allocation} is launched on {node}, which gets no new job")
+        holds.launched_in_its_place(self, job, node)
 
 
 def _words(outcome: Any) -> str:

@@ -14,7 +14,8 @@ from distributed_grid.protocol.resources import MILLI
 from distributed_grid.protocol.sharing.moves import Move, MoveKind
 from distributed_grid.protocol.sharing.policies import Balancing
 from distributed_grid.simulator.engine import Violation
-from distributed_grid.simulator.plan import JobPlan, NodePlan
+from distributed_grid.simulator.plan import NodePlan
+from distributed_grid.simulator.workload import JobPlan
 
 HOUR = 3600.0
 HOLD_MOST = 3600.0

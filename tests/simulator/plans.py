@@ -5,7 +5,8 @@ from typing import Any
 
 from distributed_grid.protocol.jobs import Priority, Request
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
-from distributed_grid.simulator.plan import FaultPlan, JobPlan, NodePlan, Plan, Shape
+from distributed_grid.simulator.plan import FaultPlan, NodePlan, Plan
+from distributed_grid.simulator.workload import JobPlan, Shape
 from distributed_grid.simulator.world import World, begin_fault
 
 

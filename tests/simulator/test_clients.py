@@ -5,7 +5,7 @@ import pytest
 
 from distributed_grid.protocol.jobs import After, Cause
 from distributed_grid.simulator.engine import Violation
-from distributed_grid.simulator.plan import ENDLESS
+from distributed_grid.simulator.workload import ENDLESS
 from tests.simulator.plans import fault, job, run_until, told, world
 
 

@@ -8,9 +8,11 @@ from distributed_grid.protocol.jobs import JobSpec
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.resources import GIB, Grant
 from distributed_grid.simulator.engine import Engine, Violation
-from distributed_grid.simulator.judging.judge import Judge, Run
+from distributed_grid.simulator.judging.judge import Judge
+from distributed_grid.simulator.judging.truth import Run
 from distributed_grid.simulator.machine import Machine
-from distributed_grid.simulator.plan import JobPlan, NodePlan
+from distributed_grid.simulator.plan import NodePlan
+from distributed_grid.simulator.workload import JobPlan
 from tests.simulator.plans import job, node
 
 KEY = "j0x1.1"

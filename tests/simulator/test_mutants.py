@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core import ledger
 from distributed_grid.coordinator.core.commands import AckExits, Command, JobsSubmitted, Send
 from distributed_grid.coordinator.core.data import Preemptions
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.lifecycle import attempts, outcomes, successors
+from distributed_grid.coordinator.core.lifecycle import attempts, holds, outcomes, successors
 from distributed_grid.coordinator.core.model import Allocation, EndKind, Job, MemberEnded, Node
 from distributed_grid.coordinator.core.nodes import agents
 from distributed_grid.coordinator.core.pipeline import Pipeline
@@ -453,6 +453,38 @@ def lend_again_what_was_lent_in_vain(patch: Patch) -> None:
     patch(passes, "view_of", lambda *known: msgspec.structs.replace(made(*known), vain={}))
 
 
+def forget_what_runs_inside_of_a_hold(patch: Patch) -> None:
+    free = holds.free
+
+    def empty(state: GridState, hold: Allocation) -> Any:
+        node = state.nodes[hold.node]
+        inside, node.inside = node.inside, {}
+        found = free(state, hold)
+        node.inside = inside
+        return found
+
+    patch(holds, "free", empty)
+
+
+def wake_nobody_when_a_hold_begins(patch: Patch) -> None:
+    begin = attempts._begin_hold
+
+    def silently(state: GridState, job: Job, allocation: Allocation) -> None:
+        changed = dict(state.holds.changed)
+        begin(state, job, allocation)
+        state.holds.changed = changed
+
+    patch(attempts, "_begin_hold", silently)
+
+
+def end_holds_before_their_time(patch: Patch) -> None:
+    patch(holds, "expires", lambda hold: hold.started + hold.spec.time_limit - 2.0)
+
+
+def requeue_who_is_to_end(patch: Patch) -> None:
+    patch(attempts, "was_evicted", lambda job, allocation, outcome: outcome.cause in attempts.EVICTION_CAUSES)
+
+
 BREACHES: dict[Callable[[Patch], None], int] = {
     launch_before_commit: 17,
     acknowledge_before_commit: 0,
@@ -505,6 +537,10 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     take_a_boost_back_before_its_min_hold: 35,
     lend_without_rest: 35,
     lend_again_what_was_lent_in_vain: 35,
+    forget_what_runs_inside_of_a_hold: 35,
+    wake_nobody_when_a_hold_begins: 25,
+    end_holds_before_their_time: 222,
+    requeue_who_is_to_end: 43,
 }
 
 

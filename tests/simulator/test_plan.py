@@ -2,7 +2,8 @@
 
 import pytest
 
-from distributed_grid.simulator.plan import GANGS, KINDS, Shape, make
+from distributed_grid.simulator.plan import KINDS, make
+from distributed_grid.simulator.workload import GANGS, Shape
 
 SMALL = Shape(nodes=4, jobs=5, faults=3, seconds=20.0)
 

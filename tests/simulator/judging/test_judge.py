@@ -2,21 +2,21 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from distributed_grid.coordinator.core.commands import RecordJob, RecordOrders
 from distributed_grid.coordinator.core.model import Active, Attempt, Ended, Job
-from distributed_grid.protocol.jobs import After, Cause, JobSpec, Outcome, Priority, Request, State
-from distributed_grid.protocol.messages.operator import Receipt, Victim
+from distributed_grid.protocol.jobs import After, Cause, JobSpec, Outcome, Request, State
 from distributed_grid.protocol.messages.rights import Rights, Whose
 from distributed_grid.protocol.nodes import Drain, NodeOrders
 from distributed_grid.protocol.placement import Constraints, Walls
 from distributed_grid.protocol.resources import GIB, GpuShare, Grant, Resources
 from distributed_grid.simulator.disk import Disk, snapshot
 from distributed_grid.simulator.engine import Violation
-from distributed_grid.simulator.judging.judge import Judge, Run
-from distributed_grid.simulator.plan import GPU_MEMORY, JobPlan
+from distributed_grid.simulator.judging.judge import Judge
+from distributed_grid.simulator.judging.truth import Run
+from distributed_grid.simulator.plan import GPU_MEMORY
+from distributed_grid.simulator.workload import JobPlan
 from tests.simulator.plans import job, node
 
 CORES, GPUS, MEMORY = 2, 1, 8 * GIB
@@ -305,38 +305,3 @@ def test_a_drained_node_gets_no_new_job_until_it_is_open_again() -> None:
         court.judge.launched("j0x1.1", "n0")
     court.judge.ordered("n0", NodeOrders())
     court.judge.launched("j0x1.1", "n0")
-
-
-# --- receipts ---------------------------------------------------------------------------------------------------------
-
-
-def receipt(name: str = "r1", victim: Priority = Priority.LOW, **other: Any) -> Receipt:
-    known: dict[str, Any] = {
-        "job": "j0x1", "user": "u", "priority": Priority.URGENT, "wanted": Resources(1000), "node": "n0",
-        "grant": Grant((0,)), "at": 1.0, "victims": (Victim("j1x1.1", "j1x1", "ann", victim, Grant((0,))),),
-    }  # fmt: skip
-    return Receipt(id=name, **(known | other))
-
-
-def test_nobody_gives_way_to_one_of_its_own_priority() -> None:
-    with pytest.raises(Violation, match="it is urgent and gives way to urgent"):
-        Court().judge.preemptions.stored(receipt(victim=Priority.URGENT), lambda job: None)
-
-
-def test_a_job_has_one_open_receipt_and_each_is_closed_once() -> None:
-    kept = Court().judge.preemptions
-    kept.stored(receipt(), lambda job: None)
-    assert kept.unfinished() == ("j0x1", "r1 has neither led to its start nor been rolled back")
-    with pytest.raises(Violation, match="r1 and r2 are open at once"):
-        kept.stored(receipt("r2"), lambda job: None)
-    kept.known.pop("r2")
-    closed = receipt(result="returned", closed=2.0)
-    kept.stored(closed, lambda job: None)
-    assert kept.unfinished() is None
-    with pytest.raises(Violation, match="r1 was returned and becomes open"):
-        kept.stored(msgspec.structs.replace(closed, result=""), lambda job: None)
-
-
-def test_a_receipt_that_says_that_its_job_started_is_of_one_that_did() -> None:
-    with pytest.raises(Violation, match="says that it started on n0, and it did not"):
-        Court().judge.preemptions.stored(receipt(result="started", closed=2.0), lambda job: None)

@@ -138,6 +138,13 @@ def test_a_hold_waits_for_capacity_as_a_job_does() -> None:
     assert grid.state("k") is State.RUNNING
 
 
+def test_who_waits_for_a_hold_starts_as_soon_as_it_begins() -> None:
+    grid = Grid()
+    grid.hold("k", Resources(3000), user="bob")
+    grid.submit("j", within="k", user="bob")
+    assert launches(grid.step(CancelRequested(2, ("h",)))) == ["j.1"]
+
+
 def test_an_offer_made_after_it_does_not_give_its_cores_away() -> None:
     grid = Grid()
     grid.offer()
