@@ -11,6 +11,7 @@ from distributed_grid.coordinator.core.commands import (
     Accepted,
     DrainRequested,
     Granted,
+    LabelsRequested,
     Rejected,
     RightsSet,
     UndrainRequested,
@@ -20,7 +21,7 @@ from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.engine import Engine, Violation
 from distributed_grid.simulator.judging.judge import Judge
-from distributed_grid.simulator.plan import FaultPlan, GrantPlan
+from distributed_grid.simulator.plan import FaultPlan, GrantPlan, LabelPlan
 from distributed_grid.simulator.workload import ENDLESS, JobPlan
 
 PATIENCE = 5.0
@@ -222,6 +223,29 @@ class Operator:
         self.engine.later(ORDER_PATIENCE, None, self._undrain)
 
     def _undrain_answered(self, answer: Any) -> None:
+        self.done = self.done or isinstance(answer, Granted)
+
+
+class Labeller:
+    """Who sets the label that is planned, until that is heard. `at` as for an Operator."""
+
+    def __init__(self, engine: Engine, judge: Judge, plan: LabelPlan, at: Callable[[], Coordinator | None]) -> None:
+        self.engine, self.judge, self.plan = engine, judge, plan
+        self.node = f"n{plan.node}"
+        self.done = False
+        self._at = at
+        engine.at(plan.at, None, self._label)
+
+    def _label(self) -> None:
+        if self.done:
+            return
+        if (coordinator := self._at()) is not None:
+            self.engine.note(f"{self.node} is to be in zone {self.plan.zone}")
+            labels = {"zone": self.plan.zone}
+            coordinator.order(lambda token: LabelsRequested(token, (self.node,), labels, "op"), self._answered)
+        self.engine.later(ORDER_PATIENCE, None, self._label)
+
+    def _answered(self, answer: Any) -> None:
         self.done = self.done or isinstance(answer, Granted)
 
 

@@ -15,7 +15,7 @@ from distributed_grid.protocol.placement import Trust
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from distributed_grid.protocol.sharing.policies import POLICIES, Balancing, OffloadingMode, PolicyName
 from distributed_grid.simulator.demand import DemandPlan, demanded
-from distributed_grid.simulator.workload import ENDLESS, SLACK, JobPlan, Shape, planned, submitted, when
+from distributed_grid.simulator.workload import ENDLESS, SLACK, JobPlan, Shape, planned, submitted, when, zoned
 
 GPU_MEMORY = 16 * GIB
 """What each GPU has, in bytes."""
@@ -69,6 +69,14 @@ class GrantPlan(msgspec.Struct, frozen=True, kw_only=True):
     rights: Rights | None
 
 
+class LabelPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator sets the zone of a node at `at`; None: it is in none."""
+
+    at: float
+    node: int
+    zone: str | None
+
+
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     """A node: what it has, how often it says that its offer holds (seconds), how fast its clock goes, and the seed of
     its own delays."""
@@ -101,6 +109,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[FaultPlan, ...]
     rights: Rules = Rules()
     grants: tuple[GrantPlan, ...] = ()
+    labels: tuple[LabelPlan, ...] = ()
     sharing: Sharing = Sharing()
     balancing: Balancing = Balancing()
     badput: float = Preempting().badput_budget
@@ -128,6 +137,8 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     demands: tuple[DemandPlan, ...] = ()
     if not revocable and "lending" not in without:
         balancing, demands = demanded(random.Random(f"lending in {seed}"), balancing, shape.seconds)
+    labels = () if "labels" in without else _labels(random.Random(f"labels in {seed}"), shape, busy)
+    jobs += zoned(random.Random(f"jobs of zones in {seed}"), shape, moments) if labels else []
     rules, grants = _rights(random.Random(f"rights of {seed}"), shape)
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
     if shape.faults:
@@ -144,6 +155,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
         faults=tuple(one for one in faults if f"fault{one.number}" not in without and one.kind not in without),
         rights=rules if "rights" not in without else Rules(),
         grants=grants if "rights" not in without else (),
+        labels=labels,
         sharing=_owned(
             random.Random(f"lenders of {seed}"), _sharing(random.Random(f"order of service in {seed}")), shape
         ),
@@ -240,6 +252,20 @@ def _limits(chance: random.Random) -> Rights:
         core_hours=chance.choice((None,) * 8 + (5, 20, 24 * MILLI)),
         jobs_waiting=chance.choice((None, None, None, None, 8)),
         reservations=chance.choice((None, None, True, False)),
+    )
+
+
+def _labels(chance: random.Random, shape: Shape, busy: int) -> tuple[LabelPlan, ...]:
+    """In some worlds operators change labels of the nodes where most jobs run."""
+    if not shape.jobs or chance.random() >= 0.15:
+        return ()
+    return tuple(
+        LabelPlan(
+            at=chance.uniform(1.0, shape.seconds),
+            node=chance.randrange(busy),
+            zone=chance.choice(("a", "a", "b", None)),
+        )
+        for _ in range(chance.choice((2, 4, 8)))
     )
 
 

@@ -29,6 +29,8 @@ MANY = 200
 """Gangs are numbered from here on."""
 PICKY = 300
 """Jobs with constraints are numbered from here on."""
+ZONED = 350
+"""Jobs for the nodes of a zone, which operators change, are numbered from here on."""
 CROWD = 400
 """The jobs of several users are numbered from here on."""
 PUSHING = 500
@@ -207,6 +209,19 @@ def _picky(chance: random.Random, shape: Shape, busy: int, moments: list[float])
         strategy = chance.choice((None, *Strategy))
         request = replace(one.request, constraints=asked, strategy=strategy)
         jobs.append(replace(one, request=request, name=name, near=kind == 4))
+    return jobs
+
+
+def zoned(chance: random.Random, shape: Shape, moments: list[float]) -> list[JobPlan]:
+    """Jobs for nodes of some zone, where operators change that."""
+    jobs = []
+    for number in range(chance.choice((4, 8))):
+        one = planned(chance, ZONED + number, shape, moments)
+        asked = Constraints(labels=(parse_label(chance.choice(("zone=a", "zone!=a", "zone"))),))
+        memory = chance.choice((GIB // 4, GIB // 4, 2 * GIB, 6 * GIB))
+        wanted = Resources(chance.choice((300, MILLI)), memory)
+        request = replace(one.request, resources=wanted, constraints=asked, immediate=False)
+        jobs.append(replace(one, request=request, seconds=chance.choice((1.0, 5.0, 20.0))))
     return jobs
 
 

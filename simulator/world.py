@@ -15,7 +15,7 @@ from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import Hello
 from distributed_grid.protocol.nodes import NodeFacts, NodeState
 from distributed_grid.simulator.agent import Agent
-from distributed_grid.simulator.clients import Client, Grantor, Operator
+from distributed_grid.simulator.clients import Client, Grantor, Labeller, Operator
 from distributed_grid.simulator.coordinator import Coordinator, Weather
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.engine import DOWN, UP, Engine, Violation, Wire
@@ -39,6 +39,7 @@ class World:
         self._begin = begin
         self.engine = Engine(recording)
         self.judge = Judge(plan.jobs, plan.nodes, Moves(plan.balancing, plan.badput))
+        self.judge.relabelled = {f"n{one.node}" for one in plan.labels}
         self.weather = Weather()
         self.wall = WALL
         self.faults: dict[str, int] = {}
@@ -71,6 +72,7 @@ class World:
             self.start_agent(machine)
         self.operators: list[Operator] = []
         self.clients = [Client(self.engine, self.judge, job, self.reachable, self._named) for job in plan.jobs]
+        self.labellers = [Labeller(self.engine, self.judge, one, self.reachable) for one in plan.labels]
         self.grantors = [Grantor(self.engine, self.judge, grant, self.reachable) for grant in plan.grants]
         for fault in plan.faults:
             self.engine.at(fault.at, None, self._fault, fault)
@@ -222,6 +224,9 @@ class World:
             if not operator.done:
                 operator.end(healed=True)
                 return operator.node, "it is not undrained"
+        for labeller in self.labellers:
+            if not labeller.done:
+                return labeller.node, "the label that it is given is not acknowledged"
         for grantor in self.grantors:
             if not grantor.done:
                 return grantor.plan.name, "what it is granted is not acknowledged"
@@ -235,7 +240,7 @@ class World:
                 continue  # for a hold, which is looked at by itself
             if job.state is State.WAITING and rightly_waits(ledger.state, job):
                 continue
-            fitting = sum(_could(machine.facts(), job.request) for machine in able)
+            fitting = sum(_could(machine.facts(), self._labels(machine), job.request) for machine in able)
             beside = ledger.state.index.affinity.bounds(
                 job.request.constraints
             ).missing  # another that waits, with reason
@@ -245,6 +250,12 @@ class World:
             if row.state is not State.ENDED and row.id not in ledger.state.jobs:
                 return row.id, f"it is {row.state.value} on disk and not in the ledger"
         return next(filter(None, map(self._not_at_rest, able)), None)
+
+    def _labels(self, machine: Machine) -> dict[str, str]:
+        """The labels that a node has by now."""
+        told = machine.facts().labels
+        orders = self._disk.orders().get(machine.name)
+        return dict(told) if orders is None else orders.over(told)
 
     def _rightly_held(self, job: Job) -> bool:
         """Whether it waits for another one that lives, which is looked at by itself."""
@@ -281,9 +292,9 @@ def _nothing() -> None:
     """A fault that is over already."""
 
 
-def _could(facts: NodeFacts, request: Request) -> bool:
-    """Whether a node could ever run it, by itself."""
-    return could_ever(facts, request.resources) and unmet(facts, facts.labels, request) is None
+def _could(facts: NodeFacts, labels: dict[str, str], request: Request) -> bool:
+    """Whether a node with these labels could ever run it, by itself."""
+    return could_ever(facts, request.resources) and unmet(facts, labels, request) is None
 
 
 DAY = 86400.0

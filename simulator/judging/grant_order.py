@@ -86,6 +86,7 @@ class _Watched(GridState):
         if not job.by_operator:  # such as what the grid lends by itself
             nobody_passes_a_quota(self, job, placement.grant.resources)
         headroom_stays_free(self, job, placement)
+        _has_the_labels(self, job, placement.node)
         if job.id in self.queue:
             _nobody_is_passed(self, job, placement.node)
             _nobody_is_delayed(self, job, placement)
@@ -96,6 +97,7 @@ class _Watched(GridState):
         """Who is to take over the room of another job comes before all others that this room is enough for."""
         nobody_passes_a_quota(self, job, before.grant.resources, besides=before.grant.resources)
         _nobody_comes_before(self, job, before)
+        _has_the_labels(self, job, before.node)
         self._overdue.note_grant(self, job)
         overdue = self.queue.line(job.id).standing.overdue == self.queue.turns[job.id]
         allocation = super().grant_next(job, before)
@@ -108,6 +110,16 @@ class _Watched(GridState):
         job, granted = self._given.pop(allocation, ("", 0.0))
         if job in self.queue and self.queue.line(job).standing.served_at == granted:
             raise Violation(job, f"it was taken back before it started, and its lane waits as if {allocation} had")
+
+
+def _has_the_labels(state: GridState, job: Job, name: str) -> None:
+    """A job is granted a place on a node with the labels that it asks for."""
+    node, asked = state.nodes[name], job.request.constraints
+    has = {**node.facts.labels, **node.orders.labels}
+    labels = {key: value for key, value in has.items() if value is not None}
+    for rule in asked.labels if asked is not None else ():
+        if not rule.met(labels):
+            raise Violation(job.id, f"it is granted {name} ({labels}), and asked for {rule}")
 
 
 def _not_given_up_early(state: GridState, job: Job) -> None:

@@ -193,7 +193,7 @@ class Judge(Truth):
         if node.walls not in ENOUGH[asked.walls]:
             raise Violation(run.job, f"{run.allocation} runs behind walls {node.walls!r}, and asked for {asked.walls}")
         wrong = (asked.only and run.node not in asked.only) or run.node in asked.exclude
-        if wrong or not all(rule.met(labels) for rule in asked.labels):
+        if wrong or not (run.node in self.relabelled or all(rule.met(labels) for rule in asked.labels)):
             raise Violation(run.job, f"{run.allocation} runs on {run.node} ({labels}), which is not what was asked for")
         if any(share.memory < asked.gpu_memory for share in run.grant.gpus):
             raise Violation(run.job, f"{run.allocation} was granted less GPU memory than it asked for")

@@ -115,5 +115,7 @@ class Truth:
         """Allocations of which a node said that they never ran."""
         self.entitled: set[str] = set()
         """Who had rights of their own on disk at some time."""
+        self.relabelled: set[str] = set()
+        """Nodes of which operators change labels: where a job may run is looked at when it is granted."""
         self.closed: dict[str, frozenset[str]] = {}
         """Nodes that get no new job by what is on disk, with the allocations there were by then."""

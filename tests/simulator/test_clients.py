@@ -2,11 +2,14 @@
 undrains."""
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.protocol.jobs import After, Cause
+from distributed_grid.protocol.placement import Constraints, parse_label
 from distributed_grid.simulator.engine import Violation
+from distributed_grid.simulator.plan import LabelPlan
 from distributed_grid.simulator.workload import ENDLESS
-from tests.simulator.plans import fault, job, run_until, told, world
+from tests.simulator.plans import fault, job, node, run_until, told, world
 
 
 def test_a_client_whose_answers_get_lost_submits_again_and_has_one_job() -> None:
@@ -85,3 +88,16 @@ def test_an_acknowledged_drain_that_is_forgotten_is_a_violation() -> None:
     node.orders = type(node.orders)()
     with pytest.raises(Violation, match="n0: it was acknowledged to be drained, and is not any more"):
         of.go()
+
+
+def test_a_job_waits_until_its_node_has_the_label_again() -> None:
+    asked = replace(job().request, constraints=Constraints(labels=(parse_label("zone=a"),)))
+    grid = world(
+        job(0, cpu=2000, seconds=10.0),
+        job(1, at=6.0, request=asked),
+        nodes=(node(labels={"zone": "a"}),),
+        labels=(LabelPlan(at=8.0, node=0, zone=None), LabelPlan(at=25.0, node=0, zone="a")),
+    )
+    grid.go()
+    ((began, _),) = [one for one in grid.engine.story if one[1] == "j1x1.1 runs on n0"]
+    assert 25.0 < began < 26.0

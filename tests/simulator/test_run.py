@@ -38,7 +38,7 @@ FOUND = [
     (2001193, FULL),
 ]
 """Grids by which a defect was found, of the ledger or of a judge."""
-LATER = ("holds", "requeue")
+LATER = ("holds", "labels", "requeue")
 """What was not drawn then."""
 
 

@@ -1,7 +1,7 @@
 """What users submit in the world of a seed: each kind is drawn by some seed, and each can be left out."""
 
 from distributed_grid.simulator.plan import make
-from distributed_grid.simulator.workload import HOLDS, JobPlan, Shape
+from distributed_grid.simulator.workload import CROWD, HOLDS, ZONED, JobPlan, Shape
 
 
 def all_jobs(*without: str) -> list[JobPlan]:
@@ -28,6 +28,17 @@ def test_a_seed_without_holds_is_what_it_was_before_there_were_any() -> None:
 def test_some_jobs_end_where_the_grid_takes_their_place_back() -> None:
     assert any(not job.request.requeue and not job.holds for job in all_jobs())
     assert all(job.request.requeue or job.holds for job in all_jobs("requeue"))
+
+
+def test_where_operators_change_labels_some_jobs_ask_for_them() -> None:
+    plans = [make(seed, Shape()) for seed in range(100)]
+    changed = [plan for plan in plans if plan.labels]
+    assert len(changed) > 5 and all(one.node < len(plan.nodes) for plan in changed for one in plan.labels)
+    for plan in plans:
+        zoned = [job for job in plan.jobs if ZONED <= job.number < CROWD]
+        assert bool(zoned) == bool(plan.labels)
+        assert all(job.request.constraints is not None and job.request.constraints.labels for job in zoned)
+    assert not any(make(seed, Shape(), ("labels",)).labels for seed in range(100))
 
 
 def test_who_waits_for_another_waits_for_one_that_is_planned() -> None:

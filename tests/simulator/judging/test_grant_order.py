@@ -3,13 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageReceived, NodeUp, Tick
+from distributed_grid.coordinator.core.commands import JobsSubmitted, LabelsRequested, MessageReceived, NodeUp, Tick
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Attempt, Ended, Placement
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Sharing
 from distributed_grid.coordinator.core.queue import ranking
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, ServiceOrder
 from distributed_grid.protocol.messages import Exited, Inventory, Started
+from distributed_grid.protocol.placement import Constraints, parse_label
 from distributed_grid.protocol.resources import Grant, Resources
 from distributed_grid.simulator.engine import Violation
 from distributed_grid.simulator.judging.grant_order import SLACK, FirstOverdue, Watched, _not_given_up_early
@@ -53,6 +54,15 @@ def test_nobody_passes_a_job_of_a_higher_priority_that_has_room() -> None:
 
 def test_who_has_no_room_there_is_not_passed() -> None:
     grant(waiting(asked(cpu=4000), asked()), "j2")
+
+
+def test_a_job_gets_no_place_on_a_node_without_its_label() -> None:
+    request = replace(asked(), constraints=Constraints(labels=(parse_label("zone=a"),)))
+    ledger = waiting(request, asked())
+    with pytest.raises(Violation, match="j1: it is granted n0"):
+        grant(ledger, "j1")
+    ledger.handle(LabelsRequested(9, ("n0",), {"zone": "a"}), 3.0)
+    grant(ledger, "j1")
 
 
 def test_what_the_ledger_decides_by_itself_passes_nobody() -> None:
