@@ -379,7 +379,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     for job in sorted(state.jobs.values(), key=lambda job: state.turns[job.id]):
         state.index_job(job)
         if isinstance(job.phase, AwaitsHold):
-            state.holds.wait(job.request.within, job.id)
+            state.holds.wait(job, state.turns[job.id])
         if job.id in state.queue:
             state.index.affinity.want(job)
     state.holds.changed = dict.fromkeys(at.holds)

@@ -92,9 +92,13 @@ def _check_chains(state: GridState, node: Node) -> None:
 def _check_holds(state: GridState) -> None:
     """Check who waits for holds, and that what is inside of each is within its grant."""
     waiting = {job.id: job.request.within for job in state.jobs.values() if isinstance(job.phase, AwaitsHold)}
-    known = {name: hold for hold, names in state.holds.waiting.items() for name in names}
+    known = {name: hold for hold, inside in state.holds.waiting.items() for name in inside.jobs}
     assert waiting == known, f"{waiting} wait for holds, and {known} are known"
-    assert all(state.holds.waiting.values()), "a hold is kept for whom nobody waits"
+    for there in state.holds.waiting.values():
+        assert there.jobs and there.new.keys() <= there.jobs.keys(), "a hold is kept for whom nobody waits"
+        for name, (request, turn) in there.jobs.items():
+            assert (request, turn) == (state.jobs[name].request, state.turns[name]), f"{name} waits with another turn"
+            assert (turn, name) in there.lines[request], f"{name} is not in its line"
     for node in state.nodes.values():
         for name, allocation in node.inside.items():
             hold = node.allocations.get(allocation.within)

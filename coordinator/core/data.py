@@ -5,6 +5,7 @@ queue, shares, index and deadlines, and what is tracked beside them.
 from collections import deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 import msgspec
 
@@ -131,22 +132,50 @@ class Preemptions:
 
 
 @dataclass(slots=True)
-class Holds:
-    """Who waits for room in which hold, by the ids of jobs; and where that may have changed since it was served."""
+class Inside:
+    """Who waits for room in one hold. `jobs`: their requests and turns; `new`: those that were not told why yet."""
 
-    waiting: dict[str, dict[str, None]] = field(default_factory=dict)
+    jobs: dict[str, tuple[Request, int]] = field(default_factory=dict)
+    new: dict[str, None] = field(default_factory=dict)
+    lines: dict[Request, list[tuple[int, str]]] = field(default_factory=dict)
+    """Equal requests, which have room or none together: turns and jobs, as heaps. One that waits no more is dropped
+    when it comes up."""
+
+    def first(self, request: Request) -> tuple[int, str] | None:
+        """The turn and the job that comes first with this request; None: none waits with it."""
+        line = self.lines.get(request, ())
+        while line:
+            turn, job = line[0]
+            if self.jobs.get(job) == (request, turn):
+                return turn, job
+            heappop(line)
+        self.lines.pop(request, None)
+        return None
+
+
+@dataclass(slots=True)
+class Holds:
+    """Who waits for room in which hold, and where that may have changed since it was served."""
+
+    waiting: dict[str, Inside] = field(default_factory=dict)
     changed: dict[str, None] = field(default_factory=dict)
 
-    def wait(self, hold: str, job: str) -> None:
-        """This job waits for room."""
-        self.waiting.setdefault(hold, {})[job] = None
+    def wait(self, job: Job, turn: int) -> None:
+        """This job waits for room in the hold that it names."""
+        hold, request = job.request.within, job.request
+        inside = self.waiting.setdefault(hold, Inside())
+        inside.jobs[job.id] = request, turn
+        heappush(inside.lines.setdefault(request, []), (turn, job.id))
+        if job.reason is None:
+            inside.new[job.id] = None
         self.changed[hold] = None
 
     def leave(self, hold: str, job: str) -> None:
         """It does not wait any more."""
-        waiting = self.waiting[hold]
-        del waiting[job]
-        if not waiting:
+        inside = self.waiting[hold]
+        del inside.jobs[job]
+        inside.new.pop(job, None)
+        if not inside.jobs:
             del self.waiting[hold]
             self.changed.pop(hold, None)
 

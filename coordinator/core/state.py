@@ -220,10 +220,10 @@ class GridState(GridData):
 
     def enqueue(self, job: Job) -> None:
         """Put a job in the queue, in the order of its turn; or among those that wait for room in its hold."""
-        if hold := job.request.within:
+        if job.request.within:
             if type(job.phase) is not AwaitsHold:
                 self.become(job, AwaitsHold(reason=job.reason))
-            self.holds.wait(hold, job.id)
+            self.holds.wait(job, self.turns[job.id])
             return
         if type(job.phase) is not Queued:
             self.become(job, Queued(reason=job.reason))

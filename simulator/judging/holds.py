@@ -51,8 +51,8 @@ def ended_rightly(truth: Truth, job: str, outcome: Outcome) -> None:
 
 def nobody_waits_for_room_in_a_hold(state: GridState) -> None:
     """After a pass: of those that wait for room in a hold, none would have it."""
-    for hold, waiting in ({} if state.halted else state.holds.waiting).items():
-        for name in waiting:
+    for hold, inside in ({} if state.halted else state.holds.waiting).items():
+        for name in inside.jobs:
             if hold not in state.jobs:
                 raise Violation(name, f"it waits for the hold {hold}, which has ended")
             found = holds.find(state, state.jobs[name].request)

@@ -220,10 +220,14 @@ class Wording:
     def __init__(self, state: GridState) -> None:
         self._state = state
         self._known: dict[Line, Reason | None] = {}
+        self._held: dict[Request, Reason] = {}
+        """Of those that wait for room in a hold."""
 
     def of(self, job: Job) -> Reason | None:
         """Why this job waits; None: it does not, or there were LINES others."""
         state = self._state
+        if isinstance(job.phase, AwaitsHold):
+            return self._in_hold(job.request)
         if job.id not in state.queue:
             return now_for(state, job) if job.id in state.jobs else None
         line = state.queue.line(job.id)
@@ -242,7 +246,14 @@ class Wording:
             last = state.jobs[name]
             if last.id in state.queue:
                 return self._of_line(state.queue.line(last.id))
+            if isinstance(last.phase, AwaitsHold):
+                return self._in_hold(last.request)
         return dependencies.reason(state, last) if last is not None else None
+
+    def _in_hold(self, request: Request) -> Reason:
+        if request not in self._held:
+            self._held[request] = holds.reason(self._state, request)
+        return self._held[request]
 
     def _of_line(self, line: Line) -> Reason | None:
         if line not in self._known and len(self._known) < LINES:

@@ -4,7 +4,11 @@ their cores, memory and GPUs out of its grant and hold nothing themselves, so ne
 When the hold ends, each of them holds its own grant and goes on, and those that wait for room in it end.
 """
 
+from heapq import heapify, heappop, heapreplace
+from itertools import chain
+
 from distributed_grid.coordinator.core.commands import Rejected
+from distributed_grid.coordinator.core.data import Inside
 from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
 from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement, Refusal
 from distributed_grid.coordinator.core.placement.capacity import Capacity
@@ -25,7 +29,8 @@ from distributed_grid.protocol.resources import MILLI, Resources
 from distributed_grid.protocol.text import counted, format_duration
 
 TOLD = 64
-"""Maximum number of waiting jobs whose reason is updated after a change of their hold."""
+"""Maximum number of watched new jobs, and of watched first ones of equal requests, that are told why they wait after a
+change."""
 
 
 def restore(state: GridState) -> None:
@@ -118,10 +123,19 @@ def free(state: GridState, hold: Allocation) -> Capacity | None:
 def find(state: GridState, request: Request) -> Placement | Refusal:
     """The place of this request in the hold that it names, if that has room now."""
     hold = _running(state, request.within)
-    if hold is None or not (node := state.nodes[hold.node]).usable:
+    return _place(state, request, hold, _room(state, hold))
+
+
+def _room(state: GridState, hold: Allocation | None) -> Capacity | None:
+    """What jobs can be started in now; None: in nothing."""
+    return free(state, hold) if hold is not None and state.nodes[hold.node].usable else None
+
+
+def _place(state: GridState, request: Request, hold: Allocation | None, room: Capacity | None) -> Placement | Refusal:
+    if hold is None or room is None:
         return Refusal(0)
-    room = free(state, hold)
-    if room is None or not has_room(node, request, state.index, room):
+    node = state.nodes[hold.node]
+    if not has_room(node, request, state.index, room):
         return Refusal(1)
     weights = state.policy.weights_of(request)
     said = scores(node, room, request, weights, Context(state.index.mix))
@@ -140,33 +154,62 @@ def serve(state: GridState) -> None:
     does not fit may start before it, since all are of one user. End those whose hold has ended."""
     changed, state.holds.changed = state.holds.changed, {}
     for name in changed:
-        waiting = [state.jobs[one] for one in state.holds.waiting.get(name, ())]
-        if waiting and name not in state.jobs:
-            for job in waiting:
-                text = f"its hold {name} has ended before it could start there"
-                outcomes.finish(state, job, Outcome(cause=Cause.NOT_PLACED, text=text, started=job.has_begun))
-        elif waiting:
-            _serve(state, waiting)
+        if (inside := state.holds.waiting.get(name)) is None:
+            continue
+        if name in state.jobs:
+            _tell(state, inside, _serve(state, name, inside))
+            continue
+        for job in sorted((state.jobs[one] for one in inside.jobs), key=lambda job: state.turns[job.id]):
+            text = f"its hold {name} has ended before it could start there"
+            outcomes.finish(state, job, Outcome(cause=Cause.NOT_PLACED, text=text, started=job.has_begun))
 
 
-def _serve(state: GridState, waiting: list[Job]) -> None:
-    waiting.sort(key=lambda job: (-job.request.priority, state.turns[job.id]))
-    refused: dict[Request, Reason] = {}
-    told = 0
-    for job in waiting:
-        why = refused.get(job.request)
-        if why is None:
-            found = find(state, job.request)
-            if isinstance(found, Placement):
-                attempts.start(state, job, found)
-                continue
-            why = refused[job.request] = reason(state, job.request)
-        if job.request.immediate and not (job.retried or job.evicted):
-            outcomes.finish(state, job, Outcome(cause=Cause.NOT_PLACED, text=why.text, started=False))
-        elif job.reason != why and told < TOLD:
-            state.waits_for(job, why)
+def _serve(state: GridState, name: str, inside: Inside) -> list[Request]:
+    """Start all that have room. Returns the requests that have none."""
+    refused: list[Request] = []
+    hold = _running(state, name)
+    room = _room(state, hold)
+    heads = [(-request.priority, head, request) for request in [*inside.lines] if (head := inside.first(request))]
+    heapify(heads)
+    while heads:
+        priority, (_, first), request = heads[0]
+        found = _place(state, request, hold, room)
+        if not isinstance(found, Placement):
+            refused.append(request)
+            heappop(heads)
+            continue
+        attempts.start(state, state.jobs[first], found)
+        room = _room(state, hold)
+        if (head := inside.first(request)) is not None:
+            heapreplace(heads, (priority, head, request))
+        else:
+            heappop(heads)
+    return refused
+
+
+def _tell(state: GridState, inside: Inside, refused: list[Request]) -> None:
+    """End the jobs that must not wait; tell new ones, and the first with each request, why they do, as far as somebody
+    watches them."""
+    why: dict[Request, Reason] = {}
+
+    def words(request: Request) -> Reason:
+        if request not in why:
+            why[request] = reason(state, request)
+        return why[request]
+
+    for request in [one for one in refused if one.immediate]:
+        for job in [state.jobs[name] for name, (one, _) in inside.jobs.items() if one == request]:
+            if not (job.retried or job.evicted):
+                text = words(request).text
+                outcomes.finish(state, job, Outcome(cause=Cause.NOT_PLACED, text=text, started=False))
+    firsts = (head[1] for request in refused if (head := inside.first(request)) is not None)
+    watched = ([name for name in names if name in state.watched] for names in (inside.new, firsts))
+    for name in chain.from_iterable(names[:TOLD] for names in watched):
+        job = state.jobs[name]
+        if job.reason != (now := words(job.request)):
+            state.waits_for(job, now)
             state.publish(job)
-            told += 1
+    inside.new.clear()
 
 
 # --- ends -------------------------------------------------------------------------------------------------------------

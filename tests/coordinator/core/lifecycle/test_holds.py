@@ -20,12 +20,15 @@ from distributed_grid.coordinator.core.commands import (
     Send,
     Tick,
 )
+from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import holds
-from distributed_grid.coordinator.core.model import AwaitsHold, Job
+from distributed_grid.coordinator.core.model import AwaitsHold, Group, Job, Placement, Refusal
 from distributed_grid.coordinator.core.nodes import agents
-from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.groups import Array, GroupKind
+from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Reason, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Recalled, Stale, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.placement import Constraints
@@ -241,20 +244,54 @@ def test_memory_of_the_hold_is_all_that_jobs_inside_get() -> None:
     assert grid.reason("b") == "Hold: 2G memory needed, 1G memory free in its hold h"
 
 
-def test_an_array_runs_in_a_hold_within_its_limit() -> None:
-    from distributed_grid.coordinator.core.model import Group
-    from distributed_grid.protocol.groups import Array, GroupKind
-
-    grid = Grid()
+def array(grid: Grid, count: int, most: int = 0) -> list[Command]:
     request = Request(ONE, within="h")
     template = job("g", request, grid.now)
     group = Group(
         id="g", key="key-g", user="ann", kind=GroupKind.ARRAY, spec=template.spec, request=request,
-        submitted=grid.now, count=3, array=Array(((0, 2, 1),), most=1),
+        submitted=grid.now, count=count, array=Array(((0, count - 1, 1),), most=most),
     )  # fmt: skip
-    assert launches(grid.step(JobsSubmitted(1, (template,), (group,)))) == ["g_0.1"]
+    return grid.step(JobsSubmitted(1, (template,), (group,)))
+
+
+def test_an_array_runs_in_a_hold_within_its_limit() -> None:
+    grid = Grid()
+    assert launches(array(grid, 3, most=1)) == ["g_0.1"]
     grid.started("g_0")
     assert launches(grid.exited("g_0")) == ["g_1.1"]
+
+
+def test_an_array_whose_members_wait_for_room_says_so() -> None:
+    grid = Grid()
+    array(grid, 3)
+    state = grid.ledger.state
+    for why in (reasons.Wording(state).of_group(state.groups["g"]), reasons.Wording(state).of(state.jobs["g_2"])):
+        assert why is not None and why.text == "1 cpu needed, 0 cpu free in its hold h"
+
+
+def test_of_many_equal_jobs_that_wait_for_room_the_first_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = Grid()
+    array(grid, 500)
+    grid.started("g_0")
+    place, looked = holds._place, list[Request]()
+
+    def counting(state: GridState, request: Request, *where: Any) -> Placement | Refusal:
+        looked.append(request)
+        return place(state, request, *where)
+
+    monkeypatch.setattr(holds, "_place", counting)
+    assert launches(grid.exited("g_0")) == ["g_2.1"]
+    assert len(looked) == 2
+
+
+def test_only_whom_somebody_watches_is_told_why_it_waits() -> None:
+    grid = Grid()
+    array(grid, 4)
+    grid.ledger.state.watched = {"b"}
+    for name in ("a", "b"):
+        grid.submit(name)
+    told = {name: grid.ledger.state.jobs[name].reason for name in ("a", "b")}
+    assert told == {"a": None, "b": Reason("Hold", "1 cpu needed, 0 cpu free in its hold h")}
 
 
 def test_a_job_that_must_not_wait_ends_where_its_hold_is_full() -> None:
