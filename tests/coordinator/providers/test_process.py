@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.scaling.state import Answer
 from distributed_grid.coordinator.providers.base import ProviderRefused
-from distributed_grid.coordinator.providers.process import PID_FILE, ProcessProvider, _processes
+from distributed_grid.coordinator.providers.process import PID_FILE, ProcessProvider, _lives, _processes
 from tests.coordinator.providers.leaks import leak_free
 from tests.coordinator.providers.scene import LONGEST, SPEC
 from tests.depth import tries
@@ -76,7 +76,7 @@ def test_a_killed_machine_that_had_jobs_is_told_as_failed_until_they_are_ended(
         for pid in (left := _processes(folder)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        return not left
+        return not left and not _lives(folder)  # one that is being killed has lost its words, and not yet its lock
 
     until(killed, "all of it is gone")
     assert [(one.failed, one.why) for one in provider.list_workers()] == [(True, "its processes were killed")]
