@@ -447,7 +447,7 @@ def _count(state: GridState, at: QuotasAt, same: bool) -> None:
     quotas: Quotas = state.quotas
     quotas.granted, quotas.spent = dict(at.granted), dict(at.spent)
     quotas.excluded = {key_of(state.jobs[name]): None for name in at.excluded}
-    quotas.rebuild(state.jobs, state.holders())
+    quotas.rebuild(state.jobs, state.holders(), state.inside_holds())
     if same:
         quotas.changed = dict.fromkeys(at.changed)
     for name, (first, for_hours) in at.first.items():

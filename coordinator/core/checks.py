@@ -127,11 +127,12 @@ def _check_quotas(state: GridState) -> None:
     """Check that pools hold what a count from scratch finds, and that lines are excluded as is noted."""
     quotas, again = state.quotas, Quotas(state.policy.rights)
     again.granted = quotas.granted
-    again.rebuild(state.jobs, state.holders())
+    again.rebuild(state.jobs, state.holders(), state.inside_holds())
     for pool in again.all_pools():
         mine = quotas.pool(pool.id)
         assert mine is not None, f"{pool.name} is not counted"
-        assert (mine.held, mine.jobs, mine.limits) == (pool.held, pool.jobs, pool.limits), f"{pool.name} is miscounted"
+        counts = (mine.held, mine.jobs, mine.inside, mine.limits), (pool.held, pool.jobs, pool.inside, pool.limits)
+        assert counts[0] == counts[1], f"{pool.name} is miscounted"
         assert mine.allocations == pool.allocations, f"{pool.name} holds other allocations than its jobs"
     rights.check_used(state)
     for key, line in state.queue.lines.items():

@@ -240,7 +240,7 @@ def load(
         if allocation.state is State.STARTING and allocation.started:
             boosts.arm(state, allocation)
     groups.release_all(state)
-    state.quotas.rebuild(state.jobs, state.holders())
+    state.quotas.rebuild(state.jobs, state.holders(), state.inside_holds())
     views.restore_shares(state, past)
     accounts.restore(state, lent)
     ray.restore(state)

@@ -287,6 +287,7 @@ class GridState(GridData):
         allocation.lease, allocation.within = lease, hold.id
         self.allocations[allocation.id] = node.inside[allocation.id] = allocation
         self.placements[allocation.id] = placement
+        self.quotas.enter(job)
         self._placed(job, node)
         return allocation
 
@@ -377,6 +378,10 @@ class GridState(GridData):
             one for one in self.allocations.values() if not one.within and one.id not in nodes[one.node].not_holding
         ]
 
+    def inside_holds(self) -> list[Allocation]:
+        """The allocations that are inside of holds."""
+        return [one for node in self.nodes.values() for one in node.inside.values()]
+
     def hold(self, allocation: Allocation) -> None:
         """Add an allocation, new or restored, with the rendezvous port of its gang."""
         if allocation.gang is not None and allocation.gang.rank == 0:
@@ -405,6 +410,7 @@ class GridState(GridData):
             self._leave_chains(node, allocation)
         elif allocation.id in node.inside:
             del node.inside[allocation.id]
+            self.quotas.leave(job)
             if allocation.id in node.counting:  # the next offer tells whether it is back
                 del node.counting[allocation.id]
                 assert node.capacity is not None
@@ -430,6 +436,7 @@ class GridState(GridData):
             del node.inside[allocation.id]
             allocation.within, allocation.granted = "", self.now
             job = self.jobs[allocation.job]
+            self.quotas.leave(job)
             job.request, job.amended = msgspec.structs.replace(job.request, within=""), True
             self.hold(allocation)
             self._charge(job, allocation)

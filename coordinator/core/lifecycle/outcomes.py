@@ -43,7 +43,9 @@ def request_after(state: GridState, job: Job, outcome: Outcome) -> Request | Non
         return request
     memory = advised if advised > had.memory else had.memory * request.retry_memory // MILLI
     wanted = msgspec.structs.replace(had, memory=memory)
-    allowed = state.quotas.most_memory(job, request)
+    hold = state.jobs.get(request.within)
+    limits = (state.quotas.most_memory(job, request), hold.request.resources.memory if hold is not None else None)
+    allowed = min((most for most in limits if most is not None), default=None)
     if allowed is not None and allowed < wanted.memory:
         if allowed <= had.memory:
             return None

@@ -45,6 +45,8 @@ class Pool:
     held: Resources = Resources()
     allocations: dict[str, Allocation] = field(default_factory=dict)
     jobs: int = 0
+    inside: int = 0
+    """How many have a place inside of a hold, which counts for them."""
     first: str = ""
     first_for_hours: str = ""
     rests_until: float = 0.0
@@ -61,7 +63,7 @@ class Pool:
     @property
     def waiting(self) -> int:
         """How many of its jobs wait."""
-        return self.jobs - len(self.allocations)
+        return self.jobs - len(self.allocations) - self.inside
 
 
 class Allowed(NamedTuple):
@@ -174,8 +176,9 @@ class Quotas:
         """The pool of this id; None: no user seen so far is in it."""
         return self._pools.get(id_)
 
-    def rebuild(self, jobs: Mapping[str, Job], allocations: Iterable[Allocation]) -> None:
-        """Count everything anew, after a change of rights or a restore. All excluded lines are to be reviewed."""
+    def rebuild(self, jobs: Mapping[str, Job], allocations: Iterable[Allocation], inside: Iterable[Allocation]) -> None:
+        """Count everything anew, after a change of rights or a restore: what jobs hold, and what is inside of holds.
+        All excluded lines are to be reviewed."""
         self._pools, self._allowed, self.with_first, self.counted = {}, {}, {}, {}
         self.limited = bool(self.granted) or self.rules != Rules()
         for job in jobs.values():
@@ -186,6 +189,8 @@ class Quotas:
                     self.earmark(job, place.grant)
         for allocation in allocations:
             self.take(jobs[allocation.job], allocation)
+        for allocation in inside:
+            self.enter(jobs[allocation.job])
         self.changed = {"": None, **dict.fromkeys(self._pools)} if self.excluded else {}
 
     # --- counting -----------------------------------------------------------------------------------------------------
@@ -207,6 +212,16 @@ class Quotas:
             pool.held = pool.held + allocation.grant.resources
             if pool.used:
                 pool.added.append(allocation)
+
+    def enter(self, job: Job) -> None:
+        """A job has a place inside of a hold from now on."""
+        for pool in self.pools(job):
+            pool.inside += 1
+
+    def leave(self, job: Job) -> None:
+        """It has that no more, or holds it by itself."""
+        for pool in self.pools(job):
+            pool.inside -= 1
 
     def forget_used(self) -> None:
         """Drop the cached use by day, since time went on or an allocation changed."""

@@ -361,7 +361,7 @@ def refusal(state: GridState, token: int, job: Job) -> Rejected | None:
         hint = f"leave out --exclusive; or have an operator run: grid quota set {user} --exclusive-boosts"
         return Rejected(token, "not-allowed", what, why, hint)
     limit = job.spec.time_limit
-    for pool in allowed.pools:
+    for pool in allowed.pools if not request.within else ():  # inside of a hold nothing counts but the hold
         for name, most, wants in _never(pool, Ask(request, limit and limit + job.spec.grace, FIRST)):
             a_day = name in A_DAY
             each = f" on {request.gang} nodes together" if request.gang else ""
@@ -454,7 +454,7 @@ def set_rights(state: GridState, event: RightsSet) -> None:
         return
     granted = event.rights.over(quotas.granted.get(key, NO_RIGHTS)) if event.rights is not None else None
     take_up(state, key, granted)
-    quotas.rebuild(state.jobs, state.holders())
+    quotas.rebuild(state.jobs, state.holders(), state.inside_holds())
     state.out.append(RecordRights(key, granted))
     now = quotas.rights_of(event.whose, event.name)
     who = {Whose.USER: event.name, Whose.GROUP: f"group {event.name}"}.get(event.whose, "the default")

@@ -26,10 +26,12 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import holds
 from distributed_grid.coordinator.core.model import AwaitsHold, Group, Job, Placement, Refusal
 from distributed_grid.coordinator.core.nodes import agents
+from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import Array, GroupKind
-from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Reason, Request, State
+from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Reason, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Recalled, Stale, Started, Stop, Suspended
+from distributed_grid.protocol.messages.rights import Rights, Rules
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import GIB, Resources
@@ -44,8 +46,8 @@ UNMET = "the node of the hold h does not meet the constraints"
 class Grid:
     """One node of four cores, and a hold `h` of two of them for an hour."""
 
-    def __init__(self, cores: int = 4, held: Resources | None = None, **node: Any) -> None:
-        self.ledger, self.now = Ledger(), 1.0
+    def __init__(self, cores: int = 4, held: Resources | None = None, policy: Policy = DEFAULT, **node: Any) -> None:
+        self.ledger, self.now = Ledger(policy=policy), 1.0
         self.facts = facts("n1", cores, **node)
         join(self.ledger, self.facts, self.now)
         self.hold("h", held or Resources(2000))
@@ -307,6 +309,39 @@ def test_neither_shares_nor_quotas_count_what_is_inside_again() -> None:
     grid.submit("j")
     assert grid.ledger.state.shares.accounts["ann"].held == before
     assert [one.id for one in grid.ledger.state.holders()] == ["h.1"]
+
+
+def limited(**rights: Any) -> Grid:
+    return Grid(policy=Policy(rights=Rules(users={"ann": Rights(**rights)})))
+
+
+def test_who_runs_inside_is_not_counted_among_those_that_wait() -> None:
+    grid = limited(jobs_waiting=1)
+    grid.submit("a")
+    assert refusals(grid.submit("b", Resources(2000))) == []
+    assert refusals(grid.submit("c")) == [
+        ("not-allowed", "ann may have 1 jobs waiting, and has 1; 1 more are too many")
+    ]
+    grid.step(CancelRequested(2, ("h",)))  # who waits ends, who runs holds its own part
+    assert [pool.waiting for pool in grid.ledger.state.quotas.all_pools()] == [0]
+
+
+def test_a_job_inside_counts_with_its_hold_and_needs_no_time_limit_for_a_quota_of_hours() -> None:
+    grid = limited(core_hours=3000)
+    assert refusals(grid.submit("out", within=""))[0][0] == "not-allowed"
+    assert launches(grid.submit("j")) == ["j.1"]
+
+
+def test_a_job_that_ran_out_of_memory_is_given_no_more_than_its_hold_has() -> None:
+    grid = Grid(held=Resources(2000, 3 * GIB))
+    more: dict[str, Any] = {"retry_on": (RetryOn.OOM,), "retries": 3, "retry_memory": 2000}
+    grid.submit("j", Resources(1000, 2 * GIB), **more)
+    grid.started("j")
+    assert launches(grid.exited("j", Cause.OUT_OF_MEMORY)) == ["j.2"]
+    assert grid.ledger.state.jobs["j"].request.resources.memory == 3 * GIB
+    grid.step(MessageReceived("n1", Started(allocation="j.2")))
+    out = grid.step(MessageReceived("n1", Exited(allocation="j.2", outcome=Outcome(Cause.OUT_OF_MEMORY))))
+    assert ended(out, grid, "j")[0] is Cause.OUT_OF_MEMORY
 
 
 def test_a_refused_launch_waits_for_its_device_again() -> None:
