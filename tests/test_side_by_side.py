@@ -63,6 +63,6 @@ def test_each_process_imports_all_files_and_begins_with_a_part_of_its_own() -> N
 
 def test_there_are_more_processes_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     config = SimpleNamespace(option=SimpleNamespace(numprocesses="auto"))
-    for cores, processes in ((1, 2), (2, 4), (16, 32)):
+    for cores, processes in ((1, 3), (2, 5), (16, 33)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         assert side_by_side.pytest_xdist_auto_num_workers(config) == processes  # type: ignore[arg-type]
