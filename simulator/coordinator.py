@@ -26,6 +26,7 @@ from distributed_grid.coordinator.core.commands import (
     RayletJoined,
     Rebalanced,
     Rejected,
+    RunTimesPredicted,
     Send,
 )
 from distributed_grid.coordinator.core.model import Condition, End, Group, HeldBack, Job
@@ -185,6 +186,7 @@ class Driver(Process):
             self._apply()
 
 
+PREDICTED_EVERY = 1.0
 DOUBT_SECONDS = 0.5
 PROBE_SECONDS = 1.0
 
@@ -204,6 +206,7 @@ class Coordinator(Driver):
     def __init__(
         self, engine: Engine, disk: Disk, weather: Weather, judge: Judge, chance: random.Random, policy: Policy,
         wall: float, instance: str, stays: Mapping[str, float], ray: RayCluster | None = None,
+        run_time: Callable[[str], float] | None = None,
     ) -> None:  # fmt: skip
         self.instance = instance
         self._stays = stays
@@ -221,6 +224,20 @@ class Coordinator(Driver):
             judge.moves.restored({job.id: job.submitted for job in lent})
         if policy.balancing.mode is OffloadingMode.DYNAMIC_BALANCING:
             self.engine.later(policy.balancing.interval, self, self._pass)
+        if run_time is not None:
+            self.engine.later(PREDICTED_EVERY, self, self._predict, run_time)
+
+    def _predict(self, run_time: Callable[[str], float]) -> None:
+        """Predict of some of the jobs that wait how long they run. Stands for coordinator/predictor."""
+        state, chance = self.ledger.state, self.chance
+        waiting = (
+            job for job in state.jobs.values() if job.id in state.queue and not (job.spec.hold or job.spec.boost)
+        )
+        of = [job.id for job in waiting if chance.random() < 0.5]
+        told = tuple((job, min(60.0, run_time(job)) * chance.choice((0.0, 0.3, 1.0, 1.1, 3.0))) for job in of)
+        if told:
+            self.put(RunTimesPredicted(told))
+        self.engine.later(PREDICTED_EVERY, self, self._predict, run_time)
 
     def _pass(self) -> None:
         """Forecasts are told, and a pass of rebalancing is due."""

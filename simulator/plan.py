@@ -113,6 +113,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     sharing: Sharing = Sharing()
     balancing: Balancing = Balancing()
     badput: float = Preempting().badput_budget
+    predicts: bool = False
+    """How long jobs run is predicted while they wait, mostly too long or too short."""
     slack: bool = False
     """What jobs hold and do not use is lent to revocable ones."""
     demands: tuple[DemandPlan, ...] = ()
@@ -156,6 +158,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
         rights=rules if "rights" not in without else Rules(),
         grants=grants if "rights" not in without else (),
         labels=labels,
+        predicts="predictions" not in without and random.Random(f"predictions in {seed}").random() < 0.2,
         sharing=_owned(
             random.Random(f"lenders of {seed}"), _sharing(random.Random(f"order of service in {seed}")), shape
         ),

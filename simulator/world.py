@@ -22,6 +22,7 @@ from distributed_grid.simulator.engine import DOWN, UP, Engine, Violation, Wire
 from distributed_grid.simulator.judging.judge import Judge
 from distributed_grid.simulator.judging.moves import Moves
 from distributed_grid.simulator.judging.quotas import rightly_waits
+from distributed_grid.simulator.judging.truth import number_of
 from distributed_grid.simulator.machine import Machine
 from distributed_grid.simulator.plan import FaultPlan, Plan
 from distributed_grid.simulator.raycluster import RayCluster
@@ -122,8 +123,12 @@ class World:
             self.engine, disk, self.weather, judge, self._chance, self._policy,
             self.wall + self.engine.now, f"c{self._lives}",
             {f"n{node.number}": node.stays for node in self.plan.nodes if node.stays is not None},
-            self._ray if judge is self.judge else None,
+            self._ray if judge is self.judge else None, self._run_time if self.plan.predicts else None,
         )  # fmt: skip
+
+    def _run_time(self, job: str) -> float:
+        """How long a job runs."""
+        return self.judge.plans[number_of(job)].seconds
 
     def kill_coordinator(self) -> None:
         """kill -9."""

@@ -25,6 +25,7 @@ from distributed_grid.coordinator.core.model import Allocation, Job, Node, Place
 from distributed_grid.coordinator.core.placement.capacity import FutureCapacity
 from distributed_grid.coordinator.core.placement.matching import able, has_room
 from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.preemption.plan import may
 from distributed_grid.coordinator.core.queue.fairness import aged, dominant, weight
 from distributed_grid.coordinator.core.queue.precedence import limit_of, precedence
 from distributed_grid.coordinator.core.queue.queue import Line, Standing
@@ -268,6 +269,8 @@ def _nobody_is_delayed(state: GridState, job: Job, placement: Placement) -> None
         if limit and state.now + STARTING + limit + job.spec.grace <= promised:
             continue
         node, wants = state.nodes[one.node], state.jobs[one.job].request
+        if _is_likely_over(state, job, wants, promised):
+            continue
         assert node.capacity is not None
         capacity = node.capacity.copy()
         for name in one.after:
@@ -276,6 +279,14 @@ def _nobody_is_delayed(state: GridState, job: Job, placement: Placement) -> None
         capacity.take(placement.grant)
         if not capacity.fits(wants.resources, wants.constraints):
             raise Violation(job.id, f"it is granted {one.node}, which is kept for {one.job}, and keeps that waiting")
+
+
+def _is_likely_over(state: GridState, job: Job, of: Request, promised: float) -> bool:
+    """Whether a job is predicted to be over by then, and gives way to who waits for its place if it is not."""
+    values = state.policy.preempting
+    lasts = max(job.planned, values.min_hold)
+    gives_way = may(of.priority, job.request.priority) and values.badput_budget > 0
+    return job.planned > 0 and gives_way and state.now + STARTING + lasts <= promised < math.inf
 
 
 # --- who is overdue ---------------------------------------------------------------------------------------------------
@@ -383,8 +394,8 @@ def _over(state: GridState, node: Node) -> float:
 def _ends(state: GridState, one: Allocation) -> float:
     job = state.jobs[one.job]
     began = one.started or one.granted + STARTING
-    if one.hold:
-        return math.inf  # what runs inside goes on when it ends
+    if one.hold or job.planned:
+        return math.inf  # what runs inside goes on when it ends; what was predicted may be wrong
     late = began > one.granted + STARTING or (not one.started and state.now > began)
     ending = one.stop is not None or one.state is State.LOST or job.active.frozen
     if late or ending or not job.spec.time_limit or job.request.gang or job.active.attempt.suspended_for:

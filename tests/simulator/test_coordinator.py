@@ -55,3 +55,11 @@ def test_of_two_with_one_epoch_an_agent_obeys_the_one_that_it_knows() -> None:
     of = world(job(), faults=(fault("second-coordinator", 2.0, 20.0), fault("cut", 3.0, number=1)))
     of.go()
     assert "does not obey this coordinator" in " ".join(told(of)) and len(of.judge.runs) == 1
+
+
+def test_where_run_times_are_predicted_jobs_that_wait_have_one() -> None:
+    of = world(job(cpu=2000, seconds=30.0), job(1, at=6.0, cpu=2000, seconds=4.0), predicts=True)
+    run_until(of, lambda: "j1x1" in of.coordinator.ledger.state.queue)
+    run_until(of, lambda: of.coordinator.ledger.state.jobs["j1x1"].planned > 0.0)
+    assert of.coordinator.ledger.state.jobs["j0x1"].planned == 0.0, "it did not wait"
+    of.go()

@@ -4,6 +4,7 @@ Each breach comes with a seed that showed it when this was written. Where a chan
 made another one the first to do so, it is looked for.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -485,6 +486,10 @@ def requeue_who_is_to_end(patch: Patch) -> None:
     patch(attempts, "was_evicted", lambda job, allocation, outcome: outcome.cause in attempts.EVICTION_CAUSES)
 
 
+def let_who_is_predicted_to_be_short_delay_anybody(patch: Patch) -> None:
+    patch(reservations, "_likely_over", lambda state, ask, one, begins, now: begins < math.inf)
+
+
 BREACHES: dict[Callable[[Patch], None], int] = {
     launch_before_commit: 17,
     acknowledge_before_commit: 0,
@@ -541,6 +546,7 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     wake_nobody_when_a_hold_begins: 25,
     end_holds_before_their_time: 222,
     requeue_who_is_to_end: 43,
+    let_who_is_predicted_to_be_short_delay_anybody: 14,
 }
 
 

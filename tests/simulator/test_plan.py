@@ -1,6 +1,7 @@
 """What a seed stands for: drawn beforehand, the same each time, and within its bounds."""
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.simulator.plan import KINDS, make
 from distributed_grid.simulator.workload import GANGS, Shape
@@ -36,6 +37,13 @@ def test_what_is_left_out_is_left_out_and_nothing_else_changes() -> None:
     assert (cut.nodes, cut.chance) == (whole.nodes, whole.chance)
     first = whole.faults[0]
     assert first not in make(3, Shape(), (f"fault{first.number}",)).faults
+
+
+def test_in_some_worlds_run_times_are_predicted_and_nothing_else_is_different() -> None:
+    predicts = [seed for seed in range(100) if make(seed, Shape()).predicts]
+    assert 5 < len(predicts) < 50
+    for seed in predicts:
+        assert make(seed, Shape(), ("predictions",)) == replace(make(seed, Shape()), predicts=False)
 
 
 def test_without_jobs_and_faults_there_are_none() -> None:

@@ -38,7 +38,7 @@ FOUND = [
     (2001193, FULL),
 ]
 """Grids by which a defect was found, of the ledger or of a judge."""
-LATER = ("holds", "labels", "requeue")
+LATER = ("holds", "labels", "predictions", "requeue")
 """What was not drawn then."""
 
 

@@ -8,12 +8,19 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Attempt, Ended, Placement
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Sharing
 from distributed_grid.coordinator.core.queue import ranking
+from distributed_grid.coordinator.core.queue.reservations import STARTING
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, ServiceOrder
 from distributed_grid.protocol.messages import Exited, Inventory, Started
 from distributed_grid.protocol.placement import Constraints, parse_label
 from distributed_grid.protocol.resources import Grant, Resources
 from distributed_grid.simulator.engine import Violation
-from distributed_grid.simulator.judging.grant_order import SLACK, FirstOverdue, Watched, _not_given_up_early
+from distributed_grid.simulator.judging.grant_order import (
+    SLACK,
+    FirstOverdue,
+    Watched,
+    _is_likely_over,
+    _not_given_up_early,
+)
 from tests.coordinator.core.scene import facts, job, join, offer, step
 
 
@@ -82,6 +89,18 @@ def test_a_job_is_not_given_up_before_its_node_was_silent_for_long() -> None:
     state.now -= 1.0
     with pytest.raises(Violation, match=f"j3: it is given up, n0 was heard {patience - 1.0:.1f} s ago"):
         _not_given_up_early(state, lost)
+
+
+def test_who_is_predicted_to_be_over_in_time_delays_nobody_who_could_take_its_place() -> None:
+    ledger = waiting(asked(), asked())
+    state, job, large = ledger.state, ledger.state.jobs["j2"], asked(cpu=2000, priority=Priority.URGENT)
+    by = state.now + STARTING + 20.0
+    assert not _is_likely_over(state, job, large, by), "nothing is predicted"
+    job.planned = 10.0
+    hold = state.policy.preempting.min_hold
+    assert _is_likely_over(state, job, large, by + hold)
+    assert not _is_likely_over(state, job, large, state.now + STARTING + min(10.0, hold) / 2)
+    assert not _is_likely_over(state, job, asked(cpu=2000), by + hold), "it takes the place of nobody of its class"
 
 
 # --- who is overdue ---------------------------------------------------------------------------------------------------
