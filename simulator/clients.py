@@ -40,6 +40,8 @@ class Client:
         self.job = ""
         self.refused = False
         self.cancelled = plan.cancel_at < 0
+        self._unwanted = False
+        """It was to be cancelled when it counted as refused."""
         self._at = at
         self._named = named
         self._tries = 0
@@ -111,6 +113,11 @@ class Client:
                 return
             self._asked += 1
             self.job = answer.jobs[0]
+            if self.refused:  # an earlier try was, when too many jobs waited
+                self.refused = False
+                if self._unwanted:
+                    self.cancelled = False
+                    self.cancel()
             self.engine.note(f"job {self.plan.number} is {self.job}")
         elif isinstance(answer, Rejected) and answer.code != "unavailable":
             self.engine.note(f"job {self.plan.number} is refused: {answer.what}")
@@ -119,7 +126,7 @@ class Client:
     def cancel(self) -> None:
         """Ask that it ends, until that is heard."""
         if self.refused:
-            self.cancelled = True
+            self.cancelled = self._unwanted = True
         coordinator = self._at()
         if self.job and coordinator is not None and not self.cancelled:
             self.engine.note(f"{self.job} is cancelled")

@@ -363,9 +363,9 @@ def let_everybody_pass_quotas(patch: Patch) -> None:
 def look_at_one_member_of_a_gang_alone(patch: Patch) -> None:
     over_held = rights._over_held
 
-    def alone(state: GridState, pool: Any, ask: Any, own: Any) -> Any:
+    def alone(state: GridState, pool: Any, ask: Any, own: Any, line: Any) -> Any:
         one = msgspec.structs.replace(ask, request=msgspec.structs.replace(ask.request, gang=0))
-        return over_held(state, pool, one, own)
+        return over_held(state, pool, one, own, line)
 
     patch(rights, "_over_held", alone)
 
@@ -522,7 +522,7 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     do_not_wake_who_is_to_end: 119,
     serve_whoever_came_first_whatever_he_holds: 37,
     let_anybody_start_where_a_node_is_kept: 6,
-    let_anybody_start_where_a_node_is_kept_for_who_is_overdue: 368,
+    let_anybody_start_where_a_node_is_kept_for_who_is_overdue: 445,
     serve_nobody_first_for_being_overdue: 28,
     start_the_members_of_a_gang_elsewhere_than_others_gave_way_for_them: 17,
     start_an_urgent_gang_with_one_member_less: 17,

@@ -24,7 +24,7 @@ from distributed_grid.coordinator.core.queue.queue import Kept, Line, Reservatio
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.trends.stay import AHEAD
 from distributed_grid.protocol.jobs import Request, State
-from distributed_grid.protocol.resources import MILLI, Resources
+from distributed_grid.protocol.resources import MILLI, Grant, Resources
 
 COMPARED_MOST = 64
 """Maximum number of nodes compared for a reservation; of more, those with the most capacity free."""
@@ -160,16 +160,41 @@ def _places(state: GridState, request: Request, index: Shown, lasts: float) -> P
 
 def in_the_way(state: GridState, kept: Reservations, ask: Ask, placement: Placement, now: float) -> Reservation | None:
     """The reservation that this placement would delay; None: it delays none."""
+    return _delayed(state, kept, ask, placement.node, placement.grant, (), now)
+
+
+def has_room_after(state: GridState, job: str, node: Node, ended: Sequence[str], now: float) -> bool:
+    """Whether a waiting job could start on a node if these allocations there had ended, and would delay no reservation.
+    A gang needs others, too, and may only count on the nodes that are reserved for it."""
+    ask = asked(state, job)
+    request, capacity = ask.request, node.capacity
+    if request.gang:
+        return any((one.job, one.node) == (job, node.facts.name) for one in state.reservations.by_job.values())
+    if capacity is None:
+        return False
+    room = capacity.copy()
+    for name in ended:
+        room.give(node.allocations[name].grant)
+    if not room.fits(request.resources, request.constraints):
+        return False
+    grant = room.choose(request.resources, request.constraints)
+    return _delayed(state, state.reservations, ask, node.facts.name, grant, ended, now) is None
+
+
+def _delayed(
+    state: GridState, kept: Reservations, ask: Ask, node: str, grant: Grant, ended: Sequence[str], now: float
+) -> Reservation | None:
+    """The reservation that this grant on a node would delay if these allocations had ended there; None: none."""
     for one in kept.by_job.values():
-        if one.node != placement.node or ask.order <= _order(state, one.job):
+        if one.node != node or ask.order <= _order(state, one.job):
             continue
         first, begins = state.jobs[one.job].request, _begins(state, kept, one)
         if ask.lasts and now + STARTING + ask.lasts <= begins:
             continue  # it is over by then
         if ask.planned and _likely_over(state, ask, one, begins, now):
             continue
-        then = _forecast(state, one)
-        then.take(placement.grant)
+        then = _free_after(state.nodes[node], [*dict.fromkeys((*one.after, *ended))])
+        then.take(grant)
         if not then.fits(first.resources, first.constraints):
             return one
     return None
@@ -243,12 +268,8 @@ def _order(state: GridState, job: str) -> tuple[int, float, int]:
     return -standing.priority, state.queue.rank_at(standing, turn), turn
 
 
-def _forecast(state: GridState, one: Reservation) -> FutureCapacity:
-    """What is free on the node when the allocations have ended that the reservation waits for."""
-    return _free_after(state.nodes[one.node], one.after)
-
-
 def _free_after(node: Node, ended: Sequence[str]) -> FutureCapacity:
+    """What is free on a node when these allocations have ended."""
     assert node.capacity is not None
     then = FutureCapacity.of(node.capacity)
     for name in ended:

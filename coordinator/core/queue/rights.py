@@ -66,22 +66,24 @@ class Over(msgspec.Struct, frozen=True):
 # --- what is held -----------------------------------------------------------------------------------------------------
 
 
-def over(state: GridState, pools: Iterable[Pool], ask: Ask, own: Resources = NOTHING) -> Over | None:
+def over(
+    state: GridState, pools: Iterable[Pool], ask: Ask, own: Resources = NOTHING, line: Line | None = None
+) -> Over | None:
     """The quota of these pools that does not allow this now; None: all do. `own`: what is earmarked for it, and counted
-    already."""
+    already; `line`: where it waits."""
     for pool in pools:
-        found = _over_held(state, pool, ask, own)
+        found = _over_held(state, pool, ask, own, line)
         if found is None and pool.by_day:
             end = state.now + STARTING + ask.lasts if ask.lasts else math.inf
-            found = _over_hours(state, pool, ask, state.now, end)
+            found = _over_hours(state, pool, ask, state.now, end, line)
         if found is not None:
             return found
     return None
 
 
-def _over_held(state: GridState, pool: Pool, ask: Ask, own: Resources) -> Over | None:
+def _over_held(state: GridState, pool: Pool, ask: Ask, own: Resources, line: Line | None) -> Over | None:
     many = max(1, ask.request.gang)
-    first = _comes_first(state, pool.first, ask)
+    first = _comes_first(state, pool.first, ask, line)
     for name, kind in HELD.items():
         limit: int | None = getattr(pool.limits, name)
         wants = getattr(ask.request.resources, kind) * many
@@ -95,9 +97,10 @@ def _over_held(state: GridState, pool: Pool, ask: Ask, own: Resources) -> Over |
     return None
 
 
-def _comes_first(state: GridState, name: str, ask: Ask) -> Request | None:
-    """The request of the first job of a pool, if it comes before this one; None: it does not, or may not start."""
-    if not name or name not in state.queue:
+def _comes_first(state: GridState, name: str, ask: Ask, line: Line | None) -> Request | None:
+    """The request of the first job of a pool, if it comes before this one; None: it does not, or may not start. Of one
+    line only the head is ever asked about, and that keeps the others waiting by itself."""
+    if not name or name not in state.queue or state.queue.line(name) is line:
         return None
     its = asked(state, name)
     waits = state.queue.line(name).excluded or name in state.reservations.by_job
@@ -112,11 +115,13 @@ def day_ends(now: float) -> float:
     return (now // DAY + 1) * DAY
 
 
-def _over_hours(state: GridState, pool: Pool, ask: Ask, begin: float, end: float) -> Over | None:
+def _over_hours(
+    state: GridState, pool: Pool, ask: Ask, begin: float, end: float, line: Line | None = None
+) -> Over | None:
     """A job counts from its start with its time limit and grace: what of it falls in today has to be left today, and
     what falls in tomorrow has to be left then. (Later days have no more, since jobs only end.)"""
     turns = day_ends(state.now)
-    first = _comes_first(state, pool.first_for_hours, ask)
+    first = _comes_first(state, pool.first_for_hours, ask, line)
     for name, kind in A_DAY.items():
         limit: int | None = getattr(pool.limits, name)
         wants = getattr(ask.request.resources, kind) * max(1, ask.request.gang)
@@ -182,7 +187,7 @@ def _most_of_a_day(ask: Ask, kind: str) -> int:
 def of(state: GridState, job: Job) -> Over | None:
     """The quota that does not allow a job in the queue to start now."""
     pools = state.quotas.pools(job)
-    return over(state, pools, asked(state, job.id)) if pools else None
+    return over(state, pools, asked(state, job.id), line=state.queue.line(job.id)) if pools else None
 
 
 def admits(state: GridState, job: Job) -> bool:
@@ -214,7 +219,7 @@ def exclude(state: GridState, line: Line, job: Job, found: Over) -> None:
     if found.behind:
         return
     which, ask = "first_for_hours" if found.limit in A_DAY else "first", asked(state, job.id)
-    if _comes_first(state, getattr(pool, which), ask) is not None:
+    if _comes_first(state, getattr(pool, which), ask, line) is not None:
         return
     if not any(True for one in state.quotas.pools(job) for _ in _never(one, ask)):  # else it keeps nobody waiting
         setattr(pool, which, job.id)
@@ -241,7 +246,7 @@ def review(state: GridState) -> None:
             continue
         head = state.queue.head(line)[1]
         looked.update(pool.id for pool in of_user)
-        found = over(state, of_user, asked(state, head))
+        found = over(state, of_user, asked(state, head), line=line)
         if found is not None:
             exclude(state, line, state.jobs[head], found)
             line.reason = None  # found anew when it is asked for, or within a second

@@ -22,6 +22,7 @@ from distributed_grid.coordinator.core.preemption.candidates import ran
 from distributed_grid.coordinator.core.preemption.execute import spent
 from distributed_grid.coordinator.core.preemption.plan import work
 from distributed_grid.coordinator.core.queue import admission
+from distributed_grid.coordinator.core.queue.reservations import has_room_after
 from distributed_grid.coordinator.core.rebalancing.rebalance import barred, rebalance, refusal
 from distributed_grid.coordinator.core.rebalancing.state import BalancingState, Left, Lent
 from distributed_grid.coordinator.core.rebalancing.stays import stays
@@ -165,7 +166,7 @@ def _loans(state: GridState, look: RayLook, known: BalancingState, now: float) -
         for job, allocation, boost in _boosts(state)
         if boost.address == look.address and allocation.state in (State.STARTING, State.RUNNING)
     ]
-    waits = _wait_for(state, {one.node for _, one, boost in there if boost.automatic})
+    waits = _wait_for(state, {one.node for _, one, boost in there if boost.automatic}, now)
     for job, allocation, boost in there:
         lent, joined = known.lent.get(job.id), job.started if job.begun else 0.0
         yield Loan(
@@ -184,23 +185,26 @@ def _loans(state: GridState, look: RayLook, known: BalancingState, now: float) -
         )
 
 
-def _wait_for(state: GridState, nodes: set[str]) -> dict[str, str]:
+def _wait_for(state: GridState, nodes: set[str], now: float) -> dict[str, str]:
     """By node, a waiting job that would start there if the boosts that the grid lends by itself were given back."""
     found: dict[str, str] = {}
-    requests = [(job.user, job.request) for job in _first(state)] if nodes else []
+    waiting = list(_first(state)) if nodes else []
     for name in nodes:
         node = state.nodes[name]
         if not node.usable or node.capacity is None:
             continue
-        has = node.capacity.left
+        has, ended = node.capacity.left, list[str]()
         for one in node.allocations.values():
             boost = state.jobs[one.job].spec.boost
             if boost is not None and boost.automatic:
                 has += one.grant.resources
-        for user, request in requests:
-            there = request.resources.fits(has) and not request.resources.fits(node.capacity.left)
-            if there and meets(node, labels(node), request):
-                found[name] = f"a job of {user} waits for {request.resources}, which {name} would have"
+                ended.append(one.id)
+        for job in waiting:
+            wanted = job.request.resources
+            if not wanted.fits(has) or wanted.fits(node.capacity.left) or not meets(node, labels(node), job.request):
+                continue
+            if has_room_after(state, job.id, node, ended, now):
+                found[name] = f"a job of {job.user} waits for {wanted}, which {name} would have"
                 break
     return found
 
@@ -226,8 +230,9 @@ def _apply(state: GridState, found: Pass, look: RayLook, ids: list[str]) -> Pass
                     continue
                 known.lent[move.boost] = Lent(move.source, move.target, move.asks, move.tasks)
             case MoveKind.GIVE_BACK:
-                lent = known.lent.pop(move.boost, None)
-                if lent is not None and any(one.text == lent.asks for one in look.waiting):
+                lent, idle = known.lent.pop(move.boost, None), look.idle.get(move.boost) or 0.0
+                unused = 0.0 < idle >= state.policy.balancing.values.sustained
+                if lent is not None and unused and any(one.text == lent.asks for one in look.waiting):
                     known.vain[lent.asks] = move.boost
                 admission.cancel(state, CancelRequested(0, (move.boost,), f"given back: {move.reason}"))
             case MoveKind.LEAVE:

@@ -279,6 +279,25 @@ def test_an_overdue_large_job_that_waits_for_the_quota_is_not_passed_by_overdue_
     assert started(ledger) == ["large"]
 
 
+def test_urgent_jobs_of_one_line_do_not_keep_it_from_being_served() -> None:
+    ledger = grid(of_ann(cores=MILLI), cores=2)
+    for name, priority, user in (
+        ("holds", Priority.MEDIUM, "ann"),
+        ("beside", Priority.MEDIUM, "ben"),
+        ("eve", Priority.URGENT, "eve"),
+        ("first", Priority.URGENT, "ann"),
+        ("second", Priority.URGENT, "ann"),
+    ):
+        submit(ledger, name, asks(1, priority), user=user)
+    submit(ledger, "small", asks(0.5, Priority.LOW), user="carl")
+    assert ledger.state.queue.line("first").excluded, "her quota is reached"
+    end(ledger, "holds", NOON + 2)
+    assert started(ledger) == ["beside", "eve"], "there is no room, and it is looked whom each may preempt"
+    assert "first" in ledger.state.reservations.by_job
+    end(ledger, "eve", NOON + 4)
+    assert started(ledger) == ["beside", "first"]
+
+
 def test_many_kinds_of_jobs_that_wait_for_a_quota_are_reviewed_together_and_all_run() -> None:
     ledger = grid(of_ann(cores=2 * MILLI))
     kinds = [job(f"j{number}", asks(1, memory=number + 1), NOON, "ann") for number in range(2 * rights.FEW)]

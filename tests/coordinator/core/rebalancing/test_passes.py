@@ -23,17 +23,19 @@ from distributed_grid.coordinator.core.commands import (
     SettingsRequested,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Job
+from distributed_grid.coordinator.core.model import Group, Job
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.rebalancing import passes
 from distributed_grid.coordinator.core.rebalancing.view import RayLook, Waiting
 from distributed_grid.coordinator.core.trends.stay import IdleForecast
 from distributed_grid.coordinator.eventlog.decisions import decisions
 from distributed_grid.protocol.boosts import Boost
+from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.history.trends import IdleChance
-from distributed_grid.protocol.jobs import Priority, Request, State
-from distributed_grid.protocol.messages import Extend, Started, Stop
+from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
+from distributed_grid.protocol.messages import Exited, Extend, Started, Stop
 from distributed_grid.protocol.nodes import Lending, Sample
+from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import GIB, MILLI, Resources, ResourceType
 from distributed_grid.protocol.sharing.moves import MoveKind
 from distributed_grid.protocol.sharing.policies import Balancing, OffloadingMode, PolicyName
@@ -214,6 +216,66 @@ def test_a_job_that_would_not_start_there_anyway_takes_nothing_back() -> None:
     full = job("j-full", Request(Resources(64 * MILLI)), grid.now, "bob")
     step(grid.ledger, JobsSubmitted(2, (full, job("j-bob", Request(Resources(32 * MILLI)), grid.now, "bob"))), grid.now)
     assert not stops(grid.look(idle={boost.id: 0.0}))
+
+
+def gang(grid: Grid, each: int) -> None:
+    """Two of bob's that start together."""
+    request = Request(Resources(each * MILLI), Priority.HIGH, gang=2)
+    template = job("g", request, grid.now, "bob")
+    group = Group(
+        id="g", key="key-g", user="bob", kind=GroupKind.GANG, spec=template.spec, request=request,
+        submitted=grid.now, count=2, array=Array(((0, 1, 1),)),
+    )  # fmt: skip
+    step(grid.ledger, JobsSubmitted(7, (template,), (group,)), grid.now)
+
+
+def test_a_job_that_would_delay_whom_the_node_is_reserved_for_takes_nothing_back() -> None:
+    grid = Grid("lab1")
+    boost = grid.lend()
+    for _ in range(10):
+        grid.look(idle={boost.id: 0.0})
+    grid.add("other", 4, ray="", ray_python="")
+    busy = job("busy", Request(Resources(4 * MILLI), constraints=Constraints(only=("other",))), grid.now, "bob")
+    step(grid.ledger, JobsSubmitted(6, (busy,)), grid.now)
+    gang(grid, 1)
+    step(grid.ledger, JobsSubmitted(8, (job("large", Request(Resources(8 * MILLI)), grid.now, "eve"),)), grid.now)
+    assert {one.node for one in grid.state.reservations.by_job.values() if one.job == "g_0"} == {"lab1", "other"}
+    assert not stops(grid.look(idle={boost.id: 0.0}))
+    step(grid.ledger, CancelRequested(9, ("g",)), grid.now)
+    (why,) = stops(grid.look(idle={boost.id: 0.0}))
+    assert "a job of eve waits for 8 cpu, which lab1 would have" in why
+
+
+def test_a_gang_takes_back_what_is_lent_of_a_node_that_is_reserved_for_it() -> None:
+    grid = Grid("lab1")
+    boost = grid.lend()
+    for _ in range(10):
+        grid.look(idle={boost.id: 0.0})
+    grid.add("other", 8, ray="", ray_python="")
+    gang(grid, 6)
+    (why,) = stops(grid.look(idle={boost.id: 0.0}))
+    assert "a job of bob waits for 6 cpu, which lab1 would have" in why
+
+
+def test_what_gave_way_to_a_job_is_lent_again_when_that_is_over() -> None:
+    grid = Grid("lab1")
+    boost = grid.lend()
+    for _ in range(10):
+        grid.look(FOUR, idle={boost.id: 0.0})
+    step(grid.ledger, JobsSubmitted(2, (job("j-bob", Request(Resources(6 * MILLI)), grid.now, "bob"),)), grid.now)
+    assert stops(grid.look(FOUR, idle={boost.id: 0.0}))
+    over = Exited(allocation=boost.allocation, outcome=Outcome(Cause.CANCELLED), returned=True)
+    step(grid.ledger, MessageReceived("lab1", over), grid.now)
+    theirs = grid.state.jobs["j-bob"].allocation
+    step(grid.ledger, MessageReceived("lab1", Started(allocation=theirs, pid=2)), grid.now)
+    step(
+        grid.ledger,
+        MessageReceived("lab1", Exited(allocation=theirs, outcome=Outcome(Cause.EXITED), returned=True)),
+        grid.now,
+    )
+    for _ in range(12):
+        grid.look(FOUR)
+    assert [one.node for one in grid.boosts()] == ["lab1"]
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ class World:
         else:
             gone = self.boosts.pop(move.boost)
             del self.state.lent[move.boost]
-            if any(one.text == gone.asks for one in look.waiting):
+            if not gone.runs and any(one.text == gone.asks for one in look.waiting):
                 self.state.vain[gone.asks] = move.boost
         self.state.note(move)
         self.moves.append(move)
