@@ -84,7 +84,7 @@ class ResourceBoostManager(Connected):
         await self.initialize()
         return await borrowed(self.client, self.client.request_boost(**asked), {State.RUNNING}, "boost", log)
 
-    async def release_boost(self, boost_id: str) -> bool:
+    async def release_boost(self, boost_id: str | None) -> bool:
         """Release it before it expires, by its id in full. True once that is on the coordinator's disk: Ray drains it
         then, and its source has it back when its raylet is gone. False if it has ended or is unknown, which the log
         says. Raises BadValue for a job that is no boost."""

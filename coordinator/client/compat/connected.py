@@ -87,9 +87,13 @@ async def _settled(client: GridClient, job: str, states: Collection[State]) -> J
     return view
 
 
-async def known(client: GridClient, job: str, log: Logger, what: str) -> JobView | None:
+async def known(client: GridClient, job: str | None, log: Logger, what: str) -> JobView | None:
     """The job with this id or name; None if there is none: the log says so, and that there was nothing to do (`what`).
-    A prefix of an id, or `last`, names no job here: people type them, and a program has the whole id."""
+    A prefix of an id, or `last`, names no job here: people type them, and a program has the whole id. None, what a
+    request that was not granted returns, names none either."""
+    if not job:
+        log.warning("nothing to %s: no id is given, as after a request that was not granted", what)
+        return None
     try:
         view = await client.show(job)
     except RequestRefused as refused:
@@ -103,7 +107,9 @@ async def known(client: GridClient, job: str, log: Logger, what: str) -> JobView
     return view
 
 
-async def given_back(client: GridClient, job: str, other: str, fits: Callable[[JobSpec], bool], log: Logger) -> bool:
+async def given_back(
+    client: GridClient, job: str | None, other: str, fits: Callable[[JobSpec], bool], log: Logger
+) -> bool:
     """Give back what was borrowed, by its id or name. True once that is on the coordinator's disk; False if it has
     ended or is unknown: the log says which is unknown. Raises BadValue for what does not fit: `other` says what it is
     not."""

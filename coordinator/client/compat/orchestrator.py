@@ -230,7 +230,7 @@ class ResourceSharingOrchestrator:
             node_id, resource_type, amount, priority, duration, duration_minutes=duration_minutes
         )
 
-    async def release_resources(self, allocation_id: str) -> bool:
+    async def release_resources(self, allocation_id: str | None) -> bool:
         """Release what was borrowed: as `ResourceSharingManager.release_resource`."""
         return await self.sharing.release_resource(allocation_id)
 

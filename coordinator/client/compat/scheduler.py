@@ -76,13 +76,13 @@ class IntelligentScheduler(Connected):
             self._tasks[found] = None
         return found
 
-    async def complete_task(self, task_id: str) -> bool:
+    async def complete_task(self, task_id: str | None) -> bool:
         """The task (an id or name in full) is done: what it holds is given back, and its job, if that still runs, is
         ended. True once that is on the coordinator's disk; False if it had ended or is unknown."""
         await self.initialize()
         view = await known(self.client, task_id, log, "complete")
         if view is None:
-            self._tasks.pop(task_id, None)
+            self._tasks.pop(task_id or "", None)
             return False
         self._tasks.pop(view.id, None)
         if view.state is State.ENDED:

@@ -70,7 +70,7 @@ class ResourceSharingManager(Connected):
         asking = self.client.request_hold(resources=resources, **options)
         return await borrowed(self.client, asking, _HELD, "hold", log)
 
-    async def release_resource(self, allocation_id: str) -> bool:
+    async def release_resource(self, allocation_id: str | None) -> bool:
         """Give back what was borrowed, by its id or name in full. True once that is on the coordinator's disk; False if
         it has ended or is unknown, which the log says. Raises BadValue for what is neither a boost nor a hold."""
         await self.initialize()

@@ -74,7 +74,9 @@ async def test_what_is_borrowed_is_given_back_once(tmp_path: Path, caplog: pytes
         await client.wait(held)
         assert await given_back(client, held, "", any_kind, log) is False
         assert await given_back(client, "j-none", "", any_kind, log) is False
-        assert "nothing to release" in caplog.text
+        assert "nothing to release: no job" in caplog.text
+        assert await given_back(client, None, "", any_kind, log) is False  # what a request that was not granted returns
+        assert "nothing to release: no id is given" in caplog.text
         await worker.close()
 
 
