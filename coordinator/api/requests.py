@@ -53,6 +53,7 @@ from distributed_grid.coordinator.core.commands import (
     SignalRequested,
 )
 from distributed_grid.coordinator.core.explain import why as explain
+from distributed_grid.coordinator.core.lifecycle import holds
 from distributed_grid.coordinator.core.queue import rights as core_rights
 from distributed_grid.coordinator.core.queue.admission import refusal
 from distributed_grid.coordinator.core.scaling.events import ScalingRequested
@@ -441,6 +442,7 @@ class Requests:
             if refused is not None and refused.code == "bad-value":  # of what could never be done, more can be said
                 raise BadValue(refused.what, refused.why, refused.hint)
             refused = core_rights.priority_refusal(self._state, 0, client.user, operator, request)
+            refused = refused or holds.refusal_inside(self._state, 0, request, client.user)
             if refused is not None:
                 raise Unanswerable(refused.code, refused.what, refused.why, refused.hint)
         why = explain.why(self._state, job, request, self._clock(), client.user, operator)

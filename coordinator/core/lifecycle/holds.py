@@ -63,7 +63,13 @@ def refusal(state: GridState, token: int, job: Job) -> Rejected | None:
     if job.spec.hold and state.policy.by_ray:
         what, why = "nothing can be held in this grid", "its jobs are placed by Ray (placement: ray)"
         return Rejected(token, "not-allowed", what, why, "submit the job itself: it waits for its place")
-    name = job.request.within
+    return refusal_inside(state, token, job.request, job.user)
+
+
+def refusal_inside(state: GridState, token: int, request: Request, user: str) -> Rejected | None:
+    """The rejection of a request of this user that could never be met in the hold that it names; None: it can, or names
+    none."""
+    name = request.within
     if not name:
         return None
     hold = state.jobs.get(name)
@@ -72,18 +78,18 @@ def refusal(state: GridState, token: int, job: Job) -> Rejected | None:
     if not hold.spec.hold:
         what, why = f"{name} is no hold", "it runs a command"
         return Rejected(token, "bad-value", what, why, "grid hold request makes a hold; grid hold list shows yours")
-    if hold.user != job.user:
+    if hold.user != user:
         what, why = f"{name} is a hold of {hold.user}", "only jobs of its own user run in it"
         return Rejected(token, "not-allowed", what, why, "grid hold request makes one of yours")
     there = state.nodes.get(hold.node)
     if there is not None and there.facts.declared is not None:
         what, why = f"nothing can be started in {name}", f"it is a hold on {hold.node}, which has no agent"
         return Rejected(token, "not-allowed", what, why, "a hold on a node with an agent takes jobs")
-    missed = unmet(there.facts, labels(there), job.request) if there is not None else None
+    missed = unmet(there.facts, labels(there), request) if there is not None else None
     if missed is not None:
         what, why = f"the node of the hold {name} does not meet the constraints", f"{hold.node}: {missed.why}"
         return Rejected(token, "never-fits", what, why, "leave out what it does not meet, or request another hold")
-    wanted, whole = job.request.resources, hold.request.resources
+    wanted, whole = request.resources, hold.request.resources
     if not wanted.fits(whole):
         what, why = f"asks {wanted} of the hold {name}, which has {whole}", "it could never start there"
         return Rejected(token, "never-fits", what, why, "ask for less, or for a larger hold")

@@ -175,6 +175,21 @@ async def test_status_shared_and_why_show_the_grid(tmp_path: Path) -> None:
         await worker.close()
 
 
+async def test_what_could_never_start_in_its_hold_is_told_so_as_at_the_submission(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        worker, ann = await agent(grid.url, runs=runs_on), await client(grid.url)
+        (hold,) = await ann.submit(job("hold", hold=True, time_limit=60.0))
+        (plain,) = await ann.submit(job("sleep", "1"))
+        fits = await ann.ask(AskWhy(1, request=Request(Resources(cpu=1000), within=hold)))
+        assert isinstance(fits, Why) and fits.chosen == "n1"
+        large = await ann.ask(AskWhy(2, request=Request(Resources(cpu=2000), within=hold)))
+        assert isinstance(large, Failed) and large.code == "never-fits" and "of the hold" in large.what
+        other = await ann.ask(AskWhy(3, request=Request(Resources(cpu=1000), within=plain)))
+        assert isinstance(other, Failed) and other.what == f"{plain} is no hold"
+        await ann.close()
+        await worker.close()
+
+
 async def test_a_request_is_in_the_audit_log_with_the_jobs_ids_and_without_its_words(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as grid:
         ann = await client(grid.url)
