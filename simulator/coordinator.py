@@ -174,8 +174,8 @@ class Driver(Process):
             self.judge.ends_as_one(self.disk, self._snapshot.rows)
             for node, orders in self._snapshot.orders:
                 self.judge.ordered(node, orders)
-            for key, rights in self._snapshot.rights:
-                self.judge.rights_stored(key, rights)
+            for key, _ in self._snapshot.rights:
+                self.judge.rights_stored(key)
             for receipt in self._snapshot.receipts:
                 self.judge.receipt_stored(receipt, self.disk.last_of)
 

@@ -327,10 +327,9 @@ class Judge(Truth):
         if orders is None or orders.drain is None:
             raise Violation(node, "its drain is acknowledged and not on disk")
 
-    def rights_stored(self, key: str, rights: Rights | None) -> None:
-        """The disk took these rights, or that they are taken back."""
-        if rights is not None:
-            self.entitled.add(key)
+    def rights_stored(self, key: str) -> None:
+        """The disk took these rights, or that they are taken back: of several changes in one commit it has the last."""
+        self.entitled.add(key)
 
     def granted(self, whose: Whose, name: str, rights: Rights | None) -> None:
         """An operator hears that rights are granted, or taken back. Another one may have changed them since."""

@@ -114,7 +114,7 @@ class Truth:
         self.never: set[str] = set()
         """Allocations of which a node said that they never ran."""
         self.entitled: set[str] = set()
-        """Who had rights of their own on disk at some time."""
+        """Whose rights the disk took at some time, or that they are taken back."""
         self.relabelled: set[str] = set()
         """Nodes of which operators change labels: where a job may run is looked at when it is granted."""
         self.closed: dict[str, frozenset[str]] = {}

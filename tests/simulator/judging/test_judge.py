@@ -287,8 +287,7 @@ def test_rights_are_acknowledged_once_they_were_on_disk_whatever_another_operato
     court, rights = Court(), Rights(cores=500)
     with pytest.raises(Violation, match="u: its rights are acknowledged and not on disk"):
         court.judge.granted(Whose.USER, "u", rights)
-    court.judge.rights_stored("user/u", rights)
-    court.judge.rights_stored("user/u", None)
+    court.judge.rights_stored("user/u")  # with what another one in the same commit made of them
     court.judge.granted(Whose.USER, "u", rights)
 
 
