@@ -91,7 +91,7 @@ async def known(client: GridClient, job: str | None, log: Logger, what: str) -> 
     """The job with this id or name; None if there is none: the log says so, and that there was nothing to do (`what`).
     A prefix of an id, or `last`, names no job here: people type them, and a program has the whole id. None, what a
     request that was not granted returns, names none either."""
-    if not job:
+    if job is None:
         log.warning("nothing to %s: no id is given, as after a request that was not granted", what)
         return None
     try:
