@@ -1,12 +1,12 @@
 """The invariants of the ledger, checked by tests after every event. Read-only."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.model import Allocation, AwaitsHold, Earmarked, HeldBack, Node, Queued
 from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.queue import rights
-from distributed_grid.coordinator.core.queue.queue import Members
+from distributed_grid.coordinator.core.queue.queue import Line, Members, Standing
 from distributed_grid.coordinator.core.queue.quotas import Quotas
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import GroupKind
@@ -42,6 +42,7 @@ def check(state: GridState) -> None:
     assert not state.facts, "an end was not followed"
     _check_held(state)
     _check_holds(state)
+    _check_chains(state)
     _check_quotas(state)
     _check_loans(state)
     assert all(name in state.jobs for name in state.queue.turns), "the queue holds a job that is gone"
@@ -53,7 +54,8 @@ def check(state: GridState) -> None:
     assert not any(by_node.values()), f"nodes hold what the ledger does not know: {by_node}"
     for node in state.nodes.values():
         _check_node(state, node)
-        _check_chains(state, node)
+        if node.not_holding or state.chains.predecessors:
+            _check_chains_of(state, node)
         for name in node.earmarks:
             waiting = state.jobs[name].phase
             assert isinstance(waiting, Earmarked), f"{node.facts.name} keeps a set for {name}"
@@ -61,7 +63,19 @@ def check(state: GridState) -> None:
             assert here, f"{node.facts.name} keeps a set for {name}, which has its own elsewhere"
 
 
-def _check_chains(state: GridState, node: Node) -> None:
+def _check_chains(state: GridState) -> None:
+    """Check that what is known of the chains of successors is of chains that there are."""
+    chains = state.chains
+    assert chains.successors.keys() <= state.allocations.keys(), "what has ended has a successor"
+    assert {*chains.predecessors} == {*chains.successors.values()}, "successors are not where they are to be"
+    assert chains.members.keys() == chains.successors.keys() | chains.predecessors.keys(), "members of no chain"
+    for name, chain in chains.members.items():
+        assert [*chain] == [chain[0], *chains.successors_of(chain[0])] and name in chain, f"{name} is in another chain"
+    assert chains.overdue.keys() <= state.allocations.keys(), "what has ended may be taken back"
+    assert chains.kinds.keys() <= state.allocations.keys(), "what has ended may get a successor"
+
+
+def _check_chains_of(state: GridState, node: Node) -> None:
     """Check that the chains of successors on a node are whole."""
     chains = state.chains
     for name, allocation in node.not_holding.items():
@@ -80,13 +94,6 @@ def _check_chains(state: GridState, node: Node) -> None:
         assert allocation.grant == state.allocations[before].grant, f"{name} is to hold what {before} does not"
     for name in node.allocations:
         assert name not in chains.predecessors, f"{name} holds something, and waits"
-    assert chains.successors.keys() <= state.allocations.keys(), "what has ended has a successor"
-    assert {*chains.predecessors} == {*chains.successors.values()}, "successors are not where they are to be"
-    assert chains.members.keys() == chains.successors.keys() | chains.predecessors.keys(), "members of no chain"
-    for name, chain in chains.members.items():
-        assert [*chain] == [chain[0], *chains.successors_of(chain[0])] and name in chain, f"{name} is in another chain"
-    assert chains.overdue.keys() <= state.allocations.keys(), "what has ended may be taken back"
-    assert chains.kinds.keys() <= state.allocations.keys(), "what has ended may get a successor"
 
 
 def _check_holds(state: GridState) -> None:
@@ -139,14 +146,23 @@ def _check_quotas(state: GridState) -> None:
         assert not line.excluded or key in quotas.excluded, f"a line of {key[0]} is excluded and would not be reviewed"
     needs = Counter(line.need for line in state.queue.lines.values())
     assert state.queue.needs == needs, "the queue miscounts what its lines need"
+    included = defaultdict[Standing, list[Line]](list)
+    for line in state.queue.lines.values():
+        if not line.excluded:
+            included[line.standing].append(line)
     for standing in state.queue.standings.values():
-        lines = [line for line in state.queue.lines.values() if line.standing is standing]
-        included = sum(not line.excluded for line in lines)
-        assert standing.included == included, f"{standing.user} has {included} lines to serve, not {standing.included}"
-        first = min(
-            (turn for line in lines if not line.excluded for turn, _ in state.queue.waiting(line)), default=None
-        )
+        lines = included[standing]
+        assert standing.included == len(lines), f"{standing.user} has {len(lines)} lines to serve"
+        first = min((turn for line in lines for turn in _first_turn(state, line)), default=None)
         assert first is None or standing.place[1] <= first, f"{standing.user} is served by a later job than the first"
+
+
+def _first_turn(state: GridState, line: Line) -> list[int]:
+    """The turn of the first that waits in a line, without removing from its heap what does not."""
+    turn, job = line.heap[0]
+    if state.queue.turns.get(job) == turn and state.queue.line(job) is line:
+        return [turn]
+    return sorted(turn for turn, _ in state.queue.waiting(line))[:1]
 
 
 def _check_loans(state: GridState) -> None:

@@ -15,8 +15,9 @@ from distributed_grid.protocol.jobs import Priority, Request
 from distributed_grid.protocol.placement import Constraints, Local, Strategy
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from distributed_grid.simulator import run
+from tests.depth import tries
 
-QUESTIONS = 10_000
+QUESTIONS = tries(5000)
 EACH = 40
 """Questions to one state."""
 MEMOS = {"_kinds", "_everything", "_entries"}

@@ -181,6 +181,11 @@ class Quotas:
         All excluded lines are to be reviewed."""
         self._pools, self._allowed, self.with_first, self.counted = {}, {}, {}, {}
         self.limited = bool(self.granted) or self.rules != Rules()
+        if self.limited:
+            self._count(jobs, allocations, inside)
+        self.changed = {"": None, **dict.fromkeys(self._pools)} if self.excluded else {}
+
+    def _count(self, jobs: Mapping[str, Job], allocations: Iterable[Allocation], inside: Iterable[Allocation]) -> None:
         for job in jobs.values():
             for pool in self.pools(job):
                 pool.jobs += 1
@@ -191,7 +196,6 @@ class Quotas:
             self.take(jobs[allocation.job], allocation)
         for allocation in inside:
             self.enter(jobs[allocation.job])
-        self.changed = {"": None, **dict.fromkeys(self._pools)} if self.excluded else {}
 
     # --- counting -----------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ from distributed_grid.protocol.resources import Resources
 from distributed_grid.simulator.lab.metrics import Figures
 from distributed_grid.simulator.lab.run import Setup, run
 from distributed_grid.simulator.lab.trace import TraceJob, UseSeries, uniform
+from tests.depth import DEEP
 
-DAY, HOUR, DAYS = 86_400.0, 3600.0, 8
+DAY, HOUR, DAYS = 86_400.0, 3600.0, 8 if DEEP else 6
 MACHINES = uniform(6, 8)
 
 

@@ -168,7 +168,7 @@ def test_wrong_credentials_pause_the_provider_until_the_configuration_changes() 
     stage.told()
     stage.ask()
     stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.CREDENTIALS, text="expired"))
-    out = stage.settle(4000)
+    out = stage.settle(400)
     assert not calls(out, CreateMachine) and not calls(out, ListMachines)
     assert calls(stage.tell(ScalingConfigured(stage.scaling), 2), CreateMachine)
 
