@@ -41,7 +41,7 @@ def emit(text: str) -> None:
 
 
 def emit_json(invocation: Invocation, content: dict[str, Any], rows: str = "") -> None:
-    """One JSON value, with its schema number; with `jsonl` the items of `rows`, one per line."""
+    """One JSON value, with its schema number; with `jsonl` the items of `rows`, or the one item, one per line."""
     encoder = msgspec.json.Encoder()
 
     def escaped(text: str) -> None:
@@ -49,7 +49,8 @@ def emit_json(invocation: Invocation, content: dict[str, Any], rows: str = "") -
         emit(_CONTROL_CHARACTERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
     if invocation.output == "jsonl" and rows:
-        for row in content[rows]:
+        found = content[rows]
+        for row in [found] if isinstance(found, dict) else found:
             escaped(encoder.encode({"schema": SCHEMA, **row}).decode() + "\n")
     elif invocation.output == "jsonl":
         escaped(encoder.encode({"schema": SCHEMA, **content}).decode() + "\n")

@@ -26,6 +26,7 @@ _LOGGED = re.compile(r"^\[[^\]]+ [A-Z] \d+ \d+\] (\(\w+\) )?\S+:\d+: ")
 _LIGHT = re.compile(r"^\[[^\]]+ [DIW] \d+ \d+\] ")
 """What Ray's C++ puts before a line that it logs, and before one that tells of no error."""
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]")
+LABEL_CHARS = 63
 _ID = re.compile(r"j-[a-z2-7]{12}")
 
 
@@ -74,6 +75,12 @@ def group_name(boost_id: str) -> str:
 def custom_resource(target: str) -> str:
     """By what name somebody asks Ray for what was lent to this node."""
     return "boost_" + _NOT_IN_A_NAME.sub("_", target)
+
+
+def label_value(node: str) -> str:
+    """The name of a node as the value of a label of its raylet. Ray takes letters, digits, `-`, `_` and `.`, none of
+    the signs first or last, and 63 characters at most (Ray's documentation, "Use labels to control scheduling")."""
+    return _NOT_IN_A_NAME.sub("_", node)[:LABEL_CHARS].strip("_.-")
 
 
 def is_boost_id(text: str) -> bool:

@@ -173,7 +173,7 @@ def _decimal(text: str, what: str) -> Decimal:
 
 
 _UNITS = {"": 1, "K": 1 << 10, "M": MIB, "G": GIB, "T": 1 << 40}
-_BYTES = re.compile(r"^\s*([0-9.eE+\-]+|nan|inf|-inf)\s*([KMGT]?)(?:i?B)?\s*$", re.IGNORECASE)
+_BYTES = re.compile(r"^\s*([0-9.eE+\-]+|nan|inf|-inf)\s*([KMGT]?)(i?B)?\s*$", re.IGNORECASE)
 MOST_CPU = 1_000_000 * MILLI
 MOST_MEMORY = 1 << 60
 MOST_GPU = 100_000 * MILLI
@@ -217,7 +217,7 @@ def parse_memory(text: str, bare: int = 1) -> int:
     if not match:
         raise BadValue(f"memory amount {text!r} is not a size", hint="give a size such as 4G, 512M or 1.5G")
     number = _decimal(match[1], "memory amount")
-    unit = _UNITS[match[2].upper()] if match[2] else bare
+    unit = _UNITS[match[2].upper()] if match[2] or match[3] else bare
     if number > MOST_MEMORY or number * unit > MOST_MEMORY:
         raise BadValue(f"memory amount {text} is too large", why="more than 1 EiB cannot be asked for")
     return max(1, int(number * unit))

@@ -33,6 +33,7 @@ from distributed_grid.protocol.boosts import (
     Boost,
     RayAuth,
     custom_resource,
+    label_value,
 )
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import Launch
@@ -371,7 +372,7 @@ def command(
     grant = launch.grant
     gpus = sum(gpu.milli for gpu in grant.gpus) // MILLI
     *services, first, last = row
-    labels = {LABEL: launch.job, TARGET: boost.target, SOURCE: node}
+    labels = {LABEL: launch.job, TARGET: label_value(boost.target), SOURCE: label_value(node)}
     return [
         str(ray),
         "start",

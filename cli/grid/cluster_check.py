@@ -7,6 +7,7 @@ import asyncio
 import importlib.metadata
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -227,7 +228,7 @@ def _boosts(report: Report, address: str, lent: Boosts, nodes: list[RayNode]) ->
     from distributed_grid.coordinator.ray.compare import compared, marked
 
     running = frozenset(one.job.id for one in lent.boosts if one.job.state is State.RUNNING)
-    for one in compared([view.job for view in lent.boosts if view.job.id], nodes, address, running):
+    for one in compared([view.job for view in lent.boosts if view.job.id], nodes, address, running, time.time()):
         what = f"boost {one.job.id}"
         if one.differs:
             report.fail(what, one.differs, f"grid job events {one.job.id}, grid boost release {one.job.id}")

@@ -301,6 +301,7 @@ class Ledger:
         state.now, state.unknown_before, state.loss = now, unknown_before, loss
         load(state, jobs, allocations, nodes, ordered, many, past, lent)
         orders.restore(state, balancing)
+        handle_facts(state)
         for name in returns.keys() & state.nodes.keys():
             state.nodes[name].thawed, state.nodes[name].recalled = returns[name]
         if state.policy.scaling.pools or created or paused:

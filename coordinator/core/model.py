@@ -449,6 +449,12 @@ def time_limit(job: Job, allocation: Allocation) -> float:
     return limit + (job.started - allocation.started if job.begun else boost.join_within)
 
 
+def is_over(boost: Job | JobView, now: float) -> bool:
+    """Whether the time is over for which a boost was lent. Its node takes it back then, and tells its end later."""
+    limit = boost.spec.time_limit
+    return boost.state is State.RUNNING and limit > 0 and now >= boost.started + limit
+
+
 class OnRay(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The Ray node on a node of the grid: its id, its total resources, and what of them others than the grid's jobs use
     or have reserved."""

@@ -23,7 +23,7 @@ from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import JobView, Request, State
 from distributed_grid.protocol.messages import Boosts, Demand, ListBoosts, RayNode, RequestBoost, Submission, Submit
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, Walls
-from distributed_grid.protocol.text import CHARS, unknown_node
+from distributed_grid.protocol.text import CHARS, format_duration, unknown_node
 from distributed_grid.runtime.logs import get_logger
 
 ASK_SECONDS = 15.0
@@ -175,6 +175,9 @@ class BoostService:
         amount = parse_amount(asked.kind, asked.amount)
         if not asked.duration > 0:  # as a job's time limit it would be none
             raise BadValue(f"a boost cannot last {asked.duration:g} s", hint="give seconds above 0")
+        if asked.duration > core_boosts.MOST:
+            what = f"a boost cannot last {format_duration(asked.duration)}"
+            raise BadValue(what, f"{format_duration(core_boosts.MOST)} at most", "extend it before that is over")
         bridge = self._there()
         abroad = asked.target not in self._state.nodes
         cluster = await self._cluster(asked.target if abroad else "")
@@ -193,7 +196,7 @@ class BoostService:
         )
         if asked.exclusive:
             await bridge.ask("reserved", seconds=FIRST_SECONDS)  # whether Ray can be asked for groups at all
-        constraints = Constraints(only=(asked.only_source,)) if asked.only_source else self._with_ray(boost)
+        constraints = Constraints(only=(asked.only_source,)) if asked.only_source else self._others(boost, asked.source)
         if asked.walls is not Walls.NONE:
             constraints = msgspec.structs.replace(constraints or NO_CONSTRAINTS, walls=asked.walls)
         request = Request(
@@ -206,12 +209,16 @@ class BoostService:
         )
         return Submission(asked.key, core_boosts.spec(boost, asked.duration), request)
 
-    def _with_ray(self, boost: Boost) -> Constraints | None:
-        """Constrain to nodes whose Ray can join, if there are any; else the chosen node reports what it lacks."""
+    def _others(self, boost: Boost, source: str) -> Constraints | None:
+        """Constrain to nodes whose Ray can join, if there are any; else the chosen node reports what it lacks. The
+        target lends to itself only if it is named as the source."""
         wanted = boost.ray, boost.python.split(".")[:2]
         nodes = [node.facts for node in self._state.nodes.values()]
-        others = tuple(facts.name for facts in nodes if (facts.ray, facts.ray_python.split(".")[:2]) != wanted)
-        return Constraints(exclude=others) if 0 < len(others) < len(nodes) else None
+        itself = tuple(facts.name for facts in nodes if facts.name == boost.target != source)
+        others = [facts for facts in nodes if facts.name not in itself]
+        unable = tuple(facts.name for facts in others if (facts.ray, facts.ray_python.split(".")[:2]) != wanted)
+        exclude = itself + unable if len(unable) < len(others) else itself
+        return Constraints(exclude=exclude) if exclude else None
 
     async def _known(self, target: str) -> None:
         """Raise BadValue for an unknown target: no node of the grid, and no name, address or host name in Ray."""
@@ -285,7 +292,7 @@ class BoostService:
         if asked.target and not wanted and not trouble:
             self._one_of(asked.target, nodes or ())
         ran = frozenset(job for job, state in before.items() if state is State.RUNNING) if nodes is not None else None
-        boosts = compared(views(wanted), nodes or (), self.address, ran)
+        boosts = compared(views(wanted), nodes or (), self.address, ran, self._state.now)
         nodes = marked(nodes or (), frozenset((*before, *(job.id for job in after))))
         return Boosts(
             id=asked.id,
@@ -375,7 +382,7 @@ class BoostService:
             if told is not None:
                 shown = told
                 for job in self._awaited():
-                    if (node := shown.get(job.id)) is not None and not differs(job, node):
+                    if (node := shown.get(job.id)) is not None and not differs(job, node, self._state.now):
                         self._put(RayletJoined(job.allocation, node.id))
             if self._trouble:
                 await asyncio.sleep(SOON)

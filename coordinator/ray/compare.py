@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.model import Job
-from distributed_grid.protocol.boosts import LABEL, SOURCE, TARGET, Boost, custom_resource
+from distributed_grid.coordinator.core.model import Job, is_over
+from distributed_grid.protocol.boosts import LABEL, SOURCE, TARGET, Boost, custom_resource, label_value
 from distributed_grid.protocol.jobs import JobView, State
 from distributed_grid.protocol.messages import BoostView, RayNode
 from distributed_grid.protocol.resources import GIB, MILLI, Grant, ResourceType
@@ -31,22 +31,23 @@ def ray_node(one: dict[str, Any]) -> RayNode:
     )
 
 
-def differs(job: Job | JobView, node: RayNode) -> str:
-    """How a boost's raylet in Ray differs from what was lent; empty: it does not."""
+def differs(job: Job | JobView, node: RayNode, now: float) -> str:
+    """How a boost's raylet in Ray differs from what was lent; empty: it does not. At its end Ray drains it."""
     boost, grant = job.spec.boost, job.grant
     if boost is None or grant is None:
         return ""
+    ends = job.state is State.STOPPING or is_over(job, now)
     lent = in_ray(boost, grant)
     wrong = [
         f"{_amount(what, amount)} lent, {_amount(what, node.total.get(what, 0.0))} in Ray"
         for what, amount in lent.items()
         if node.total.get(what, 0.0) != amount
     ]
-    if node.source and node.source != job.node:
+    if node.source and node.source != label_value(job.node):
         wrong.append(f"Ray shows it on {node.source}")
-    if boost.exclusive and job.state is not State.STOPPING and not _is_covered(node, lent["CPU"]):
+    if boost.exclusive and not ends and not _is_covered(node, lent["CPU"]):
         wrong.append("its placement group is not there, so that anybody can use it")
-    if node.status == DRAINING and job.state is not State.STOPPING:
+    if node.status == DRAINING and not ends:
         wrong.append("Ray is draining it: it takes nothing new")
     return "; ".join(wrong)
 
@@ -68,12 +69,12 @@ def _amount(what: str, amount: float) -> str:
 
 
 def compared(
-    views: Iterable[JobView], nodes: Iterable[RayNode], address: str, ran: frozenset[str] | None
+    views: Iterable[JobView], nodes: Iterable[RayNode], address: str, ran: frozenset[str] | None, now: float
 ) -> tuple[BoostView, ...]:
     """Boosts with their raylets and differences. `address`: the cluster that was asked; `ran`: boosts that ran before
     it was asked, as one that has joined since cannot be missed; None: it could not be asked."""
     raylets = _by_boost(nodes)
-    return tuple(_compared(view, raylets.get(view.id, []), address, ran) for view in views)
+    return tuple(_compared(view, raylets.get(view.id, []), address, ran, now) for view in views)
 
 
 def _by_boost(nodes: Iterable[RayNode]) -> dict[str, list[RayNode]]:
@@ -84,7 +85,7 @@ def _by_boost(nodes: Iterable[RayNode]) -> dict[str, list[RayNode]]:
     return found
 
 
-def _compared(view: JobView, raylets: list[RayNode], address: str, ran: frozenset[str] | None) -> BoostView:
+def _compared(view: JobView, raylets: list[RayNode], address: str, ran: frozenset[str] | None, now: float) -> BoostView:
     wrong = []
     lent = view.spec.boost
     if lent is not None and lent.address != address:
@@ -94,7 +95,7 @@ def _compared(view: JobView, raylets: list[RayNode], address: str, ran: frozense
     if len(raylets) > 1:
         wrong.append(f"{len(raylets)} nodes of Ray carry its label: {', '.join(one.id[:12] for one in raylets)}")
     node = raylets[-1] if raylets else None
-    if node is not None and (why := differs(view, node)):
+    if node is not None and (why := differs(view, node, now)):
         wrong.append(why)
     return BoostView(view, node, "; ".join(wrong))
 

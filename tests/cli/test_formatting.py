@@ -95,6 +95,12 @@ def test_nothing_from_elsewhere_acts_on_a_terminal(capsys: pytest.CaptureFixture
     assert said.count("a\\x1b[2J\\x07\\x9b31m\\u202eb\\u2066c\\x7f\\x0d\\x0ad") == 3
 
 
+def test_one_thing_is_one_line_of_jsonl_as_each_of_several_is(capsys: pytest.CaptureFixture[str]) -> None:
+    formatting.emit_json(Invocation(output="jsonl"), {"boost": {"id": "j-1"}}, "boost")
+    formatting.emit_json(Invocation(output="jsonl"), {"boosts": [{"id": "j-1"}]}, "boosts")
+    assert capsys.readouterr().out == '{"schema":1,"id":"j-1"}\n' * 2
+
+
 @pytest.mark.parametrize("form", ["json", "jsonl"])
 def test_json_says_the_same_and_does_not_act_on_a_terminal_either(
     form: str, capsys: pytest.CaptureFixture[str]

@@ -50,6 +50,7 @@ def test_one_kind_too_much_does_not_fit() -> None:
         ("memory", "512M", Resources(memory=GIB // 2)),
         ("memory", "1.5GiB", Resources(memory=3 * GIB // 2)),
         ("memory", "2 gb", Resources(memory=2 * GIB)),
+        ("memory", "512B", Resources(memory=512)),
         ("gpu", "1", Resources(gpu=1000)),
         ("gpu", "0.25", Resources(gpu=250)),
         ("gpu", "8", Resources(gpu=8000)),

@@ -15,7 +15,7 @@ from distributed_grid.protocol.boosts import DURATION, LABEL, group_name, is_boo
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Priority, State, parse_priority
 from distributed_grid.protocol.messages import BoostView
-from distributed_grid.protocol.resources import GIB, MILLI, ResourceType, parse_kind
+from distributed_grid.protocol.resources import GIB, MILLI, MOST_FINITE, ResourceType, parse_kind
 
 log = logging.getLogger("distributed_grid.boosts")
 
@@ -131,6 +131,8 @@ def _asked(request: ResourceBoostRequest) -> dict[str, Any]:
     for what, number in (("amount", request.amount), ("duration", duration)):
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise BadValue(f"{number!r} is no {what}", hint="give a number above 0")
+        if isinstance(number, int) and number > MOST_FINITE:  # as a float it may be none
+            raise BadValue(f"the {what} is too large", hint="give a smaller number")
     if not duration > 0:
         raise BadValue(f"a boost cannot last {duration:g} s", hint="give seconds above 0; None: an hour")
     if not isinstance(request.exclusive, bool):
@@ -223,7 +225,7 @@ def boost_placement_group_options(boost_id: str, bundles: int = 1) -> dict[str, 
 
 def _selector(boost_id: str) -> dict[str, str]:
     # Ray would wait forever, silently, for a label that no node has.
-    if not is_boost_id(boost_id):
+    if not isinstance(boost_id, str) or not is_boost_id(boost_id):
         raise BadValue(
             f"{boost_id!r} is no id of a boost",
             why="Ray compares the whole of it, and waits forever for one that is not there",

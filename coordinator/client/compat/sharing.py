@@ -54,7 +54,8 @@ class ResourceSharingManager(Connected):
         lasts = _seconds(duration_minutes, duration)
         await self.initialize()
         if (await self.client.boosts()).address:
-            return await self.boosts.request_boost(ResourceBoostRequest(node_id, kind, amount, level, lasts))
+            number = wanted.memory / GIB if kind is ResourceType.MEMORY else (wanted.cpu or wanted.gpu) / MILLI
+            return await self.boosts.request_boost(ResourceBoostRequest(node_id, kind, number, level, lasts))
         nodes = {node.facts.name: node.facts.hostname for node in await self.client.nodes()}
         if node_id not in (*nodes, *nodes.values(), *(one.name for one in self.config.nodes), socket.gethostname()):
             raise unknown_node(str(node_id), nodes, "Target node not found in cluster")

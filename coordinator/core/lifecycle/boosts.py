@@ -15,7 +15,7 @@ from distributed_grid.coordinator.core.commands import (
     Send,
 )
 from distributed_grid.coordinator.core.lifecycle import attempts
-from distributed_grid.coordinator.core.model import Allocation, Job, time_limit
+from distributed_grid.coordinator.core.model import Allocation, Job, is_over, time_limit
 from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.boosts import Boost, last_words
@@ -49,8 +49,8 @@ def started(state: GridState, job: Job, allocation: Allocation) -> None:
 
 
 def found(state: GridState, job: Job, allocation: Allocation) -> None:
-    """Its node is back with its raylet. If that had not joined when the node fell silent, it is ended: it may have
-    given up meanwhile."""
+    """Its node tells that its raylet runs, for the first time or since it is back. If that had not joined when the node
+    fell silent, it is ended: it may have given up meanwhile."""
     if allocation.state is State.LOST:
         attempts.request_stop(
             state, allocation, Cause.NOT_JOINED, f"{allocation.node} was away while it was to join", 0.0
@@ -122,6 +122,10 @@ def extend(state: GridState, event: ExtensionRequested) -> None:
     if job is None or job.spec.boost is None or job.state is State.STOPPING:
         what = f"{event.job} has ended" if job is None else f"{job.id} is no boost that could be extended"
         state.out.append(Rejected(event.token, "not-allowed", what, "", "see `grid boost status`"))
+        return
+    if is_over(job, state.now):
+        what, why = f"{job.id} cannot be extended", "its time is over, and Ray lets go of it"
+        state.out.append(Rejected(event.token, "not-allowed", what, why, "request another one"))
         return
     limit = job.spec.time_limit + event.seconds
     if not event.seconds > 0 or limit > MOST:

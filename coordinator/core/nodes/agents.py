@@ -417,8 +417,8 @@ def _started(state: GridState, node: Node, message: Started) -> None:
     quarantine.accepted(node, allocation)
     if node.failed or node.orders.aside is not None or state.failing_commands:
         quarantine.started(state, node, job)
-    if boosts.awaited(job) and allocation.state is State.STARTING:
-        boosts.started(state, job, allocation)
+    if boosts.awaited(job) and allocation.stop is None:
+        boosts.found(state, job, allocation)
     elif allocation.state is State.STARTING or (allocation.state is State.LOST and allocation.stop is None):
         state.move(allocation, State.RUNNING, _started_on(node, allocation))
         state.changed(job, allocation, soon=True)

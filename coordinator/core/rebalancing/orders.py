@@ -11,8 +11,11 @@ from distributed_grid.coordinator.core.commands import (
     RecordBalancing,
     Rejected,
 )
+from distributed_grid.coordinator.core.lifecycle import outcomes
+from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.rebalancing import passes
 from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.sharing.policies import NO_ORDER, BalancingOrder, OffloadingMode
 
 
@@ -57,3 +60,8 @@ def _take_effect(state: GridState) -> None:
     now = state.policy.balancing.mode
     if was is not now and now is not OffloadingMode.DYNAMIC_BALANCING:
         passes.release_all(state, f"given back: the grid's mode is {now} now")
+    if (refused := rights.boost_refusal(state, 0)) is not None:
+        waiting = [job for job in state.jobs.values() if job.spec.boost is not None and job.state is State.WAITING]
+        for job in waiting:
+            text = f"{refused.what}: {refused.why}"
+            outcomes.finish(state, job, Outcome(cause=Cause.NOT_PLACED, text=text, started=job.has_begun))

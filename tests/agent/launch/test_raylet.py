@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.agent.launch import raylet
 from distributed_grid.protocol.boosts import OVERHEAD, Boost
@@ -44,6 +45,12 @@ def test_a_raylet_has_exactly_what_was_granted() -> None:
     assert said["--resources"] == '{"boost_gpu-master": 2}'
     assert said["--labels"] == "grid-boost=j-1,grid-target=gpu-master,grid-source=lab1"
     assert (said["--address"], said["--node-ip-address"]) == (HEAD, "192.0.2.2")
+
+
+def test_names_of_nodes_that_ray_takes_for_no_label_are_made_ones() -> None:
+    what = replace(boost(), target="gpu master")
+    argv = raylet.command(launch(what, Grant(cores=(0,))), what, "lab1-", Path("/r"), "192.0.2.2", (1,) * 8, Path("/r"))
+    assert "--labels=grid-boost=j-1,grid-target=gpu_master,grid-source=lab1" in argv
 
 
 def test_without_gpus_and_memory_it_says_none_as_ray_would_take_all_there_is() -> None:

@@ -11,7 +11,7 @@ from distributed_grid.protocol.jobs import JobSpec, JobView, Request, State
 from distributed_grid.protocol.messages import RayNode
 from distributed_grid.protocol.resources import GIB, GpuShare, Grant, Resources, ResourceType
 
-HEAD = "192.0.2.1:6379"
+HEAD, NOW = "192.0.2.1:6379", 5.0
 HAS = {"CPU": 2.0, "boost_gpu-master": 2.0, "object_store_memory": 8e7, "node:192.0.2.2": 1.0}
 RAYLET = RayNode("f00d", status="idle", total=HAS, boost="j-a", source="lab1", target="gpu-master")
 
@@ -34,18 +34,20 @@ def lent(
 
 def said(view: JobView, *nodes: RayNode, address: str = HEAD, ran: frozenset[str] | None = frozenset({"j-a"})) -> str:
     """How it differs."""
-    return compared([view], nodes, address, ran)[0].differs
+    return compared([view], nodes, address, ran, NOW)[0].differs
 
 
 def test_a_raylet_with_just_what_was_lent_differs_in_nothing() -> None:
-    (shown,) = compared([lent()], [RayNode("0", total={"CPU": 8.0}), RAYLET], HEAD, frozenset({"j-a"}))
+    (shown,) = compared([lent()], [RayNode("0", total={"CPU": 8.0}), RAYLET], HEAD, frozenset({"j-a"}), NOW)
     assert (shown.node, shown.differs) == (RAYLET, "")
     gpus = Grant(cores=(3,), gpus=(GpuShare("GPU-1", 1000),))
     assert not differs(
-        lent(ResourceType.GPU, 1000, gpus), replace(RAYLET, total={"CPU": 1.0, "GPU": 1.0, "boost_gpu-master": 1.0})
+        lent(ResourceType.GPU, 1000, gpus),
+        replace(RAYLET, total={"CPU": 1.0, "GPU": 1.0, "boost_gpu-master": 1.0}),
+        NOW,
     )
     one = {"CPU": 1.0, "memory": 4.0 * GIB, "boost_gpu-master": 1.0}
-    assert not differs(lent(ResourceType.MEMORY, 4 * GIB, Grant(cores=(0,))), replace(RAYLET, total=one))
+    assert not differs(lent(ResourceType.MEMORY, 4 * GIB, Grant(cores=(0,))), replace(RAYLET, total=one), NOW)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,13 @@ def test_a_boost_of_memory_differs_by_its_memory() -> None:
 
 def test_one_that_ray_drains_because_we_end_it_is_as_it_should_be() -> None:
     assert not said(lent(state=State.STOPPING), replace(RAYLET, status="draining"))
+    over = lent(spec=JobSpec(("ray",), boost=Boost("gpu-master", HEAD, ResourceType.CPU, 2000), time_limit=4.0))
+    assert said(replace(over, started=2.0), replace(RAYLET, status="draining")), "its time is over in a second"
+    assert not said(replace(over, started=1.0), replace(RAYLET, status="draining"))
+
+
+def test_a_source_with_a_name_that_ray_takes_for_no_label_is_known_by_what_its_label_says() -> None:
+    assert not said(lent(node="lab1-"), RAYLET)
 
 
 def test_an_exclusive_one_differs_until_one_placement_group_has_all_its_cores() -> None:

@@ -85,6 +85,20 @@ async def test_a_preferred_source_is_asked_first_and_the_only_one_alone(tmp_path
             await worker.close()
 
 
+async def test_the_target_lends_to_itself_only_where_it_is_named(tmp_path: Path) -> None:
+    ray = PlayedRay()
+    async with coordinator(tmp_path, ray=ray) as grid:
+        workers = [await agent(grid.url, node(name, cores=2), runs=ray.joins) for name in ("n1", "n2")]
+        async with ResourceBoostManager(config(grid.url)) as boosts:
+            for more, source in (({}, "n2"), ({"preferred_source": "n1"}, "n1"), ({"only_source": "n1"}, "n1")):
+                made = await boosts.request_boost(asked(target="n1", **more))
+                (one,) = [one for one in await boosts.get_active_boosts() if one.boost_id == made]
+                assert one.source_node == source
+            assert await boosts.request_boost(asked(2, target="n1")) is None, "n2 has one core left"
+        for worker in workers:
+            await worker.close()
+
+
 async def test_of_a_fraction_the_next_whole_core_is_lent_and_the_log_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -178,7 +192,8 @@ async def test_the_orchestrators_boosts_share_its_connection(tmp_path: Path) -> 
 
 async def test_active_boosts_are_filtered_by_their_target(tmp_path: Path) -> None:
     async with scene(tmp_path) as (grid, _, _), ResourceBoostManager(config(grid.url)) as manager:
-        first, second = [await manager.request_boost(asked(target=target)) for target in ("gpu-master", "n1")]
+        first = await manager.request_boost(asked())
+        second = await manager.request_boost(asked(target="n1", only_source="n1"))
         assert [one.boost_id for one in await manager.get_active_boosts()] == [first, second]
         assert [one.boost_id for one in await manager.get_active_boosts("n1")] == [second]
         assert await manager.release_boost(str(second))
@@ -230,6 +245,9 @@ async def test_where_no_node_has_it_there_is_no_boost_and_the_log_says_why(
         (asked(0), "no amount"),
         (asked("2"), "no amount"),
         (asked(True), "no amount"),
+        (asked(10**400), "the amount is too large"),
+        (asked(duration_seconds=10**400), "the duration is too large"),
+        (asked(duration_seconds=400 * 86400.0), "cannot last 400d00h"),
         (asked(kind="disk"), "unknown resource type 'disk'"),
         (asked(duration_seconds=0), "cannot last 0 s"),
         (asked(duration_seconds=float("nan")), "cannot last nan s"),

@@ -1,6 +1,8 @@
 """What a program of Ray's gives its tasks to be on one boost. With a real Ray: tests/ray/test_exclusive.py and
 tests/ray/test_boost_api.py."""
 
+from typing import Any
+
 import pytest
 
 from distributed_grid.orchestration.resource_boost_manager import (
@@ -19,8 +21,8 @@ def test_what_ray_is_given_to_use_one_boost_and_no_other() -> None:
     }
 
 
-@pytest.mark.parametrize("id_", ["", "last", "j-xnbj", "j-xnbj3nh7tusz.1", "j-xnbj3nh7tusz "])
-def test_an_id_that_ray_would_wait_for_forever_is_refused(id_: str) -> None:
+@pytest.mark.parametrize("id_", ["", "last", "j-xnbj", "j-xnbj3nh7tusz.1", "j-xnbj3nh7tusz ", None])
+def test_an_id_that_ray_would_wait_for_forever_is_refused(id_: Any) -> None:
     with pytest.raises(BadValue, match="no id of a boost"):
         boost_scheduling_options(id_)
     with pytest.raises(BadValue, match="no id of a boost"):

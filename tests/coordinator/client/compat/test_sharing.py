@@ -44,9 +44,10 @@ async def test_without_ray_what_is_requested_is_a_hold_that_the_callers_jobs_tak
             await worker.close()
 
 
-async def test_with_ray_what_is_requested_is_a_boost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("amount", [2.0, "2"])
+async def test_with_ray_what_is_requested_is_a_boost(tmp_path: Path, amount: Any) -> None:
     async with scene(tmp_path) as (grid, _, worker), ResourceSharingManager(config(grid.url)) as sharing:
-        lent = await sharing.request_resource("gpu-master", ResourceType.CPU, 2.0, duration_minutes=30)
+        lent = await sharing.request_resource("gpu-master", ResourceType.CPU, amount, duration_minutes=30)
         assert lent is not None
         assert worker.launched[0].spec.boost is not None and worker.launched[0].spec.time_limit == 1800.0 + JOIN_WITHIN
         status = await sharing.get_resource_status()

@@ -32,23 +32,23 @@ LENT = Boost("gpu-master", "192.0.2.1:6379", ResourceType.CPU, 2000)
 NODE = facts("lab")
 
 
-def granted() -> Ledger:
+def granted(limit: float = 3600.0) -> Ledger:
     """A boost of two cores that was granted and sent to its node."""
     ledger = Ledger()
     join(ledger, NODE)
-    boost = job("b", Request(Resources(cpu=2000), requeue=False), boost=LENT, time_limit=3600.0)
+    boost = job("b", Request(Resources(cpu=2000), requeue=False), boost=LENT, time_limit=limit)
     step(ledger, JobsSubmitted(1, (boost,)), 1.0)
     return ledger
 
 
-def started() -> Ledger:
-    ledger = granted()
+def started(limit: float = 3600.0) -> Ledger:
+    ledger = granted(limit)
     step(ledger, MessageReceived("lab", Started(allocation="b.1", pid=7)), 2.0)
     return ledger
 
 
-def running() -> Ledger:
-    ledger = started()
+def running(limit: float = 3600.0) -> Ledger:
+    ledger = started(limit)
     step(ledger, RayletJoined("b.1", "f00d"), 4.0)
     return ledger
 
@@ -215,6 +215,16 @@ def test_one_whose_node_was_lost_while_it_was_to_join_is_ended_and_one_that_ray_
         assert state_of(ledger, "b") is state
 
 
+def test_one_whose_node_fell_silent_before_its_raylet_began_is_ended_too_and_never_taken_for_lent() -> None:
+    ledger = granted()
+    step(ledger, Tick(), 20.0)
+    assert state_of(ledger, "b") is State.LOST
+    step(ledger, HeartbeatReceived("lab", Sample(at=21.0)), 21.0)
+    out = step(ledger, MessageReceived("lab", Started(allocation="b.1", pid=7)), 21.0)
+    assert state_of(ledger, "b") is State.STOPPING and not ledger.state.jobs["b"].begun
+    assert [(one.cause, one.text) for one in stops(out)] == [("not-joined", "lab was away while it was to join")]
+
+
 def test_an_extension_is_told_to_the_node_and_adds_up() -> None:
     ledger = running()
     for more, limit in ((1800.0, 5402.0), (600.0, 6002.0)):
@@ -231,3 +241,11 @@ def test_what_cannot_be_extended_is_refused_and_nothing_changes() -> None:
         out = step(ledger, ExtensionRequested(3, name, more), 10.0)
         assert [type(one) for one in out] == [Rejected]
     assert ledger.state.jobs["b"].spec.time_limit == 3600.0
+
+
+def test_one_whose_time_is_over_is_not_extended_while_its_node_takes_it_back() -> None:
+    ledger = running(5.0)
+    out = step(ledger, ExtensionRequested(3, "b", 60.0), 9.0)
+    (refused,) = [one for one in out if isinstance(one, Rejected)]
+    assert refused.why == "its time is over, and Ray lets go of it"
+    assert ledger.state.jobs["b"].spec.time_limit == 5.0

@@ -7,6 +7,7 @@ from distributed_grid.coordinator.core.commands import (
     Granted,
     JobsSubmitted,
     RecordBalancing,
+    RecordJob,
     Rejected,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -89,6 +90,29 @@ def test_offload_only_refuses_boosts_and_their_extension_and_leaves_jobs_alone()
     step(grid.ledger, JobsSubmitted(4, (job("j-plain", Request(Resources(MILLI))),)), grid.now)
     assert state_of(grid.ledger, "j-plain") is State.STARTING
     assert state_of(grid.ledger, "j-one") is State.STARTING, "what was lent before stays"
+
+
+def test_boosts_that_wait_when_boosts_are_refused_end_and_say_so() -> None:
+    grid = Grid("lab1", mode="share_and_offload")
+    much = Request(Resources(8 * MILLI))
+    waits = job("j-one", much, time_limit=60.0, boost=Boost("h", HEAD, ResourceType.CPU, 8 * MILLI))
+    step(grid.ledger, JobsSubmitted(1, (job("j-first", much),)), grid.now)
+    step(grid.ledger, JobsSubmitted(1, (waits, job("j-plain", much))), grid.now)
+    out = step(grid.ledger, BalancingRequested(2, mode=OffloadingMode.OFFLOAD_ONLY, by="op"), grid.now)
+    (ended,) = [one.job for one in out if isinstance(one, RecordJob)]
+    assert (ended.id, ended.state) == ("j-one", State.ENDED) and ended.outcome is not None
+    assert ended.outcome.text == "boosts are refused in this grid: its mode is offload_only (order of op)"
+    assert state_of(grid.ledger, "j-plain") is State.WAITING
+
+
+def test_after_a_restart_with_a_mode_that_refuses_boosts_none_waits() -> None:
+    waits = job("j-one", Request(Resources(MILLI)), time_limit=60.0, boost=Boost("h", HEAD, ResourceType.CPU, MILLI))
+    ledger = Ledger()
+    order = BalancingOrder(mode=OffloadingMode.OFFLOAD_ONLY, since=3.0, by="op")
+    out = ledger.restore((waits,), (), (), 10.0, balancing=order)
+    assert [one.job.id for one in out if isinstance(one, RecordJob)] == ["j-one"]
+    assert not ledger.state.jobs
+    ledger.check()
 
 
 def test_what_the_grid_has_lent_by_itself_goes_with_the_mode() -> None:
