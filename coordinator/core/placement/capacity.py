@@ -76,14 +76,19 @@ class Free(msgspec.Struct, kw_only=True, gc=False):
             return True
         known = self.offers.get(uuid)
         model = known is not None and same_model(need.gpu_model, known.model)
-        return model and self.gpu_memory.get(uuid, 0) >= need.gpu_memory
+        return model and self._has_gpu_memory(uuid, need.gpu_memory)
+
+    def _has_gpu_memory(self, uuid: str, wanted: int) -> bool:
+        """Whether so many bytes of a GPU are free. Who asks for none counts with a part of it, so that less than none
+        may be free, and does not wait for it."""
+        return not wanted or self.gpu_memory.get(uuid, 0) >= wanted
 
     def free_gpus(self, model: str, memory: int) -> tuple[int, int]:
         """How many whole devices are free of those that are of this model and have so many bytes free, and the largest
         spare part (milli) of one that is shared."""
         whole = most = 0
         for uuid, milli in self.gpus.items():
-            if milli <= most or self.gpu_memory.get(uuid, 0) < memory or uuid in self.closed:
+            if milli <= most or not self._has_gpu_memory(uuid, memory) or uuid in self.closed:
                 continue
             if not model or ((known := self.offers.get(uuid)) is not None and same_model(model, known.model)):
                 if milli == MILLI:
@@ -249,7 +254,7 @@ class Capacity(Free, kw_only=True, gc=False):
         return all(
             self.gpus.get(gpu.uuid, 0) >= gpu.milli
             and gpu.uuid not in self.closed
-            and self.gpu_memory.get(gpu.uuid, 0) >= gpu.memory
+            and self._has_gpu_memory(gpu.uuid, gpu.memory)
             for gpu in grant.gpus
         )
 

@@ -272,7 +272,7 @@ class Usable:
         for uuid, left in capacity.gpus.items():
             if left <= 0 or uuid in capacity.closed:
                 continue
-            able = bytes_masks[bisect_right(bytes_steps, capacity.gpu_memory.get(uuid, 0))]
+            able = bytes_masks[bisect_right(bytes_steps, max(0, capacity.gpu_memory.get(uuid, 0)))]
             able &= self._for_model(capacity.offers[uuid].model)
             fitting = self._for_whole(whole) if left == MILLI else masks[bisect_right(steps, left)]
             lost += left * self._count(before & able & fitting)

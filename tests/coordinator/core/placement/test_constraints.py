@@ -234,7 +234,7 @@ def some_facts(rng: random.Random, number: int) -> NodeFacts:
 
 
 def some_request(rng: random.Random, names: list[str]) -> Request:
-    wanted = Resources(rng.choice((300, 1000, 2000)), rng.choice((0, 0, 4)) * GIB, rng.choice((0, 0, 300, 500, 1000)))
+    wanted = Resources(rng.choice((300, 1000, 2000)), rng.choice((0, 0, 4)) * GIB, rng.choice((0, 0, 200, 500, 1000)))
     rules = [parse_label(rng.choice(("zone=a", "zone!=a", "zone", "disk=b", "disk!=b", "disk"))) for _ in range(2)]
     constraints = Constraints(
         only=tuple(rng.sample(names, rng.randint(1, len(names)))) if rng.random() < 0.2 else (),
@@ -277,7 +277,8 @@ def meets_by_hand(node: Node, request: Request) -> bool:
     for gpu in node.facts.gpus:
         model = asked_for.gpu_model.strip("*").lower() in gpu.model.lower()
         memory = gpu.memory - sum(_granted(node, gpu.uuid, gpu.memory))
-        if model and memory >= asked_for.gpu_memory and capacity.gpus.get(gpu.uuid, 0) >= min(MILLI, wanted.gpu):
+        enough = not asked_for.gpu_memory or memory >= asked_for.gpu_memory
+        if model and enough and capacity.gpus.get(gpu.uuid, 0) >= min(MILLI, wanted.gpu):
             count += 1
     return not wanted.gpu or count >= max(1, wanted.gpu // MILLI)
 
@@ -329,6 +330,20 @@ def test_gpu_memory_that_comes_back_is_found_also_where_more_of_another_device_i
         ledger, MessageReceived("n1", Exited(allocation=last, outcome=Outcome(cause=Cause.EXITED), returned=True)), 2.0
     )
     assert where(ledger, asked(Resources(gpu=100), gpu_memory=8)) == "n1"
+
+
+@pytest.mark.parametrize("more", [{}, {"labels": ["zone!=a"]}, {"gpu_model": "T4"}, {"apart": ["j0"]}])
+def test_who_asks_for_no_gpu_memory_shares_a_gpu_of_which_less_than_none_is_free(more: dict[str, Any]) -> None:
+    ledger = Ledger()
+    join(ledger, with_gpus("n1", ("T4", 16)))
+    for number, wanted in enumerate((asked(Resources(gpu=250), gpu_memory=10), asked(Resources(gpu=500)))):
+        step(ledger, JobsSubmitted(number, (job(f"j{number}", wanted),)), 1.0)
+    node = ledger.state.nodes["n1"]
+    assert node.capacity is not None and node.capacity.gpu_memory == {"n1-gpu0": -2 * GIB}
+    assert where(ledger, asked(Resources(gpu=250), **more)) == ("" if "apart" in more else "n1")
+    step(ledger, JobsSubmitted(2, (job("j2", asked(Resources(gpu=250), **more)),)), 1.0)
+    assert bool(ledger.state.jobs["j2"].allocation) is ("apart" not in more)
+    assert where(ledger, asked(Resources(gpu=250), gpu_memory=1)) == ""
 
 
 def check_words(ledger: Ledger, request: Request) -> None:
