@@ -18,7 +18,7 @@ from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import parse_gang
-from distributed_grid.protocol.jobs import OutputFull, Request
+from distributed_grid.protocol.jobs import OutputFull
 from distributed_grid.protocol.messages import Submission
 from distributed_grid.protocol.resources import (
     Resources,
@@ -123,7 +123,7 @@ def run_shared(command: tuple[str, ...], **options: Any) -> None:
     _check_globs(options)
     if options["dry_run"]:
         submission = _foreseen(invocation, submission, options)
-        _dry_run(invocation, submission.request, bool(options["array"]))
+        _dry_run(invocation, submission, bool(options["array"]))
     invocation.require_sharing()
 
     grid = invocation.connect()
@@ -258,11 +258,13 @@ def _check_globs(options: dict[str, Any]) -> None:
         )
 
 
-def _dry_run(invocation: Invocation, request: Request, array: bool) -> None:
+def _dry_run(invocation: Invocation, submission: Submission, array: bool) -> None:
     from distributed_grid.cli.jobs.jobs import show_why
     from distributed_grid.protocol.messages import AskWhy
 
-    why = invocation.ask(lambda number: AskWhy(id=number, request=request))
+    request, limit = submission.request, submission.spec.time_limit
+    lasts = limit and limit + submission.spec.grace
+    why = invocation.ask(lambda number: AskWhy(id=number, request=request, lasts=lasts))
     show_why(invocation, why, request)
     if array:
         invocation.say("that is for one job of the array; the others start where there is room then")

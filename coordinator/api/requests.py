@@ -445,7 +445,7 @@ class Requests:
             refused = refused or holds.refusal_inside(self._state, 0, request, client.user)
             if refused is not None:
                 raise Unanswerable(refused.code, refused.what, refused.why, refused.hint)
-        why = explain.why(self._state, job, request, self._clock(), client.user, operator)
+        why = explain.why(self._state, job, request, self._clock(), client.user, operator, message.lasts)
         if job is not None and why.job is None:
             why = msgspec.structs.replace(why, job=next(iter(self._lookup.views([job])), None))
         known = self._state.jobs.get(job) if job is not None else None

@@ -1,5 +1,6 @@
 """The invariants of the ledger, checked by tests after every event. Read-only."""
 
+import math
 from collections import Counter, defaultdict
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
@@ -146,23 +147,28 @@ def _check_quotas(state: GridState) -> None:
         assert not line.excluded or key in quotas.excluded, f"a line of {key[0]} is excluded and would not be reviewed"
     needs = Counter(line.need for line in state.queue.lines.values())
     assert state.queue.needs == needs, "the queue miscounts what its lines need"
-    included = defaultdict[Standing, list[Line]](list)
+    included, excluded = defaultdict[Standing, list[Line]](list), defaultdict[Standing, list[Line]](list)
     for line in state.queue.lines.values():
-        if not line.excluded:
-            included[line.standing].append(line)
+        (excluded if line.excluded else included)[line.standing].append(line)
     for standing in state.queue.standings.values():
         lines = included[standing]
         assert standing.included == len(lines), f"{standing.user} has {len(lines)} lines to serve"
-        first = min((turn for line in lines for turn in _first_turn(state, line)), default=None)
-        assert first is None or standing.place[1] <= first, f"{standing.user} is served by a later job than the first"
+        turns = [_first_turn(state, line) for line in lines]
+        assert not turns or standing.place[1] <= min(turns), f"{standing.user} is served by a later job than the first"
+        firsts = dict[Line, int]()
+        for turn, line in standing.excluded:
+            firsts[line] = min(turn, firsts.get(line, turn))
+        for line in excluded[standing]:
+            known = firsts.get(line, math.inf) <= _first_turn(state, line)
+            assert known, f"{standing.user} is not ranked by all that wait for a quota"
 
 
-def _first_turn(state: GridState, line: Line) -> list[int]:
+def _first_turn(state: GridState, line: Line) -> int:
     """The turn of the first that waits in a line, without removing from its heap what does not."""
     turn, job = line.heap[0]
     if state.queue.turns.get(job) == turn and state.queue.line(job) is line:
-        return [turn]
-    return sorted(turn for turn, _ in state.queue.waiting(line))[:1]
+        return turn
+    return min(turn for turn, _ in state.queue.waiting(line))
 
 
 def _check_loans(state: GridState) -> None:

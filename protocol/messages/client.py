@@ -343,11 +343,13 @@ def _key(
 
 
 class AskWhy(Message, frozen=True, tag="ask-why"):
-    """Why is this job where it is; or, with `request` instead of `job`, where would it go (a dry run)."""
+    """Why is this job where it is; or, with `request` instead of `job`, where would it go (a dry run). `lasts`: the
+    time limit of such a job with its grace, in seconds; 0: it has none."""
 
     id: Number
     job: str = ""
     request: Request | None = None
+    lasts: Span = 0.0
 
 
 class NodeVerdict(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -535,7 +535,7 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     give_back_what_a_successor_takes_over: 28,
     requeue_before_the_node_has_given_a_successor_up: 57,
     move_whoever_runs: 75,
-    move_before_the_min_hold_is_over: 56,
+    move_before_the_min_hold_is_over: 1116,
     move_from_anywhere: 56,
     forget_what_moves_have_lost: 999,
     lend_beyond_the_headroom: 12,

@@ -74,7 +74,7 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
     gone = f"; {counted(away, 'node')} cannot be reached" if away else ""
     by_ray = _by_ray(state, said.get("ray", ()))
     if request.gang and len(state.index):
-        return _for_a_gang(state, request, f"{by_ray and f'; {by_ray}'}{gone}")
+        return _for_a_gang(state, request, job, f"{by_ray and f'; {by_ray}'}{gone}")
     if "" in said:
         return _kept(state, request, job) or Reason("Resources", "its turn comes with the next pass")
     if busy := said.get("busy"):
@@ -104,11 +104,11 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
     return Reason("NoOffers", f"needs {wanted}; {able} could ever lend it, and none offers it now{gone}")
 
 
-def _for_a_gang(state: GridState, request: Request, gone: str) -> Reason:
+def _for_a_gang(state: GridState, request: Request, job: str, gone: str) -> Reason:
     """Why a gang waits: the nodes that have room, of those it needs."""
     fitting = gang_candidates(state.nodes, state.index, request, state.policy)
     if len(fitting) >= request.gang:
-        return Reason("Resources", "its turn comes with the next pass")
+        return _kept(state, request, job) or Reason("Resources", "its turn comes with the next pass")
     names = listed(fitting, NAMED) or "no node"
     has = "have" if len(fitting) > 1 else "has"
     unmoved = state.preempting.refusals.get(request, "")

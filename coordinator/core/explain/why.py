@@ -31,7 +31,7 @@ from distributed_grid.coordinator.core.placement.matching import (
 from distributed_grid.coordinator.core.preemption import execute
 from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.queue.ranking import precedence_of
-from distributed_grid.coordinator.core.queue.reservations import Ask, Places, asked, expected, places_for
+from distributed_grid.coordinator.core.queue.reservations import Places, asked, expected, places_for
 from distributed_grid.coordinator.core.queue.scheduler import next_pass, would
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Reason, Request, State
@@ -185,15 +185,21 @@ VERDICTS = 200
 
 
 def why(
-    state: GridState, job_id: str | None, request: Request | None, now: float, user: str = "", operator: bool = False
+    state: GridState,
+    job_id: str | None,
+    request: Request | None,
+    now: float,
+    user: str = "",
+    operator: bool = False,
+    lasts: float = 0.0,
 ) -> Why:
-    """The explanation for a live job, or for a request that this user (an `operator`) has not made yet; its `id` is the
-    caller's to set."""
+    """The explanation for a live job, or for a request that this user (an `operator`) has not made yet, of a job that
+    lasts no longer than `lasts` with its grace (s; 0: it has no time limit); its `id` is the caller's to set."""
     if job_id is None:
         assert request is not None, "neither a job nor a request is asked about"
         return _wanted(
             state, marked(state.policy, constraints.marked_for_ray(state.policy, request), user, request.hold), None,
-            user, now, _over_as_new(state, request, user, operator),
+            user, now, _over_as_new(state, request, user, operator, lasts), lasts,
         )  # fmt: skip
     job = state.jobs.get(job_id)
     if job is None:
@@ -250,31 +256,40 @@ def _lost(state: GridState, job: Job) -> Reason | None:
     return Reason("Lost", f"it is lost on {job.node}, which {why}")
 
 
-def _placing(state: GridState, job: Job | None, user: str, now: float) -> Callable[[Request], Places]:
+def _placing(state: GridState, job: Job | None, user: str, now: float, lasts: float) -> Callable[[Request], Places]:
     """The function that finds placements for a request of this job, or of a new one of this user."""
     if job is None:
-        return lambda request: would(state, request, user, 0.0, now)
+        return lambda request: would(state, request, user, lasts, now)
     if job.id not in state.queue:
         return lambda request: Refusal(len(state.index))
     ask = asked(state, job.id)
     return lambda request: places_for(state, state.reservations, msgspec.structs.replace(ask, request=request), now)
 
 
-def _over_as_new(state: GridState, request: Request, user: str, operator: bool) -> rights.Over | None:
+def _over_as_new(state: GridState, request: Request, user: str, operator: bool, lasts: float) -> rights.Over | None:
     """The quota that would not allow a job of this user to start, if it were submitted now."""
     pools = state.quotas.allowed(user, operator).pools
-    return rights.over(state, pools, Ask(request, 1.0, (-request.priority, math.inf, state.next_turn)))
+    if not pools:
+        return None
+    seen, ask = next_pass(state, request, user, lasts, state.now)
+    return rights.over(seen, pools, ask)
 
 
 def _wanted(
-    state: GridState, request: Request, job: Job | None, user: str, now: float, reached: rights.Over | None
+    state: GridState,
+    request: Request,
+    job: Job | None,
+    user: str,
+    now: float,
+    reached: rights.Over | None,
+    lasts: float = 0.0,
 ) -> Why:
-    """`reached`: the quota that does not allow it to start."""
+    """`reached`: the quota that does not allow it to start; `lasts`: of what is no job yet, see `why`."""
     if job is not None and state.is_held_back(job):
         return _pending(state, job)
     if request.within:
         return _in_hold(state, request, job)
-    place, lasts = _placing(state, job, user, now), _expected(state, request, job, user)
+    place, lasts = _placing(state, job, user, now, lasts), _expected(state, request, job, user, lasts)
     found = place(request) if reached is None else Refusal(len(state.index))
     chosen = None if isinstance(found, Refusal) else found[0]
     ahead = _ahead(state, request, job)
@@ -321,9 +336,9 @@ def _wanted(
     )
 
 
-def _expected(state: GridState, request: Request, job: Job | None, user: str) -> float:
-    """For how long this is expected to run (s; 0: nobody knows)."""
-    limit = job.spec.time_limit + job.spec.grace if job is not None and job.spec.time_limit else 0.0
+def _expected(state: GridState, request: Request, job: Job | None, user: str, lasts: float = 0.0) -> float:
+    """For how long this is expected to run (s; 0: nobody knows). `lasts`: of what is no job yet, see `why`."""
+    limit = lasts if job is None else job.spec.time_limit and job.spec.time_limit + job.spec.grace
     planned = job.planned if job is not None else 0.0
     return expected(state, job.user if job is not None else user, request, limit, planned)
 

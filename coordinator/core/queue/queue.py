@@ -105,8 +105,8 @@ class Standing:
     """A user's lines in a priority class that are of one lane, and its rank there; the smallest is served first."""
 
     __slots__ = (
-        "blocks", "by_need", "by_need_size", "count", "due", "head", "included", "lane", "lines", "open", "overdue",
-        "place", "priority", "rank", "served_at", "user",
+        "blocks", "by_need", "by_need_size", "count", "due", "excluded", "head", "included", "lane", "lines", "open",
+        "overdue", "place", "priority", "rank", "served_at", "user",
     )  # fmt: skip
 
     def __init__(self, user: str, priority: Priority, lane: int) -> None:
@@ -127,6 +127,8 @@ class Standing:
         """When a job was started last that was overdue; 0: never."""
         self.lines: list[Entry] = []
         """A heap; stale entries are removed by `Queue.first_line`."""
+        self.excluded: list[Entry] = []
+        """A heap of its excluded lines; stale entries are removed by `Queue.first_excluded`."""
         self.place: tuple[float, int] = NOWHERE
         """Rank and turn of its valid entry in the order."""
         self.blocks: dict[int, dict[int, None]] = {}
@@ -196,7 +198,9 @@ class Queue:
         standing = line.standing
         if turn < standing.overdue:  # one comes back that is before the job by which it was ranked
             self._lose_head(standing)
-        if not line.excluded:
+        if line.excluded:
+            self._keep_excluded(line, turn)
+        else:
             self._place(line, turn)
         heappush(line.heap, (turn, job))
         line.count += 1
@@ -243,8 +247,19 @@ class Queue:
     def exclude(self, line: Line) -> None:
         """Take a line out of the order of service; its jobs keep their turns."""
         line.excluded, line.entered = True, -1
+        self._keep_excluded(line, self.head(line)[0])
         self.unranked[line.standing] = None
         self._leave(line.standing)
+
+    def _keep_excluded(self, line: Line, turn: int) -> None:
+        """Note that an excluded line has a job with this turn, if that may be its first."""
+        heap, most = line.standing.excluded, 2 * line.standing.count + STALE_MOST
+        if len(heap) > most:
+            heap[:] = [entry for entry in heap if entry[1].excluded and entry[1].count]
+            heap[:] = [(self.head(one)[0], one) for one in dict.fromkeys(one for _, one in heap)]
+            heapify(heap)
+        if not line.heap or turn <= self.head(line)[0]:
+            heappush(heap, (turn, line))
 
     def include(self, line: Line) -> None:
         """Put an excluded line back in the order of service."""
@@ -382,6 +397,19 @@ class Queue:
             if turn == line.entered and self.head(line)[0] == turn:
                 return line
             self.correct(standing)
+        return None
+
+    def first_excluded(self, standing: Standing) -> Line | None:
+        """The excluded line of a standing with the first job; None: none is excluded."""
+        heap = standing.excluded
+        while heap:
+            turn, line = heap[0]
+            if not (line.excluded and line.count):
+                heappop(heap)
+            elif (now := self.head(line)[0]) == turn:
+                return line
+            else:
+                heapreplace(heap, (now, line))
         return None
 
     def correct(self, standing: Standing) -> None:

@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.queue.precedence import (
     scale_of,
     scaled,
 )
-from distributed_grid.coordinator.core.queue.queue import Line, Rank, Standing, key_of
+from distributed_grid.coordinator.core.queue.queue import Line, Queue, Rank, Standing, key_of
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Precedence, Request, ServiceOrder
 
@@ -33,7 +33,7 @@ def rank(state: GridState) -> None:
     found = list[tuple[Standing, Rank]]()
     at = state.shares.ranked = as_of(state, state.now)
     for standing in standings:
-        line = queue.first_line(standing)
+        line = _first(queue, standing)
         if line is not None:
             found.append((standing, _rank_of(state, standing, line, at, of_users)))
     if len(standings) == len(queue.standings):
@@ -54,9 +54,15 @@ def rank_again(state: GridState, user: str) -> None:
     for standing in queue.of_user.get(user, ()):
         line = queue.line(standing.head) if standing.head else None
         if line is None or line.excluded:
-            line = queue.first_line(standing)
+            line = _first(queue, standing)
         if line is not None:
             queue.rank(standing, _rank_of(state, standing, line, state.shares.ranked, of_users))
+
+
+def _first(queue: Queue, standing: Standing) -> Line | None:
+    """The line by which a standing is ranked: of one whose lines are all excluded, that too, since the first that waits
+    for a quota keeps later ones waiting."""
+    return queue.first_line(standing) or queue.first_excluded(standing)
 
 
 def as_of(state: GridState, now: float) -> float:
@@ -78,7 +84,7 @@ def ranks_as_of(state: GridState, now: float) -> dict[Standing, Rank]:
     """The ranks of the standings that are not current, as `rank` would set them."""
     at, of_users, found = as_of(state, now), dict[str, float](), dict[Standing, Rank]()
     for standing in to_rank(state, now):
-        line = state.queue.first_line(standing)
+        line = _first(state.queue, standing)
         if line is not None:
             found[standing] = _rank_of(state, standing, line, at, of_users)
     return found

@@ -219,9 +219,13 @@ def exclude(state: GridState, line: Line, job: Job, found: Over) -> None:
     if found.behind:
         return
     which, ask = "first_for_hours" if found.limit in A_DAY else "first", asked(state, job.id)
-    if _comes_first(state, getattr(pool, which), ask, line) is not None:
+    name = getattr(pool, which)
+    other = name in state.queue and state.queue.line(name) is not line
+    if other and asked(state, name).order < ask.order:  # also one that has just been put back, and is to be placed
         return
     if not any(True for one in state.quotas.pools(job) for _ in _never(one, ask)):  # else it keeps nobody waiting
+        if other:
+            state.quotas.changed[pool.id] = None  # who waited behind that one may not wait behind this one
         setattr(pool, which, job.id)
         state.quotas.with_first[pool.id] = pool
 
@@ -326,6 +330,8 @@ def reason(state: GridState, found: Over) -> Reason:
 
 def hint(found: Over) -> str:
     """What helps."""
+    if found.behind:
+        return f"it starts when enough is free for {found.behind} and for it"
     needs = limit_words(found.limit, found.has + found.wants)
     return f"it starts when enough is free; an operator can allow more: {_command(found.pool, found.limit, needs)}"
 

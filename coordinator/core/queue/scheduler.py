@@ -213,7 +213,7 @@ def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:
 
 
 def _has_started(state: GridState, line: Line, job: Job, overdue: bool) -> None:
-    line.blocked = False
+    line.blocked, line.reason = False, None  # why the first waited is not why the next one does
     if overdue:
         state.chains.overdue[job.allocation] = (state.now, line.standing.served_at)
         line.standing.served_at = state.now

@@ -3,14 +3,23 @@
 from collections.abc import Container
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.coordinator.core import checkpoint
-from distributed_grid.coordinator.core.commands import JobsSubmitted, NodeDown, StoreFailing, Tick
+from distributed_grid.coordinator.core.commands import (
+    CancelRequested,
+    JobsSubmitted,
+    MessageReceived,
+    NodeDown,
+    StoreFailing,
+    Tick,
+)
 from distributed_grid.coordinator.core.data import EVERYTHING
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.jobs import Reason, Request
+from distributed_grid.protocol.jobs import Priority, Reason, Request
+from distributed_grid.protocol.messages import Started
 from distributed_grid.protocol.resources import MILLI, Resources
 from tests.coordinator.core.scene import facts, job, join, step
 
@@ -53,6 +62,40 @@ def test_a_reason_that_is_no_longer_true_is_told_anew_within_a_second() -> None:
     said = why(ledger, "second")
     assert said is not None and said.code == "NoOffers" and "cannot be reached" in said.text
     assert ledger.state.jobs["second"].reason == said
+
+
+def test_who_is_next_in_a_line_does_not_wait_for_what_the_one_before_did() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1", cores=2), expires_in=1e9)
+    one = Request(Resources(cpu=MILLI))
+    step(ledger, JobsSubmitted(1, (job("runs", one, user="cat", time_limit=50.0),)), 1.0)
+    step(ledger, MessageReceived("n1", Started(allocation="runs.1")), 1.0)
+    large = Request(Resources(cpu=2 * MILLI), Priority.HIGH)
+    step(ledger, JobsSubmitted(2, (job("large", large, user="ben"),)), 2.0)
+    step(ledger, JobsSubmitted(3, (job("s1", one), job("s2", one))), 3.0)
+    for name in ("s1", "s2"):
+        assert (said := why(ledger, name)) is not None and said.code in ("Reserved", "Priority")
+    step(ledger, CancelRequested(4, ("large",)), 4.0)
+    for second in (5.0, 7.0):
+        step(ledger, Tick(), second)
+    assert why(ledger, "s1") is None
+    assert why(ledger, "s2") == Reason("Resources", "needs 1 cpu; n1 has 0 cpu free")
+
+
+def test_a_gang_that_a_reservation_keeps_from_a_node_with_room_is_told_so() -> None:
+    ledger = Ledger()
+    for name in ("n1", "n2"):
+        join(ledger, facts(name), expires_in=1e9)
+    half, whole = Request(Resources(2 * MILLI)), Request(Resources(4 * MILLI), Priority.HIGH)
+    for name, node in (("a", "n1"), ("b", "n2")):
+        wanted = replace(half, nodes=(node,))
+        step(ledger, JobsSubmitted(1, (job(name, wanted, user="cat", time_limit=600.0),)), 1.0)
+        step(ledger, MessageReceived(node, Started(allocation=f"{name}.1")), 1.0)
+    step(ledger, JobsSubmitted(2, (job("large", whole, user="ben"),)), 2.0)
+    step(ledger, JobsSubmitted(3, (job("behind", Request(Resources(MILLI)), user="eve"),)), 3.0)
+    assert set(ledger.state.reservations.by_job) == {"large"}
+    said = reasons.find(ledger.state, Request(Resources(MILLI), gang=2))
+    assert said.code == "Reserved" and "is kept for large, which needs 4 cpu" in said.text
 
 
 def test_whether_somebody_watches_changes_no_answer_and_nothing_is_worded_for_nobody(

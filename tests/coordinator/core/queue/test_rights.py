@@ -279,6 +279,33 @@ def test_an_overdue_large_job_that_waits_for_the_quota_is_not_passed_by_overdue_
     assert started(ledger) == ["large"]
 
 
+@pytest.mark.parametrize("limit", [0.0, 600.0, 2000.0, 3000.0])
+def test_a_large_job_that_waits_for_the_quota_is_not_passed_for_ever_by_later_ones_of_other_lengths(
+    limit: float,
+) -> None:
+    ledger = grid(of_ann(cores=4 * MILLI))
+    submit(ledger, "s0", asks(1), time_limit=3000.0)
+    submit(ledger, "large", asks(4), time_limit=limit, at=NOON + 1)
+    for number in range(1, 30):  # one ends after the next has come
+        submit(ledger, f"s{number}", asks(1), time_limit=3000.0, at=NOON + 300 * number)
+        if f"s{number - 1}" in started(ledger):
+            end(ledger, f"s{number - 1}", NOON + 300 * number + 100)
+    assert "large" in started(ledger)
+
+
+def test_who_comes_first_in_a_quota_is_not_forgotten_for_a_larger_job_behind() -> None:
+    ledger = grid(of_ann(cores=4 * MILLI, reservations=False), gpus=1)
+    submit(ledger, "gpu", Request(Resources(gpu=MILLI)), user="ben")
+    for name, cores in (("run1", 1), ("run2", 3)):
+        submit(ledger, name, asks(cores))
+    submit(ledger, "small", asks(1), at=NOON + 1)
+    submit(ledger, "large", Request(Resources(3 * MILLI, gpu=MILLI), Priority.HIGH), at=NOON + 2)
+    submit(ledger, "larger", asks(4, Priority.LOW), at=NOON + 3)
+    end(ledger, "run2", NOON + 10)
+    step(ledger, Tick(), NOON + 20)
+    assert "small" in started(ledger), "what comes first has no place now, and nothing is reserved for it"
+
+
 def test_urgent_jobs_of_one_line_do_not_keep_it_from_being_served() -> None:
     ledger = grid(of_ann(cores=MILLI), cores=2)
     for name, priority, user in (
@@ -573,6 +600,27 @@ def test_a_question_says_what_a_quota_would_say() -> None:
     said = why.why(ledger.state, None, asks(1), NOON, "ann")
     assert said.reason == Reason("Quota", "ann may hold 2 cpu at once and holds 2; it needs 1") and not said.chosen
     assert why.why(ledger.state, None, asks(1), NOON, "ben").reason.code == "Fits"
+
+
+def test_a_question_about_a_job_that_would_come_first_says_that_it_fits() -> None:
+    lab = GroupRights(("ann", "ben"), Rights(cores=4 * MILLI))
+    ledger = grid(Rules(groups={"lab": lab}))
+    submit(ledger, "a", asks(2))
+    submit(ledger, "large", asks(3))
+    said = why.why(ledger.state, "large", None, NOON)
+    assert (said.reason.code, "grid quota set --group lab --cores 5" in said.hint) == ("Quota", True)
+    assert why.why(ledger.state, None, asks(1), NOON, "ben").reason.code == "Fits", "ben has nothing yet"
+    behind = why.why(ledger.state, None, asks(1), NOON, "ann")
+    assert behind.reason.text.endswith("large, which comes first, needs them")
+    assert behind.hint == "it starts when enough is free for large and for it"
+    submit(ledger, "b", asks(1), user="ben")
+    assert started(ledger) == ["a", "b"]
+
+
+def test_a_question_counts_the_hours_of_a_job_by_its_time_limit() -> None:
+    ledger = grid(of_ann(core_hours=4 * MILLI))
+    for lasts, code in ((3600.0, "Fits"), (5 * 3600.0, "Quota"), (0.0, "Quota")):
+        assert why.why(ledger.state, None, asks(1), NOON, "ann", lasts=lasts).reason.code == code
 
 
 def test_everybody_is_shown_once_with_limits_and_what_is_used() -> None:
