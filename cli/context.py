@@ -144,9 +144,14 @@ def printable(text: str) -> str:
 
 
 def print_error(text: str) -> None:
-    """A line on stderr. That nobody reads it any more is no reason to fail."""
+    """Print a line on stderr."""
+    write_error(text + "\n")
+
+
+def write_error(text: str) -> None:
+    """Write to stderr. That nobody reads it any more, or that its disk is full, is no reason to fail."""
     try:
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
         pass

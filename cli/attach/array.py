@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from distributed_grid.cli.attach.attached import CLOSED_PIPE, GRID_FAILED, Leave
+from distributed_grid.cli.attach.attached import CLOSED_PIPE, GRID_FAILED
 from distributed_grid.cli.attach.gang import AttachedMembers, MemberOutput
 from distributed_grid.cli.attach.waiting import Count, Progress
 from distributed_grid.cli.context import Invocation
@@ -158,10 +158,7 @@ class AttachedArray(AttachedMembers):
         first, *_ = self.sinks.values()  # stdout, unless only stderr is printed
         if not first.closed or self._code is not None:
             return
-        self._code = CLOSED_PIPE
-        if not self._owner:
-            raise Leave(CLOSED_PIPE)
-        self._end("nobody reads its output any more", -1.0)
+        self._give_up(CLOSED_PIPE, "nobody reads its output any more")
 
     # --- signals, and the end -----------------------------------------------------------------------------------------
 

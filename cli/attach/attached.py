@@ -154,6 +154,9 @@ class Attached:
             if sink.fd in ready and sink.size:
                 self._clear()
                 sink.write()
+        for name, sink in self.sinks.items():
+            if sink.failure and self._code is None:
+                self._write_failed(name, sink.failure)
         if any(self.sinks[name].closed and not stream.done for name, stream in self.output.streams.items()):
             self._reader_left()
         for number in signals.taken():
@@ -302,10 +305,20 @@ class Attached:
             if self.sinks[name].closed and not stream.done:
                 self.output.drop(name)
                 if name == "stdout" and self._code is None:
-                    self._code = CLOSED_PIPE
-                    if not self._owner:
-                        raise Leave(CLOSED_PIPE)
-                    self._end("nobody reads its output any more", -1.0)
+                    self._give_up(CLOSED_PIPE, "nobody reads its output any more")
+
+    def _write_failed(self, name: str, why: str) -> None:
+        """Bytes of the output are lost here, as on a full disk: the job ends, if it is ours, since no exit code of its
+        own may stand for an incomplete output."""
+        print_error(f"error: the {name} of {self.job} cannot be written: {why}")
+        self._give_up(GRID_FAILED, f"its {name} cannot be written where it is read: {why}")
+
+    def _give_up(self, code: int, reason: str) -> None:
+        """Exit with this code, once the job has ended for this reason; at once, if it is not ours."""
+        self._code = code
+        if not self._owner:
+            raise Leave(code)
+        self._end(reason, -1.0)
 
     # --- signals ------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from distributed_grid.cli.context import Invocation, print_error, printable
+from distributed_grid.cli.context import Invocation, print_error, printable, write_error
 from distributed_grid.coordinator.client.input import JobInput
 from distributed_grid.protocol.jobs import JobView, State
 
@@ -82,11 +82,13 @@ PIECE = 4096
 
 
 class Sink:
-    """One of our output streams, with what is still to be written to it. `closed`: nobody reads it any more."""
+    """One of our output streams, with what is still to be written to it. `closed`: nothing is written to it any more,
+    because nobody reads it, or by `failure` (why; empty: none)."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.closed = False
+        self.failure = ""
         self.size = 0
         self._pieces: deque[memoryview] = deque()
         self._never_blocks = stat.S_ISREG(os.fstat(fd).st_mode)
@@ -106,9 +108,11 @@ class Sink:
             except BlockingIOError:
                 return
             except BrokenPipeError:
-                self.closed = True
-                self._pieces.clear()
-                self.size = 0
+                self._close()
+                return
+            except OSError as error:
+                self.failure = error.strerror or type(error).__name__
+                self._close()
                 return
             self.size -= written
             if written < len(piece):
@@ -117,6 +121,11 @@ class Sink:
                 self._pieces.popleft()
             if not self._never_blocks:
                 return
+
+    def _close(self) -> None:
+        self.closed = True
+        self._pieces.clear()
+        self.size = 0
 
 
 QUIET_SECONDS = 3.0
@@ -213,8 +222,7 @@ class StatusLine:
         """Take the line away."""
         if self._shown:
             self._shown = ""
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            write_error("\r\x1b[K")
 
     def _write(self, text: str) -> None:
         text = printable(text)
@@ -227,5 +235,4 @@ class StatusLine:
         line = text[: max(20, shutil.get_terminal_size().columns - 1)]
         if line != self._shown:
             self._shown = line
-            sys.stderr.write("\r\x1b[K" + line)
-            sys.stderr.flush()
+            write_error("\r\x1b[K" + line)

@@ -4,7 +4,7 @@ import math
 import sys
 import time
 
-from distributed_grid.cli.context import Invocation, print_error, printable
+from distributed_grid.cli.context import Invocation, print_error, printable, write_error
 from distributed_grid.coordinator.client.session import Answer, Event, Lost
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import GroupView
@@ -71,8 +71,7 @@ class Progress:
         if self._live:
             import shutil
 
-            sys.stderr.write("\r\x1b[K" + line[: max(20, shutil.get_terminal_size().columns - 1)])
-            sys.stderr.flush()
+            write_error("\r\x1b[K" + line[: max(20, shutil.get_terminal_size().columns - 1)])
         else:
             print_error(line)
 
@@ -80,8 +79,7 @@ class Progress:
         """Take the line away, for something else to be written; it comes again."""
         if self._live and self._shown:
             self._shown, self._next = "", 0.0
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            write_error("\r\x1b[K")
 
     def close(self) -> None:
         """Leave the last line standing."""

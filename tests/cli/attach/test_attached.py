@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 from structlog.testing import capture_logs
 
-from distributed_grid.cli.attach.attached import Attached
+from distributed_grid.cli.attach.attached import FDS, Attached
 from distributed_grid.cli.context import Invocation, client
 from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.coordinator.client.submission import describe_job
@@ -64,3 +64,14 @@ def test_the_output_and_the_exit_code_of_a_job_are_ours(tmp_path: Path, capfdbin
 def test_a_job_that_nobody_knows_is_no_job_to_follow(tmp_path: Path) -> None:
     with grid_aside(tmp_path) as url, pytest.raises(RequestRefused, match="no job"):
         Attached(Invocation(), client(url).connect(), job="nobody").run()
+
+
+def test_output_that_finds_a_full_disk_is_no_success_also_of_a_job_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    outcome = Outcome(Cause.EXITED, stdout_size=4, stdout_tail=b"out\n")
+    with grid_aside(tmp_path, runs=ends_with(outcome)) as url, open("/dev/full", "wb") as full:
+        monkeypatch.setitem(FDS, "stdout", full.fileno())
+        attached = Attached(Invocation(), client(url).connect(), submission=describe_job("make"))
+        assert attached.run() == 125
+        assert f"the stdout of {attached.job} cannot be written: No space left on device" in capfd.readouterr().err

@@ -21,6 +21,16 @@ def test_a_full_pipe_does_not_block_and_nothing_is_lost() -> None:
     sink.put(b"more")
     sink.write()
     assert sink.closed and sink.size == 0
+    assert sink.closed and not sink.failure
+    os.close(into)
+
+
+def test_a_full_disk_closes_the_stream_and_is_told() -> None:
+    into = os.open("/dev/full", os.O_WRONLY)
+    sink = Sink(into)
+    sink.put(b"more")
+    sink.write()
+    assert (sink.closed, sink.size, sink.failure) == (True, 0, "No space left on device")
     os.close(into)
 
 

@@ -143,6 +143,15 @@ def test_a_reader_that_leaves_holds_nobody(grid: Grid) -> None:
     assert job_of(grid, "left")["exit_code"] == 0
 
 
+def test_a_job_whose_output_finds_a_full_disk_here_is_named_and_ended(grid: Grid) -> None:
+    words = ("run-shared", "--no-ship", "--name", "lost", "sh", "-c", "echo hi; exec sleep 600")
+    with open("/dev/full", "wb") as full:
+        _, err = (reading := grid.begin(*words, stdout=full)).communicate(timeout=60)
+    view = until(lambda: (found := job_of(grid, "lost"))["state"] == "ended" and found, "it is ended")
+    said = f"error: the stdout of {view['id']} cannot be written: No space left on device\n"
+    assert (reading.returncode, view["exit_code"]) == (125, 143) and said in err.decode()
+
+
 def test_a_second_reader_who_looks_neither_holds_the_job_nor_takes_anything_from_the_first(grid: Grid) -> None:
     with running_reader(grid, "looked-at") as reading:
         until(lambda: job_of(grid, "looked-at")["awaits_reader"], "it waits for its reader")
