@@ -126,12 +126,12 @@ def release(hold_id: str) -> None:
     invocation = current()
     found = invocation.show(hold_id, "hold", "grid hold list")
     view = found.jobs[0] if found.jobs else None
-    if hold_id == "last" and (view is None or not view.spec.hold):  # the newest job is none: the newest hold is meant
-        listed: Jobs = invocation.ask(lambda n: ListJobs(n, holds=True, limit=MOST))
-        mine = [one for one in listed.jobs if view is None or one.user == view.user]
-        view = mine[0] if mine else view
+    newest = view or found.groups[0]
+    if view is None or not view.spec.hold or view.state is State.ENDED:  # an older one of that name may be meant
+        listed: Jobs = invocation.ask(lambda n: ListJobs(n, holds=True, user=newest.user, limit=MOST))
+        view = next((one for one in listed.jobs if hold_id in ("last", one.spec.name)), view)
     if view is None or not view.spec.hold:
-        named = view.id if view is not None else found.groups[0].id
-        raise BadValue(f"{named} is no hold", why="it runs a command", hint="grid hold list shows the holds there are")
+        hint = "grid hold list shows the holds there are"
+        raise BadValue(f"{newest.id} is no hold", why="it runs a command", hint=hint)
     answer: Done = invocation.ask(lambda n: Cancel(n, (view.id,), "released"))
     invocation.say(answer.text or "released")

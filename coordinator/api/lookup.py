@@ -81,12 +81,13 @@ class Lookup:
         found = self.job(name)
         return found.user if found is not None else ""
 
-    def resolve(self, visibility: Visibility, refs: tuple[str, ...]) -> list[str]:
-        """The ids (of jobs or groups) that the references mean, without doubles. Raises Unanswerable for the first that
-        means none or several."""
+    def resolve(self, visibility: Visibility, refs: tuple[str, ...], live: bool = False) -> list[str]:
+        """The ids (of jobs or groups) that the references mean, without doubles; `live`: as `live_one` finds them.
+        Raises Unanswerable for the first that means none or several."""
         if len(refs) > REFS:
             raise Unanswerable("bad-value", f"{len(refs)} jobs in one request", why=f"{REFS} are the most")
-        found = [self._some(visibility, ref) or [self.resolve_one(visibility, ref)] for ref in refs]
+        one = self.live_one if live else self.resolve_one
+        found = [self._some(visibility, ref) or [one(visibility, ref)] for ref in refs]
         return list(dict.fromkeys(itertools.chain.from_iterable(found)))
 
     def _some(self, visibility: Visibility, ref: str) -> list[str]:
@@ -111,7 +112,7 @@ class Lookup:
             raise Unanswerable("not-allowed", "you may end your own jobs only", hint="--mine ends them all")
         state = self.state
         if message.jobs:
-            named = self.resolve(visibility, message.jobs)
+            named = self.resolve(visibility, message.jobs, live=True)
             return [name for name in named if name in state.jobs or name in state.groups]
         whose = [job for job in state.jobs.values() if message.every or job.user == message.user]
         if message.states:
@@ -137,6 +138,25 @@ class Lookup:
         hint = f"did you mean {' or '.join(near)}?" if near else "`grid jobs --all` lists them"
         raise Unanswerable("unknown-job", f"no job {ref[:REF_CHARS]!r}", hint=hint)
 
+    def live_one(self, visibility: Visibility, ref: str) -> str:
+        """As resolve_one, for what is done to live jobs: a name whose newest job has ended means the newest live one of
+        the same user."""
+        found = self.resolve_one(visibility, ref)
+        if found in self.state.jobs or found in self.state.groups:
+            return found
+        job = self.job(found)
+        if job is None or job.spec.name != ref:
+            return found
+        newest = self.state.index.affinity.newest(f"{job.user}/{ref}")
+        return self.state.jobs[newest].group or newest if newest else found
+
+    def hold(self, visibility: Visibility, ref: str) -> str:
+        """The id of the hold that a reference means; a name is that of this user's newest live hold, where there is
+        one. Raises Unanswerable."""
+        named = self.state.index.affinity.newest_first(f"{visibility.user}/{ref}")
+        held = next((name for name in named if self.state.jobs[name].spec.hold), "")
+        return held or self.single(visibility, ref)
+
     def _find(self, visibility: Visibility, ref: str) -> list[str]:
         return self.store.find(ref, visibility.user, visibility.only, visibility.by_name)
 
@@ -149,8 +169,9 @@ class Lookup:
         return self.one(name) or self._group(name)
 
     def single(self, visibility: Visibility, ref: str) -> str:
-        """The id of the one job that a reference means. Raises Unanswerable also for a group."""
-        found = self.resolve_one(visibility, ref)
+        """The id of the one job that a reference means, as `live_one` finds it. Raises Unanswerable also for a
+        group."""
+        found = self.live_one(visibility, ref)
         if self._group(found) is not None:
             some = (self.members([found]) or [f"{found}_0"])[0]
             raise Unanswerable("bad-value", f"{found} is many jobs", why="this is for one", hint=f"name one: {some}")

@@ -242,7 +242,7 @@ def in_hold(request: Request, visibility: Visibility, lookup: Lookup) -> Request
     if not request.within:
         return request
     try:
-        name = lookup.single(visibility, request.within)
+        name = lookup.hold(visibility, request.within)
     except Unanswerable as error:
         if error.code != "unknown-job":
             raise

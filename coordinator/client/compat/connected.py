@@ -116,6 +116,9 @@ async def given_back(
     view = await known(client, job, log, "release")
     if view is None:
         return False
+    if view.id != job and (not fits(view.spec) or view.state is State.ENDED):  # an older hold of that name may live
+        held = [one for one in await client.holds() if (one.spec.name, one.user) == (job, view.user)]
+        view = next((one for one in held if fits(one.spec)), view)
     if not fits(view.spec):
         raise BadValue(f"{view.id} is {other}", why="it is a job", hint=f"grid cancel {view.id}")
     if view.state in (State.STOPPING, State.ENDED):

@@ -75,7 +75,11 @@ class Affinity:
 
     def newest(self, word: str) -> str:
         """The newest job of this name; empty: there is none."""
-        return next(reversed(self._live.get(word, {})), "")
+        return next(self.newest_first(word), "")
+
+    def newest_first(self, word: str) -> Iterator[str]:
+        """The live jobs of this name."""
+        return reversed(self._live.get(word, {}))
 
     def names(self, user: str) -> list[str]:
         """The names of a user's live jobs."""

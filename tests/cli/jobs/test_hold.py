@@ -53,6 +53,16 @@ def test_who_waits_for_room_says_so_and_ends_with_the_hold(grid: Grid) -> None:
     assert "has ended" in grid.run("run-shared", "--in", hold, "--no-ship", "true").stderr
 
 
+def test_a_hold_keeps_its_name_when_a_newer_job_or_hold_of_that_name_has_ended(grid: Grid) -> None:
+    hold = grid.run("hold", "request", "--cpus", "0.5", "--name", "evening").stdout.strip()
+    assert grid.run("hold", "request", "--cpus", "0.1", "--name", "evening").returncode == 0
+    inside = ("run-shared", "--in", "evening", "--cpus", "0.1", "--name", "evening", "--no-ship", "true")
+    for left in ([hold], []):
+        assert grid.run(*inside).returncode == 0
+        assert grid.run("hold", "release", "evening").stderr == "grid: released\n"
+        until(lambda left=left: [row["id"] for row in grid.json("hold", "list")["holds"]] == left, "one is released")
+
+
 def test_a_hold_expires_by_itself(grid: Grid) -> None:
     hold = grid.run("hold", "request", "--cpus", "0.5", "--time", "1").stdout.strip()
     assert grid.run("job", "wait", hold).returncode == 124

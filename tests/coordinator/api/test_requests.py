@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.coordinator.client import GridClient
-from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
+from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State
 from distributed_grid.protocol.messages import (
     AskWhy,
     Cancel,
@@ -27,6 +27,7 @@ from distributed_grid.protocol.messages import (
     Started,
     Status,
     Stop,
+    Submission,
     Why,
     next_page,
 )
@@ -34,6 +35,7 @@ from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.ends import (
     agent,
+    at_once,
     client,
     coordinator,
     job,
@@ -75,6 +77,31 @@ async def test_references_are_resolved_and_unknown_ones_come_with_a_suggestion(t
         nobody = await (await client(grid.url, "eve")).ask(ShowJobs(1, ("last",)))
         assert isinstance(nobody, Failed) and nobody.code == "unknown-job"
         await ann.close()
+
+
+async def test_what_is_done_to_live_jobs_finds_the_live_one_of_a_name_also_if_a_newer_one_has_ended(
+    tmp_path: Path,
+) -> None:
+    async with coordinator(tmp_path) as grid:
+        worker, ann = await agent(grid.url, runs=runs_on), await client(grid.url)
+        (old,) = await ann.submit(job("sleep", "9", name="twin"))
+        (hold,) = await ann.submit(job("hold", hold=True, time_limit=60.0, name="twin"))
+        worker.runs = at_once
+        (new,) = await ann.submit(job("true", name="twin"))
+        await ann.ended(new)
+        await grid.stored()
+        assert [view.id for view in (await ann.ask(ShowJobs(101, ("twin",)))).jobs] == [new]
+        (inside,) = await ann.submit(Submission("in", JobSpec(("true",)), Request(Resources(cpu=1000), within="twin")))
+        assert (await ann.ended(inside)).request.within == hold
+        assert isinstance(await ann.ask(Cancel(102, ("twin",))), Done)
+        assert (await ann.ended(hold)).outcome.cause is Cause.CANCELLED  # type: ignore[union-attr]
+        assert isinstance(await ann.ask(SignalJob(103, "twin", 2)), Done)
+        await worker.until(lambda seen: getattr(seen, "signal", 0) == 2 and seen.allocation == f"{old}.1")
+        assert isinstance(await ann.ask(Cancel(104, ("twin",))), Done)
+        await ann.ended(old)
+        assert (await ann.ask(Cancel(105, ("twin",)))).text == "ended already"
+        await ann.close()
+        await worker.close()
 
 
 async def test_lists_are_bounded_newest_first_and_keep_secrets(tmp_path: Path) -> None:

@@ -44,6 +44,16 @@ async def test_without_ray_what_is_requested_is_a_hold_that_the_callers_jobs_tak
             await worker.close()
 
 
+async def test_a_hold_is_released_by_its_name_also_if_a_newer_job_has_that_name(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, ResourceSharingManager(config(grid.url)) as sharing:
+        worker = await agent(grid.url)
+        held = await sharing.hold(Resources(1000), name="evening")
+        await sharing.client.result(await sharing.client.submit("true", name="evening", within=held))
+        assert await sharing.release_resource("evening") is True
+        assert (await sharing.client.wait(held)).state is State.ENDED
+        await worker.close()
+
+
 @pytest.mark.parametrize("amount", [2.0, "2"])
 async def test_with_ray_what_is_requested_is_a_boost(tmp_path: Path, amount: Any) -> None:
     async with scene(tmp_path) as (grid, _, worker), ResourceSharingManager(config(grid.url)) as sharing:
