@@ -218,11 +218,12 @@ def jobs(
     enough.
     """
     invocation = current()
+    if mine and user:
+        raise BadValue("--mine and --user name two users", hint="give one of them")
     if wasteful:
         if states:
             raise BadValue("--wasteful looks at jobs in all states", hint="leave --state out")
-        user = invocation.user if mine else user
-        every: Jobs = invocation.ask(lambda n: ListJobs(n, True, (), user, LOOKED_AT))
+        every: Jobs = invocation.ask(lambda n: ListJobs(n, True, (), invocation.user if mine else user, LOOKED_AT))
         show_wasteful(invocation, every.jobs, limit)
         return
     failed = any(one.lower() == FAILED for one in states)

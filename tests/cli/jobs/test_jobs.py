@@ -9,8 +9,10 @@ import pytest
 from distributed_grid.cli.context import client
 from distributed_grid.cli.jobs.jobs import _precedence
 from distributed_grid.cli.main import main
-from distributed_grid.protocol.jobs import LimitBy, Precedence
+from distributed_grid.protocol.jobs import Cause, LimitBy, Outcome, Precedence
+from distributed_grid.protocol.resources import GIB
 from tests.cli.attach.test_attached import grid_aside
+from tests.coordinator.client.test_aio import ends_with
 from tests.coordinator.ends import runs_on
 
 
@@ -33,6 +35,22 @@ def test_a_job_is_listed_shown_explained_and_ended(tmp_path: Path, capfd: Any) -
         assert json.loads(said("-o", "json", "why", waits))["job"]["id"] == waits
         said("cancel", job, waits)
         assert "cancelled" in said("jobs", "--all")
+
+
+def test_the_wasteful_jobs_of_mine_are_mine_alone(tmp_path: Path, capfd: Any) -> None:
+    outcome = Outcome(Cause.EXITED, seconds=3600.0, cpu_seconds=3600.0, peak_memory=GIB)
+    with grid_aside(tmp_path, runs=ends_with(outcome)) as url:
+        with client(url, user="eve") as other:
+            other.wait(other.submit("make", memory="4G"))
+        with client(url) as grid:
+            grid.wait(mine := grid.submit("make", memory="4G"))
+        main.main(["--coordinator", url, "-o", "quiet", "jobs", "--wasteful", "--mine"], standalone_mode=False)
+        assert capfd.readouterr().out.split() == [mine]
+
+
+def test_jobs_of_mine_and_of_a_user_are_not_listed_at_once(capfd: Any) -> None:
+    assert main.main(["jobs", "--mine", "--user", "eve"], standalone_mode=False) == 2
+    assert "--mine and --user name two users" in capfd.readouterr().err
 
 
 def test_which_jobs_are_to_be_ended_has_to_be_said(capfd: Any) -> None:
