@@ -231,8 +231,10 @@ def jobs(
     failed, wanted = failed and State.ENDED not in wanted, (*wanted, State.ENDED) if failed else wanted
     ended = ended or State.ENDED in wanted
     answer: Jobs = invocation.ask(
-        lambda n: ListJobs(n, ended, wanted, invocation.user if mine else user, limit, fold=not members, failed=failed)
-    )
+        lambda n: ListJobs(
+            n, ended, wanted, invocation.user if mine else user, limit + 1, fold=not members, failed=failed
+        )
+    )  # one more than is shown: of arrays nothing else tells whether there are more
     both: list[JobView | GroupView] = [*answer.jobs, *answer.groups]
     both.sort(key=lambda one: (bool(one.ended), -(one.ended or one.submitted)))
     shown, more = both[:limit], answer.more or len(both) > limit

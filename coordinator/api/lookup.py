@@ -200,13 +200,13 @@ class Lookup:
         members = self.state.groups.get(name)
         return members.group if members is not None else self.store.group(name)
 
-    def group_view(self, name: str, why: reasons.Wording | None = None) -> GroupView | None:
-        """A group as it stands; None: it is none. `why` words why its members wait."""
+    def group_view(self, name: str) -> GroupView | None:
+        """A group as it stands; None: it is none."""
         members = self.state.groups.get(name)
         if members is None:
             group = self.store.group(name)
             return groups.view(group, {}) if group is not None else None
-        return groups.view(members.group, members.states, (why or reasons.Wording(self.state)).of_group(members))
+        return groups.view(members.group, members.states, reasons.Wording(self.state).of_group(members))
 
     def show(self, visibility: Visibility, message: ShowJobs) -> Jobs:
         """These jobs whole; groups as wholes, with their members where they are asked for."""
@@ -254,16 +254,14 @@ class Lookup:
 
     def _groups(self, message: ListJobs, most: int) -> list[GroupView]:
         """Groups, live and then ended, each newest first."""
-        living = [name for name, one in self.state.groups.items() if message.user in ("", one.group.user)]
+        living = (one for one in reversed(self.state.groups.values()) if message.user in ("", one.group.user))
+        wanted = (one for one in living if _has_some(groups.view(one.group, one.states), message))
         why = reasons.Wording(self.state)
-        found = [self.group_view(name, why) for name in reversed(living[-most:])]
-        if message.ended:
-            past = self.store.groups_ended(most - len(found), message.user)
+        found = [groups.view(one.group, one.states, why.of_group(one)) for one in itertools.islice(wanted, most)]
+        if message.ended and (not message.states or State.ENDED in message.states):
+            past = self.store.groups_ended(most - len(found), message.user, message.failed)
             found += [groups.view(group, {}) for group in past if group.id not in self.state.groups]
-        wanted = [view for view in found if view is not None]
-        if message.states:
-            wanted = [view for view in wanted if _has_some(view, message)]
-        return [_short_group(view) for view in wanted]
+        return [_short_group(view) for view in found]
 
     def _living(self, message: ListJobs) -> Iterator[Job]:
         if message.past and message.past[0]:
@@ -291,7 +289,9 @@ class Lookup:
 
 def _has_some(group: GroupView, message: ListJobs) -> bool:
     """Whether some of its members are in a state that is asked for."""
-    states = {state: count for state, count in group.states.items() if state is not State.ENDED or not message.failed}
+    if not message.states:
+        return True
+    states = {state: count for state, count in group.states.items() if state != State.ENDED or not message.failed}
     return any(states.get(state) for state in message.states) or (message.failed and group.failed > 0)
 
 

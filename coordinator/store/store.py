@@ -454,14 +454,15 @@ class Store:
         )
         return [text for row in rows for text in row if text]
 
-    def groups_ended(self, limit: int, user: str = "") -> list[Group]:
-        """Ended groups, latest end first; of one user if given."""
+    def groups_ended(self, limit: int, user: str = "", failed: bool = False) -> list[Group]:
+        """Ended groups, latest end first; of one user if given; `failed`: those with failed members only."""
         mine = "AND user = ?" if user else ""
         rows = self._reader.execute(
-            f"SELECT body FROM groups WHERE ended > 0 {mine} ORDER BY ended DESC LIMIT ?",  # noqa: S608
-            (*([user] if user else []), limit),
+            f"SELECT body FROM groups WHERE ended > 0 {mine} ORDER BY ended DESC",  # noqa: S608
+            [user] if user else [],
         )
-        return [_group(row[0]) for row in rows]
+        found = map(_group, (row[0] for row in rows))
+        return list(itertools.islice((group for group in found if group.failed or not failed), limit))
 
     def list_ended(
         self,

@@ -48,6 +48,21 @@ def test_the_wasteful_jobs_of_mine_are_mine_alone(tmp_path: Path, capfd: Any) ->
         assert capfd.readouterr().out.split() == [mine]
 
 
+def test_a_list_that_is_cut_says_so_also_if_only_arrays_are_left_out(tmp_path: Path, capfd: Any) -> None:
+    def listed(limit: int) -> dict[str, Any]:
+        capfd.readouterr()
+        words = ["-o", "json", "jobs", "-a", "--limit", str(limit)]
+        main.main(["--coordinator", url, *words], standalone_mode=False)
+        return dict(json.loads(capfd.readouterr().out))
+
+    with grid_aside(tmp_path) as url:
+        with client(url) as grid:
+            for _ in range(3):
+                grid.submit("true", array="0-1")
+        assert (len(listed(2)["arrays"]), listed(2)["more"]) == (2, True)
+        assert (len(listed(3)["arrays"]), listed(3)["more"]) == (3, False)
+
+
 def test_jobs_of_mine_and_of_a_user_are_not_listed_at_once(capfd: Any) -> None:
     assert main.main(["jobs", "--mine", "--user", "eve"], standalone_mode=False) == 2
     assert "--mine and --user name two users" in capfd.readouterr().err

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.coordinator.client import GridClient
+from distributed_grid.protocol.groups import parse_array
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State
 from distributed_grid.protocol.messages import (
     AskWhy,
@@ -152,6 +154,37 @@ async def test_a_list_of_what_failed_has_neither_what_exited_with_0_nor_what_was
         assert {view.id for view in failed.jobs} == set(names[1:])
         both = await ann.ask(ListJobs(202, ended=True, states=(State.WAITING, State.ENDED), failed=True))
         assert {view.id for view in both.jobs} == {*names[1:], waiting}
+        await ann.close()
+
+
+async def test_a_list_of_what_failed_has_only_arrays_with_failed_members_however_many_newer_ones_have_none(
+    tmp_path: Path,
+) -> None:
+    def runs(launch: Launch) -> list[Any]:
+        outcome = Outcome(Cause.EXITED, code=int(launch.spec.argv[0] == "false"))
+        return [Started(launch.allocation, 1), Exited(launch.allocation, outcome, returned=True)]
+
+    async with coordinator(tmp_path) as grid:
+        worker, ann = await agent(grid.url, runs=runs), await client(grid.url)
+        arrays: list[str] = []
+        for word in ("false", "true", "true"):
+            arrays += await ann.submit(replace(job(word), array=parse_array("0-1", None)))
+            for member in (0, 1):
+                await ann.ended(f"{arrays[-1]}_{member}")
+        await worker.close()
+        await until_away(grid)
+        (waiting,) = await ann.submit(replace(job("true"), array=parse_array("0-1", None)), watch=False)
+        await grid.stored()
+
+        async def listed(number: int, *states: State, limit: int = 2, failed: bool = False) -> list[str]:
+            answer = await ann.ask(ListJobs(number, True, states, limit=limit, fold=True, failed=failed))
+            return [view.id for view in answer.groups]
+
+        assert await listed(201, State.ENDED, failed=True) == [arrays[0]]
+        assert await listed(202, State.ENDED, State.WAITING, failed=True) == [waiting, arrays[0]]
+        assert await listed(203, State.ENDED) == [arrays[2], arrays[1]]
+        assert await listed(204, State.WAITING, limit=9) == [waiting]
+        assert await listed(205, limit=9) == [waiting, *reversed(arrays)]
         await ann.close()
 
 
