@@ -1,6 +1,7 @@
 """What one call of `grid` was told besides its command: the options every command takes, before or after its name."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -127,6 +128,19 @@ class Invocation:
             return self.color == "always"
         stream = stream or sys.stdout
         return bool(stream.isatty()) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def grid_failed() -> int:
+    """The exit code where the grid, not a job, is at fault: 125, or GRID_EXIT_ERROR. Raises BadValue."""
+    from distributed_grid.protocol.errors import BadValue
+    from distributed_grid.protocol.jobs import GRID_FAILED
+
+    text = os.environ.get("GRID_EXIT_ERROR", "")
+    if not text:
+        return GRID_FAILED
+    if not (re.fullmatch(r"[0-9]{1,3}", text) and 1 <= int(text) <= 255):
+        raise BadValue(f"GRID_EXIT_ERROR={text} is no exit code", why="it is a number from 1 to 255")
+    return int(text)
 
 
 def client(url: str, **options: Any) -> "GridClient":

@@ -372,8 +372,13 @@ def has_failed(outcome: Outcome) -> bool:
     return (outcome.cause is not Cause.EXITED or outcome.code != 0) and outcome.cause is not Cause.CANCELLED
 
 
-def exit_status(outcome: Outcome) -> int:
-    """What `grid run-shared` exits with: the job's own code, 128+N for signal N, or one of the grid's own codes."""
+GRID_FAILED = 125
+"""The exit code where the grid, not a job, is at fault."""
+
+
+def exit_status(outcome: Outcome, grid_failed: int = GRID_FAILED) -> int:
+    """What `grid run-shared` exits with: the job's own code, 128+N for signal N, or one of the grid's own codes;
+    `grid_failed` where the grid is at fault."""
     match outcome.cause:
         case Cause.EXITED:
             return outcome.code
@@ -394,7 +399,7 @@ def exit_status(outcome: Outcome) -> int:
         case Cause.CANCELLED:
             return outcome.code if outcome.started and outcome.code else 130
         case _:
-            return 125
+            return grid_failed
 
 
 class OutputFull(StrEnum):

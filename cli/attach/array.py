@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from distributed_grid.cli.attach.attached import CLOSED_PIPE, GRID_FAILED
+from distributed_grid.cli.attach.attached import CLOSED_PIPE
 from distributed_grid.cli.attach.gang import AttachedMembers, MemberOutput
 from distributed_grid.cli.attach.waiting import Count, Progress
 from distributed_grid.cli.context import Invocation
@@ -125,7 +125,7 @@ class AttachedArray(AttachedMembers):
 
     def _ended(self, view: JobView) -> None:
         assert view.outcome is not None  # noqa: S101
-        self._worst = max(self._worst, exit_status(view.outcome))
+        self._worst = max(self._worst, exit_status(view.outcome, self.grid_failed))
         if self._verdicts and self._said < VERDICTS and (text := verdict(view)):
             self._said += 1
             self._clear()
@@ -176,7 +176,7 @@ class AttachedArray(AttachedMembers):
                 self._clear()
                 self.invocation.say(f"{group_label(group)}: {progress_words(group)}")
         code = self._worst if self._verdicts and not self._until_now else 0
-        return code or (GRID_FAILED if self._incomplete else 0)
+        return code or (self.grid_failed if self._incomplete else 0)
 
 
 class CollectedArray(AttachedArray):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from distributed_grid.cli.attach.terminal import STDIN, Signals, Sink, StatusLine, read_input
-from distributed_grid.cli.context import Invocation, print_error
+from distributed_grid.cli.context import Invocation, grid_failed, print_error
 from distributed_grid.cli.formatting import verdict
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.coordinator.client.input import JobInput
@@ -36,7 +36,6 @@ from distributed_grid.protocol.messages import (
 LAST_GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL for a job whose user pressed ^C twice."""
 CLOSED_PIPE = 141
-GRID_FAILED = 125
 FDS = {"stdout": 1, "stderr": 2}
 
 
@@ -76,6 +75,8 @@ class Attached:
         self.grid = grid
         self.job = job
         self.view: JobView | None = None
+        self.grid_failed = grid_failed()
+        """The exit code where the grid is at fault."""
         self._reader = secrets.token_hex(8) if reads_along else ""
         self.output = JobOutput(streams, until_now, self._reader, attempt)
         self.sinks = {name: Sink(FDS[name]) for name in streams}
@@ -166,7 +167,7 @@ class Attached:
         for event in self.grid.receive():
             self._handle(event)
         if self._leave_at and time.monotonic() > self._leave_at:
-            raise Leave(self._code if self._code is not None else GRID_FAILED)
+            raise Leave(self._code if self._code is not None else self.grid_failed)
 
     def _patience(self) -> float:
         """Seconds for which nothing has to be done unless something comes."""
@@ -311,7 +312,7 @@ class Attached:
         """Bytes of the output are lost here, as on a full disk: the job ends, if it is ours, since no exit code of its
         own may stand for an incomplete output."""
         print_error(f"error: the {name} of {self.job} cannot be written: {why}")
-        self._give_up(GRID_FAILED, f"its {name} cannot be written where it is read: {why}")
+        self._give_up(self.grid_failed, f"its {name} cannot be written where it is read: {why}")
 
     def _give_up(self, code: int, reason: str) -> None:
         """Exit with this code, once the job has ended for this reason; at once, if it is not ours."""
@@ -374,8 +375,8 @@ class Attached:
             return self._code
         view = self.view
         if self._until_now or not self._verdicts or view is None or view.outcome is None:
-            return GRID_FAILED if incomplete else 0
+            return self.grid_failed if incomplete else 0
         if text := verdict(view):
             self.invocation.say(text)
-        code = exit_status(view.outcome)
-        return GRID_FAILED if incomplete and code == 0 else code
+        code = exit_status(view.outcome, self.grid_failed)
+        return self.grid_failed if incomplete and code == 0 else code

@@ -8,7 +8,7 @@ import click
 
 from distributed_grid.cli.attach.results import get_options
 from distributed_grid.cli.completion import complete_jobs
-from distributed_grid.cli.context import AWAY_SECONDS, Invocation, current
+from distributed_grid.cli.context import AWAY_SECONDS, Invocation, current, grid_failed
 from distributed_grid.cli.lazy import Command
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import GroupKind, GroupView, indexes, member_id, words
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from distributed_grid.cli.attach.attached import Attached
     from distributed_grid.coordinator.client.blocking import GridClient
 
-GRID_FAILED = 125
 ALL = "all"
 _ATTEMPT = re.compile(r"(.+)\.([1-9]\d{0,8})")
 
@@ -43,7 +42,7 @@ def attach(job: str, on_exit: str, globs: tuple[str, ...], force: bool, executab
     from distributed_grid.protocol.globs import parse_glob
 
     invocation = current()
-    invocation.failure = GRID_FAILED
+    invocation.failure = grid_failed()
     for glob in globs:
         parse_glob(glob)
     grid = invocation.connect(AWAY_SECONDS)

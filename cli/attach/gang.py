@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distributed_grid.cli.attach.attached import GRID_FAILED, Attached
+from distributed_grid.cli.attach.attached import Attached
 from distributed_grid.cli.attach.terminal import Sink
 from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.formatting import verdict
@@ -167,7 +167,7 @@ class AttachedGang(AttachedMembers):
         missing = [name for name, mate in self._member_outputs.items() if self._tell_missing(mate.output, name)]
         if self._code is not None:
             return code
-        return status_of_all(views) or code or (GRID_FAILED if missing else 0)
+        return status_of_all(views, self.grid_failed) or code or (self.grid_failed if missing else 0)
 
 
 def group_of(grid: GridClient, ref: str) -> GroupView | None:

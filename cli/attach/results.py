@@ -16,7 +16,6 @@ from distributed_grid.protocol.errors import GridError
 if TYPE_CHECKING:
     from distributed_grid.cli.attach.attached import Attached
 
-GRID_FAILED = 125
 C = TypeVar("C", bound=Callable[..., Any])
 
 
@@ -92,4 +91,4 @@ def fetch_results(
         invocation.say(f"--get {' '.join(globs)} matches no file of the job")
     except GridError as error:
         print_error("\n".join(error.lines()))
-    return code or GRID_FAILED
+    return code or attached.grid_failed

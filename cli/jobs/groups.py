@@ -10,7 +10,7 @@ from distributed_grid.cli.attach.waiting import Waiting
 from distributed_grid.cli.context import Invocation
 from distributed_grid.protocol.groups import GroupKind, GroupView
 from distributed_grid.protocol.groups import words as array_words
-from distributed_grid.protocol.jobs import Cause, JobView, exit_status
+from distributed_grid.protocol.jobs import GRID_FAILED, Cause, JobView, exit_status
 
 F = Callable[..., Any]
 
@@ -77,11 +77,12 @@ def group_status(view: GroupView) -> int:
     return 1 if view.failed or view.cancelled else 0
 
 
-def status_of_all(ended: Iterable[JobView]) -> int:
-    """The exit code of several jobs: the highest. Who was ended with its gang counts only where nobody else failed."""
+def status_of_all(ended: Iterable[JobView], grid_failed: int = GRID_FAILED) -> int:
+    """The exit code of several jobs: the highest. Who was ended with its gang counts only where nobody else failed;
+    `grid_failed` stands for those where the grid is at fault."""
     outcomes = [view.outcome for view in ended if view.outcome]
-    own = max((exit_status(one) for one in outcomes if one.cause is not Cause.GANG), default=0)
-    return own or max(map(exit_status, outcomes), default=0)
+    own = max((exit_status(one, grid_failed) for one in outcomes if one.cause is not Cause.GANG), default=0)
+    return own or max((exit_status(one, grid_failed) for one in outcomes), default=0)
 
 
 VERDICTS = 20
@@ -101,7 +102,7 @@ def tell_ends(invocation: Invocation, waiting: Waiting) -> int:
     for view in groups:
         if view.failed or view.cancelled:
             invocation.say(f"{group_label(view)}: {progress_words(view)}")
-    return status_of_all(ended) or max((group_status(view) for view in groups), default=0)
+    return status_of_all(ended, invocation.failure) or max((group_status(view) for view in groups), default=0)
 
 
 def before_rows(view: GroupView | JobView) -> list[tuple[str, Any]]:

@@ -11,7 +11,7 @@ import click
 from distributed_grid.cli import formatting
 from distributed_grid.cli.attach.waiting import Waiting
 from distributed_grid.cli.completion import complete_jobs
-from distributed_grid.cli.context import Invocation, current, printable
+from distributed_grid.cli.context import Invocation, current, grid_failed, printable
 from distributed_grid.cli.grid.history import alternative_json, place_json, victim_json
 from distributed_grid.cli.jobs.groups import before_rows, group_json, group_lines, group_row, tell_ends
 from distributed_grid.cli.jobs.wasteful import LOOKED_AT, show_wasteful, waste_of
@@ -191,7 +191,6 @@ def _preempts_json(would: Preemption) -> dict[str, Any]:
 
 FAILED = "failed"
 TIMED_OUT = 124
-GRID_FAILED = 125
 
 
 @click.command(cls=Command)
@@ -357,7 +356,7 @@ def events(job: str) -> None:
 def wait(job: tuple[str, ...], timeout: str | None, progress: bool) -> None:
     """Wait for jobs to end; the exit code is the job's own (of several: the highest)."""
     invocation = current()
-    invocation.failure = GRID_FAILED
+    invocation.failure = grid_failed()
     until = time.monotonic() + parse_duration(timeout) if timeout is not None else None
     waiting = Waiting(invocation, job, until, progress)
     if not waiting.wait():

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from distributed_grid.cli.attach.results import get_options, ship, shipping_options
 from distributed_grid.cli.completion import complete_nodes
-from distributed_grid.cli.context import Invocation, current
+from distributed_grid.cli.context import Invocation, current, grid_failed
 from distributed_grid.cli.jobs.groups import many_options
 from distributed_grid.cli.jobs.predict import filled, parse_features, say_chance
 from distributed_grid.cli.options import Sectioned, limit_options, placing
@@ -37,7 +37,6 @@ AS_THEY_ARE = (
     " after after_ok after_any begin finish_by"
 ).split()
 """Options that mean what `describe_job` calls so."""
-GRID_FAILED = 125
 NOT_PLACED = 75
 
 
@@ -118,7 +117,7 @@ def run_shared(command: tuple[str, ...], **options: Any) -> None:
     found; 75 not placed.
     """
     invocation, since = current(), time.time()
-    invocation.failure = GRID_FAILED
+    invocation.failure = grid_failed()
     submission = submission_of(command, options)
     _check_globs(options)
     if options["dry_run"]:

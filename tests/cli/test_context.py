@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.cli.context import Invocation, client
+from distributed_grid.cli.context import Invocation, client, grid_failed
+from distributed_grid.cli.main import main
 from distributed_grid.coordinator.client.session import GridUnavailable
+from distributed_grid.protocol.errors import BadValue
 from tests.coordinator.client.test_connection import free_port
 
 
@@ -47,3 +49,25 @@ def test_colours_are_for_terminals_unless_somebody_wants_them(monkeypatch: pytes
     assert not Invocation().colored(io.StringIO())
     assert Invocation(color="always").colored(io.StringIO())
     assert not Invocation(color="never").colored()
+
+
+@pytest.mark.parametrize("words", [("run-shared", "--no-ship", "true"), ("job", "wait", "last")])
+def test_a_failure_of_the_grid_exits_with_125_or_what_grid_exit_error_says(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GRID_EXIT_ERROR", raising=False)
+    where = ("--coordinator", f"ws://127.0.0.1:{free_port()}")
+    assert main.main([*where, *words], standalone_mode=False) == 125
+    monkeypatch.setenv("GRID_EXIT_ERROR", "99")
+    assert main.main([*where, *words], standalone_mode=False) == 99
+
+
+@pytest.mark.parametrize("text", ["0", "256", "-1", "many", "1e2", "9" * 5000])
+def test_what_is_no_exit_code_is_refused_before_anything_runs(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GRID_EXIT_ERROR", text)
+    with pytest.raises(BadValue, match="is no exit code"):
+        grid_failed()
+    assert main.main(["run-shared", "--no-ship", "true"], standalone_mode=False) == 2
+    assert "it is a number from 1 to 255" in capsys.readouterr().err

@@ -66,12 +66,13 @@ def test_a_job_that_nobody_knows_is_no_job_to_follow(tmp_path: Path) -> None:
         Attached(Invocation(), client(url).connect(), job="nobody").run()
 
 
-def test_output_that_finds_a_full_disk_is_no_success_also_of_a_job_that_has_ended(
+def test_output_that_finds_a_full_disk_is_a_failure_of_the_grid_also_of_a_job_that_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     outcome = Outcome(Cause.EXITED, stdout_size=4, stdout_tail=b"out\n")
     with grid_aside(tmp_path, runs=ends_with(outcome)) as url, open("/dev/full", "wb") as full:
+        monkeypatch.setenv("GRID_EXIT_ERROR", "99")
         monkeypatch.setitem(FDS, "stdout", full.fileno())
         attached = Attached(Invocation(), client(url).connect(), submission=describe_job("make"))
-        assert attached.run() == 125
+        assert attached.run() == 99
         assert f"the stdout of {attached.job} cannot be written: No space left on device" in capfd.readouterr().err

@@ -43,3 +43,5 @@ def test_the_code_of_many_is_the_highest_of_those_that_failed_by_themselves() ->
     assert status_of_all([over(), over(4), over(3)]) == 4
     assert status_of_all([over(0, Cause.GANG), over(4)]) == 4
     assert status_of_all([over(), over()]) == 0
+    assert status_of_all([over(), over(0, Cause.NODE_LOST)], 99) == 99
+    assert status_of_all([over(125)], 99) == 125, "it is the job's own"
