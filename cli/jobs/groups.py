@@ -94,8 +94,7 @@ def tell_ends(invocation: Invocation, waiting: Waiting) -> int:
     ended = waiting.members()
     groups = list(waiting.groups.values())
     if invocation.output in ("json", "jsonl"):
-        rows = [formatting.job_json(view) for view in ended]
-        formatting.emit_json(invocation, {"jobs": rows, "arrays": [group_json(view) for view in groups]}, rows="jobs")
+        emit_jobs(invocation, ended, groups)
     said = [text for view in ended if (text := formatting.verdict(view))]
     for text in said if not groups else said[:VERDICTS]:
         invocation.say(text)
@@ -140,6 +139,15 @@ def group_lines(view: GroupView) -> list[tuple[str, Any]]:
 
 
 # --- for programs -----------------------------------------------------------------------------------------------------
+
+
+def emit_jobs(invocation: Invocation, jobs: Iterable[JobView], groups: Iterable[GroupView], **more: Any) -> None:
+    """Jobs and groups for programs, with `more` about the list; in `jsonl` one a line, told apart by `kind`."""
+    rows, arrays = [formatting.job_json(view) for view in jobs], [group_json(view) for view in groups]
+    if invocation.output == "jsonl":
+        formatting.emit_json(invocation, {"rows": [{"kind": "job", **row} for row in rows] + arrays}, rows="rows")
+    else:
+        formatting.emit_json(invocation, {"jobs": rows, "arrays": arrays, **more})
 
 
 def group_json(view: GroupView) -> dict[str, Any]:

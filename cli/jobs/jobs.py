@@ -13,7 +13,7 @@ from distributed_grid.cli.attach.waiting import Waiting
 from distributed_grid.cli.completion import complete_jobs
 from distributed_grid.cli.context import Invocation, current, grid_failed, printable
 from distributed_grid.cli.grid.history import alternative_json, place_json, victim_json
-from distributed_grid.cli.jobs.groups import before_rows, group_json, group_lines, group_row, tell_ends
+from distributed_grid.cli.jobs.groups import before_rows, emit_jobs, group_lines, group_row, tell_ends
 from distributed_grid.cli.jobs.wasteful import LOOKED_AT, show_wasteful, waste_of
 from distributed_grid.cli.lazy import Command, LazyGroup
 from distributed_grid.cli.options import limits_words
@@ -239,9 +239,9 @@ def jobs(
     shown, more = both[:limit], answer.more or len(both) > limit
     match invocation.output:
         case "json" | "jsonl":
-            rows = [formatting.job_json(view) for view in shown if isinstance(view, JobView)]
-            arrays = [group_json(view) for view in shown if isinstance(view, GroupView)]
-            formatting.emit_json(invocation, {"jobs": rows, "arrays": arrays, "more": more}, rows="jobs")
+            single = [view for view in shown if isinstance(view, JobView)]
+            whole = [view for view in shown if isinstance(view, GroupView)]
+            emit_jobs(invocation, single, whole, more=more)
         case "quiet":
             formatting.emit("".join(f"{view.id}\n" for view in shown))
         case _:
@@ -320,9 +320,7 @@ def show(job: tuple[str, ...]) -> None:
     invocation = current()
     answer: Jobs = invocation.ask(lambda n: ShowJobs(id=n, jobs=job))
     if invocation.output in ("json", "jsonl"):
-        rows = [formatting.job_json(view) for view in answer.jobs]
-        arrays = [group_json(view) for view in answer.groups]
-        formatting.emit_json(invocation, {"jobs": rows, "arrays": arrays}, rows="jobs")
+        emit_jobs(invocation, answer.jobs, answer.groups)
     elif invocation.output == "quiet":
         formatting.emit(formatting.lines([*(view.id for view in answer.groups), *(view.id for view in answer.jobs)]))
     else:

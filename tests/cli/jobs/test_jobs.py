@@ -1,5 +1,6 @@
 """`grid jobs`, `job show`, `why` and `cancel` in this process."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,21 @@ def test_a_list_that_is_cut_says_so_also_if_only_arrays_are_left_out(tmp_path: P
                 grid.submit("true", array="0-1")
         assert (len(listed(2)["arrays"]), listed(2)["more"]) == (2, True)
         assert (len(listed(3)["arrays"]), listed(3)["more"]) == (3, False)
+
+
+@pytest.mark.parametrize("words", [["jobs", "-a"], ["job", "show", "one", "many"], ["job", "wait", "one", "many"]])
+def test_jobs_and_arrays_are_lines_of_jsonl_told_apart_by_their_kind(
+    words: list[str], tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distributed_grid.cli.attach.waiting.MEMBERS_TOLD", 1)
+    with grid_aside(tmp_path) as url:
+        with client(url) as grid:
+            both = grid.submit("true", name="one"), grid.submit("true", name="many", array="0-1")
+        capfd.readouterr()
+        with contextlib.suppress(SystemExit):
+            main.main(["--coordinator", url, "-o", "jsonl", *words], standalone_mode=False)
+        rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        assert [(row["kind"], row["id"]) for row in rows] == [*zip(("job", "array"), both, strict=True)]
 
 
 def test_jobs_of_mine_and_of_a_user_are_not_listed_at_once(capfd: Any) -> None:
