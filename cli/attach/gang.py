@@ -13,6 +13,7 @@ from distributed_grid.cli.formatting import verdict
 from distributed_grid.cli.jobs.groups import status_of_all
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.coordinator.client.output import JobOutput, Piece
+from distributed_grid.coordinator.client.requests import only
 from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.protocol.groups import GroupView, member_id
 from distributed_grid.protocol.jobs import JobView, State
@@ -171,9 +172,13 @@ class AttachedGang(AttachedMembers):
 
 
 def group_of(grid: GridClient, ref: str) -> GroupView | None:
-    """The array or gang that is meant by this; None: it is something else, or not known."""
+    """The array or gang that is meant by this; None: it is one job, or not known. Raises BadValue for several
+    members."""
     try:
         answer: Jobs = grid.call(ShowJobs(id=0, jobs=(ref,)))
     except RequestRefused:
         return None  # who attaches to it is told why
-    return answer.groups[0] if answer.groups else None
+    if answer.groups:
+        return answer.groups[0]
+    only(answer, ref)
+    return None

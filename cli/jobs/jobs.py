@@ -366,11 +366,9 @@ def wait(job: tuple[str, ...], timeout: str | None, progress: bool) -> None:
 
 
 def _one(invocation: Invocation, ref: str) -> JobView:
-    answer: Jobs = invocation.ask(lambda n: ShowJobs(id=n, jobs=(ref,)))
-    if answer.groups:
-        name = answer.groups[0].id
-        raise BadValue(f"{name} is many jobs", why="this is for one", hint=f"name one of them, such as {name}_0")
-    return answer.jobs[0]
+    from distributed_grid.coordinator.client.requests import only
+
+    return only(invocation.ask(lambda n: ShowJobs(id=n, jobs=(ref,))), ref)
 
 
 def _rows(view: JobView) -> list[tuple[str, Any]]:

@@ -167,9 +167,17 @@ def wait(job: str) -> Steps[JobView]:
 
 def show(job: str) -> Steps[JobView]:
     """A job as it stands, with its story."""
-    answer: Jobs = yield ShowJobs(id=0, jobs=(job,))
+    return only((yield ShowJobs(id=0, jobs=(job,))), job)
+
+
+def only(answer: Jobs, ref: str) -> JobView:
+    """The job of an answer about this reference. Raises BadValue where that means several."""
     if answer.groups:
-        raise BadValue(f"{answer.groups[0].id} is many jobs", why="this is for one", hint="name one of its members")
+        name = answer.groups[0].id
+        raise BadValue(f"{name} is many jobs", why="this is for one", hint=f"name one of them, such as {name}_0")
+    if len(answer.jobs) > 1:
+        hint = f"name one of them, such as {answer.jobs[0].id}"
+        raise BadValue(f"{ref} is {len(answer.jobs)} jobs", why="this is for one", hint=hint)
     return answer.jobs[0]
 
 

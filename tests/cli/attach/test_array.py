@@ -15,6 +15,7 @@ from distributed_grid.cli.main import main
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.coordinator.client.output import Piece
 from distributed_grid.coordinator.client.submission import describe_job
+from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.messages import Exited, Launch, Started, Submit
 from tests.cli.attach.test_attached import grid_aside
@@ -114,6 +115,20 @@ def test_for_programs_there_is_json_alone_with_the_output_of_each(tmp_path: Path
         assert [json.loads(line)["stdout"] for line in capfdbinary.readouterr().out.splitlines()] == [
             "member 1\nends 1\n", "member 2\nends 2\n"
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [("attach",), ("logs",), ("job", "events")])
+def test_some_members_at_once_are_not_taken_for_the_first(
+    words: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with grid_aside(tmp_path, runs=by_index) as url:
+        with client(url) as grid:
+            many = grid.submit("make", array="0-3")
+        assert main.main(["--coordinator", url, *words, f"{many}_1-3,0"], standalone_mode=False) == 2
+        told = capfd.readouterr()
+        assert f"{many}_1-3,0 is 4 jobs" in told.err and f"such as {many}_0" in told.err and not told.out
+        with client(url) as grid, pytest.raises(BadValue, match="is 4 jobs"):
+            grid.show(f"{many}_1-3,0")
 
 
 def test_of_much_output_json_has_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
