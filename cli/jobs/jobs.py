@@ -58,9 +58,7 @@ def show_why(invocation: Invocation, why: Why, request: Request | None = None) -
 def _head(why: Why, request: Request | None) -> list[str]:
     lines = []
     if (job := why.job) is not None:
-        since = (
-            formatting.age(job.submitted) if job.state is not State.ENDED else formatting.age(job.submitted, job.ended)
-        )
+        since = formatting.age(job.submitted)
         asks = f"asks {job.request.resources}, {job.request.priority.word}"
         lines.append(f"{formatting.job_label(job)} {str(job.state).upper()} · {asks} · submitted {since} ago")
         if job.state is State.ENDED:

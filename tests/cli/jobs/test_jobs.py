@@ -2,18 +2,21 @@
 
 import contextlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distributed_grid.cli.context import client
-from distributed_grid.cli.jobs.jobs import _precedence
+from distributed_grid.cli.jobs.jobs import _head, _precedence
 from distributed_grid.cli.main import main
-from distributed_grid.protocol.jobs import Cause, LimitBy, Outcome, Precedence
+from distributed_grid.protocol.jobs import Cause, LimitBy, Outcome, Precedence, Reason, State
+from distributed_grid.protocol.messages import Why
 from distributed_grid.protocol.resources import GIB
 from tests.cli.attach.test_attached import grid_aside
 from tests.coordinator.client.test_aio import ends_with
+from tests.coordinator.client.test_output import view
 from tests.coordinator.ends import runs_on
 
 
@@ -87,6 +90,12 @@ def test_jobs_of_mine_and_of_a_user_are_not_listed_at_once(capfd: Any) -> None:
 def test_which_jobs_are_to_be_ended_has_to_be_said(capfd: Any) -> None:
     assert main.main(["cancel"], standalone_mode=False) == 2
     assert "which jobs are to be ended?" in capfd.readouterr().err
+
+
+def test_why_says_how_long_ago_a_job_was_submitted_also_if_it_has_ended() -> None:
+    submitted = time.time() - 7200.0
+    ended = view(state=State.ENDED, submitted=submitted, ended=submitted + 100.0, outcome=Outcome(Cause.EXITED))
+    assert "submitted 2h00m ago" in _head(Why(id=1, reason=Reason("Ended"), job=ended), None)[0]
 
 
 @pytest.mark.parametrize(
