@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from distributed_grid.cli.attach.results import get_options
+from distributed_grid.cli.attach.results import check_globs, get_options
 from distributed_grid.cli.completion import complete_jobs
 from distributed_grid.cli.context import AWAY_SECONDS, Invocation, current, grid_failed
 from distributed_grid.cli.lazy import Command
@@ -39,12 +39,9 @@ def attach(job: str, on_exit: str, globs: tuple[str, ...], force: bool, executab
     the job running. Of a gang all members are followed, those beside the first behind their rank, and ^C ends it; of an
     array all members, behind their index, and the exit code is the highest of theirs. 125: bytes are missing.
     """
-    from distributed_grid.protocol.globs import parse_glob
-
     invocation = current()
     invocation.failure = grid_failed()
-    for glob in globs:
-        parse_glob(glob)
+    check_globs(globs)
     grid = invocation.connect(AWAY_SECONDS)
     grid.session.patience = AWAY_SECONDS
     job, group = _meant(grid, job, member)

@@ -11,7 +11,7 @@ import click
 
 from distributed_grid.cli.context import AWAY_SECONDS, Invocation, print_error
 from distributed_grid.coordinator.client.blocking import GridClient
-from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.errors import BadValue, GridError
 
 if TYPE_CHECKING:
     from distributed_grid.cli.attach.attached import Attached
@@ -26,6 +26,19 @@ def get_options(command: C) -> C:
         "--force", is_flag=True, help="With --get: write over what changed since the job was submitted."
     )
     return force(executable(command))
+
+
+def check_globs(globs: tuple[str, ...]) -> None:
+    """Raise BadValue for patterns of --get that cannot be asked for, before anything runs."""
+    from distributed_grid.protocol.globs import Globs
+
+    Globs(globs)
+    for glob in globs:
+        try:
+            glob.encode()
+        except UnicodeEncodeError:
+            hint = "write ? for each byte that is not"
+            raise BadValue(f"--get {glob!r} cannot be sent", why="patterns must be UTF-8", hint=hint) from None
 
 
 def here() -> Path:

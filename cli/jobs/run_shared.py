@@ -8,7 +8,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from distributed_grid.cli.attach.results import get_options, ship, shipping_options
+from distributed_grid.cli.attach.results import check_globs, get_options, ship, shipping_options
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current, grid_failed
 from distributed_grid.cli.jobs.groups import many_options
@@ -244,10 +244,7 @@ def _detach(invocation: Invocation, grid: GridClient, submission: Submission) ->
 
 def _check_globs(options: dict[str, Any]) -> None:
     """Raise BadValue where --get could bring nothing back, before anything runs."""
-    from distributed_grid.protocol.globs import parse_glob
-
-    for glob in options["globs"]:
-        parse_glob(glob)
+    check_globs(options["globs"])
     if options["globs"] and (options["array"] or options["detach"]):
         many = options["array"]
         what = "the files of a whole array" if many else "files with -d, which does not wait for any"

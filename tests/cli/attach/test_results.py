@@ -8,6 +8,7 @@ import pytest
 from distributed_grid.cli.attach.attached import Attached
 from distributed_grid.cli.attach.results import fetch_results, here, ship
 from distributed_grid.cli.context import Invocation, client
+from distributed_grid.cli.main import main
 from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.errors import GridError
 from tests.cli.attach.test_attached import ENDED, grid_aside
@@ -51,3 +52,15 @@ def test_a_directory_that_was_removed_is_no_place_to_be(tmp_path: Path, monkeypa
     (tmp_path / "gone").rmdir()
     with pytest.raises(GridError, match="not there any more"):
         here()
+
+
+@pytest.mark.parametrize("words", [("run-shared", "--no-ship"), ("attach",)])
+@pytest.mark.parametrize(
+    ("globs", "why"), [(["\udcff*"], "patterns must be UTF-8"), (["x"] * 1001, "1000 are the most")]
+)
+def test_patterns_that_cannot_be_sent_are_refused_before_the_job_runs(
+    words: tuple[str, ...], globs: list[str], why: str, capfd: Any
+) -> None:
+    asked = [word for glob in globs for word in ("--get", glob)]
+    assert main.main(["--coordinator", "ws://127.0.0.1:1", *words, *asked, "x"], standalone_mode=False) == 2
+    assert why in capfd.readouterr().err
