@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -60,7 +61,12 @@ def test_a_hold_keeps_its_name_when_a_newer_job_or_hold_of_that_name_has_ended(g
     for left in ([hold], []):
         assert grid.run(*inside).returncode == 0
         assert grid.run("hold", "release", "evening").stderr == "grid: released\n"
-        until(lambda left=left: [row["id"] for row in grid.json("hold", "list")["holds"]] == left, "one is released")
+        until(partial(holds_are, grid, left), "one is released")
+
+
+def holds_are(grid: Grid, names: list[str]) -> bool:
+    """Whether these are the holds that live."""
+    return [row["id"] for row in grid.json("hold", "list")["holds"]] == names
 
 
 def test_a_hold_expires_by_itself(grid: Grid) -> None:

@@ -48,6 +48,7 @@ async def test_a_hold_is_released_by_its_name_also_if_a_newer_job_has_that_name(
     async with coordinator(tmp_path) as grid, ResourceSharingManager(config(grid.url)) as sharing:
         worker = await agent(grid.url)
         held = await sharing.hold(Resources(1000), name="evening")
+        assert held is not None
         await sharing.client.result(await sharing.client.submit("true", name="evening", within=held))
         assert await sharing.release_resource("evening") is True
         assert (await sharing.client.wait(held)).state is State.ENDED
