@@ -374,7 +374,8 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
             from distributed_grid.coordinator.providers.service import MachineService  # only where there are pools
 
             where = lambda: _reached_at(config, state_dir, pki)  # noqa: E731
-            machines.append(MachineService(store.grid, driver.put, pki, where, _providers(config), _of_pools(config)))
+            given = _providers(config), _of_pools(config)
+            machines.append(MachineService(store.grid, driver.put, pki, where, *given, clock))
         return machines[0]
 
     more = (

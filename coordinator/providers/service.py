@@ -43,7 +43,7 @@ log = get_logger("machines")
 
 class MachineService:
     """`providers` are settings by provider, `pools` what each pool says for its provider, with its `labels`. `put`
-    takes events; `url` says where the coordinator is."""
+    takes events; `url` says where the coordinator is; `clock` is grid time."""
 
     def __init__(
         self,
@@ -53,8 +53,9 @@ class MachineService:
         url: Callable[[], str],
         providers: Mapping[str, dict[str, Any]],
         pools: Mapping[str, dict[str, Any]],
+        clock: Callable[[], float],
     ) -> None:
-        self._grid, self._put, self._pki, self._url = grid, put, pki, url
+        self._grid, self._put, self._pki, self._url, self._clock = grid, put, pki, url, clock
         self._providers, self._pools = providers, pools
         self._children: dict[str, ProviderChild] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -123,11 +124,12 @@ class MachineService:
         if self._pki is not None:
             # For this one machine, used once, and for as long as it may take to be begun and to join. Asked again, a
             # provider is told the same token: with other user data it takes the call for another one, or refuses it.
-            now = time.time()
-            left = machine.born + max(TOKEN_LEAST, machine.join_within + machine.queue_within) - now
+            # What is left is counted in grid time, which may be far from the wall clock of the certificates.
+            left = machine.born + machine.join_within + machine.queue_within - self._clock()
+            life, now = max(TOKEN_LEAST, left), time.time()
             seed = self._pki.authority.secret_of(f"token of machine {machine.name} of {machine.wanted!r}")
             token = self._pki.identities.mint(
-                self._pki.authority.pin, Role.AGENT, machine.name, labels, 1, max(1.0, left), BY, now, seed
+                self._pki.authority.pin, Role.AGENT, machine.name, labels, 1, life, BY, now, seed
             )
             invitation = f"grid://{urlsplit(self._url()).netloc}/{token}"
         return WorkerSpec(

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.access.ca import Pki
@@ -26,10 +27,11 @@ MACHINE = Machine(name="a-1-1", pool="a", provider="command", state=MachineState
 class Scene:
     """A service with the user's programs as provider, and the events that it has put."""
 
-    def __init__(self, folder: Path, pki: Pki | None = None) -> None:
+    def __init__(self, folder: Path, pki: Pki | None = None, lag: float = 0.0) -> None:
+        """`lag`: by how much grid time is behind the wall clock (s)."""
         self.events: asyncio.Queue[Any] = asyncio.Queue()
-        given = {"command": settings(folder)}
-        self.service = MachineService("g1", self.events.put_nowait, pki, lambda: "ws://127.0.0.1:9", given, {})
+        given, clock = {"command": settings(folder)}, lambda: time.time() - lag
+        self.service = MachineService("g1", self.events.put_nowait, pki, lambda: "ws://127.0.0.1:9", given, {}, clock)
 
     async def does(self, command: CreateMachine | EndMachine | ListMachines) -> Any:
         self.service.perform(command)
@@ -82,6 +84,21 @@ async def test_a_creation_that_is_repeated_says_the_same_with_the_same_token_als
         await scene.service.close()
     assert len(set(told)) == 1 and "grid://127.0.0.1:9/grid1." in told[0]
     assert len(pki.identities.tokens(time.time())) == 1, "one token, for one use"
+    pki.close()
+
+
+@pytest.mark.parametrize("lag", [0.0, 3600.0, -3600.0])
+async def test_an_invitation_holds_until_the_machine_has_to_have_joined_wherever_grid_time_is(
+    tmp_path: Path, lag: float
+) -> None:
+    pki = Pki.create(tmp_path / "pki", "0a1b", ["127.0.0.1"])
+    scene = Scene(tmp_path, pki, lag)
+    asked = time.time()
+    machine = replace(MACHINE, born=asked - lag - 100.0, join_within=600.0, queue_within=30.0)
+    assert (await scene.does(CreateMachine(machine))).answer is Answer.DONE
+    await scene.service.close()
+    (token,) = pki.identities.tokens(time.time())
+    assert token.expires - asked == pytest.approx(530.0, abs=20.0)
     pki.close()
 
 
