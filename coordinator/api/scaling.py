@@ -1,8 +1,8 @@
 """Answers about scaling: the machines, and what a pass would do now."""
 
 from distributed_grid.coordinator.core.scaling import passes
-from distributed_grid.coordinator.core.scaling.budget import limits_words
-from distributed_grid.coordinator.core.scaling.demand import pauses
+from distributed_grid.coordinator.core.scaling.budget import Budget, limits_words
+from distributed_grid.coordinator.core.scaling.demand import pauses, unrecorded
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.messages.scaling import MACHINES_MOST, GetScaling, PoolView, ScalingStatus
 from distributed_grid.protocol.scaling.pools import Pool
@@ -12,12 +12,12 @@ def scaling_status(state: GridState, asked: GetScaling, now: float) -> ScalingSt
     """Mode, pools, machines and plan. Changes nothing."""
     scaling, known = state.policy.scaling, state.scaling
     machines = sorted(known.machines.values(), key=lambda one: (not one.live, -one.wanted, one.name))
-    paused = pauses(state, scaling)
+    paused, budget = pauses(state, scaling), Budget(scaling, machines, unrecorded(state), now)
     return ScalingStatus(
         id=asked.id,
         mode=scaling.mode,
         now=now,
-        pools=tuple(_view(state, pool, paused.get(pool.name, ""), now) for pool in scaling.pools),
+        pools=tuple(_view(state, pool, paused.get(pool.name, ""), budget, now) for pool in scaling.pools),
         machines=tuple(machines[:MACHINES_MOST]),
         left=len(machines[MACHINES_MOST:]),
         plan=passes.proposed(state, now) if scaling.pools or machines else None,
@@ -25,7 +25,7 @@ def scaling_status(state: GridState, asked: GetScaling, now: float) -> ScalingSt
     )
 
 
-def _view(state: GridState, pool: Pool, paused: str, now: float) -> PoolView:
+def _view(state: GridState, pool: Pool, paused: str, budget: Budget, now: float) -> PoolView:
     known = state.scaling
     provider = known.providers.get(pool.provider)
     refused = tuple(
@@ -35,4 +35,5 @@ def _view(state: GridState, pool: Pool, paused: str, now: float) -> PoolView:
     )
     boots = {type: times for (name, type), times in known.boot_times().items() if name == pool.name}
     trouble = provider.trouble if provider is not None else ""
-    return PoolView(pool=pool, paused=paused, trouble=trouble, refused=refused, boots=boots)
+    room = {shape.type: budget.left(pool, shape) for shape in pool.shapes}
+    return PoolView(pool=pool, paused=paused, trouble=trouble, refused=refused, boots=boots, room=room)

@@ -8,23 +8,24 @@ that program itself: its workers join by a token of their own, are ordinary node
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from distributed_grid.coordinator.client.aio import GridClient
 from distributed_grid.coordinator.client.compat.resources import plain_requirements, requirements
 from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.coordinator.core.scaling.state import Listed
-from distributed_grid.coordinator.providers.base import CloudProviderBase, WorkerSpec
+from distributed_grid.coordinator.providers.base import CloudProviderBase, ProviderRefused, WorkerSpec
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.identity import Role
-from distributed_grid.protocol.messages import PoolView, ScalingStatus
+from distributed_grid.protocol.messages import Failed, PoolView, ScalingStatus
 from distributed_grid.protocol.resources import MILLI, Resources
 from distributed_grid.protocol.scaling.machines import Machine, MachineState
 from distributed_grid.protocol.scaling.pools import Pool, Shape, check_pool_name
 from distributed_grid.protocol.text import suggestion
 
+T = TypeVar("T")
 KINDS = ("cpu", "gpu")
 """The worker types of the document, beside the types that pools name."""
 LIFE = 43_200.0
@@ -77,16 +78,25 @@ class CloudProviderManager:
     ) -> str:
         """Have a worker created that has at least these `resources` (as `DynamicResourceManager` takes requirements):
         its id, once that is on the coordinator's disk. `worker_type`: `cpu`, `gpu`, or a type that a pool of the
-        provider names; of those that fit the cheapest. An added provider has created it when this returns; `life`
-        (seconds) is for those. Raises BadValue, and RequestRefused where a limit, a pause or a provider refuses it."""
+        provider names; of those that fit the cheapest that may be created now. An added provider has created it when
+        this returns; `life` (seconds) is for those. Raises BadValue, and RequestRefused where a limit, a pause or a
+        provider refuses it."""
         wanted = requirements(resources)[0] if resources else Resources()
         await self.initialize()
         if (added := self._added.get(provider)) is not None:
             return await self._create(provider, added, wanted, worker_type, life)
         status = await self._status(provider)
         pools = [one.pool for one in status.pools if one.pool.provider == provider]
-        pool, shape = _cheapest(provider, pools, wanted, worker_type)
-        return await self.client.create_machine(pool.name, shape.type, "ordered through CloudProviderManager")
+        refused: list[RequestRefused] = []
+        for pool, shape in _fitting(provider, pools, wanted, worker_type):
+            try:
+                return await self.client.create_machine(pool.name, shape.type, "ordered through CloudProviderManager")
+            except RequestRefused as one:
+                if one.code != "not-allowed":
+                    raise
+                refused.append(one)
+        first, why = refused[0], "; ".join(dict.fromkeys(one.why for one in refused))
+        raise RequestRefused(Failed(0, first.code, first.what, why, first.hint))
 
     async def _create(
         self, name: str, provider: CloudProviderBase, wanted: Resources, worker_type: str, life: float
@@ -113,7 +123,7 @@ class CloudProviderManager:
             url=self.client.url,
             invitation=invitation,
         )
-        await asyncio.to_thread(provider.create_worker, spec)
+        await _ask(name, provider.create_worker, spec)
         return worker
 
     async def terminate_worker(self, provider: str, worker_id: str) -> bool:
@@ -121,7 +131,7 @@ class CloudProviderManager:
         there is none of this id, or it has ended."""
         await self.initialize()
         if (added := self._added.get(provider)) is not None:
-            return await asyncio.to_thread(added.terminate_worker, worker_id)
+            return await _ask(provider, added.terminate_worker, worker_id)
         found = _find(await self._status(provider), provider, worker_id)
         if found is None or not found.live:
             return False
@@ -133,7 +143,7 @@ class CloudProviderManager:
         `running`, `ending` or `gone`) and `text`; of a pool's also `pool`, `type`, `zone`, `resources`, `ran`."""
         await self.initialize()
         if (added := self._added.get(provider)) is not None:
-            status = await asyncio.to_thread(added.get_worker_status, worker_id)
+            status = await _ask(provider, added.get_worker_status, worker_id)
             return {"worker_id": worker_id, "provider": provider, "status": status, "text": ""}
         found = _find(await self._status(provider), provider, worker_id)
         if found is None:
@@ -143,13 +153,14 @@ class CloudProviderManager:
 
     async def get_available_resources(self, provider: str) -> dict[str, Any]:
         """Plain values: what may still be created of each type of the provider's pools (`types`: `pool`, `type`,
-        `resources`, `price`, `workers`, and why none: `paused`); what an added provider says itself."""
+        `resources`, `price`, `workers`, as far as all limits allow it, and why none: `paused`); what an added provider
+        says itself."""
         await self.initialize()
         if (added := self._added.get(provider)) is not None:
-            return await asyncio.to_thread(added.get_available_resources)
+            return await _ask(provider, added.get_available_resources)
         status = await self._status(provider)
         views = [one for one in status.pools if one.pool.provider == provider]
-        return {"types": [_available(status, view, shape) for view in views for shape in view.pool.shapes]}
+        return {"types": [_available(view, shape) for view in views for shape in view.pool.shapes]}
 
     async def list_workers(self, provider: str = "") -> list[dict[str, Any]]:
         """The workers that are there or on their way, of one provider or of all, as `get_worker_status` has them."""
@@ -157,7 +168,7 @@ class CloudProviderManager:
         found: list[dict[str, Any]] = []
         for name, added in self._added.items():
             if provider in ("", name):
-                found += [_listed(name, one) for one in await asyncio.to_thread(added.list_workers)]
+                found += [_listed(name, one) for one in await _ask(name, added.list_workers) if not one.ended]
         if provider not in self._added:
             status = await (self._status(provider) if provider else self.client.scaling())
             found += [_plain(one) for one in status.machines if one.live and provider in ("", one.provider)]
@@ -174,8 +185,16 @@ class CloudProviderManager:
         return status
 
 
-def _cheapest(provider: str, pools: list[Pool], wanted: Resources, worker_type: str) -> tuple[Pool, Shape]:
-    """The cheapest type that is wanted, one without a price last. Raises BadValue."""
+async def _ask(name: str, what: Callable[..., T], *words: Any) -> T:
+    """The answer of an added provider. Raises RequestRefused."""
+    try:
+        return await asyncio.to_thread(what, *words)
+    except ProviderRefused as refused:
+        raise RequestRefused(Failed(0, refused.answer.value, f"provider {name} refuses", refused.text)) from refused
+
+
+def _fitting(provider: str, pools: list[Pool], wanted: Resources, worker_type: str) -> list[tuple[Pool, Shape]]:
+    """The types that are wanted, the cheapest first and those without a price last. Raises BadValue for none."""
     types = {shape.type for pool in pools for shape in pool.shapes if shape.type}
     if worker_type not in KINDS and worker_type not in types:
         names = [*KINDS, *sorted(types)]
@@ -193,7 +212,7 @@ def _cheapest(provider: str, pools: list[Pool], wanted: Resources, worker_type: 
     if not found:
         shapes = ", ".join(str(shape) for pool in pools for shape in pool.shapes)
         raise BadValue(f"provider {provider} has no {worker_type} worker with {wanted}", f"its pools have {shapes}")
-    return min(found, key=lambda one: (one[1].price is None, one[1].price or 0.0, one[1].resources.cpu))
+    return sorted(found, key=lambda one: (one[1].price is None, one[1].price or 0.0, one[1].resources.cpu))
 
 
 def _find(status: ScalingStatus, provider: str, name: str) -> Machine | None:
@@ -219,13 +238,12 @@ def _listed(provider: str, one: Listed) -> dict[str, Any]:
     return {"worker_id": one.name, "provider": provider, "status": status, "text": ""}
 
 
-def _available(status: ScalingStatus, view: PoolView, shape: Shape) -> dict[str, Any]:
-    there = sum(one.live and one.pool == view.pool.name for one in status.machines)
+def _available(view: PoolView, shape: Shape) -> dict[str, Any]:
     return {
         "pool": view.pool.name,
         "type": shape.type,
         "resources": plain_requirements(shape.resources),
         "price": shape.price,
-        "workers": 0 if view.paused else max(0, view.pool.max - there),
+        "workers": 0 if view.paused else view.room.get(shape.type, 0),
         "paused": view.paused,
     }

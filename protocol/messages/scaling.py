@@ -15,13 +15,15 @@ MACHINES_MOST = 1000
 class PoolView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A pool as it is now. `paused`: why nothing is created there; `trouble`: why its provider does not answer;
     `refused`: what its provider has refused, and until when (seconds from now). `boots`: median and 90th percentile of
-    the seconds that its machines take to join, by type, as learned."""
+    the seconds that its machines take to join, by type, as learned. `room`: how many more machines of each type the
+    limits of numbers and costs allow now, up to a hundred where they limit costs."""
 
     pool: Pool
     paused: Text = ""
     trouble: Text = ""
     refused: tuple[tuple[Word, Finite, Text], ...] = ()
     boots: dict[str, tuple[Finite, Finite]] = {}
+    room: dict[str, Count] = {}
 
 
 class GetScaling(Message, frozen=True, tag="get-scaling"):

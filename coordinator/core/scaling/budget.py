@@ -19,6 +19,8 @@ LEAST_LIFE = 1800.0
 OVERRUN = 60.0
 """Time that a machine may take to be gone after its life is over (s)."""
 ROUNDING = 1e-9
+TRIED_MOST = 100
+"""Maximum number of machines that `Budget.left` counts where costs are limited."""
 
 
 class Refused(NamedTuple):
@@ -129,6 +131,17 @@ class Budget:
         if shape.price is not None and (self._by_day or any(most is not None for most in limits)):
             return 0
         return min(pool.max - self.count(pool.name), self._limits.max_workers - self.workers)
+
+    def left(self, pool: Pool, shape: Shape) -> int:
+        """How many more such machines may be created now by all limits, up to TRIED_MOST where costs are limited."""
+        if (found := self.room(pool, shape)) > 0:
+            return found
+        trial = self.copy()
+        for count in range(TRIED_MOST):
+            if isinstance(life := trial.allows(pool, shape, 0.0), Refused):
+                return count
+            trial.take(pool, shape, life)
+        return TRIED_MOST
 
     def allows(self, pool: Pool, shape: Shape, lasts: float) -> float | Refused:
         """The life of one more such machine for a job of at most `lasts` seconds (0: unknown); or why there may be

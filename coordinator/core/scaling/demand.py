@@ -170,7 +170,7 @@ def view_of(state: GridState, scaling: Scaling, now: float) -> View:
         as_joined=known.as_joined_now(),
         backoffs=known.backoffs_now(),
         paused=pauses(state, scaling),
-        unrecorded=_unrecorded(state),
+        unrecorded=unrecorded(state),
         utilisation=known.utilisation(now, scaling.window),
         capacity=whole,
         raised=known.raised,
@@ -193,7 +193,8 @@ def pauses(state: GridState, scaling: Scaling) -> dict[str, str]:
     return found
 
 
-def _unrecorded(state: GridState) -> dict[str, int]:
+def unrecorded(state: GridState) -> dict[str, int]:
+    """How many machines are the grid's and known by no record, by pool."""
     found: dict[str, int] = {}
     for provider in state.scaling.providers.values():
         for one in provider.unknown:

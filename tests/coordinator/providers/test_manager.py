@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.scaling.state import Listed
+from distributed_grid.coordinator.core.scaling.state import Answer, Listed
+from distributed_grid.coordinator.providers.base import ProviderRefused
 from distributed_grid.core import BadValue, GridClient, RequestRefused
 from distributed_grid.orchestration.cloud_provider_manager import CloudProviderBase, CloudProviderManager, WorkerSpec
 from distributed_grid.protocol.resources import GIB, Resources
-from distributed_grid.protocol.scaling.pools import Pool, Shape
+from distributed_grid.protocol.scaling.pools import Limits, Pool, Shape
 from tests.coordinator.client.compat.scene_pools import pools
 from tests.coordinator.ends import coordinator
 
@@ -26,16 +28,20 @@ class Own(CloudProviderBase):
     def __init__(self, grid: str = "g", settings: Mapping[str, Any] = {}) -> None:
         super().__init__(grid, settings)
         self.made: dict[str, WorkerSpec] = {}
+        self.ended: list[str] = []
 
     def create_worker(self, spec: WorkerSpec) -> str:
+        if spec.resources.gpu:
+            raise ProviderRefused(Answer.CAPACITY, "no GPU is left")
         self.made[spec.name] = spec
         return spec.name
 
     def terminate_worker(self, name: str, handle: str = "") -> bool:
+        self.ended.append(name)
         return self.made.pop(name, None) is not None
 
     def list_workers(self) -> list[Listed]:
-        return [Listed(name, name) for name in self.made]
+        return [*(Listed(name, name) for name in self.made), *(Listed(name, name, ended=True) for name in self.ended)]
 
 
 async def test_a_worker_of_a_pool_is_recorded_and_ended_by_the_ledger(tmp_path: Path) -> None:
@@ -94,6 +100,45 @@ async def test_an_added_provider_is_called_by_the_program_itself(tmp_path: Path)
         assert await manager.get_available_resources("lab") == {}
         assert await manager.terminate_worker("lab", worker) is True and not own.made
         assert (await manager.get_worker_status("lab", worker))["status"] == "gone"
+        assert await manager.list_workers("lab") == [], "its provider still knows how it ended"
+
+
+async def test_what_an_added_provider_refuses_is_an_error_of_the_grid_as_for_a_pool(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        manager = CloudProviderManager(client)
+        manager.add_provider("lab", Own())
+        with pytest.raises(RequestRefused, match="provider lab refuses") as refused:
+            await manager.create_worker("lab", {"gpus": 1}, "gpu")
+        assert (refused.value.code, refused.value.why) == ("capacity", "no GPU is left")
+
+
+async def test_the_next_cheapest_type_is_created_where_the_cheapest_may_not_be(tmp_path: Path) -> None:
+    full = replace(POOL, name="full", shapes=(CHEAP,), max=0)
+    dear = replace(POOL, name="dear", shapes=(replace(CHEAP, price=9.0),), max_cost_per_hour=1.0)
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        manager = CloudProviderManager(client)
+        await pools(grid, manager, full, dear, replace(POOL, shapes=(SMALL,), max=1))
+        worker = await manager.create_worker("aws", {"cpu_cores": 2})
+        assert grid.ledger.state.scaling.machines[worker].type == "c5"
+        with pytest.raises(RequestRefused, match="no machine is created") as refused:
+            await manager.create_worker("aws", {"cpu_cores": 2})
+        assert refused.value.why == (
+            "pool full has 0 of 0 machines (max); pool burst has 1 of 1 machines (max); "
+            "9 an hour would be more than 1 (pool dear: max_cost_per_hour)"
+        )
+
+
+async def test_what_may_still_be_created_is_what_all_limits_allow(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        manager = CloudProviderManager(client)
+        for most, limits, left in (
+            (2, Limits(), [2, 2, 2]),
+            (9, Limits(max_workers=3), [3, 3, 3]),
+            (9, Limits(max_workers=3, max_cost_per_hour=0.45), [2, 3, 0]),
+        ):
+            await pools(grid, manager, replace(POOL, max=most), limits=limits)
+            types = (await manager.get_available_resources("aws"))["types"]
+            assert [one["workers"] for one in types] == left
 
 
 def test_what_cannot_be_added_is_said() -> None:

@@ -5,17 +5,20 @@ from typing import Protocol
 from distributed_grid.coordinator.core.scaling.events import MachinesListed, ScalingConfigured
 from distributed_grid.coordinator.core.scaling.state import Listed
 from distributed_grid.core import GridClient
-from distributed_grid.protocol.scaling.pools import Pool, Scaling, ScalingMode
+from distributed_grid.protocol.scaling.pools import Limits, Pool, Scaling, ScalingMode
 from tests.coordinator.ends import Coordinator
+
+LIMITS = Limits()
+"""Those that a grid has where none are configured."""
 
 
 class HasClient(Protocol):
     client: GridClient
 
 
-async def pools(grid: Coordinator, of: HasClient, *configured: Pool) -> None:
+async def pools(grid: Coordinator, of: HasClient, *configured: Pool, limits: Limits = LIMITS) -> None:
     """Configure these pools, and have their providers tell that there is nothing."""
-    grid.driver.put(ScalingConfigured(Scaling(mode=ScalingMode.PLAN, pools=configured)))
+    grid.driver.put(ScalingConfigured(Scaling(mode=ScalingMode.PLAN, pools=configured, limits=limits)))
     await told(grid, of)
 
 
