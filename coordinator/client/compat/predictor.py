@@ -24,6 +24,7 @@ DEFAULT_REQUIREMENTS: Mapping[str, float] = {"cpu_cores": 1.0, "memory_mb": 1024
 """What is required where nothing is known."""
 LEARNING, LOOK = 60.0, 0.05
 """Maximum time that `train_models` waits, and interval between its checks (s)."""
+LARGEST_BATCH = 1e100
 _TIERS = ("ml", "statistics", "default")
 _TIMES = {"execution_time": 1.0, "execution_time_s": 1.0, "seconds": 1.0, "execution_time_ms": 0.001}
 _AMOUNTS = {
@@ -120,9 +121,7 @@ class ResourcePerformancePredictor(Connected):
     ) -> float:
         """How many times as much memory a task needs with `batch_size` as with `base_batch_size`; in proportion to
         them, where fewer than 5 runs of its kind with their `batch_size` are known. Raises BadValue."""
-        for size in (batch_size, base_batch_size):
-            if not _is_number(size) or not 0 < size < math.inf:
-                raise BadValue(f"{size!r} is no size of a batch", hint="give a number above 0")
+        batch_size, base_batch_size = _size(batch_size), _size(base_batch_size)
         found = await self._ask({**_mapping("task", task), "batch_size": batch_size})
         slope = found.slopes.get("batch_size")
         if slope is None:
@@ -133,6 +132,15 @@ class ResourcePerformancePredictor(Connected):
         argv, features = _task(task)
         await self.initialize()
         return await self.client.predict(argv, features)
+
+
+def _size(given: Any) -> float:
+    """Raises BadValue."""
+    size = _float(given) if _is_number(given) else math.nan
+    if not 0 < size <= LARGEST_BATCH:
+        said = size if _is_number(given) else given
+        raise BadValue(f"{said!r} is no size of a batch", hint=f"give a number above 0, and {LARGEST_BATCH:g} at most")
+    return size
 
 
 def _task(task: Mapping[str, Any]) -> tuple[Sequence[str], dict[str, float]]:
@@ -155,10 +163,10 @@ def _task(task: Mapping[str, Any]) -> tuple[Sequence[str], dict[str, float]]:
             continue
         if not _is_number(value):
             argv.append(f"--{name}={value}")
-        elif not math.isfinite(value):
-            raise BadValue(f"{name} is {value}", hint="give a finite number")
+        elif not math.isfinite(number := _float(value)):
+            raise BadValue(f"{name} is {number}", hint="give a finite number")
         else:
-            features[name] = float(value)
+            features[name] = number
     if len(features) > MOST_FEATURES:
         raise BadValue(f"{len(features)} numbers are too many", hint=f"give {MOST_FEATURES} at most")
     return argv, features
@@ -177,6 +185,7 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
             hint = f"{suggestion(str(name), known)}there are {', '.join(known)}"
             raise BadValue(f"{name!r} cannot be used by a task", hint=hint)
         what, unit = ("seconds", _TIMES[name]) if name in _TIMES else _AMOUNTS[name]
+        value = _float(value) if _is_number(value) else value
         if not _is_number(value) or not 0 <= value * unit <= _MOST[what]:
             raise BadValue(f"{name} is {value!r}", hint=f"give a number from 0 to {_MOST[what] / unit:g}")
         told[what] = float(value * unit) if what in ("seconds", "cores") else int(value * unit)
@@ -192,6 +201,14 @@ def _mapping(what: str, given: Any) -> Mapping[Any, Any]:
     if not isinstance(given, Mapping):
         raise BadValue(f"{given!r:.80} cannot be read as {what}", hint="give a dict")
     return given
+
+
+def _float(value: float) -> float:
+    """A number as a float; infinity for what is beyond all floats."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _is_number(value: Any) -> bool:

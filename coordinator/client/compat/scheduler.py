@@ -3,7 +3,7 @@ is a job; one without is a hold, for work that its caller starts."""
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,8 @@ class IntelligentScheduler(Connected):
         else:
             bundle = ""
             if task.directory is not None:
+                if not isinstance(task.directory, str | Path):
+                    raise BadValue(f"{task.directory!r:.80} is no directory", hint="give its path")
                 bundle = await self.client.ship(task.directory, ceiling=self.config.shipping.ceiling)
             found = await self.client.submit(task.command, env=task.env, bundle=bundle, **_asked(task))
         if found is not None:
@@ -163,5 +165,9 @@ def _asked(task: TaskRequest) -> dict[str, Any]:
     }
 
 
-def _names(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _names(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Raises BadValue."""
+    names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    if any(not isinstance(one, str) for one in names):
+        raise BadValue(f"{given!r:.80} cannot be read as names", hint="give text, or a list of names")
+    return names

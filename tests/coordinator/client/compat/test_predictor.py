@@ -108,6 +108,9 @@ async def test_a_run_out_of_memory_says_at_least_so_much(tmp_path: Path) -> None
         ({"command": "x", "task_type": "y"}, {}, "which task is it"),
         ({"task_typ": "x"}, {}, "'task_typ' is not known"),
         ({"task_type": "x", "batch_size": float("nan")}, {}, "batch_size is nan"),
+        ({"task_type": "x", "batch_size": 10**400}, {}, "batch_size is inf"),
+        ({"task_type": "x", "parameters": {"n": -(10**5000)}}, {}, "n is -inf"),
+        ({"task_type": "x"}, {"execution_time_ms": 10**400}, "execution_time_ms is inf"),
         ({"task_type": "x"}, {"memory": 5}, "'memory' cannot be used"),
         ({"task_type": "x"}, {"memory_mb": -5}, "memory_mb is -5"),
         ({"task_type": "x", "parameters": {f"p{n}": n for n in range(17)}}, {}, "17 numbers are too many"),
@@ -128,7 +131,7 @@ async def test_what_makes_no_sense_is_refused_before_anybody_is_asked(what: Any,
         await predictor.record_task_execution(what, used)
 
 
-@pytest.mark.parametrize("size", [None, "8", 0, -1, float("nan"), float("inf"), True])
+@pytest.mark.parametrize("size", [None, "8", 0, -1, float("nan"), float("inf"), True, 10**400, 1e300])
 async def test_a_batch_has_a_size_above_zero(size: Any) -> None:
     predictor = ResourcePerformancePredictor(config("ws://192.0.2.1:1"))
     with pytest.raises(BadValue, match="is no size of a batch"):

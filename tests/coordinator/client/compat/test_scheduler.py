@@ -99,6 +99,7 @@ async def test_what_makes_no_sense_is_said_and_nothing_is_scheduled(tmp_path: Pa
         worker = await agent(grid.url)
         wrong: list[Any] = ["true", {"commmand": "true"}, {"command": ""}, {"cpu": -1}, {"priority": "soon"}]
         wrong += [{"command": "true", "strategy": "guess"}, {"duration": "soon"}]
+        wrong += [{"nodes": 5}, {"affinity": 5}, {"anti_affinity": [None]}, {"command": "true", "directory": 5}]
         for one in wrong:
             with pytest.raises(BadValue):
                 await scheduler.schedule_task(one)
