@@ -190,8 +190,9 @@ def declaration(message: messages.DeclareNode, user: str, token: Callable[[], in
     if message.labels:
         check_labels(message.labels)
     return NodeDeclared(
-        token(), name, whole, free, message.gpu_model, message.gpu_memory, message.labels, message.known, user
-    )
+        token(), name, whole, free, message.gpu_model, message.gpu_memory, message.labels, message.known, user,
+        message.kept,
+    )  # fmt: skip
 
 
 def rights(message: messages.SetRights, user: str, token: Callable[[], int]) -> RightsSet:

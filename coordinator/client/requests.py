@@ -263,15 +263,18 @@ def declare_node(
     free: Resources | None = None,
     *,
     known: bool = False,
+    kept: Iterable[ResourceType] = (),
     gpu_model: str = "",
     gpu_memory: int = 0,
     labels: Mapping[str, str] | None = None,
 ) -> Steps[str]:
     """Declare what a node without agent has, and how much of that is `free` (None: all): holds that name it take of
-    that, and no job runs there. `known`: only what is free has changed of a node declared before; `gpu_memory`: bytes
-    of each GPU. What was answered."""
+    that, and no job runs there. `known`: only what is free has changed of a node declared before, and of `kept` kinds
+    as much is as before; `gpu_memory`: bytes of each GPU. What was answered."""
     left = whole if free is None else free
-    answer: Done = yield DeclareNode(0, name, whole, left, gpu_model, gpu_memory, dict(labels or {}), known)
+    answer: Done = yield DeclareNode(
+        0, name, whole, left, gpu_model, gpu_memory, dict(labels or {}), known, tuple(kept)
+    )
     return answer.text
 
 

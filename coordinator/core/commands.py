@@ -50,7 +50,7 @@ from distributed_grid.protocol.messages.loans import DayOfLoans
 from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.messages.rights import Rights, Whose
 from distributed_grid.protocol.nodes import Lending, NodeFacts, NodeOrders, Offer, Sample
-from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.resources import Resources, ResourceType
 from distributed_grid.protocol.sharing.moves import Move
 from distributed_grid.protocol.sharing.policies import Balancing, BalancingOrder, OffloadingMode, PolicyName
 
@@ -165,7 +165,7 @@ class SettingsRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_l
 
 class NodeDeclared(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The operator `by` this name declares what a node without agent has, and how much of that is `free`; `known`: it
-    has to be declared already. `gpu_memory`: bytes of each GPU."""
+    has to be declared already, and as much of the `kept` kinds is free as before. `gpu_memory`: bytes of each GPU."""
 
     token: int
     node: str
@@ -176,6 +176,7 @@ class NodeDeclared(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=T
     labels: dict[str, str] = {}
     known: bool = False
     by: str = ""
+    kept: tuple[ResourceType, ...] = ()
 
 
 class RemovalRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):

@@ -5,7 +5,7 @@ import msgspec
 from distributed_grid.protocol.jobs import Precedence, Priority
 from distributed_grid.protocol.messages.handshake import Message
 from distributed_grid.protocol.nodes import Layer, Lending
-from distributed_grid.protocol.resources import Code, Count, Finite, Grant, Number, Resources, Word
+from distributed_grid.protocol.resources import Code, Count, Finite, Grant, Number, Resources, ResourceType, Word
 
 
 class Victim(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -118,8 +118,9 @@ class SetNodes(Message, frozen=True, tag="set-nodes"):
 
 class DeclareNode(Message, frozen=True, tag="declare-node"):
     """What a node has on which no agent runs, and how much of that is `free`: holds that name it take of that, and
-    nothing is ever started there. `known`: what is free has changed of a node that was declared before. `gpu_memory`:
-    bytes of each GPU. Answered as DrainNodes; a node that has an agent is refused."""
+    nothing is ever started there. `known`: what is free has changed of a node that was declared before, but for the
+    `kept` kinds, of which as much is free as there was. `gpu_memory`: bytes of each GPU. Answered as DrainNodes; a node
+    that has an agent is refused."""
 
     id: Number
     node: Word
@@ -129,6 +130,7 @@ class DeclareNode(Message, frozen=True, tag="declare-node"):
     gpu_memory: Count = 0
     labels: dict[Word, Word] = {}
     known: bool = False
+    kept: tuple[ResourceType, ...] = ()
 
 
 class ReloadSettings(Message, frozen=True, tag="reload-settings"):

@@ -18,7 +18,7 @@ from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.messages import NodeVerdict
 from distributed_grid.protocol.placement import Constraints
-from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
+from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources, ResourceType
 from distributed_grid.protocol.text import suggestion, unknown_node
 
 _SCALING = ScalingSection()
@@ -44,8 +44,8 @@ SCALE_UP, SCALE_DOWN, NO_ACTION = "scale_up", "scale_down", "none"
 class ScalingDecision:
     """What the grid's plan says now. `action`: `scale_up`, `scale_down` or `none`; `count` of machines. To create:
     `resource_requirements` of each (by the names that `create_worker` takes), its `worker_type` (as its pool names the
-    type; else `gpu` or `cpu`), `pool` and `provider`. To end: `worker_ids`. `reasons`: of all that the plan does, and
-    then of what it does not do."""
+    type; else `gpu` or `cpu`), `pool` and `provider`. To end: `worker_ids`, with the `pool` and `provider` of all of
+    them. `reasons`: of all that the plan does, and then of what it does not do."""
 
     action: str
     count: int = 0
@@ -85,17 +85,10 @@ class DynamicResourceManager(Connected):
         """Say what is available of a worker that was registered: of each kind the `available_…` amount, or, without
         one, the whole; of a kind that is not named as much as before. Reservations stay, and count into what is used of
         it. Raises as `register_worker`."""
-        found = capacities(resources)
-        await self._declare(worker_id, found.whole, await self._with_the_rest(worker_id, found), known=True)
+        found = _told(resources)
+        kept = [kind for kind in ResourceType if kind not in found.named]
+        await self._declare(worker_id, found.whole, found.free, known=True, kept=kept)
         return True
-
-    async def _with_the_rest(self, worker: str, found: "Capacities") -> Resources:
-        """What is free of a worker now, with what was free of kinds that are not named."""
-        if len(found.named) == len(_WHOLE) or not isinstance(worker, str):
-            return found.free
-        await self.initialize()
-        before = {node.facts.name: node.facts.declared for node in await self.client.nodes()}.get(worker) or Resources()
-        return replace(found.free, **{kind: getattr(before, kind) for kind in _WHOLE.keys() - found.named})
 
     async def _declare(self, worker: str | int, whole: Resources, free: Resources, **more: Any) -> None:
         if isinstance(worker, bool) or not isinstance(worker, str | int):
@@ -109,10 +102,11 @@ class DynamicResourceManager(Connected):
             raise
 
     async def evaluate_scaling(self) -> ScalingDecision:
-        """What the plan of now does first: the machines of one type that it creates, else those that it ends. With
-        `scaling.mode: act` the grid does it itself. For operators."""
+        """What the plan of now does first: the machines of one type that it creates, else those of one pool that it
+        ends. With `scaling.mode: act` the grid does it itself. For operators."""
         await self.initialize()
-        plan = (await self.client.scaling()).plan
+        status = await self.client.scaling()
+        plan = status.plan
         if plan is None:
             return ScalingDecision(NO_ACTION, reasons=("no pool of machines is configured (docs/scaling.md)",))
         does = [*(one.why for one in plan.creates), *(one.why for one in plan.drains)]
@@ -130,8 +124,13 @@ class DynamicResourceManager(Connected):
                 provider=first.provider,
             )
         if plan.drains:
-            names = tuple(one.machine for one in plan.drains)
-            return ScalingDecision(SCALE_DOWN, len(names), worker_ids=names, reasons=reasons)
+            providers = {one.name: one.provider for one in status.machines}
+            pool, provider = plan.drains[0].pool, providers.get(plan.drains[0].machine, "")
+            of_pool = (one.machine for one in plan.drains if one.pool == pool)
+            names = tuple(name for name in of_pool if providers.get(name, "") == provider)
+            return ScalingDecision(
+                SCALE_DOWN, len(names), worker_ids=names, reasons=reasons, pool=pool, provider=provider
+            )
         return ScalingDecision(NO_ACTION, reasons=reasons)
 
     async def reserve_resources(
@@ -226,6 +225,14 @@ _BESIDE = ("physical_cores", "available_memory_mb", "hostname", "platform", "pyt
 def capacities(resources: Mapping[str, Any]) -> Capacities:
     """What a worker reports of itself: in parts (`{"cpu": {"cores": 8, "available_cores": 6.5}, "memory": {…}, "gpu":
     {…}}`) or flat (`{"cpu_cores": 8, "memory_mb": 16384}`). Raises BadValue."""
+    found = _told(resources)
+    if not found.whole:
+        raise BadValue("a worker without resources cannot be registered", hint='such as {"cpu": {"cores": 8}}')
+    return found
+
+
+def _told(resources: Mapping[str, Any]) -> Capacities:
+    """The same of any report, such as one of a worker that is busy. Raises BadValue."""
     said = dict(_flat(resources))
     known = {
         *_BESIDE,
@@ -243,8 +250,6 @@ def capacities(resources: Mapping[str, Any]) -> Capacities:
         left = next((_whole(name, said[name], units[name]) for name in _FREE[kind] if name in said), None)
         whole[kind] = most if most is not None else left or 0
         free[kind] = min(left, whole[kind]) if left is not None else whole[kind]
-    if not any(whole.values()):
-        raise BadValue("a worker without resources cannot be registered", hint='such as {"cpu": {"cores": 8}}')
     if whole["gpu"] % MILLI or free["gpu"] % MILLI:
         raise BadValue("a worker has whole GPUs", hint='such as {"gpu": {"devices": 2, "available_devices": 1}}')
     memory = _whole("gpu_memory_mb", said.get("gpu_memory_mb", 0), MIB)

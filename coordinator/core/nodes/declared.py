@@ -32,17 +32,18 @@ def declare(state: GridState, event: NodeDeclared) -> None:
     facts = _facts(event)
     if node is not None and event.known:
         old = node.facts
-        facts = replace(old, declared=event.free)
-        if not event.free.fits(old.lendable):
-            what, why = f"{event.free} cannot be free on {name}", f"it was declared to have {old.lendable}"
+        free = replace(event.free, **{kind: getattr(old.declared, kind) for kind in event.kept})
+        facts = replace(old, declared=free)
+        if not free.fits(old.lendable):
+            what, why = f"{free} cannot be free on {name}", f"it was declared to have {old.lendable}"
             state.out.append(Rejected(event.token, "bad-value", what, why, "register the worker anew with all it has"))
             return
     if node is None or node.facts != facts:
         state.out.append(RecordNode(facts))
     offer(state, agents.know(state, facts))
-    left = state.nodes[name].capacity
-    free = left.left if left is not None else Resources()
-    can = "all" if free == facts.lendable else str(free or "nothing")
+    capacity = state.nodes[name].capacity
+    left = capacity.left if capacity is not None else Resources()
+    can = "all" if left == facts.lendable else str(left or "nothing")
     state.out.append(Granted(event.token, f"{name} is declared: {facts.lendable}; {can} of it can be held now"))
 
 

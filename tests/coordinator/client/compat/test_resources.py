@@ -1,11 +1,15 @@
 """`DynamicResourceManager` as the resource management document has it, against a real coordinator and played agents."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.coordinator.client.compat.resources import capacities, requirements
+from distributed_grid.coordinator.core.scaling.events import MachineAnswered
+from distributed_grid.coordinator.core.scaling.state import Answer, CallKind
 from distributed_grid.core import BadValue, GridError, RequestRefused
 from distributed_grid.orchestration.dynamic_resource_manager import DynamicResourceManager
 from distributed_grid.orchestration.hardware_detector import HardwareDetector
@@ -135,6 +139,27 @@ async def test_a_worker_without_agent_is_registered_reserved_and_released(tmp_pa
             await manager.client.submit("true", only=("w1",))
 
 
+async def test_a_worker_that_is_busy_in_full_or_tells_nothing_is_updated(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, DynamicResourceManager(config(grid.url)) as manager:
+        await manager.register_worker("w1", REPORT)
+        busy = {"cpu": {"available_cores": 0}, "memory": {"available_mb": 0}}
+        assert await manager.update_worker_resources("w1", busy) is True
+        assert (await manager.client.nodes())[0].offered == Resources(0, 0, 1000)
+        assert await manager.update_worker_resources("w1", {"cpu": {}, "memory": {}, "gpu": {}}) is True
+        assert (await manager.client.nodes())[0].offered == Resources(0, 0, 1000), "as before"
+        with pytest.raises(BadValue, match="without resources"):
+            await manager.register_worker("w2", busy)
+
+
+async def test_updates_of_different_kinds_at_once_are_both_kept(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, DynamicResourceManager(config(grid.url)) as manager:
+        await manager.register_worker("w1", REPORT)
+        for free in range(1, 6):
+            told = [{"cpu": {"available_cores": free}}, {"memory": {"available_mb": free}}]
+            await asyncio.gather(*(manager.update_worker_resources("w1", one) for one in told))
+            assert (await manager.client.nodes())[0].facts.declared == Resources(1000 * free, free * MIB, 1000)
+
+
 async def test_what_the_detector_tells_of_this_machine_can_be_registered_as_it_is(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as grid, DynamicResourceManager(config(grid.url)) as manager:
         told = HardwareDetector("none").get_capabilities()
@@ -204,3 +229,19 @@ async def test_the_decision_is_the_plan_of_now(tmp_path: Path) -> None:
         assert decision.resource_requirements == {"cpu_cores": 4.0, "memory_mb": 8192.0}
         assert (decision.pool, decision.provider, decision.worker_ids) == ("burst", "p", ())
         assert "2 jobs of" in decision.reasons[0]
+
+
+async def test_what_is_to_end_is_told_of_one_pool_at_a_time_with_its_provider(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, DynamicResourceManager(config(grid.url)) as manager:
+        await pools(grid, manager, POOL, replace(POOL, name="other", provider="q"))
+        joined = []
+        for pool in ("burst", "other", "burst"):
+            name = await manager.client.create_machine(pool)
+            grid.driver.put(MachineAnswered(name, CallKind.CREATE, 1, Answer.DONE, name))
+            joined.append(await agent(grid.url, node(name)))
+        await pools(grid, manager, replace(POOL, name="new"))
+        decision = await manager.evaluate_scaling()
+        assert (decision.action, decision.count, decision.pool, decision.provider) == ("scale_down", 2, "burst", "p")
+        assert [name.split("-")[0] for name in decision.worker_ids] == ["burst", "burst"]
+        for worker in joined:
+            await worker.close()

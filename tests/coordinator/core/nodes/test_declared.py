@@ -25,7 +25,7 @@ from distributed_grid.coordinator.core.lifecycle import holds
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.nodes import Lending, NodeState
 from distributed_grid.protocol.placement import Constraints
-from distributed_grid.protocol.resources import GIB, Resources
+from distributed_grid.protocol.resources import GIB, Resources, ResourceType
 from tests.coordinator.core.scene import facts, job, join, step
 
 WHOLE = Resources(8000, 16 * GIB, 2000)
@@ -128,6 +128,14 @@ def test_an_update_changes_what_is_free_beside_what_is_held() -> None:
     assert grid.where("i") is State.WAITING
     grid.declare(Resources(), Resources(5500, GIB), known=True)
     assert grid.where("i") is State.RUNNING and grid.room() == Resources(500, GIB)
+
+
+def test_as_much_of_the_kinds_that_an_update_keeps_is_free_as_before() -> None:
+    grid = Grid()
+    grid.declare(Resources(), Resources(4000, GIB), known=True, kept=(ResourceType.GPU,))
+    assert grid.room() == Resources(4000, GIB, 2000)
+    grid.declare(Resources(), Resources(), known=True, kept=tuple(ResourceType))
+    assert grid.room() == Resources(4000, GIB, 2000)
 
 
 @pytest.mark.parametrize(
