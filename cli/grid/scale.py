@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-import msgspec
+from msgspec.structs import asdict
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.messages import Done, GetScaling, OrderScaling, ScalingStatus
+from distributed_grid.protocol.messages import Done, GetScaling, OrderScaling, PoolView, ScalingStatus
 from distributed_grid.protocol.scaling.machines import Machine
 from distributed_grid.protocol.scaling.plans import ScaleOrder, ScalePlan
 from distributed_grid.protocol.scaling.pools import ScalingMode
@@ -38,8 +38,7 @@ def plan() -> None:
     answer = _ask(invocation)
     found = answer.plan
     quiet = "".join(f"create {one.pool} {one.type}".rstrip() + "\n" for one in found.creates) if found else ""
-    content = {"mode": answer.mode.value, "plan": msgspec.to_builtins(found)}
-    formatting.show(invocation, content, lambda: formatting.lines(_plan_lines(answer)), quiet)
+    formatting.show(invocation, lambda: _plan_json(answer), lambda: formatting.lines(_plan_lines(answer)), quiet)
 
 
 def _plan_lines(answer: ScalingStatus) -> Iterator[str]:
@@ -62,6 +61,20 @@ def _plan_lines(answer: ScalingStatus) -> Iterator[str]:
     yield _sums(answer, found)
     if answer.mode is not ScalingMode.ACT and not found.quiet:
         yield f"scaling.mode is {answer.mode}: nothing of this is done; grid scale apply does it once"
+
+
+def _plan_json(answer: ScalingStatus) -> dict[str, Any]:
+    found = answer.plan
+    if found is None:
+        return {"mode": answer.mode.value, "plan": None}
+    plan = {
+        **asdict(found),
+        "creates": [asdict(one) | {"resources": formatting.resources_json(one.resources)} for one in found.creates],
+        "drains": [asdict(one) for one in found.drains],
+        "returns": [asdict(one) for one in found.returns],
+        "not_done": [asdict(one) for one in found.not_done],
+    }
+    return {"mode": answer.mode.value, "plan": plan}
 
 
 def _sums(answer: ScalingStatus, found: ScalePlan) -> str:
@@ -112,10 +125,15 @@ def _json(answer: ScalingStatus, machines: list[Machine]) -> dict[str, Any]:
     return {
         "mode": answer.mode.value,
         "limits": answer.limits,
-        "pools": [msgspec.to_builtins(one) for one in answer.pools],
+        "pools": [_pool_json(one) for one in answer.pools],
         "machines": [_machine_json(one, answer.now) for one in machines],
         "left_out": answer.left,
     }
+
+
+def _pool_json(one: PoolView) -> dict[str, Any]:
+    shapes = [asdict(shape) | {"resources": formatting.resources_json(shape.resources)} for shape in one.pool.shapes]
+    return asdict(one) | {"pool": asdict(one.pool) | {"shapes": shapes}}
 
 
 def _machine_json(one: Machine, now: float) -> dict[str, Any]:

@@ -79,6 +79,23 @@ def test_the_status_names_pools_and_machines_that_are_there(grid: Any) -> None:
     assert [(one["name"], one["state"], one["cost"]) for one in said["machines"]] == [("burst-1-2", "joined", 0.5)]
 
 
+def test_programs_get_every_key_and_cores_as_numbers_in_the_plan_and_of_pools(grid: Any) -> None:
+    done, _ = grid(STATUS, "-o", "json", "scale", "plan")
+    plan = json.loads(done.output)["plan"]
+    assert plan["creates"][0] == {
+        "pool": "burst", "provider": "aws", "type": "x", "zone": "", "price": 0.5, "life": 0.0, "serves": 0, "jobs": [],
+        "resources": {"cpu": 4.0, "memory": 8 * GIB, "gpu": 0.0}, "why": "it waits",
+    }  # fmt: skip
+    assert (plan["drains"][0]["cause"], plan["not_done"][0]["jobs"], plan["utilisation"]) == ("idle", [], None)
+    done, _ = grid(replace(STATUS, plan=ScalePlan(at=NOW)), "-o", "json", "scale", "plan")
+    quiet = json.loads(done.output)["plan"]
+    assert [quiet[what] for what in ("creates", "drains", "returns", "not_done", "workers")] == [[], [], [], [], 0]
+    done, _ = grid(STATUS, "-o", "json", "scale", "status")
+    pool = json.loads(done.output)["pools"][0]
+    assert (pool["refused"], pool["trouble"], pool["pool"]["spot"]) == ([], "", False)
+    assert pool["pool"]["shapes"][0]["resources"] == {"cpu": 4.0, "memory": 8 * GIB, "gpu": 0.0}
+
+
 def test_history_counts_machines_that_ran_no_job(grid: Any) -> None:
     done, _ = grid(STATUS, "scale", "history")
     assert "burst-1-1  x     gone   1m00s  30m00s  0.250  no" in done.output, done.output
