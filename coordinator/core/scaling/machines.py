@@ -30,6 +30,7 @@ from distributed_grid.coordinator.core.scaling.state import (
     CallKind,
     Paused,
     Provider,
+    backoff_key,
 )
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.nodes import NodeFacts, NodeState
@@ -176,7 +177,7 @@ def _answered_create(state: GridState, machine: Machine, event: MachineAnswered)
         handle = event.handle or machine.handle
         if machine.state is S.CREATING:
             state.scaling.refused.pop(machine.pool, None)
-            state.scaling.backoffs.pop("/".join((machine.pool, machine.zone, machine.type)), None)
+            state.scaling.backoffs.pop(backoff_key(machine.pool, machine.zone, machine.type), None)
             is_there(state, machine, handle, sure)
         elif machine.live:
             move(state, machine, machine.state, handle=handle, answered=sure)

@@ -30,6 +30,11 @@ NEVER_JOINED_MOST, REFUSED_MOST = 3, 10
 """A pool is paused when so many of its machines in a row have never joined, or were refused."""
 
 
+def backoff_key(pool: str, zone: str, type: str) -> str:
+    """The three as one text, as in `ScalingState.backoffs`."""
+    return "/".join((pool, zone.replace("%", "%25").replace("/", "%2F"), type))
+
+
 class CallKind(StrEnum):
     """What a provider is asked for a machine."""
 
@@ -241,7 +246,7 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
     def back_off(self, machine: Machine, why: str, now: float) -> Backoff:
         """Leave a type in a zone alone for a while: twice as long as the last time, unless that is long ago. What was
         asked for before the last refusal, and is refused while this lasts, says nothing new."""
-        key = "/".join((machine.pool, machine.zone, machine.type))
+        key = backoff_key(machine.pool, machine.zone, machine.type)
         before = self.backoffs.get(key)
         if before is not None and now < before.until:
             return before
@@ -258,8 +263,7 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
         seconds = min(BACKOFF_MOST, BACKOFF_FIRST * 2.0 ** min(count - 1, 20))
         why = f"{machine.name} was created for {', '.join(machine.jobs[:NAMED])} and ran nothing"
         for zone in zones:
-            key = "/".join((machine.pool, zone, machine.type))
-            self.backoffs[key] = Backoff(now + seconds, seconds, why[:500])
+            self.backoffs[backoff_key(machine.pool, zone, machine.type)] = Backoff(now + seconds, seconds, why[:500])
 
     def begin_anew(self, pool: str = "") -> None:
         """Forget what was refused and what machines turned out to be, in this pool or in all: it may be another now."""
@@ -275,6 +279,7 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
         for key, one in self.backoffs.items():
             pool, _, rest = key.partition("/")
             zone, _, type = rest.partition("/")
+            zone = zone.replace("%2F", "/").replace("%25", "%")
             found[pool, zone, type] = (one.until, one.why)
         return found
 

@@ -1,6 +1,7 @@
 """What is remembered: boots, refusals and utilisation."""
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.scaling.state import (
     BACKOFF_FIRST,
@@ -49,6 +50,16 @@ def test_what_is_refused_again_and_again_is_left_alone_for_longer() -> None:
     )
     assert known.backoffs_now() == {("a", "n", "x"): (now, "no capacity")}
     assert known.back_off(machine(), "no capacity", now + 3 * BACKOFF_MOST).seconds == BACKOFF_FIRST
+
+
+def test_a_zone_is_left_alone_whatever_its_name() -> None:
+    known = ScalingState()
+    keys = [("a", zone, type) for zone in ("", "dc1/rack2", "50%2F") for type in ("", "x/y")]
+    for _, zone, type in keys:
+        known.back_off(replace(machine(), zone=zone, type=type), "no capacity", 0.0)
+    assert list(known.backoffs_now()) == keys
+    known.idle_in_vain(machine(), ["dc1/rack2"], 90.0)
+    assert known.backoffs_now()["a", "dc1/rack2", "x"][0] == 150.0
 
 
 def test_what_is_refused_several_times_at_once_is_left_alone_as_after_one_refusal() -> None:
