@@ -206,11 +206,21 @@ class _Plan:
             if seen is not None and seen.coming:
                 comes |= one.state is MachineState.JOINED and not seen.usable
                 comes |= one.state is MachineState.DRAINING and seen.cause in RETURNING and not seen.allocations
-            option = self._by_type.get((one.pool, one.type)) if comes else None
+            option = self._option_of(one) if comes else None
             if option is not None and option.node.capacity is not None:
                 left = (one.ends_by or self._now + option.pool.life) - self._now
                 bins.append(Bin(option.node, option.node.capacity.copy(), [one.name], left, whole=True))
         return bins
+
+    def _option_of(self, one: Machine) -> _Option | None:
+        """The type of a machine, also where its pool does not name it any more; None: the pool is configured no more,
+        so that the machine ends when it has joined."""
+        if (found := self._by_type.get((one.pool, one.type))) is not None:
+            return found
+        if (pool := self._scaling.pool(one.pool)) is None:
+            return None
+        shape = Shape(type=one.type, resources=one.resources, price=one.price)
+        return _Option(pool, shape, node_of(pool, shape, self._view.as_joined.get((one.pool, one.type))), 0.0)
 
     # --- up -----------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.scaling.budget import Budget
 from distributed_grid.coordinator.core.scaling.packing import Ask
@@ -240,6 +241,14 @@ def test_an_hour_that_is_paid_is_used() -> None:
 def test_machines_of_a_pool_that_is_not_configured_any_more_are_drained_with_their_jobs() -> None:
     found = planned(machines=(machine(pool="old"),), seen={"a-1": Seen(allocations=3, usable=True)})
     assert [one.cause for one in found.drains] == [DrainCause.REMOVED]
+
+
+def test_a_machine_that_boots_counts_by_what_it_has_where_its_pool_names_its_type_no_more() -> None:
+    boots = machine(state=MachineState.BOOTING, type="old")
+    assert planned(ask(3), pools=(pool(shape("new")),), machines=(boots,)).quiet
+    assert sizes(planned(ask(6), pools=(pool(shape("new", 8)),), machines=(boots,))) == [("a", "new", 1)]
+    removed = planned(ask(3), machines=(replace(boots, pool="old"),))
+    assert sizes(removed) == [("a", "", 1)], "it ends when it has joined"
 
 
 def test_a_machine_whose_life_is_over_is_drained() -> None:
