@@ -67,8 +67,10 @@ class TrendAnswers:
             return NodeForecast(asked.id, asked.node, idle, found.lasting)
         if node.state is not NodeState.UP:
             why = f"the node is {node.state}"
+        elif node.facts.declared is not None:
+            why = "it has no agent, which would measure it"
         else:
-            why = "its owner uses it, or it was measured for less than five minutes"
+            why = "its owner uses it, or it was measured for less than ten minutes"
         return NodeForecast(asked.id, asked.node, why=why)
 
     def lasting(self, nodes: Iterable[str]) -> dict[str, float]:

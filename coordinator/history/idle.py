@@ -15,7 +15,7 @@ from distributed_grid.coordinator.core.trends.stay import IdleForecast
 from distributed_grid.coordinator.core.trends.windows import present
 from distributed_grid.coordinator.history.database import MINUTE
 from distributed_grid.coordinator.history.history import LATE, TURNS, History
-from distributed_grid.coordinator.history.series import Series, values
+from distributed_grid.coordinator.history.series import GAP, Series, values
 from distributed_grid.protocol.history.buckets import KEPT, SECONDS
 
 PAST = 2 * 86400
@@ -107,6 +107,9 @@ class IdleWatch:
         limits = self._limits(name)
         # What was not measured (memory, or a GPU that there is not) is not above its limit.
         idle = cpu <= limits.cpu and not memory > limits.memory and not gpu > limits.gpu
+        # The part of an interval that was not measured is no idle time: a node is idle from the next one on.
+        begun = any(code != GAP for code in codes[Series.FOREIGN_CPU][:2])
+        idle = idle and (begun or one.since is not None)
         one.observe(at, cpu, idle, self._pool)
 
     async def _known(self, name: str) -> IdleForecaster:

@@ -9,6 +9,7 @@ from unittest.mock import ANY
 from distributed_grid.coordinator.api import trends as module
 from distributed_grid.coordinator.api.trends import step_of
 from distributed_grid.coordinator.history.idle import IdleLimits
+from distributed_grid.core import GridClient
 from distributed_grid.protocol.history.trends import WINDOWS, Measured
 from distributed_grid.protocol.messages import (
     Buckets,
@@ -22,6 +23,7 @@ from distributed_grid.protocol.messages import (
     next_page,
 )
 from distributed_grid.protocol.nodes import NodeState
+from distributed_grid.protocol.resources import Resources
 from tests.coordinator.ends import PATIENCE, ClientEnd, Coordinator, agent, client, coordinator, node
 from tests.coordinator.history.scene import bucket
 
@@ -84,6 +86,15 @@ async def test_a_node_or_window_that_there_is_not_is_refused(tmp_path: Path) -> 
         for asked, what in (({"node": "n9"}, "unknown node 'n9'"), ({"window": 7.0}, "there is no window of 7 s")):
             refused = await ask(ann, **asked)
             assert isinstance(refused, Failed) and refused.what == what
+        await ann.close()
+
+
+async def test_of_a_node_without_agent_nothing_is_forecast_since_nothing_measures_it(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as operator:
+        await operator.declare_node("w1", Resources(4000))
+        ann = await client(grid.url)
+        found: NodeForecast = await ann.ask(GetForecast(next(numbers), "w1"))
+        assert (found.lasting, found.why) == ((), "it has no agent, which would measure it")
         await ann.close()
 
 

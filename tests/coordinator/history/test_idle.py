@@ -65,6 +65,22 @@ async def test_a_node_is_idle_since_its_owner_used_it_last(scene: Scene) -> None
     assert found.peak == pytest.approx(0.1, abs=0.01), "what its owner used even then"
 
 
+@pytest.mark.parametrize("late", [60.0, 150.0, 280.0])
+async def test_a_node_is_idle_for_no_longer_than_it_was_measured(scene: Scene, late: float) -> None:
+    scene.clock.now += late
+    began = scene.clock.now
+    for _ in range(3):
+        await scene.measure(5, 0.1)
+        found = scene.watch.forecast("lab1")
+        assert found is None or found.idle <= found.made - began
+    assert found is not None and found.idle == 600.0, "two whole intervals of five minutes"
+    scene.clock.now += 7200.0
+    again = scene.clock.now
+    await scene.measure(15, 0.1)
+    found = scene.watch.forecast("lab1")
+    assert found is not None and found.idle <= found.made - again, "nor than since it was measured again"
+
+
 async def test_memory_of_the_owner_counts_as_use_and_the_grids_own_use_does_not(scene: Scene) -> None:
     scene.watch = IdleWatch(scene.history, lambda name: IDLE._replace(memory=0.05), scene.put.append)
     await scene.measure(20, 0.1)
