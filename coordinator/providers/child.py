@@ -21,7 +21,7 @@ from distributed_grid.coordinator.core.scaling.state import Answer
 from distributed_grid.coordinator.providers.base import CloudProviderBase, ProviderRefused, WorkerSpec
 
 AT_ONCE = 8
-"""Maximum number of concurrent questions."""
+"""Maximum number of concurrent questions, beside those for lists: one at a time."""
 PROVIDERS = {
     "aws": "distributed_grid.coordinator.providers.aws:AWSCloudProvider",
     "gcp": "distributed_grid.coordinator.providers.gcp:GCPCloudProvider",
@@ -127,9 +127,10 @@ def main() -> None:
         except Exception as error:
             say(asked.id, error=Answer.LOST.value, text=f"{type(error).__name__}: {error}"[:1000])
 
-    pool = ThreadPoolExecutor(AT_ONCE)
+    pool, listing = ThreadPoolExecutor(AT_ONCE), ThreadPoolExecutor(1)
     for line in lines:
-        pool.submit(work, msgspec.json.decode(line, type=Question))
+        asked = msgspec.json.decode(line, type=Question)
+        (listing if asked.ask == "list" else pool).submit(work, asked)
     os._exit(0)  # also where a vendor does not answer
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from distributed_grid.coordinator.core.scaling.state import Answer
 from distributed_grid.coordinator.providers.base import ProviderRefused
+from distributed_grid.coordinator.providers.child import AT_ONCE
 from distributed_grid.runtime.logs import get_logger
 
 LINE = 16 << 20
@@ -18,7 +19,7 @@ LINE = 16 << 20
 MEMORY = 2 << 30
 """Bytes of address space of a provider's process."""
 SECONDS = {"create": 60.0, "end": 45.0, "list": 45.0, "available": 20.0}
-"""Time-out of each question (s). A process that misses one is killed."""
+"""Time-out of each question (s), from when the provider can begin with it. A process that misses one is killed."""
 AGAIN = (0.5, 30.0)
 """Delays before a process that ended is started again (s): doubled from the first up to the second."""
 
@@ -43,11 +44,17 @@ class ProviderChild:
         self._waiting: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._asked = 0
         self._starting = asyncio.Lock()
+        self._listing, self._others = asyncio.Semaphore(1), asyncio.Semaphore(AT_ONCE)
         self._pause, self._not_before = AGAIN[0], 0.0
         self._last = "it was never started"
+        self._closed = False
 
     async def ask(self, what: str, answers: Any, seconds: float | None = None, **words: Any) -> Any:
         """The answer, of the type `answers`. Raises ProviderRefused, with LOST where nobody knows what was done."""
+        async with self._listing if what == "list" else self._others:
+            return await self._ask(what, answers, seconds, words)
+
+    async def _ask(self, what: str, answers: Any, seconds: float | None, words: dict[str, Any]) -> Any:
         stdin = await self._there()
         self._asked += 1
         number = self._asked
@@ -66,7 +73,8 @@ class ProviderChild:
             self._waiting.pop(number, None)
 
     async def close(self) -> None:
-        """End its process, if there is one. Machines go on."""
+        """End its process, if there is one, and begin no other. Machines go on."""
+        self._closed = True
         process = self._process
         self._kill("")
         if process is not None:
@@ -86,6 +94,8 @@ class ProviderChild:
         async with self._starting:
             if self._process is not None and self._process.returncode is None and self._process.stdin is not None:
                 return self._process.stdin
+            if self._closed:
+                raise ProviderRefused(Answer.LOST, f"provider {self.name} is asked anew, as it is configured now")
             now = asyncio.get_running_loop().time()
             if now < self._not_before:
                 raise ProviderRefused(Answer.LOST, f"provider {self.name} is begun again soon: {self._last}")

@@ -59,6 +59,8 @@ class MachineService:
         self._providers, self._pools = providers, pools
         self._children: dict[str, ProviderChild] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._creating: dict[str, list[int]] = {}
+        """The calls that wait for the creation of a machine, by its name."""
 
     def configure(self, providers: Mapping[str, dict[str, Any]], pools: Mapping[str, dict[str, Any]]) -> None:
         """The configuration was read again: providers begin anew."""
@@ -104,6 +106,20 @@ class MachineService:
     # --- the three questions ------------------------------------------------------------------------------------------
 
     async def _create(self, machine: Machine) -> None:
+        """Ask once; the answer is also for calls that come meanwhile."""
+        calls = self._creating.setdefault(machine.name, [])
+        calls.append(machine.calls)
+        if len(calls) > 1:
+            return
+        try:
+            found, handle, text = await self._created(machine)
+        finally:
+            del self._creating[machine.name]
+        for number in calls:
+            self._put(MachineAnswered(machine.name, CallKind.CREATE, number, found, handle, text[:1000]))
+
+    async def _created(self, machine: Machine) -> tuple[Answer, str, str]:
+        """The answer, what the provider calls the machine, and why it was not created."""
         handle, text = "", ""
         try:
             spec = self._spec(machine)
@@ -115,7 +131,7 @@ class MachineService:
             found, text = Answer.LOST, f"{error.what}: {error.why}"
         if found is not Answer.DONE:
             log.warning("a machine was not created", machine=machine.name, provider=machine.provider, why=text)
-        self._put(MachineAnswered(machine.name, CallKind.CREATE, machine.calls, found, handle, text[:1000]))
+        return found, handle, text
 
     def _spec(self, machine: Machine) -> WorkerSpec:
         pool = self._pools.get(machine.pool, {})

@@ -42,7 +42,7 @@ from distributed_grid.protocol.text import format_duration
 THE_GRID = "the grid"
 """Who drains the nodes of machines."""
 CALL_SECONDS = 120.0
-"""Time after which a call without an answer is made again (s); the shell gives up earlier."""
+"""Time after which a call without an answer is made again (s); the shell still asks once at a time."""
 AGAIN_FIRST, AGAIN_MOST = 2.0, 60.0
 """Pause before a call is made again, doubled each time (s)."""
 CALLS_MOST = 40

@@ -1,6 +1,6 @@
 """A user's programs for `CommandProvider`: machines are files in a folder. Run as
-`fake_cloud.py FOLDER create|list|end`. `FOLDER/does` may say `hang`, `rubbish`, `silent`, `long`, `fail`, or the
-kind of an error."""
+`fake_cloud.py FOLDER create|list|end`. `FOLDER/does` may say `hang`, `wait` (a creation, for `FOLDER/go`), `rubbish`,
+`silent`, `long`, `fail`, or the kind of an error."""
 
 import json
 import sys
@@ -15,6 +15,11 @@ def main() -> None:
     if says == "hang":
         (folder / "hangs").touch()
         time.sleep(600)
+    if says == "wait":
+        (folder / "waits").open("a").write(f"{what}\n")
+        while what == "create" and not (folder / "go").exists():
+            time.sleep(0.02)
+        says = ""
     if says == "rubbish":
         print("<html>")
         return

@@ -3,18 +3,21 @@
 import asyncio
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.scaling.state import Answer, Listed
 from distributed_grid.coordinator.providers.base import ProviderRefused
+from distributed_grid.coordinator.providers.child import AT_ONCE
 from distributed_grid.coordinator.providers.client import ProviderChild
 from tests.coordinator.providers.scene import SPEC, settings
 
 
-async def refusal(child: ProviderChild, what: str, seconds: float | None = None) -> ProviderRefused:
+async def refusal(child: ProviderChild, what: str, seconds: float | None = None, **words: Any) -> ProviderRefused:
     with pytest.raises(ProviderRefused) as found:
-        await child.ask(what, list[Listed], seconds)
+        await child.ask(what, list[Listed], seconds, **words)
     return found.value
 
 
@@ -66,6 +69,40 @@ async def test_a_process_that_does_not_answer_is_killed_and_begun_again(tmp_path
         assert process_of(child) != first
     finally:
         await child.close()
+
+
+async def waiting(folder: Path, count: int) -> None:
+    """So many programs have begun, and wait."""
+    async with asyncio.timeout(60):
+        while len((folder / "waits").read_text().split() if (folder / "waits").exists() else ()) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_the_time_of_a_creation_runs_from_when_it_is_begun_and_lists_do_not_wait_for_any(tmp_path: Path) -> None:
+    child = ProviderChild("command", "g1", settings(tmp_path))
+    (tmp_path / "does").write_text("wait")
+    made = [asyncio.create_task(child.ask("create", str, spec=replace(SPEC, name=f"a-1-{n}"))) for n in range(AT_ONCE)]
+    try:
+        await waiting(tmp_path, AT_ONCE)
+        late = asyncio.create_task(child.ask("create", str, 2.0, spec=replace(SPEC, name="a-1-late")))
+        assert await child.ask("list", list[Listed]) == []
+        done, _ = await asyncio.wait([late, *made], timeout=2.1, return_when=asyncio.FIRST_COMPLETED)
+        assert not done, "it was not begun, and nobody was killed"
+        (tmp_path / "go").touch()
+        assert await asyncio.gather(*made) == [f"vm-a-1-{n}" for n in range(AT_ONCE)] and await late == "vm-a-1-late"
+    finally:
+        await child.close()
+
+
+async def test_what_waits_for_its_turn_when_it_is_closed_begins_no_process(tmp_path: Path) -> None:
+    child = ProviderChild("command", "g1", settings(tmp_path))
+    (tmp_path / "does").write_text("wait")
+    made = [asyncio.create_task(refusal(child, "create", 60, spec=SPEC)) for _ in range(AT_ONCE + 1)]
+    await waiting(tmp_path, AT_ONCE)
+    assert await child.ask("list", list[Listed]) == [], "it answers, so that it would be begun again at once"
+    await child.close()
+    (tmp_path / "go").touch()
+    assert {one.answer for one in await asyncio.gather(*made)} == {Answer.LOST} and child._process is None
 
 
 async def test_a_program_that_hangs_ends_in_time_also_when_its_provider_was_killed(tmp_path: Path) -> None:

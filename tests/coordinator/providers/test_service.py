@@ -51,6 +51,23 @@ async def test_a_machine_is_created_listed_and_ended(tmp_path: Path) -> None:
     await scene.service.close()
 
 
+async def test_a_creation_that_is_asked_for_again_meanwhile_is_done_once_and_answered_twice(
+    tmp_path: Path,
+) -> None:
+    scene = Scene(tmp_path)
+    (tmp_path / "does").write_text("wait")
+    for calls in (1, 2):
+        scene.service.perform(CreateMachine(replace(MACHINE, calls=calls)))
+    async with asyncio.timeout(60):
+        while not (tmp_path / "waits").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    (tmp_path / "go").touch()
+    answers = [await asyncio.wait_for(scene.events.get(), 30) for _ in range(2)]
+    assert answers == [MachineAnswered("a-1-1", CallKind.CREATE, n, Answer.DONE, "vm-a-1-1") for n in (1, 2)]
+    assert (tmp_path / "waits").read_text() == "create\n"
+    await scene.service.close()
+
+
 async def test_what_a_provider_refuses_is_an_event_and_a_list_that_fails_lists_nothing(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     (tmp_path / "does").write_text("quota")
