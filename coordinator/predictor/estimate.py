@@ -209,6 +209,10 @@ class Estimator:
         height, highest = self._line(xs, fixed)
         return min(highest, height + (fixed.on_line if method is LINE else fixed.on_high_line)), method
 
+    def by_number(self, method: Method) -> bool:
+        """Whether what this method says goes by one of the features."""
+        return (method is LINE or method is HIGH_LINE) and not self.line.flat
+
     def largest_seen(self) -> tuple[float, Method]:
         """The largest value and a margin, for samples of different kinds, which say nothing else about the next one."""
         return (self.fixed or self._fix()).largest, LARGEST
@@ -279,7 +283,7 @@ class Estimator:
     def _judge(self, xs: tuple[float, ...], value: float, weight: float, above: float | None) -> float:
         fixed, quantity = self.fixed or self._fix(), self.quantity
         answer, by = fixed.quantile, fixed.best if above is None else fixed.best_or_above
-        self.answered_by_line, self.before = by is LINE or by is HIGH_LINE, len(self.values.sorted)
+        self.answered_by_line, self.before = self.by_number(by), len(self.values.sorted)
         if len(quantity.methods) > 1 or above is not None:
             costs, tried = self.costs, self.answers(xs, above)
             lose = _wasted if quantity.wasted else _pinball

@@ -30,11 +30,19 @@ class Line:
 
     def at(self, xs: tuple[float, ...]) -> tuple[float, int]:
         """The value of the line at these features, and the index of the feature it uses; -1: none explains anything."""
-        if self.best is None:
-            self.best = self._best()
-        slope, which = self.best
+        slope, which = self._found()
         mean = self.y / self.count
         return (mean + slope * (xs[which] - self.sums[which][0] / self.count) if which >= 0 else mean), which
+
+    @property
+    def flat(self) -> bool:
+        """Whether no feature explains anything, so that it says the mean of all points."""
+        return self._found()[1] < 0
+
+    def _found(self) -> tuple[float, int]:
+        if self.best is None:
+            self.best = self._best()
+        return self.best
 
     def _best(self) -> tuple[float, int]:
         """The slope for the feature that explains most, and its index."""

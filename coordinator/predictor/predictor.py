@@ -11,8 +11,6 @@ from distributed_grid.coordinator.predictor.estimate import (
     ABOVE,
     CORES,
     GPU_MEMORY,
-    HIGH_LINE,
-    LINE,
     MEMORY,
     MIN_SAMPLES_FOR_ML,
     MIN_SAMPLES_FOR_STATS,
@@ -405,7 +403,7 @@ class Predictor:
         return Prediction(self._memory(found), cores, seconds, planned, gpu_memory)
 
     def _answer(self, level: Level, estimator: Estimator, value: float, method: Method) -> Answer:
-        tier = _ML if method is LINE or method is HIGH_LINE else _STATISTICS
+        tier = _ML if estimator.by_number(method) else _STATISTICS
         confidence = estimator.confidence()
         if confidence is None:
             enough, told = self._hits.get((estimator.quantity, tier, estimator.count.bit_length()), (0, 0))

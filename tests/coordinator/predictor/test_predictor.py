@@ -60,6 +60,19 @@ def test_every_answer_says_why() -> None:
     assert Predictor().predict(TRAIN, 0.0).memory.why() == "fewer than 5 runs like it are known"
 
 
+def test_a_line_that_goes_by_no_number_is_a_statistic() -> None:
+    """As of a program whose runs come in ascending order, by a number that its other commands do not have."""
+    predictor = Predictor()
+    for batch in range(1, 41):
+        of = shape(["train"], "ann", given={"batch_size": float(batch)})
+        predictor.learn(of, Usage(60.0, GIB * batch, 1.0))
+    small, large = (
+        predictor.predict(shape(["train"], "ann", given={"batch_size": size}), 0.0).memory for size in (2.0, 40.0)
+    )
+    assert small.value == large.value and small.tier is Tier.STATISTICS
+    assert small.why() == "order statistics of 40 runs of this program"
+
+
 def test_out_of_memory_is_at_least_so_much_and_the_next_step_is_above_it() -> None:
     predictor = taught(20)
     before = predictor.predict(TRAIN, 0.0).memory.value
