@@ -313,12 +313,16 @@ class Judge(Truth):
             raise Violation(job, f"its key stood for {self.promised[number]} before")
 
     def ordered(self, node: str, orders: NodeOrders) -> None:
-        """The disk took what is ordered for a node."""
+        """The disk took what is ordered for a node: of several orders in one commit the last, so that it may have been
+        open in between."""
         assert self.disk is not None
+        by = orders.drain, orders.aside
         if orders.open:
             self.closed.pop(node, None)
-        else:
-            self.closed.setdefault(node, frozenset(row.allocation for row in self.disk.rows.values()))
+            self.closed_by.pop(node, None)
+        elif self.closed_by.get(node) != by:
+            self.closed[node] = frozenset(row.allocation for row in self.disk.rows.values())
+            self.closed_by[node] = by
 
     def drain_acknowledged(self, node: str) -> None:
         """An operator hears that a node is drained."""

@@ -9,6 +9,7 @@ from distributed_grid.coordinator.core.preemption.plan import may
 from distributed_grid.protocol.groups import member_id, split_member
 from distributed_grid.protocol.jobs import Outcome
 from distributed_grid.protocol.messages.operator import Place, Receipt
+from distributed_grid.protocol.nodes import Aside, Drain
 from distributed_grid.protocol.resources import Grant
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.engine import Violation
@@ -119,3 +120,5 @@ class Truth:
         """Nodes of which operators change labels: where a job may run is looked at when it is granted."""
         self.closed: dict[str, frozenset[str]] = {}
         """Nodes that get no new job by what is on disk, with the allocations there were by then."""
+        self.closed_by: dict[str, tuple[Drain | None, Aside | None]] = {}
+        """By what these nodes get none."""
