@@ -3,6 +3,7 @@ coordinator's own, and the record of tokens and certificates."""
 
 import datetime
 import ipaddress
+import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -162,6 +163,19 @@ def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
 
 
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*")
+
+
+def is_host(text: str) -> bool:
+    """Whether a certificate can be for this: a host name in ASCII, or an IPv4 or IPv6 address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return _HOST_NAME.fullmatch(text) is not None
+    return True
+
+
 def _host(text: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
@@ -221,7 +235,11 @@ class Pki:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         Authority.create(grid, _now()).save(folder)
         pki = Pki(folder, grid)
-        pki.certify_self(hosts)
+        try:
+            pki.certify_self(hosts)
+        except BaseException:
+            pki.close()
+            raise
         return pki
 
     def certify_self(self, hosts: Iterable[str]) -> None:

@@ -2,17 +2,19 @@
 operator. A connection to join sends one frame, within the limits for strangers."""
 
 import asyncio
+import shutil
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from distributed_grid.coordinator.access.ca import Pki, checked
-from distributed_grid.coordinator.access.identities import PKI
+from distributed_grid.coordinator.access.ca import Pki, checked, is_host
+from distributed_grid.coordinator.access.identities import PKI, has_authority
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.net.limits import FailedTries, LogThrottle
 from distributed_grid.coordinator.net.listener import OPEN_TO_PASS
@@ -20,7 +22,7 @@ from distributed_grid.coordinator.store.open import open_store, read_head
 from distributed_grid.identity.keys import key_pem, new_key, request_for, save_identity
 from distributed_grid.identity.member import Member, write_member
 from distributed_grid.protocol import codec
-from distributed_grid.protocol.errors import BadFrame, GridError
+from distributed_grid.protocol.errors import BadFrame, BadValue, GridError
 from distributed_grid.protocol.identity import Role, check_name
 from distributed_grid.protocol.messages import Refused
 from distributed_grid.protocol.messages.handshake import Join, Joined
@@ -84,19 +86,46 @@ class Founded(NamedTuple):
 def hosts_of(given: Iterable[str]) -> tuple[str, ...]:
     """The names and addresses by which this machine is reached: those given, its own name, and loopback."""
     own = socket.gethostname()
-    return tuple(dict.fromkeys([*given, own, socket.getfqdn(own), "localhost", "127.0.0.1", "::1"]))
+    names = [name for name in (own, socket.getfqdn(own)) if is_host(name)]
+    return tuple(dict.fromkeys([*given, *names, "localhost", "127.0.0.1", "::1"]))
+
+
+def _check_hosts(hosts: Iterable[str]) -> None:
+    for host in hosts:
+        if not is_host(host):
+            raise BadValue(
+                f"{host!r} is not a name or address of a coordinator",
+                hint="give a host name, an IPv4 address, or an IPv6 address without brackets; its port by --port",
+            )
+
+
+@contextmanager
+def _undone_on_failure(pki: Path, context: Path) -> Iterator[None]:
+    """Remove the new authority and the new context where founding fails. What was there before stays."""
+    existed, had_authority = pki.exists(), has_authority(pki)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(context, ignore_errors=True)
+        if not existed:
+            shutil.rmtree(pki, ignore_errors=True)
+        elif not had_authority:
+            (pki / "ca.key").unlink(missing_ok=True)
+        raise
 
 
 def found(state_dir: Path, hosts: Iterable[str], user: str, context: Path, url: str) -> Founded:
     """Found the grid whose coordinator keeps its state here, with `user` as its first operator, whose identity goes to
     the folder `context`. Raises GridError; then nothing has changed."""
     check_name("a user", user)
+    hosts = tuple(hosts)
+    _check_hosts(hosts)
     if context.exists():
         hint = "give another --context, or remove that folder"
         raise GridError(f"there is a context in {context} already", hint=hint)
     prepare(state_dir, OPEN_TO_PASS)
     hint = "stop it first; it reads its authority when it starts"
-    with locked(state_dir, "coordinator", hint):
+    with locked(state_dir, "coordinator", hint), _undone_on_failure(state_dir / PKI, context):
         (state_dir / "grid.db").touch(0o600)
         store = open_store(state_dir / "grid.db")
         try:

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.coordinator.access import joining
 from distributed_grid.coordinator.access.ca import Pki
-from distributed_grid.coordinator.access.joining import found
+from distributed_grid.coordinator.access.joining import found, hosts_of
 from distributed_grid.coordinator.backup.state import content, open_read_only
 from distributed_grid.identity.credentials import client_context, server_context
-from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.errors import BadValue, GridError
 
 URL = "wss://localhost:7433"
 
@@ -62,3 +63,38 @@ def test_an_authority_that_others_can_get_at_is_not_used(tmp_path: Path, path: s
     with pytest.raises(GridError, match=said) as error:
         Pki(state / "pki", grid_of(state))
     assert error.value.hint.startswith("chmod ")
+
+
+@pytest.mark.parametrize("host", ["☃", "", "a b", "x:5", "[::1]", "-x", "x" * 64, ".".join(["long"] * 51)])
+def test_what_is_no_host_is_refused_before_anything_is_written(tmp_path: Path, host: str) -> None:
+    with pytest.raises(BadValue, match="is not a name or address"):
+        found(tmp_path / "state", ["master", host], "ada", tmp_path / "context", URL)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_names_and_addresses_of_both_kinds_are_hosts(tmp_path: Path) -> None:
+    hosts = ("gpu_1.lab-2.example.org", "10.0.0.1", "fd00::1")
+    assert found(tmp_path / "state", hosts, "ada", tmp_path / "context", URL).hosts[:3] == hosts
+
+
+def test_a_machine_whose_own_name_cannot_be_in_a_certificate_is_known_by_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "café")
+    monkeypatch.setattr("socket.getfqdn", lambda _: "master.example.org")
+    assert hosts_of(["m"]) == ("m", "master.example.org", "localhost", "127.0.0.1", "::1")
+
+
+def test_where_founding_fails_half_way_a_second_try_finds_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, context = tmp_path / "state", tmp_path / "context"
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
+        patched.setattr(joining, "write_member", full)
+        found(state, [], "ada", context, URL)
+    assert not (state / "pki").exists() and not context.exists()
+    found(state, [], "ada", context, URL)
