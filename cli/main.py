@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from io import TextIOWrapper
 from typing import Any
 
 import click
@@ -186,7 +187,8 @@ def _trace() -> None:
 
 def _open_standard_files() -> None:
     """Where we were started with one of 0, 1 and 2 closed (`grid jobs >&-`), let it lead nowhere: otherwise the next
-    file or socket that is opened would be it, and get what was meant for a person."""
+    file or socket that is opened would be it, and get what was meant for a person. What stdout cannot encode is escaped
+    as on stderr: a job's name may be in any script."""
     import os
 
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -196,6 +198,8 @@ def _open_standard_files() -> None:
                 os.dup2(fd, number)
                 os.close(fd)
             setattr(sys, name, open(number, "r" if number == 0 else "w"))  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _forget_stdout() -> None:

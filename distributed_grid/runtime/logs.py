@@ -3,10 +3,13 @@
 structlog imports rich for tracebacks on a terminal where it is installed, perhaps for something else. That takes longer
 than all else that an agent imports, and what it prints of a traceback has the values of all variables, secrets among
 them. Here tracebacks on a terminal are plain, whatever is installed.
+
+Until a service configures its logs they go to stderr, too: stdout is for what a command was asked for.
 """
 
 import sys
 from types import ModuleType
+from typing import Any
 
 
 def _without(name: str) -> ModuleType:
@@ -22,5 +25,10 @@ def _without(name: str) -> ModuleType:
     return structlog
 
 
+def _to_stderr(*_: Any) -> Any:
+    return structlog.PrintLogger(sys.stderr)
+
+
 structlog = _without("rich")
+structlog.configure(logger_factory=_to_stderr)
 get_logger = structlog.get_logger

@@ -1,5 +1,6 @@
 """What `grid` does before it does anything: its version, its help, and how little it imports for them."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,15 @@ def test_every_command_has_help_and_takes_the_common_options(path: list[str]) ->
     for command in group.commands.values():
         assert command.get_short_help_str()
         assert {"-c", "-o", "--coordinator"} <= {name for parameter in command.params for name in parameter.opts}
+
+
+def test_what_stdout_cannot_encode_is_escaped(tmp_path: Path) -> None:
+    (tmp_path / "grid.yaml").write_text('name: "☃ Ülm"\n')
+    words = [sys.executable, "-m", "distributed_grid.cli.main", "-o", "quiet", "config", "show"]
+    env = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(words, capture_output=True, cwd=tmp_path, env=env, timeout=60)
+    assert (done.returncode, done.stderr.count(b"error")) == (0, 0)
+    assert b"\\u2603 \xdclm" in done.stdout
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2])

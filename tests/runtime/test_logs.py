@@ -27,3 +27,9 @@ def test_a_traceback_on_a_terminal_is_plain() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+def test_what_is_logged_before_a_service_configures_its_logs_goes_to_stderr() -> None:
+    code = "from distributed_grid.runtime.logs import get_logger; get_logger('x').warning('a word')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, "a word" in done.stderr) == ("", True)
