@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from distributed_grid.coordinator.access.ca import Pki
     from distributed_grid.coordinator.access.renewing import Renewals
 
-Cut = Callable[[Role | None, str, Collection[str]], int]
+Cut = Callable[[Role | None, str, Collection[str], Connection | None], int]
 
 
 class NoAuthority(GridError):
@@ -39,7 +39,7 @@ class NoAuthority(GridError):
 
 class AccessRequests:
     """Answers requests about tokens and certificates. `cut` ends the live connections of a role and name, and of bearer
-    tokens, and returns how many there were."""
+    tokens, and returns how many there were; that of who asks for it is ended by the answer."""
 
     def __init__(self, pki: "Pki | None", cut: Cut, renewals: "Renewals | None") -> None:
         self._pki = pki
@@ -47,7 +47,10 @@ class AccessRequests:
         self._cut = cut
 
     def answer(
-        self, user: str, message: messages.MakeToken | messages.ListAccess | messages.Withdraw
+        self,
+        user: str,
+        message: messages.MakeToken | messages.ListAccess | messages.Withdraw,
+        asker: Connection | None = None,
     ) -> messages.TokenMade | messages.Access | messages.Done:
         """Answer one request. Raises GridError, BadValue."""
         if self._pki is None:
@@ -62,14 +65,14 @@ class AccessRequests:
             case messages.ListAccess():
                 return self._list(self._pki, message)
             case messages.Withdraw():
-                return self._withdraw(self._pki, message)
+                return self._withdraw(self._pki, message, asker)
 
     def expel(self, role: Role, name: str) -> None:
         """Revoke all certificates and tokens of this role and name, and cut its connections."""
         if self._pki is not None:
             self._pki.identities.withdraw_of(role, name)
             self._pki.identities.revoke(role, name, time.time())
-        self._cut(role, name, ())
+        self._cut(role, name, (), None)
 
     def renew(self, connection: Connection, asked: messages.WantCertificate) -> messages.NewCertificate:
         """A new certificate for a peer that is connected with one. The connection ends when the new one expires."""
@@ -108,10 +111,10 @@ class AccessRequests:
         ]
         return messages.Access(id=asked.id, tokens=tuple(tokens), members=tuple(members))
 
-    def _withdraw(self, pki: "Pki", asked: messages.Withdraw) -> messages.Done:
+    def _withdraw(self, pki: "Pki", asked: messages.Withdraw, asker: Connection | None) -> messages.Done:
         if asked.token:
             if gone := pki.identities.bearers.withdraw(time.time(), id=asked.token):
-                ended = self._cut(None, "", gone)
+                ended = self._cut(None, "", gone, asker)
                 text = f"bearer token {asked.token} opens nothing any more{_live(ended)}"
                 return messages.Done(id=asked.id, text=text)
             if not pki.identities.withdraw(asked.token):
@@ -123,7 +126,7 @@ class AccessRequests:
         bearers = pki.identities.bearers.withdraw(time.time(), name=asked.name) if asked.role in PEOPLE else []
         if not count and not bearers:
             raise GridError(f"{asked.role} {asked.name[:80]} has no certificate that holds", hint="see `grid access`")
-        ended = self._cut(asked.role, asked.name, bearers)
+        ended = self._cut(asked.role, asked.name, bearers, asker)
         also = f" and {len(bearers)} bearer token{'s' if len(bearers) > 1 else ''}" if bearers else ""
         text = f"{count} certificate{'s' if count > 1 else ''}{also} of {asked.name} taken back{_live(ended)}"
         return messages.Done(id=asked.id, text=text)

@@ -215,7 +215,7 @@ class Requests:
                 if await client.uploads.put(message):
                     client.connection.send(messages.Done(message.id))
             case messages.MakeToken() | messages.ListAccess() | messages.Withdraw():
-                self._reply(client, self._access.answer(client.user, message))
+                self._reply(client, self._access.answer(client.user, message, client.connection))
             case messages.WantCertificate():
                 client.connection.send(self._access.renew(client.connection, message))
             case messages.GetSettings():

@@ -458,14 +458,18 @@ class Server:
             self._welcome(connection, secrets.token_hex(8))
             await self._clients.serve(connection, hello.host[:HOST_CHARS])
 
-    def _cut(self, role: Role | None, name: str, bearers: Collection[str] = ()) -> int:
-        """Cut the live connections of this role and name, and of these bearer tokens; how many there were."""
+    def _cut(self, role: Role | None, name: str, bearers: Collection[str], asker: Connection | None) -> int:
+        """Cut the live connections of this role and name, and of these bearer tokens, that of `asker` once it is
+        answered; how many there were."""
         live = self._clients.connections(role, name, bearers)
         if role is Role.AGENT and (agent := self._agents.get(name)) is not None:
             live += [agent.control] + ([agent.data] if agent.data is not None else [])
         for connection in live:
             log.warning("cut: its access was taken back", role=connection.rights.value, name=connection.name)
-            connection.abort()
+            if connection is asker:
+                connection.end_after_answer()
+            else:
+                connection.abort()
         return len(live)
 
     # --- what the ledger commands -------------------------------------------------------------------------------------

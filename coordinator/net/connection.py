@@ -244,6 +244,7 @@ class Connection:
         self._receiving = False
         self._decoded: list[Any] | None = None
         """The messages of a frame that was decoded when it arrived, and is received next."""
+        self._last = False
         self._at_once: Callable[[Any], bool] = lambda message: False
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -323,8 +324,14 @@ class Connection:
     def send(self, *messages: Any) -> None:
         """Send messages, in one frame with all that this turn of the loop sends. On a closed connection nothing
         happens."""
-        if not self._closed:
-            self.link.send(*messages)
+        if self._closed:
+            return
+        self.link.send(*messages)
+        if self._last:
+            self._flush()
+            self.end()
+            self._ending = self._loop.create_task(self.wire.close())
+        else:
             self._flush_soon()
 
     async def drained(self) -> None:
@@ -373,6 +380,10 @@ class Connection:
         for pending in (self._watchdog, self._question, self._end_check):
             if pending:
                 pending.cancel()
+
+    def end_after_answer(self) -> None:
+        """Close the connection once the next message is sent; nothing more is received then."""
+        self._last = True
 
     def abort(self) -> None:
         """Cut the connection at once."""

@@ -17,7 +17,7 @@ from distributed_grid.protocol.codec import decode, encode
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.link import PROTOCOL
-from distributed_grid.protocol.messages import Done, Hello, Refused, Welcome, Withdraw
+from distributed_grid.protocol.messages import Access, Done, Hello, ListAccess, Refused, Welcome, Withdraw
 from distributed_grid.protocol.nodes import NodeFacts
 from tests.coordinator.core.scene import facts
 from tests.coordinator.ends import Coordinator, End, coordinator, node
@@ -180,3 +180,16 @@ async def test_a_bearer_token_that_is_taken_back_before_the_hello_lets_nobody_in
         refused = await end.until(Refused)
         assert "taken back" in refused.what
         await end.close()
+
+
+async def test_who_takes_back_its_own_access_is_answered_and_nothing_more_is_done_for_it(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    async with coordinator(tmp_path / "state", founded=True) as grid:
+        hello = Hello(protocol=(1, 0), software="", role="client", name="root")
+        end, other = [await dial_as(End, grid.url, hello, {"ssl": grid.member(Role.OPERATOR, "root")}) for _ in "ab"]
+        await end.say(Withdraw(id=1, role=Role.OPERATOR, name="root"), ListAccess(id=2))
+        done = await end.until(Done)
+        assert "2 certificates of root taken back, and 2 connections ended" in done.text
+        for one in (end, other):
+            await asyncio.wait_for(one.socket.wait_closed(), 60)
+        assert not [one for one in end.seen if isinstance(one, Access)]
