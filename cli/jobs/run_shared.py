@@ -120,10 +120,10 @@ def run_shared(command: tuple[str, ...], **options: Any) -> None:
     invocation.failure = grid_failed()
     submission = submission_of(command, options)
     _check_globs(options)
+    invocation.require_sharing()
     if options["dry_run"]:
         submission = _foreseen(invocation, submission, options)
         _dry_run(invocation, submission, bool(options["array"]))
-    invocation.require_sharing()
 
     grid = invocation.connect()
     if not (options["no_ship"] or options["workdir"]):

@@ -19,7 +19,7 @@ from distributed_grid.protocol.messages import Submission, Submit, Submitted
 FILE_BYTES = 64 << 20
 MOST_JOBS = 100_000
 NOT_OF_A_JOB = {"help", "config", "coordinator", "output", "color", "quiet", "verbose"} | {
-    "detach", "get", "force", "executable", "on-exit", "dry-run", "no-stdin", "links", "ship-secrets",
+    "auto", "detach", "get", "force", "executable", "on-exit", "dry-run", "no-stdin", "links", "ship-secrets",
 }  # fmt: skip
 """Options of `run-shared` that say what our own process does, not what the job is."""
 
@@ -187,8 +187,10 @@ class _Reader:
                     self._problem(key, f"{name} is another name for what the job says already", "keep one of them")
                 found[option.name] = None if _empty(value) else self._value(name, option, value)
             else:
-                hint = did_you_mean(name.replace("-", "_"), (*self._keys, "command"))
-                self._problem(key, f"unknown key {name!r} in {what}", hint or "see `grid run-shared --help`")
+                hint = did_you_mean(name.replace("-", "_"), (*self._keys, "command")) or "see `grid run-shared --help`"
+                if name.replace("_", "-") in NOT_OF_A_JOB:
+                    hint = "leave it out: it is an option of commands, not of a job in a file"
+                self._problem(key, f"unknown key {name!r} in {what}", hint)
         return found
 
     def _command(self, node: Any) -> list[str] | None:

@@ -434,6 +434,7 @@ class Requests:
             raise BadValue("neither a job nor a request to explain")
         request, operator = message.request, visibility.reach is Reach.ALL
         if request is not None:
+            self._settings.require_sharing()
             check_request(request)
             request = resolved(request, client.host, "", self._state.policy)
             request = neighbours(request, visibility, "", self._state.index.affinity, {})

@@ -1,10 +1,13 @@
 """What the options of `grid run-shared` ask for."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from distributed_grid.cli.jobs.run_shared import run_shared, submission_of
+from distributed_grid.cli.main import main
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import parse_array
 from distributed_grid.protocol.jobs import Priority
@@ -53,3 +56,11 @@ def test_the_rest_is_said_as_a_program_says_it() -> None:
 def test_what_makes_no_sense_is_refused_before_anybody_is_asked(words: tuple[str, ...], why: str) -> None:
     with pytest.raises(BadValue, match=why):
         asked(*words)
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_where_sharing_is_off_a_dry_run_is_refused_as_the_submission_is(tmp_path: Path, words: tuple[str, ...]) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text("resource_sharing: {enabled: false}\ncoordinator: {url: 'ws://127.0.0.1:1'}\n")
+    done = CliRunner().invoke(main, ["-c", str(file), "run-shared", *words, "true"])
+    assert done.exit_code == 125 and "Resource sharing not enabled" in done.stderr

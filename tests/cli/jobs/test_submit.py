@@ -98,6 +98,7 @@ def test_all_that_is_wrong_is_told_at_once_with_lines_and_suggestions() -> None:
         ("jobs:\n- command: a\n  command: b", "jobs.yaml:3: command appears twice, first at jobs.yaml:2"),
         ("jobs:\n- command: a\n  no_ship: perhaps", "jobs.yaml:3: no_ship must be true or false"),
         ("jobs:\n- command: a\n  detach: true", "jobs.yaml:3: unknown key 'detach'"),
+        ("jobs:\n- command: a\n  auto: true", "jobs.yaml:3: unknown key 'auto'"),
         ("jobs:\n- command: a\n  cpus: [1]", "jobs.yaml:3: cpus must be one value"),
         ("jobs:\n- command: a\n  type: cpu\n  resource_type: gpu", "jobs.yaml:4: resource_type is another name"),
         ("jobs:\n- command: a\n  priority: highest", "jobs.yaml:2: unknown priority 'highest'"),
@@ -109,6 +110,10 @@ def test_all_that_is_wrong_is_told_at_once_with_lines_and_suggestions() -> None:
 )
 def test_what_cannot_be_taken(text: str, said: str) -> None:
     assert said in refused(text)[0]
+
+
+def test_an_option_of_the_command_is_said_to_be_none_of_a_job() -> None:
+    assert refused("jobs:\n- command: a\n  dry_run: true")[1].startswith("  try: leave it out")
 
 
 def test_objects_of_python_are_never_made() -> None:

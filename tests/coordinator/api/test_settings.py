@@ -10,6 +10,7 @@ from distributed_grid.coordinator.api.settings import NOTHING, Configured
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.protocol.messages import (
+    AskWhy,
     Done,
     Failed,
     GetSettings,
@@ -178,6 +179,7 @@ async def test_a_grid_that_lends_nothing_refuses_new_jobs_and_boosts_and_knows_t
         for request in (
             SubmitJobs(next(numbers), (submission("after"),)),
             RequestBoost(next(numbers), "b", "n1", ResourceType.CPU, 1.0),
+            AskWhy(next(numbers), request=Request(Resources(1000, GIB))),
         ):
             failed = await person.ask(request)
             assert (failed.code, failed.what) == ("sharing-disabled", "Resource sharing not enabled")
