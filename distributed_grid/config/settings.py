@@ -227,8 +227,9 @@ def _check(root: Root, origins: Mapping[str, str], reader: Reader) -> None:
     if root.coordinator.heartbeat > HEARTBEAT_MOST:
         what = f"{root.coordinator.heartbeat:g} s is too long: a node that is silent for 6 s gets no new jobs"
         reader.problems.append(Problem(where("coordinator.heartbeat"), what, f"{HEARTBEAT_MOST:g} s or less"))
-    if (url := root.coordinator.url) and not url.startswith(("ws://", "wss://")) and socket_path(url) is None:
-        hint = f"ws://{url}" if "//" not in url else "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH"
+    if (url := root.coordinator.url) and not _is_address(url):
+        form = "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH (of ports 1 to 65535)"
+        hint = f"ws://{url}" if "//" not in url else form
         reader.problems.append(Problem(where("coordinator.url"), f"{url!r} is not a coordinator's address", hint))
     if root.pools or root.scaling != ScalingSection():
         reader.problems += scaling.check(root.scaling, root.providers, root.pools, origins)
@@ -241,6 +242,19 @@ def _check(root: Root, origins: Mapping[str, str], reader: Reader) -> None:
                 Problem(found.origin, f"the node {found.value!r} is listed twice, first at {seen[found.value]}")
             )
         seen.setdefault(found.value, found.origin)
+
+
+def _is_address(url: str) -> bool:
+    """Whether a coordinator may be there, by how it is written."""
+    if (path := socket_path(url)) is not None:
+        return path != Path()
+    from websockets.exceptions import InvalidURI
+    from websockets.uri import parse_uri
+
+    try:
+        return not any(char.isspace() for char in parse_uri(url).host)
+    except (InvalidURI, ValueError):
+        return False
 
 
 def _check_pressures(sharing: ResourceSharing, where: Any, reader: Reader) -> None:

@@ -226,6 +226,19 @@ def test_an_url_that_is_none_is_refused_with_what_was_meant(written: Write) -> N
     ]
 
 
+@pytest.mark.parametrize(
+    "url", ["ws://", "wss://:7433", "ws://m:99999", "ws://[::1", "unix://", "http://m", "ws://a b:1", "ws://ann@m:1"]
+)
+def test_an_url_that_no_program_could_connect_to_is_refused(written: Write, url: str) -> None:
+    (problem,) = problems(written(f"coordinator: {{url: '{url}'}}"))
+    assert "is not a coordinator's address" in problem
+
+
+@pytest.mark.parametrize("url", ["ws://m:1", "wss://[::1]:7433", "wss://m", "unix:///run/x.sock", "~/x.sock"])
+def test_an_url_that_one_can_connect_to_is_good(written: Write, url: str) -> None:
+    assert read(written(f"coordinator: {{url: '{url}'}}")).coordinator.url == url
+
+
 def test_nodes_are_to_be_heard_before_they_are_suspect(written: Write) -> None:
     assert problems(written("coordinator: {heartbeat: 5s}")) == [
         "F:1: 5 s is too long: a node that is silent for 6 s gets no new jobs (3 s or less)"
