@@ -2,6 +2,7 @@
 a job may and should go, and the help of a command with many options, in sections.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -9,6 +10,7 @@ import click
 
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.lazy import Command
+from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import SIGNALS, JobLimits
 from distributed_grid.protocol.nodes import Lending
 from distributed_grid.protocol.placement import Strategy
@@ -54,6 +56,8 @@ LENT = {"cores": "max_share_cpu", "memory": "max_share_memory_gb", "gpus": "max_
 
 def lending(options: dict[str, Any]) -> Lending:
     """What these options set. Raises BadValue."""
+    if (cores := options["cores"]) is not None and math.isnan(cores):
+        raise BadValue("--cores nan is no number of cores", hint="give a number, such as 4 or 0.5")
     given = {LENT[name]: options[name] for name in ("cores", "gpus", "share")}
     if options["memory"] is not None:
         size = options["memory"].strip()

@@ -12,6 +12,9 @@ from distributed_grid.protocol.errors import BadValue
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What nodes and users may be called where their name goes into a certificate."""
 
+MOST_USES = 10_000
+"""How often one token may be used to join."""
+
 
 class Role(StrEnum):
     """What a peer may be. An agent speaks for its own node only; a client sees and ends its own jobs, an operator all

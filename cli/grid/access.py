@@ -20,7 +20,7 @@ from distributed_grid.coordinator.client.session import user_name
 from distributed_grid.identity.credentials import has_identity
 from distributed_grid.identity.member import Member, all_contexts, contexts, current_context, use_context, write_member
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.identity import PEOPLE, Role, check_name
+from distributed_grid.protocol.identity import MOST_USES, PEOPLE, Role, check_name
 from distributed_grid.protocol.messages import Access, Done, ListAccess, MakeToken, MemberView, TokenMade, Withdraw
 from distributed_grid.protocol.text import format_duration, parse_duration
 
@@ -37,7 +37,7 @@ def token() -> None:
 @click.option("--node", metavar="NAME", help="Name of the node, or a pattern such as 'lab*'.")
 @click.option("--user", metavar="NAME", help="Name of the person.")
 @click.option("--ttl", metavar="TIME", help="How long it is valid (1h; a bearer token 30d).")
-@click.option("--uses", type=int, default=1, help="How often it may be used (1).")
+@click.option("--uses", type=click.IntRange(1, MOST_USES), default=1, help="How often it may be used (1).")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="A label of the nodes that join; repeatable.")
 @click.option("--bearer", is_flag=True, help="A bearer token, which a person's programs show with each connection.")
 def create(
@@ -49,6 +49,8 @@ def create(
     """
     if node is not None and role != "agent":
         raise BadValue(f"--node is for agents, and this token is for a {role}", hint="say who it is with --user")
+    if node == "":  # such as an unset variable of a script: any node could join by it
+        raise BadValue("--node names no node", why="it is empty", hint="leave it out for a token of any node")
     if role != "agent" and not user:
         raise BadValue(f"for whom is this token of a {role}?", hint="say it with --user NAME")
     if role == "agent" and user:
@@ -117,7 +119,8 @@ def list_tokens() -> None:
         for one in access.tokens
     ]
     text = formatting.table(invocation, ("TOKEN", "ROLE", "FOR", "USES", "UNTIL", "MADE BY"), rows)
-    formatting.show(invocation, {"tokens": [_json(one) for one in access.tokens]}, text, text, "tokens")
+    ids = formatting.lines(one.id for one in access.tokens)
+    formatting.show(invocation, {"tokens": [_json(one) for one in access.tokens]}, text, ids, "tokens")
 
 
 @token.command()
@@ -143,7 +146,8 @@ def access(ctx: click.Context) -> None:
         for one in answer.members
     ]
     text = formatting.table(invocation, ("ROLE", "NAME", "SINCE", "UNTIL", ""), rows)
-    formatting.show(invocation, {"members": [_json(one) for one in answer.members]}, text, text, "members")
+    names = formatting.lines(dict.fromkeys(one.name for one in answer.members))
+    formatting.show(invocation, {"members": [_json(one) for one in answer.members]}, text, names, "members")
 
 
 @access.command(name="revoke")
@@ -248,7 +252,7 @@ def init(hosts: tuple[str, ...], port: int | None, state_dir: str | None, contex
         "  or in the foreground:      grid agent join grid://HOST:PORT/TOKEN, then grid agent run",
     ]
     about = {"grid": founded.grid, "pin": founded.pin, "hosts": founded.hosts, "url": url}
-    formatting.show(invocation, about, text := formatting.lines(lines), text)
+    formatting.show(invocation, about, formatting.lines(lines), f"{founded.grid}\n")
 
 
 @click.command(cls=Command)

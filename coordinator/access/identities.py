@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.identity import PEOPLE, Role, check_name
+from distributed_grid.protocol.identity import MOST_USES, PEOPLE, Role, check_name
 
 PKI = "pki"
 """The authority's folder in the coordinator's state directory."""
@@ -159,7 +159,6 @@ CREATE TABLE IF NOT EXISTS members (
 CREATE INDEX IF NOT EXISTS certificates_name ON certificates (role, name);
 """
 LONGEST = 90 * 86400.0
-MOST_USES = 10_000
 
 
 class Token(msgspec.Struct, frozen=True):

@@ -90,6 +90,8 @@ class AccessRequests:
         if asked.bearer:
             made = pki.identities.bearers.mint(asked.role, asked.name, asked.ttl, user, time.time())
             return messages.TokenMade(id=asked.id, token=made, pin=pki.authority.pin)
+        if asked.labels:
+            check_labels(asked.labels)
         token = pki.identities.mint(
             pki.authority.pin, asked.role, asked.name, asked.labels, asked.uses, asked.ttl, user, time.time()
         )

@@ -23,3 +23,5 @@ def test_only_the_options_that_are_given_say_what_a_node_lends() -> None:
     assert lending(none | {"memory": "0"}) == Lending(max_share_memory_gb=0.0)
     with pytest.raises(BadValue, match="is not a size"):
         lending(none | {"memory": "lots"})
+    with pytest.raises(BadValue, match="is no number of cores"):
+        lending(none | {"cores": float("nan")})

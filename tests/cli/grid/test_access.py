@@ -22,6 +22,8 @@ from distributed_grid.protocol.messages import TokenMade
         (["--role", "client"], "for whom"),
         (["--user", "ann"], "--user is for people"),
         (["--role", "client", "--user", "ann", "--label", "a=1"], "--label is for nodes"),
+        (["--node", ""], "--node names no node"),
+        (["--uses", "99999999999999999999"], "1<=x<=10000"),
         (["--bearer"], "a bearer token is for a person"),
         (["--role", "client", "--user", "ann", "--bearer", "--uses", "2"], "a bearer token is for a person"),
     ],
@@ -75,3 +77,10 @@ def test_a_grid_is_founded_at_the_configured_port_unless_another_one_is_given(
     member = read_member(contexts() / "default")
     assert member is not None and member.url == f"wss://m:{port}"
     assert (f"--port {port}" in done.stdout) == (port != 7544)
+
+
+def test_of_a_new_grid_quiet_output_is_its_id_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    done = CliRunner().invoke(main, ["-o", "quiet", "init", "--state-dir", str(tmp_path / "state")])
+    member = read_member(contexts() / "default")
+    assert member is not None and done.stdout == f"{member.grid}\n"

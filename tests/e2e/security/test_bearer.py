@@ -118,3 +118,17 @@ def test_a_wrong_one_is_not_kept_and_nobody_joins_with_one(grid: Grid) -> None:
     node = grid.run("agent", "join", "-", "--state-dir", str(grid.home / "lab1"), input=invitation)
     assert node.returncode == 2 and "nobody joins with it" in node.stderr and not (grid.home / "lab1").exists()
     assert grid.run("token", "create", "--bearer").returncode == 2
+
+
+def test_quiet_lists_of_tokens_and_of_access_have_ids_and_names_alone(grid: Grid) -> None:
+    made = grid.json("token", "create", "--node", "lab7")["token"]
+    assert grid.run("-o", "quiet", "token", "list").stdout.splitlines()[0] == made.split(".")[2]
+    bearer(grid, "--role", "client", "--user", "tom")
+    bearer(grid, "--role", "client", "--user", "tom")
+    names = grid.run("-o", "quiet", "access").stdout.splitlines()
+    assert names.count("tom") == 1 and not [one for one in names if " " in one]
+
+
+def test_a_token_gives_only_labels_that_nodes_can_have(grid: Grid) -> None:
+    refused = grid.run("token", "create", "--label", "a b=c")
+    assert refused.returncode == 1 and "a label cannot be called 'a b'" in refused.stderr
