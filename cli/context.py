@@ -122,6 +122,10 @@ class Invocation:
         if not self.quiet:
             print_error(f"grid: {printable(text)}")
 
+    def live(self) -> bool:
+        """Whether a line on stderr can be written over: a terminal that takes control sequences reads it."""
+        return sys.stderr.isatty() and not self.quiet and os.environ.get("TERM") != "dumb"
+
     def colored(self, stream: Any = None) -> bool:
         """Whether to colour what goes to this stream (stdout)."""
         if self.color != "auto":

@@ -135,12 +135,16 @@ class AttachedArray(AttachedMembers):
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, GroupUpdate):
-            if self._progress is not None:
-                count = Count()
-                count.add(event.group)
-                self._progress.show(count, over=bool(event.group.ended))
+            self._show(event.group, over=bool(event.group.ended))
         else:
             super()._handle(event)
+
+    def _show(self, group: GroupView, over: bool) -> None:
+        """Show how many have ended, where progress is shown."""
+        if self._progress is not None:
+            count = Count()
+            count.add(group)
+            self._progress.show(count, over)
 
     def _failed(self, number: int, error: GridError) -> None:
         if number in self._watches:
@@ -175,6 +179,8 @@ class AttachedArray(AttachedMembers):
             if group.failed or group.cancelled:
                 self._clear()
                 self.invocation.say(f"{group_label(group)}: {progress_words(group)}")
+            else:
+                self._show(group, over=True)
         code = self._worst if self._verdicts and not self._until_now else 0
         return code or (self.grid_failed if self._incomplete else 0)
 

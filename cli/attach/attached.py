@@ -20,7 +20,7 @@ from distributed_grid.coordinator.client.input import JobInput
 from distributed_grid.coordinator.client.output import STREAMS, JobOutput, Piece, gap_words
 from distributed_grid.coordinator.client.session import Answer, ConnectionLost, Event, Lost, Opened
 from distributed_grid.protocol.codec import PART_BYTES
-from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import JobView, State, exit_status
 from distributed_grid.protocol.messages import (
     Cancel,
@@ -234,6 +234,9 @@ class Attached:
         before = self.view
         if before is not None and before.id != view.id:
             return
+        if view.spec.hold:
+            hint = f"grid hold list shows it; grid job wait {view.id} waits for its end"
+            raise BadValue(f"{view.id} is a hold and has no output", "it runs no command", hint)
         if before is not None and view.retried + view.evicted > before.retried + before.evicted:
             self._line.again(view)
         if self._submission is None or view.state is not State.WAITING:

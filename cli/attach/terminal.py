@@ -136,7 +136,7 @@ class StatusLine:
     """The line under what the job prints. Clear it before anything else is written."""
 
     def __init__(self, invocation: Invocation) -> None:
-        self._live = sys.stderr.isatty() and not invocation.quiet
+        self._live = invocation.live()
         self._words = invocation.verbose and not invocation.quiet
         self._say = invocation.say
         self._shown = ""

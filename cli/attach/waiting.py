@@ -5,7 +5,7 @@ import sys
 import time
 
 from distributed_grid.cli.context import Invocation, print_error, printable, write_error
-from distributed_grid.coordinator.client.session import Answer, Event, Lost
+from distributed_grid.coordinator.client.session import Answer, Event, Lost, Opened
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import GroupView
 from distributed_grid.protocol.jobs import Cause, JobView, State, exit_status
@@ -49,7 +49,7 @@ class Progress:
     """Shows counts. The rate is that since the beginning, and so is what it says of the time that is left."""
 
     def __init__(self, invocation: Invocation) -> None:
-        self._live = sys.stderr.isatty() and not invocation.quiet
+        self._live = invocation.live()
         self._quiet = invocation.quiet
         self._began = time.monotonic()
         self._at_first: int | None = None
@@ -167,6 +167,8 @@ class Waiting:
                 raise error
             case Lost(why):
                 self._invocation.say(f"connection lost ({why}), trying again")
+            case Opened(again=True):
+                self._invocation.say("connected again")
 
     def _show(self, over: bool = False) -> None:
         if self._progress is not None:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.cli.attach.terminal import StatusLine
+from distributed_grid.cli.attach.waiting import Count, Progress
 from distributed_grid.cli.context import Invocation, client, grid_failed
 from distributed_grid.cli.main import main
 from distributed_grid.coordinator.client.session import GridUnavailable
@@ -71,3 +73,17 @@ def test_what_is_no_exit_code_is_refused_before_anything_runs(
         grid_failed()
     assert main.main(["run-shared", "--no-ship", "true"], standalone_mode=False) == 2
     assert "it is a number from 1 to 255" in capsys.readouterr().err
+
+
+def test_a_line_is_written_over_only_where_a_terminal_can_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", terminal := io.StringIO())
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert Invocation().live() and not Invocation(quiet=True).live()
+    monkeypatch.setenv("TERM", "dumb")
+    assert not Invocation().live()
+    progress = Progress(Invocation())
+    progress.show(Count())
+    progress.close()
+    StatusLine(Invocation()).clear()
+    assert terminal.getvalue() == "grid: 0 of 0 done\n"

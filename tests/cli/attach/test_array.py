@@ -17,7 +17,7 @@ from distributed_grid.coordinator.client.output import Piece
 from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Cause, Outcome
-from distributed_grid.protocol.messages import Exited, Launch, Started, Submit
+from distributed_grid.protocol.messages import Exited, GroupUpdate, Launch, Started, Submit
 from tests.cli.attach.test_attached import grid_aside
 
 
@@ -61,6 +61,21 @@ def test_all_members_are_printed_behind_their_index_and_the_highest_exit_code_is
             assert (ran(url, *words), capfdbinary.readouterr().out) == (0, b"member 4\nends 4\n")
         assert ran(url, "attach", "sweep", "--member", "4") == 4
         assert ran(url, "job", "wait", "sweep") == 6
+
+
+def test_what_is_told_last_is_that_all_have_ended_also_where_the_news_of_that_comes_too_late(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = array.AttachedArray._handle
+
+    def late(self: array.AttachedArray, event: Any) -> None:
+        if not (isinstance(event, GroupUpdate) and event.group.ended):
+            handle(self, event)
+
+    monkeypatch.setattr(array.AttachedArray, "_handle", late)
+    with grid_aside(tmp_path, runs=by_index) as url:
+        assert ran(url, "run-shared", "--no-ship", "--array", "0,8", "make") == 0
+        assert capfd.readouterr().err.splitlines()[-1].startswith("grid: 2 of 2 done")
 
 
 def test_a_reader_of_stderr_alone_that_leaves_is_noticed(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """What is said of many jobs while they are waited for."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
-from distributed_grid.cli.attach.waiting import Count, Progress, count_words
-from distributed_grid.cli.context import Invocation
+from distributed_grid.cli.attach.waiting import Count, Progress, Waiting, count_words
+from distributed_grid.cli.context import Invocation, client
+from distributed_grid.coordinator.client.session import Lost, Opened
 from distributed_grid.protocol.groups import GroupKind, GroupView
 from distributed_grid.protocol.jobs import JobSpec, Reason, Request
 from distributed_grid.protocol.resources import Resources
+from tests.cli.attach.test_attached import grid_aside
 
 
 def group(count: int, failed: int = 0, **states: int) -> GroupView:
@@ -66,3 +70,16 @@ def test_without_a_terminal_there_is_a_line_now_and_then_and_one_at_the_end(capf
     lines = capfd.readouterr().err.splitlines()
     assert lines[0] == "grid: 0 of 5 done · 5 waiting"
     assert len(lines) == 2 and lines[1].startswith("grid: 5 of 5 done")
+
+
+def test_a_connection_that_is_lost_and_made_again_is_told_both_times(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with grid_aside(tmp_path) as url:
+        with client(url) as grid:
+            grid.submit("make", name="one")
+        waiting = Waiting(Invocation(coordinator=url), ("one",), None, False)
+        for event in (Opened(again=False), Lost("gone"), Opened(again=True)):
+            waiting._handle(event)
+        waiting.close()
+        assert capfd.readouterr().err == "grid: connection lost (gone), trying again\ngrid: connected again\n"
