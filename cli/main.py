@@ -126,7 +126,12 @@ class Grid(LazyGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         _open_standard_files()
-        return super().main(*args, **kwargs)
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:  # where help or the version is printed: no command is known yet
+            _tell(error)
+            _forget_stdout()
+            sys.exit(INTERNAL)
 
     def invoke(self, ctx: click.Context) -> Any:
         from distributed_grid.protocol.errors import BadValue, GridError
@@ -151,8 +156,7 @@ class Grid(LazyGroup):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except OSError as error:
-            about = f" ({error.filename})" if error.filename else ""
-            print_error(printable(f"error: {error.strerror or type(error).__name__}{about}"))
+            _tell(error)
             if ctx.obj.verbose:
                 _trace()
             ctx.exit(ctx.obj.failure if ctx.obj.failure != 1 else INTERNAL)
@@ -177,6 +181,11 @@ def near_options(mistyped: str, ctx: click.Context | None) -> list[str]:
     begin = mistyped.strip("-")
     whole = [name for name in names if begin and any(word.startswith(begin) for word in name[2:].split("-"))]
     return whole[:3] or get_close_matches(mistyped, names, 3, NEAR)
+
+
+def _tell(error: OSError) -> None:
+    about = f" ({error.filename})" if isinstance(error.filename, str) and error.filename else ""
+    print_error(printable(f"error: {error.strerror or type(error).__name__}{about}"))
 
 
 def _trace() -> None:

@@ -20,6 +20,14 @@ from distributed_grid.protocol.text import format_duration
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def not_empty(text: str) -> str:
+    """The type of an option whose text may not be empty, as an unset variable of a script is: it would mean what is
+    meant where nothing is given. Raises click.BadParameter."""
+    if not text.strip():
+        raise click.BadParameter("it is empty; leave it out, or name something")
+    return text
+
+
 def limit_options(command: F) -> F:
     """Add them to a command."""
     for option in reversed(
@@ -91,7 +99,9 @@ _OPTIONS = (
     click.option(
         "--label", "labels", multiple=True, metavar="K=V", help="On nodes with this label: K=V, K!=V or K; repeatable."
     ),
-    click.option("--gpu-model", metavar="NAME", help="GPUs of this model: a part of its name, or a glob."),
+    click.option(
+        "--gpu-model", type=not_empty, metavar="NAME", help="GPUs of this model: a part of its name, or a glob."
+    ),
     click.option("--gpu-memory", metavar="SIZE", help="Free memory of each GPU, such as 20G; also of a part of one."),
     click.option("--walls", metavar="LEVEL", help="Behind these walls or stronger: user, namespace or landlock."),
     click.option("--near", multiple=True, metavar="JOB", help="Where this job or name of yours is; repeatable."),

@@ -462,6 +462,9 @@ class RetryOn(StrEnum):
 def parse_retries(words: Iterable[str], retries: int | None, memory: str | None = None) -> dict[str, Any]:
     """The fields `retry_on`, `retries` and `retry_memory` of a Request. Words may hold several, with commas; `retries`
     None: once if there are words, else never. A factor for the memory says `oom` by itself. Raises BadValue."""
+    words = (*words,)
+    if not all(word.strip() for word in words):
+        raise BadValue("--retry-on names no end", why="it is empty", hint=f"there are {', '.join(RetryOn)}")
     names = [name.strip().lower() for word in words for name in word.split(",") if name.strip()]
     for name in names:
         if name not in [*RetryOn]:

@@ -17,6 +17,7 @@ from distributed_grid.cli.context import Invocation, client, current
 from distributed_grid.cli.dev import processes
 from distributed_grid.cli.dev.plan import Plan, make_plan
 from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.cli.options import not_empty
 from distributed_grid.config.places import NO_HOST, dev_dir, is_private_group, usual_address
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.text import counted
@@ -52,7 +53,7 @@ def dev() -> None:
     type=click.IntRange(0, 100),
     help="Lend while others use at most this percentage of the CPU (90).",
 )
-@click.option("--dir", "directory", metavar="DIR", help="State directory.")
+@click.option("--dir", "directory", type=not_empty, metavar="DIR", help="State directory.")
 def up(directory: str | None, **wanted: int | None) -> None:
     """Start a coordinator and agents on this machine; what runs already stays as it is.
 
@@ -80,7 +81,7 @@ def up(directory: str | None, **wanted: int | None) -> None:
 
 
 @dev.command()
-@click.option("--dir", "directory", metavar="DIR", help="State directory.")
+@click.option("--dir", "directory", type=not_empty, metavar="DIR", help="State directory.")
 def down(directory: str | None) -> None:
     """Stop the dev grid: its jobs, agents and coordinator, and nothing else. Its state is kept."""
     invocation = current()

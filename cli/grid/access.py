@@ -16,6 +16,7 @@ import click
 from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation, client, current
 from distributed_grid.cli.lazy import Command, LazyGroup
+from distributed_grid.cli.options import not_empty
 from distributed_grid.coordinator.client.session import user_name
 from distributed_grid.identity.credentials import has_identity
 from distributed_grid.identity.member import Member, all_contexts, contexts, current_context, use_context, write_member
@@ -34,7 +35,7 @@ def token() -> None:
 
 @token.command()
 @click.option("--role", type=click.Choice(ROLES), default="agent", help="Role of those who join (agent).")
-@click.option("--node", metavar="NAME", help="Name of the node, or a pattern such as 'lab*'.")
+@click.option("--node", type=not_empty, metavar="NAME", help="Name of the node, or a pattern such as 'lab*'.")
 @click.option("--user", metavar="NAME", help="Name of the person.")
 @click.option("--ttl", metavar="TIME", help="How long it is valid (1h; a bearer token 30d).")
 @click.option("--uses", type=click.IntRange(1, MOST_USES), default=1, help="How often it may be used (1).")
@@ -49,8 +50,6 @@ def create(
     """
     if node is not None and role != "agent":
         raise BadValue(f"--node is for agents, and this token is for a {role}", hint="say who it is with --user")
-    if node == "":  # such as an unset variable of a script: any node could join by it
-        raise BadValue("--node names no node", why="it is empty", hint="leave it out for a token of any node")
     if role != "agent" and not user:
         raise BadValue(f"for whom is this token of a {role}?", hint="say it with --user NAME")
     if role == "agent" and user:

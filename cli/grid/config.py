@@ -9,6 +9,7 @@ from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.cli.options import not_empty
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import GetSettings, NodeSettings
 from distributed_grid.protocol.nodes import LENDING
@@ -70,7 +71,7 @@ def _plain(value: object) -> object:
 
 
 @config.command()
-@click.argument("file", required=False)
+@click.argument("file", required=False, type=not_empty)
 def check(file: str | None) -> None:
     """Check the configuration, or FILE, and report all errors."""
     from distributed_grid.config.settings import find, load, places

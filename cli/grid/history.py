@@ -13,6 +13,7 @@ from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.lazy import Command, LazyGroup
+from distributed_grid.cli.options import not_empty
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages import GetReceipts, GetStatus, Receipts
 from distributed_grid.protocol.messages.operator import Alternative, Place, Receipt, Victim
@@ -206,16 +207,16 @@ NAMED = 3
 
 
 @click.command(cls=Command)
-@click.option("-n", "--node", default="", metavar="NODE", shell_complete=complete_nodes, help="Only on this node.")
+@click.option("-n", "--node", type=not_empty, metavar="NODE", shell_complete=complete_nodes, help="Only on this node.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Maximum number.")
-@click.argument("job", required=False, default="")
-def receipts(job: str, node: str, limit: int) -> None:
+@click.argument("job", required=False, type=not_empty)
+def receipts(job: str | None, node: str | None, limit: int) -> None:
     """Show who was preempted for whom, and what it cost.
 
     Newest first. With JOB, only preemptions for this job or of it. LOST is in core-seconds (docs/preemption.md).
     """
     invocation = current()
-    answer: Receipts = invocation.ask(lambda n: GetReceipts(id=n, job=job, node=node, limit=limit))
+    answer: Receipts = invocation.ask(lambda n: GetReceipts(id=n, job=job or "", node=node or "", limit=limit))
     if node and not answer.receipts:
         _check_name(invocation, node)
     formatting.show(

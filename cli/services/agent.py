@@ -14,7 +14,7 @@ from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.cli.services import agent_control, service, systemd
 from distributed_grid.cli.services.agent_control import status_of
 from distributed_grid.cli.services.systemd import Unit, program
-from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.text import counted
 
 if TYPE_CHECKING:
@@ -107,6 +107,9 @@ def detect(**options: Any) -> None:
 
 def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -> Any:
     """AgentSettings from flags over environment over file over defaults."""
+    if options["memory"] is not None and options["memory"].strip() == "0":
+        hint = "leave it out for all there is; to lend none: grid node set NODE --memory 0"
+        raise BadValue("--memory 0 manages no memory", hint=hint)
     if options["gpus"] == "none":
         options = {**options, "gpus": None, "gpu_backend": "none"}
     plain = ("name", "cores", "memory", "gpus", "gpu_backend", "siblings", "walls", "trust", "state_dir")

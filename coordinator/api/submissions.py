@@ -149,7 +149,7 @@ def _check_many(submission: Submission) -> None:
     if not math.isfinite(later) or min(submission.begin, submission.delay) < 0 or submission.delay > LONGEST:
         raise BadValue(f"a job cannot begin {later:g} s from now or then", hint="give a time that comes")
     if submission.begin > LATEST:
-        raise BadValue(f"a job cannot begin at {submission.begin:g}", why="that is beyond the year 9998")
+        raise BadValue("a job cannot begin so late", why="the time of --begin is beyond the year 9998")
     if submission.request.immediate and (submission.after or later):
         raise BadValue(
             "a job that must not wait cannot wait for others or a time",

@@ -3,6 +3,7 @@ in the store: number and hash of a line that was on disk, and the number of the 
 
 import os
 import sqlite3
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,13 +91,17 @@ def files_of(path: Path) -> list[Path]:
 
 
 def read(paths: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of these files, the oldest first, each once even if they are rotated meanwhile."""
+    """Names and contents of these files, the oldest first, each once even if they are rotated meanwhile.
+    Raises GridError."""
     opened: dict[int, tuple[str, int]] = {}
     for path in reversed(list(paths)):
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            os.close(file)
+            raise GridError(f"{path} is a directory", hint="give a file, such as audit.log in the state directory")
         opened.setdefault(os.fstat(file).st_ino, (path.name, file))
     for name, file in reversed(opened.values()):
         with open(file, "rb") as content:

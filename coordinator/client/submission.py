@@ -261,6 +261,8 @@ def _request(
         wanted = msgspec.structs.replace(wanted, cpu=MILLI)
     level = priority if isinstance(priority, Priority) else parse_priority(priority)
     named, gang = ((), parse_gang(nodes)) if isinstance(nodes, int) else (nodes, 0)
+    if not all(named):
+        raise BadValue("--node names no node", why="it is empty", hint="leave it out for any")
     request = Request(
         resources=wanted,
         priority=level,

@@ -99,7 +99,7 @@ class Agent:
     name: str = setting("", TEXT, "this node's name; empty: the host name")
     state_dir: str = setting("", TEXT, "where it keeps its state; empty: under the user's state directory")
     cores: tuple[int, ...] = setting((), CORES, "the cores it manages, such as 0-3,6")
-    memory: int = setting(0, SIZE, "the memory it manages, such as 16G")
+    memory: int = setting(0, SIZE, "the memory it manages, such as 16G; 0: all there is")
     gpus: tuple[str, ...] = setting((), WORDS, "the GPUs it manages, by UUID or index")
     gpu_backend: GpuBackend = setting(GpuBackend.AUTO, choice(GpuBackend), "how GPUs are read")
     reserve_cpu: float = setting(0.0, AMOUNT, "cores kept free for the owner")

@@ -151,6 +151,32 @@ def test_what_stdout_cannot_encode_is_escaped(tmp_path: Path) -> None:
     assert b"\\u2603 \xdclm" in done.stdout
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["jobs", "--help"]])
+def test_a_full_disk_under_the_help_is_told_in_a_line(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        call = [sys.executable, "-m", "distributed_grid.cli.main", *words]
+        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (70, "error: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("receipts", ""),
+        ("receipts", "--node", ""),
+        ("config", "check", ""),
+        ("-c", "none.yaml", "dev", "up", "--dir", ""),  # with a file it would start nothing
+        ("dev", "down", "--dir", ""),
+        ("run-shared", "-n", "", "true"),
+        ("run-shared", "--gpus", "1", "--gpu-model", "", "true"),
+        ("run-shared", "--retry-on", "", "true"),
+    ],
+)
+def test_what_is_given_and_empty_as_an_unset_variable_is_refused(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(main, ["--coordinator", "ws://127.0.0.1:1", *words])
+    assert done.exit_code == 2 and "empty" in done.stderr
+
+
 @pytest.mark.parametrize("closed", [0, 1, 2])
 def test_a_closed_standard_file_leads_nowhere_instead_of_into_a_socket(closed: int, tmp_path: Path) -> None:
     code = (

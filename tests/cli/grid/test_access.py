@@ -22,7 +22,7 @@ from distributed_grid.protocol.messages import TokenMade
         (["--role", "client"], "for whom"),
         (["--user", "ann"], "--user is for people"),
         (["--role", "client", "--user", "ann", "--label", "a=1"], "--label is for nodes"),
-        (["--node", ""], "--node names no node"),
+        (["--node", ""], "it is empty"),
         (["--uses", "99999999999999999999"], "1<=x<=10000"),
         (["--bearer"], "a bearer token is for a person"),
         (["--role", "client", "--user", "ann", "--bearer", "--uses", "2"], "a bearer token is for a person"),

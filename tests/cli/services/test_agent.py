@@ -8,7 +8,7 @@ import pytest
 
 from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.services.agent import _owned, _settings
-from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.errors import BadValue, GridError
 
 
 def options(**given: Any) -> dict[str, object]:
@@ -29,6 +29,11 @@ def test_a_mistyped_level_of_walls_is_refused_with_what_was_meant(tmp_path: Path
     with pytest.raises(GridError) as refused:
         _settings(Invocation(), options(walls="namespaces"), "info")
     assert "namespace" in " ".join(refused.value.lines())
+
+
+def test_no_memory_is_not_taken_for_all_of_it() -> None:
+    with pytest.raises(BadValue, match="manages no memory"):
+        _settings(Invocation(), options(memory="0"), "info")
 
 
 def test_a_service_of_the_machine_belongs_to_root_and_to_who_installs_it(

@@ -8,8 +8,9 @@ from structlog.testing import capture_logs
 
 from distributed_grid.coordinator.audit import log as module
 from distributed_grid.coordinator.audit.log import NOTHING, RequestLog
-from distributed_grid.coordinator.audit.verify import DoesNotFit, StoreAnchor
+from distributed_grid.coordinator.audit.verify import DoesNotFit, StoreAnchor, read
 from distributed_grid.coordinator.store.store import Store
+from distributed_grid.protocol.errors import GridError
 from tests.coordinator.audit.scene import Kept, judged, written
 
 
@@ -33,6 +34,11 @@ def test_the_store_keeps_the_anchor(tmp_path: Path) -> None:
     store = Store(tmp_path / "grid.db")
     assert anchor.read()[0] == 2
     store.close()
+
+
+def test_a_directory_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(GridError, match="is a directory"):
+        list(read([tmp_path]))
 
 
 def changed(raw: list[bytes]) -> list[bytes]:
