@@ -5,7 +5,6 @@ write, and the status line.
 import os
 import signal
 import stat
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable

@@ -1,7 +1,6 @@
 """Waiting for jobs and groups to end, and the progress line meanwhile."""
 
 import math
-import sys
 import time
 
 from distributed_grid.cli.context import Invocation, print_error, printable, write_error
