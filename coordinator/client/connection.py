@@ -69,11 +69,14 @@ class Connection:
     async def connect(self) -> None:
         """Connect; what is connected already stays as it is. Raises GridUnavailable where nobody answers."""
         self._check_loop()
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop, self._opening = loop, asyncio.Lock()  # a lock that several tasks wait for belongs to their loop
         async with self._opening:
             if self._session.error is None:
                 return
             await self._stop()
-            loop = self._loop = asyncio.get_running_loop()
+            self._loop = loop
             self._opened = loop.create_future()
             self._session.start(loop.time())
             self._tasks = [asyncio.create_task(self._serve())]
@@ -81,6 +84,10 @@ class Connection:
                 await asyncio.shield(self._opened)
             except asyncio.CancelledError:
                 await self.close()
+                raise
+            except GridError:
+                await self._stop()
+                self._loop = None
                 raise
 
     async def close(self) -> None:
@@ -114,7 +121,7 @@ class Connection:
         self._answers.clear()
         self._changes.clear()
         self._writer = self._opened = self._loop = None
-        self._opening, self._flushing = asyncio.Lock(), False
+        self._flushing = False
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -291,7 +298,6 @@ class Connection:
                 await asyncio.sleep(max(0.0, session.dial_at - loop.time()))
                 reader = await self._dial() or reader
             else:
-                session.tick(loop.time())
                 try:
                     async with asyncio.timeout_at(session.deadline()):
                         data = await reader.read(READ_BYTES)
@@ -300,6 +306,7 @@ class Connection:
                     pass
                 except OSError as error:
                     session.broken(words_of(error), loop.time())
+            session.tick(loop.time())
             self._flush()
             self._dispatch()
 

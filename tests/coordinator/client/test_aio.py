@@ -41,13 +41,14 @@ from tests.coordinator.ends import AgentEnd, DataEnd, agent, coordinator, node, 
 
 
 class Wire:
-    """A TCP relay between client and coordinator that can be cut."""
+    """A TCP relay between client and coordinator that can be cut, or fall `silent`: nothing passes any more."""
 
     def __init__(self, target: str) -> None:
-        self.target = int(target.rpartition(":")[2])
+        self.target = int(target.rpartition(":")[2] or 0)
         self.url = ""
         self.swallow_answers = False
         self.down = False
+        self.silent = False
         self.passed = 0
         self._news = asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -55,6 +56,9 @@ class Wire:
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.down:
             writer.close()
+            return
+        if self.silent:
+            self._writers.add(writer)
             return
         there, away = await asyncio.open_connection("127.0.0.1", self.target)
         self._writers |= {writer, away}
@@ -66,6 +70,8 @@ class Wire:
                 if answers and self.swallow_answers:
                     self.cut()
                     break
+                if self.silent:
+                    continue
                 self.passed += len(data)
                 self._news.set()
                 writer.write(data)

@@ -12,6 +12,7 @@ from distributed_grid.coordinator.client import (
     ConnectionLost,
     GridClient,
     GridUnavailable,
+    session,
 )
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobView, State
@@ -51,6 +52,42 @@ async def test_another_service_on_the_port_is_said_to_be_none_of_ours() -> None:
         await GridClient(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}").connect()
     assert "does not speak our protocol" in caught.value.why
     server.close()
+
+
+async def test_one_that_listens_and_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "CONNECT_SECONDS", 0.1)
+    async with wire("") as link, asyncio.timeout(15):
+        link.silent = True
+        with pytest.raises(GridUnavailable) as caught:
+            await GridClient(link.url).connect()
+    assert caught.value.why == session.TIMED_OUT
+
+
+async def test_a_coordinator_that_falls_silent_is_given_up_when_patience_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(session, "PING_SECONDS", 0.1)
+    monkeypatch.setattr(session, "SILENT_SECONDS", 0.2)
+    async with coordinator(tmp_path) as grid, wire(grid.url) as link:
+        client = GridClient(link.url, patience=0.2)
+        await client.connect()
+        link.silent = True
+        async with asyncio.timeout(15):
+            with pytest.raises(GridUnavailable) as caught:
+                await client.status()
+        assert caught.value.why == session.TIMED_OUT
+        await client.close()
+
+
+async def test_a_quiet_coordinator_is_pinged_and_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with coordinator(tmp_path) as grid, wire(grid.url) as link, GridClient(link.url) as client:
+        monkeypatch.setattr(session, "PING_SECONDS", 0.05)
+        monkeypatch.setattr(session, "SILENT_SECONDS", 1.0)
+        await client.status()
+        async with asyncio.timeout(15):
+            await link.has_passed(link.passed + 1)
+        assert client._session.connected and client._session.opened == 1
 
 
 async def test_a_wait_goes_on_through_a_restart_of_the_coordinator(tmp_path: Path) -> None:
@@ -181,4 +218,35 @@ def test_a_client_whose_event_loop_is_closed_is_closed_and_used_in_another(tmp_p
                 assert await here(again()) == []
 
         serving.run(both())
+        serving.run(made.__aexit__(None, None, None))
+
+
+def test_a_client_that_could_not_connect_is_used_in_another_event_loop(tmp_path: Path) -> None:
+    client = GridClient(f"unix://{tmp_path / 'nobody.sock'}")
+
+    async def connect() -> list[BaseException | None]:
+        return await asyncio.gather(client.connect(), client.connect(), return_exceptions=True)
+
+    with asyncio.Runner() as living:
+        for run in (living.run, asyncio.run, asyncio.run):
+            failed = run(connect())
+            assert [type(one) for one in failed] == [GridUnavailable] * 2
+            assert all("cannot reach" in str(one) for one in failed)
+
+
+def test_a_client_that_several_tasks_connect_is_used_in_one_event_loop_after_another(tmp_path: Path) -> None:
+    with asyncio.Runner() as serving:
+        made = coordinator(tmp_path)
+        grid = serving.run(made.__aenter__())
+        client = GridClient(grid.url)
+
+        async def use() -> Any:
+            await asyncio.gather(client.connect(), client.connect(), client.connect())
+            try:
+                return await client.jobs()
+            finally:
+                await client.close()
+
+        for _ in range(2):
+            assert serving.run(asyncio.to_thread(asyncio.run, use())) == []
         serving.run(made.__aexit__(None, None, None))
