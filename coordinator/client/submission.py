@@ -46,10 +46,15 @@ HOLD_DURATION = 3600.0
 _OF_DAY = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 
 
-def parse_begin(text: str, now: datetime) -> dict[str, Any]:
+def parse_begin(when: str | datetime, now: datetime) -> dict[str, Any]:
     """The field `begin` or `delay` of a Submission: `+30m` from when it is taken, a time of day (the next), or a date
-    and time as in ISO 8601. What has no time zone is in that of `now`. Raises BadValue."""
-    text = text.strip()
+    and time, also as in ISO 8601. What has no time zone is in that of `now`. Raises BadValue."""
+    if isinstance(when, datetime):
+        return {"begin": _seconds(when, now)}
+    hint = "write it as +30m, 22:15 or 2030-01-31T22:15"
+    if not isinstance(when, str):
+        raise BadValue(f"the time {when!r:.80} cannot be read", hint=f"{hint}; or give a datetime")
+    text = when.strip()
     if text.startswith("+"):
         return {"delay": parse_duration(text[1:])}
     if (match := _OF_DAY.fullmatch(text)) is not None:
@@ -57,20 +62,21 @@ def parse_begin(text: str, now: datetime) -> dict[str, Any]:
         at = now.replace(hour=hour, minute=minute, second=second, microsecond=0)
         return {"begin": (at if at > now else at + timedelta(days=1)).timestamp()}
     try:
-        at = datetime.fromisoformat(text)
+        return {"begin": _seconds(datetime.fromisoformat(text), now)}
     except ValueError:
-        hint = "write it as +30m, 22:15 or 2030-01-31T22:15"
         raise BadValue(f"the time {text!r} cannot be read", hint=hint) from None
+
+
+def _seconds(at: datetime, now: datetime) -> float:
+    """A moment in seconds since the epoch; one before that is 0."""
     at = at if at.tzinfo is not None else at.replace(tzinfo=now.tzinfo)
-    return {"begin": max(0.0, at.timestamp())}
+    return max(0.0, at.timestamp())
 
 
-def finish_at(text: str | datetime) -> float:
+def finish_at(when: str | datetime) -> float:
     """The time by which a job should be over (grid time), written as for `begin`. Raises BadValue."""
     now = datetime.now().astimezone()
-    if isinstance(text, datetime):
-        return text.timestamp()
-    found = parse_begin(text, now)
+    found = parse_begin(when, now)
     return float(found["begin"] if "begin" in found else now.timestamp() + found["delay"])
 
 
@@ -82,7 +88,7 @@ def describe_job(
     gpus: float | str | None = None,
     resources: Resources | None = None,
     priority: str | Priority = Priority.MEDIUM,
-    nodes: Iterable[str] | int = (),
+    nodes: str | Iterable[str] | int = (),
     name: str = "",
     env: Mapping[str, str] | None = None,
     workdir: str = "",
@@ -94,15 +100,15 @@ def describe_job(
     cpu_limit: bool = False,
     immediate: bool = False,
     strategy: str | None = None,
-    only: Iterable[str] = (),
-    exclude: Iterable[str] = (),
-    labels: Iterable[str] = (),
+    only: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    labels: str | Iterable[str] = (),
     gpu_model: str = "",
     gpu_memory: float | str | None = None,
-    near: Iterable[str] = (),
-    apart: Iterable[str] = (),
+    near: str | Iterable[str] = (),
+    apart: str | Iterable[str] = (),
     walls: str | None = None,
-    retry_on: Iterable[str] = (),
+    retry_on: str | Iterable[str] = (),
     retries: int | None = None,
     retry_memory: float | str | None = None,
     requeue: bool = True,
@@ -110,9 +116,9 @@ def describe_job(
     keep_all: bool = False,
     array: str | Array | None = None,
     max_fails: int | None = None,
-    after: Iterable[str] = (),
-    after_ok: Iterable[str] = (),
-    after_any: Iterable[str] = (),
+    after: str | Iterable[str] = (),
+    after_ok: str | Iterable[str] = (),
+    after_any: str | Iterable[str] = (),
     begin: str | datetime | None = None,
     within: str = "",
     stdin: bool = False,
@@ -136,6 +142,8 @@ def describe_job(
     wait again, where the grid takes its place back. `revocable`: it may also run on cores that another job holds and
     does not use, until that one wants them; `keep_all`: what it holds itself is lent to nobody so. `key` makes
     submitting it again safe across processes: per user, one key is one job, ever.
+
+    Options that name several, such as `nodes` and `after_ok`, take a string for one.
 
     `strategy` says how the node is chosen; without it the grid's own does. `nodes` names those preferred; a number asks
     for a gang: the command runs on so many nodes at once, as one group. The node has to be one of `only`, none of
@@ -175,28 +183,28 @@ def describe_job(
         finish_by=finish_at(finish_by) if finish_by is not None else 0.0,
     )
     request = _kept(
-        _request, cpus, memory, gpus, resources, priority, nodes if isinstance(nodes, int) else _fixed(nodes),
-        immediate, strategy, _fixed(only), _fixed(exclude), _fixed(labels), gpu_model, gpu_memory, _fixed(near),
-        _fixed(apart), walls, _fixed(retry_on), retries, retry_memory, requeue, within,
+        _request, cpus, memory, gpus, resources, priority, nodes if isinstance(nodes, int) else _each(nodes),
+        immediate, strategy, _each(only), _each(exclude), _each(labels), gpu_model, gpu_memory, _each(near),
+        _each(apart), walls, _each(retry_on), retries, retry_memory, requeue, within,
         revocable,
     )  # fmt: skip
+    if max_fails is not None and not isinstance(array, str):
+        raise BadValue(f"{max_fails} max_fails of what?", hint='give an array, such as array="0-99"')
     many = parse_array(array, max_fails) if isinstance(array, str) else array
-    before = parse_after(after, after_ok, after_any) if after or after_ok or after_any else {}
-    if isinstance(begin, datetime):
-        before["begin"] = begin.timestamp()
-    elif begin is not None:
+    before = parse_after(_each(after), _each(after_ok), _each(after_any))
+    if begin is not None:
         before |= parse_begin(begin, datetime.now().astimezone())
     return Submission(key=key or _new_key(), spec=spec, request=request, array=many, **before)
 
 
 def describe_hold(
-    *, duration: float | str = HOLD_DURATION, immediate: bool = True, nodes: Iterable[str] = (), **options: Any
+    *, duration: float | str = HOLD_DURATION, immediate: bool = True, nodes: str | Iterable[str] = (), **options: Any
 ) -> Submission:
     """A hold to submit: capacity of one node, kept for `duration` (seconds, or text such as `"30m"`) for jobs of this
     user that say `within`. Unless it is `immediate`, it waits where no node has it now. `options` are those of
     `describe_job` that say what is needed and where. Raises BadValue."""
     described = describe_job(
-        ("hold",), immediate=immediate, nodes=tuple(nodes), time_limit=duration, grace=0.0, requeue=False, **options
+        ("hold",), immediate=immediate, nodes=_each(nodes), time_limit=duration, grace=0.0, requeue=False, **options
     )
     return msgspec.structs.replace(described, spec=msgspec.structs.replace(described.spec, hold=True))
 
@@ -206,8 +214,19 @@ KEPT = 256
 _OUTPUT_FULL = {one.value: one for one in OutputFull}
 
 
-def _fixed(words: Iterable[str]) -> str | tuple[str, ...]:
-    return words if isinstance(words, str) else tuple(words)
+def _each(words: str | Iterable[str]) -> tuple[str, ...]:
+    """The words of an option that takes several; text is one of them. Raises BadValue."""
+    if isinstance(words, str):
+        return (words,) if words else ()
+    if not words:
+        return ()
+    try:
+        several = tuple(words)
+    except TypeError:
+        several = (None,)
+    if not all(isinstance(word, str) for word in several):
+        raise BadValue(f"{words!r:.80} are no names", hint="give a string, or a list of strings")
+    return several
 
 
 def _kept(function: Any, *asked: Any) -> Any:
@@ -233,18 +252,18 @@ def _request(
     gpus: float | str | None,
     resources: Resources | None,
     priority: str | Priority,
-    nodes: Iterable[str] | int,
+    nodes: tuple[str, ...] | int,
     immediate: bool,
     strategy: str | None,
-    only: Iterable[str],
-    exclude: Iterable[str],
-    labels: Iterable[str],
+    only: tuple[str, ...],
+    exclude: tuple[str, ...],
+    labels: tuple[str, ...],
     gpu_model: str,
     gpu_memory: float | str | None,
-    near: Iterable[str],
-    apart: Iterable[str],
+    near: tuple[str, ...],
+    apart: tuple[str, ...],
     walls: str | None,
-    retry_on: Iterable[str],
+    retry_on: tuple[str, ...],
     retries: int | None,
     retry_memory: float | str | None,
     requeue: bool,
@@ -266,7 +285,7 @@ def _request(
     request = Request(
         resources=wanted,
         priority=level,
-        nodes=tuple(named),
+        nodes=named,
         immediate=immediate,
         requeue=requeue,
         gang=gang,

@@ -158,16 +158,8 @@ def _asked(task: TaskRequest) -> dict[str, Any]:
         "gpus": task.gpu or None,
         "priority": task.priority,
         "strategy": task.strategy,
-        "nodes": _names(task.nodes),
-        "near": _names(task.affinity),
-        "apart": _names(task.anti_affinity),
+        "nodes": task.nodes,
+        "near": task.affinity,
+        "apart": task.anti_affinity,
         "name": str(task.task_id),
     }
-
-
-def _names(given: str | Iterable[str]) -> tuple[str, ...]:
-    """Raises BadValue."""
-    names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
-    if any(not isinstance(one, str) for one in names):
-        raise BadValue(f"{given!r:.80} cannot be read as names", hint="give text, or a list of names")
-    return names

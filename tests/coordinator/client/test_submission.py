@@ -33,10 +33,44 @@ def test_a_delay_is_counted_by_who_takes_the_job() -> None:
     assert parse_begin("+1h30m", NOW) == {"delay": 5400.0}
 
 
+def test_a_moment_long_ago_is_at_once_however_it_is_written() -> None:
+    for when in ("1960-01-01", datetime(1960, 1, 1), datetime(1960, 1, 1, tzinfo=UTC)):
+        assert parse_begin(when, NOW) == {"begin": 0.0}
+        assert describe_job("true", begin=when).begin == 0.0
+
+
 @pytest.mark.parametrize("text", ["", "25:00", "tomorrow", "+", "2030-13-01"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(BadValue):
         parse_begin(text, NOW)
+
+
+@pytest.mark.parametrize("option", ["begin", "finish_by"])
+def test_a_number_is_no_time(option: str) -> None:
+    with pytest.raises(BadValue, match="the time 5 cannot be read"):
+        describe_job("true", **{option: 5})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["nodes", "only", "exclude", "labels", "near", "apart", "retry_on"])
+def test_a_string_for_an_option_of_several_names_one(option: str) -> None:
+    one, listed = ({option: text} for text in ("lost", ["lost"]))
+    assert describe_job("true", **one).request == describe_job("true", **listed).request  # type: ignore[arg-type]
+    if option != "retry_on":
+        hold = describe_hold(**one)  # type: ignore[arg-type]
+        assert hold.request == describe_hold(**listed).request  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["after", "after_ok", "after_any"])
+def test_a_string_for_what_to_wait_for_is_one_job(option: str) -> None:
+    assert [one.on for one in describe_job("true", **{option: "uh"}).after] == ["uh"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["nodes", "only", "labels", "retry_on", "after_ok"])
+def test_what_is_no_name_is_refused(option: str) -> None:
+    for wrong in ([3], 3.5, [None]):
+        with pytest.raises(BadValue, match="no names"):
+            describe_job("true", **{option: wrong})  # type: ignore[arg-type]
+    assert describe_job("true", **{option: ""}).request == describe_job("true").request  # type: ignore[arg-type]
 
 
 def test_amounts_are_read_in_the_seeds_units_and_a_job_has_a_core() -> None:
@@ -85,6 +119,7 @@ def test_jobs_that_ask_for_the_same_share_what_was_made_of_it_and_nothing_else()
         {"command": []},
         {"env": "SEED=7"},
         {"env": ["SEED"]},
+        {"max_fails": 3},
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_sent(bad: dict[str, Any]) -> None:
