@@ -2,6 +2,8 @@
 before it reaches a terminal.
 """
 
+from typing import Any
+
 
 def printable(text: str) -> str:
     """The text without characters that would act on a terminal, or on the order of what is read: control characters of
@@ -29,6 +31,10 @@ class GridError(Exception):
             if text:
                 self.add_note(f"  {label}: {text}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For copies and pickles: a subclass may be made of something else than its message."""
+        return _rebuilt, (type(self), self.args), self.__dict__
+
     def lines(self) -> list[str]:
         """The error as the command line prints it: `error:`, then `why:` and `try:` where there is something to say.
         What of it came from elsewhere cannot act on the terminal."""
@@ -38,6 +44,10 @@ class GridError(Exception):
         if self.hint:
             out.append(f"  try: {self.hint}")
         return [printable(line) for line in out]
+
+
+def _rebuilt(kind: type[GridError], args: tuple[Any, ...]) -> GridError:
+    return kind.__new__(kind, *args)
 
 
 class BadValue(GridError, ValueError):
