@@ -51,6 +51,13 @@ class GridOrchestrator(Connected):
         self._shipping_next: dict[Path, asyncio.Task[str]] = {}
         self._naming: dict[str, asyncio.Lock] = {}
 
+    async def shutdown(self) -> None:
+        """Disconnect: it may be used in another event loop then. What was started stays."""
+        await super().shutdown()
+        self._shipping = None
+        self._shipping_next.clear()
+        self._naming.clear()
+
     async def run_with_shared_resources(
         self,
         command: str | Sequence[str],
@@ -150,9 +157,9 @@ class GridOrchestrator(Connected):
         return await asyncio.shield(task)
 
     async def _ship_after(self, directory: Path, before: "asyncio.Task[str] | None") -> str:
-        if before is not None:
+        if before is not None and not before.done():
             await asyncio.wait([before])
-        del self._shipping_next[directory]  # later callers need a newer scan
+        self._shipping_next.pop(directory, None)  # later callers need a newer scan
         return await self.client.ship(directory, ceiling=self.config.shipping.ceiling)
 
 

@@ -90,6 +90,25 @@ async def test_many_at_once_share_one_look_at_the_directory(tmp_path: Path, monk
         await worker.close()
 
 
+def test_it_ships_in_one_event_loop_after_another(tmp_path: Path) -> None:
+    """In one that is open while the next is used, and in those of `asyncio.run`."""
+    with asyncio.Runner() as serving, asyncio.Runner() as first:
+        made = coordinator(tmp_path)
+        grid = serving.run(made.__aenter__())
+        worker = serving.run(agent(grid.url))
+        orchestrator = GridOrchestrator(config(grid.url))
+
+        async def use() -> bool:
+            async with orchestrator, asyncio.timeout(60):
+                running = orchestrator.run_with_shared_resources("python train.py", "cpu", 1, job_id="one")
+                return (await running).success
+
+        for run in (first.run, asyncio.run, asyncio.run):
+            assert serving.run(asyncio.to_thread(run, use()))
+        serving.run(worker.close())
+        serving.run(made.__aexit__(None, None, None))
+
+
 async def test_status_has_offers_and_allocations_in_plain_values(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as grid, GridOrchestrator(config(grid.url)) as orchestrator:
         worker = await agent(grid.url, runs=runs_on)
