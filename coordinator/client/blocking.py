@@ -22,7 +22,7 @@ from distributed_grid.config.places import usual_address
 from distributed_grid.coordinator.client import requests
 from distributed_grid.coordinator.client.input import JobInput, Source, pieces_of
 from distributed_grid.coordinator.client.output import JobOutput, JobResult, Piece, ResultReader, unreadable
-from distributed_grid.coordinator.client.requests import Once, Post, Returned, Steps, Together, Until, advance
+from distributed_grid.coordinator.client.requests import Once, Pause, Post, Returned, Steps, Together, Until, advance
 from distributed_grid.coordinator.client.session import (
     CONNECT_SECONDS,
     PATIENCE,
@@ -339,12 +339,20 @@ class GridClient:
             case Post(message):
                 self.session.post(message)
                 self._flush()
+            case Pause(seconds):
+                self._pause(seconds)
             case Together(messages, most):
                 return self._together(messages, most)
             case Until(view, reached):
                 return next(one for one in self._views(view) if reached(one))
             case message:
                 return self.call(message)
+
+    def _pause(self, seconds: float) -> None:
+        """Let this time pass; a session that ends meanwhile is told by what is asked next."""
+        until = time.monotonic() + seconds
+        while self.session.error is None and time.monotonic() < until:
+            self._collect(until)
 
     def _together(self, messages: Iterable[Any], most: int) -> list[Any]:
         numbers: list[int] = []

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from distributed_grid.config.places import usual_address
 from distributed_grid.coordinator.client import requests
-from distributed_grid.coordinator.client.requests import Once, Post, Returned, Steps, Together, Until, advance
+from distributed_grid.coordinator.client.requests import Once, Pause, Post, Returned, Steps, Together, Until, advance
 from distributed_grid.coordinator.client.session import (
     CONNECT_SECONDS,
     PATIENCE,
@@ -176,6 +176,8 @@ class Connection:
                 return await self._ask(message, repeatable=False)
             case Post(message):
                 return await self._post(message)
+            case Pause(seconds):
+                await asyncio.sleep(seconds)
             case Together(messages, most):
                 return await self._together(messages, most)
             case Until(view, reached):

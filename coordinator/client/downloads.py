@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from distributed_grid.config.places import HERE as CONFIGURATIONS
-from distributed_grid.coordinator.client.requests import Steps, show
+from distributed_grid.coordinator.client.output import RETRY_SECONDS, TRIES
+from distributed_grid.coordinator.client.requests import Pause, Steps, show
 from distributed_grid.coordinator.client.session import GridUnavailable
 from distributed_grid.protocol.bundle import MOST_ENTRIES
 from distributed_grid.protocol.codec import PART_BYTES
@@ -135,7 +136,7 @@ def fetch_files(view: JobView, globs: tuple[str, ...], into: Path, rules: Rules)
 def _fetch(view: JobView, file: Download, folder: "Folder", rules: Rules) -> Steps[None]:
     with folder.begin(file, rules, view.node) as writer:
         while writer.wanted:
-            answer: FileData = yield WantFile(
+            wanted = WantFile(
                 id=0,
                 allocation=view.allocation,
                 path=file.entry.path,
@@ -143,15 +144,26 @@ def _fetch(view: JobView, file: Download, folder: "Folder", rules: Rules) -> Ste
                 size=writer.wanted,
                 raw=file.entry.raw,
             )
-            writer.take(answer)
+            writer.take((yield from _answer(wanted)))
         writer.finish()
 
 
 def _listed(view: JobView, globs: tuple[str, ...]) -> Steps[Listed]:
-    answer: Files = yield WantFiles(id=0, allocation=view.allocation, globs=globs)
+    answer: Files = yield from _answer(WantFiles(id=0, allocation=view.allocation, globs=globs))
     if answer.error:
         raise GridUnavailable(f"the files of {view.id} cannot be listed", why=answer.error)
     return compared(answer, globs, view.node)
+
+
+def _answer(question: WantFile | WantFiles) -> Steps[Any]:
+    """What a node answers; one that is away, as behind a restart of the coordinator, is asked again for a while."""
+    answer = yield question
+    for _ in range(TRIES):
+        if not answer.error.startswith("unavailable"):
+            break
+        yield Pause(RETRY_SECONDS)
+        answer = yield question
+    return answer
 
 
 def compared(answer: Files, globs: Sequence[str], node: str) -> Listed:

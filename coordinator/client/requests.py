@@ -108,6 +108,12 @@ class Together(msgspec.Struct, frozen=True):
     most: int = 0
 
 
+class Pause(msgspec.Struct, frozen=True):
+    """Time to pass, for nothing."""
+
+    seconds: float
+
+
 class Until(msgspec.Struct, frozen=True):
     """A job, for the first view of it that this is true of."""
 

@@ -16,6 +16,7 @@ from distributed_grid.coordinator.client import (
     describe_job,
     shipping,
 )
+from distributed_grid.coordinator.client.blocking import GridClient as BlockingClient
 from distributed_grid.coordinator.client.shipping import ShippingWarning, scan
 from distributed_grid.coordinator.client.walk import ShippingError
 from distributed_grid.protocol.bundle import decode_manifest
@@ -418,6 +419,31 @@ async def test_results_are_fetched_with_content_and_mode(tmp_path: Path, monkeyp
         assert (tmp_path / "results/out/a.bin").read_bytes() == FilesData.contents["out/a.bin"]
         assert (tmp_path / "results/run.sh").stat().st_mode & 0o777 == 0o755
         await worker.close()
+
+
+async def test_files_of_a_node_that_is_away_are_waited_for(tmp_path: Path, monkeypatch: Any) -> None:
+    """By both clients, as behind a restart of the coordinator, when nodes are not back yet."""
+    monkeypatch.setattr(ends, "DataEnd", FilesData)
+
+    def blocking(url: str, job: str) -> list[FileEntry]:
+        with BlockingClient(url) as client:
+            return client.files(job)
+
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        worker = await agent(grid.url, runs=runs_on)
+        job = await client.submit("make")
+        held = (await worker.until(Launch)) and worker.held
+        await worker.close()
+        await ends.until_away(grid)
+        asked = [
+            asyncio.create_task(client.fetch(job, into=tmp_path / "results")),
+            asyncio.create_task(asyncio.to_thread(blocking, grid.url, job)),
+        ]
+        failed, _ = await asyncio.wait(asked, timeout=0.2)
+        assert not failed
+        again = await agent(grid.url, facts=node(incarnation=2), runs=runs_on, held=held)
+        assert [len(found) for found in await asyncio.gather(*asked)] == [2, 2]
+        await again.close()
 
 
 @pytest.mark.parametrize("evil", ["../up", "/etc/x", "a/../../b"])

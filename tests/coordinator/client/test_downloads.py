@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 
 from distributed_grid.coordinator.client import downloads
 from distributed_grid.coordinator.client.downloads import BadAnswer, Folder, Listed, NotWritten, Rules, compared
+from distributed_grid.coordinator.client.output import RETRY_SECONDS, TRIES
+from distributed_grid.coordinator.client.requests import Pause, Steps, advance
+from distributed_grid.coordinator.client.session import GridUnavailable
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.globs import Globs, Match
-from distributed_grid.protocol.messages import FileData, FileEntry, Files
+from distributed_grid.protocol.jobs import JobSpec, JobView, Request, State
+from distributed_grid.protocol.messages import FileData, FileEntry, Files, Jobs
+from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.text import to_wire
 
 NODE = "lab3"
@@ -41,6 +46,43 @@ def bring(into: Path, path: str, content: bytes = b"new", glob: str = "", mode: 
 
 def names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
+
+
+def asked(steps: Steps[Any], answer: Any = None) -> Any:
+    """The next message that a request sends, and how long it paused before."""
+    paused, step = 0.0, advance(steps, answer, None)
+    while isinstance(step, Pause):
+        paused, step = paused + step.seconds, advance(steps, None, None)
+    return step, paused
+
+
+# --- a node that is away ----------------------------------------------------------------------------------------------
+
+AWAY = "unavailable: node lab3 is not connected"
+JOB = JobView(id="j-a", user="ann", spec=JobSpec(("x",)), request=Request(Resources()), state=State.ENDED, submitted=0)
+
+
+def test_files_of_a_node_that_is_away_are_asked_for_again_and_come(tmp_path: Path) -> None:
+    steps = downloads.fetch("j-a", "a.txt", into=tmp_path)
+    asked(steps)
+    wanted, _ = asked(steps, Jobs(1, (JOB,)))
+    assert asked(steps, Files(1, error=AWAY)) == (wanted, RETRY_SECONDS)
+    part, _ = asked(steps, Files(1, (FileEntry("a.txt", 3),)))
+    assert asked(steps, FileData(1, error=AWAY)) == (part, RETRY_SECONDS)
+    asked(steps, FileData(1, b"new", end=True))
+    assert (tmp_path / "a.txt").read_bytes() == b"new"
+
+
+def test_a_node_that_stays_away_is_given_up_and_one_that_says_no_is_not_asked_again() -> None:
+    for error, tries in ((AWAY, 1 + TRIES), ("gone: nothing is kept of it", 1)):
+        steps = downloads.files("j-a")
+        asked(steps)
+        asked(steps, Jobs(1, (JOB,)))
+        for _ in range(tries - 1):
+            asked(steps, Files(1, error=error))
+        with pytest.raises(GridUnavailable) as caught:
+            asked(steps, Files(1, error=error))
+        assert caught.value.why == error
 
 
 # --- the list ---------------------------------------------------------------------------------------------------------
