@@ -31,6 +31,7 @@ from distributed_grid.coordinator.client.session import (
     Away,
     ConnectionLost,
     Event,
+    Followed,
     Opened,
     Session,
     credentials,
@@ -264,15 +265,15 @@ class GridClient:
                 if output.over:
                     return
                 pause = output.pause(now)
-                self._collect(math.inf if pause is None else now + pause)
+                self._collect_for(asked, followed, view, math.inf if pause is None else now + pause)
                 if followed.error is not None:
                     raise followed.error
-                pieces = []
-                for number in [one for one in asked if self._answers.get(one) is not None]:
+                pieces, view = [], followed.view
+                for number in self._there(asked):
                     asked.discard(number)
                     pieces += output.take(self._answered(number), time.monotonic())
-                if followed.view is not output.view:
-                    pieces += output.update(followed.view)
+                if view is not output.view:
+                    pieces += output.update(view)
         finally:
             for number in asked:
                 self._forget(number)
@@ -287,8 +288,8 @@ class GridClient:
         stdin, asked, failed = JobInput(), set[int](), None
         followed = self.session.follow(self.show(job))
         try:
-            while followed.view.state is not State.ENDED:
-                stdin.update(followed.view)
+            while (view := followed.view).state is not State.ENDED:
+                stdin.update(view)
                 if stdin.room():
                     try:
                         stdin.put(next(pieces, None))
@@ -300,10 +301,10 @@ class GridClient:
                     asked.add(self._begin(message))
                 self._flush()
                 pause = 0.0 if stdin.room() else stdin.pause(now)
-                self._collect(math.inf if pause is None else now + pause)
+                self._collect_for(asked, followed, view, math.inf if pause is None else now + pause)
                 if followed.error is not None:
                     raise followed.error
-                for number in [one for one in asked if self._answers.get(one) is not None]:
+                for number in self._there(asked):
                     asked.discard(number)
                     stdin.take(number, self._answers.pop(number), time.monotonic())
             if failed is not None:
@@ -447,6 +448,16 @@ class GridClient:
             return 0.0
         deadline = self.session.deadline()
         return math.inf if deadline is None else max(0.0, deadline - time.monotonic())
+
+    def _collect_for(self, asked: set[int], followed: Followed, view: JobView, deadline: float) -> None:
+        """Collect, unless an answer to what was asked, or a later view of the job, is there: who uses what we give may
+        use this client for something else, and has collected it."""
+        if not self._there(asked) and followed.view is view and followed.error is None:
+            self._collect(deadline)
+
+    def _there(self, asked: set[int]) -> list[int]:
+        """Those of these requests that are answered."""
+        return [number for number in asked if self._answers.get(number) is not None]
 
     def _collect(self, deadline: float) -> None:
         """Do what is due, or wait for something to come until then, and sort what has happened."""

@@ -1,13 +1,13 @@
 """The blocking client against a real coordinator and a played agent, from a thread: what the asyncio one does, too."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from distributed_grid.coordinator.client import requests
+from distributed_grid.coordinator.client import requests, session
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.coordinator.client.session import (
     SILENT_SECONDS,
@@ -20,11 +20,11 @@ from distributed_grid.coordinator.client.session import (
 from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Cause, Outcome, State
-from distributed_grid.protocol.messages import JobUpdate, Launch
+from distributed_grid.protocol.messages import InputTaken, JobUpdate, Launch, PutInput
 from tests.coordinator import ends
-from tests.coordinator.client.test_aio import FilesData, SlowData, ends_with, wire
+from tests.coordinator.client.test_aio import FilesData, SlowData, ends_with, finish_known, wire
 from tests.coordinator.client.test_connection import free_port
-from tests.coordinator.ends import agent, coordinator, runs_on
+from tests.coordinator.ends import DataEnd, agent, coordinator, runs_on
 
 T = TypeVar("T")
 
@@ -193,6 +193,65 @@ async def test_events_tell_what_happens_to_who_polls(tmp_path: Path) -> None:
         loop = asyncio.get_running_loop()
         worker = await agent(grid.url, runs=runs_on)
         await aside(poll, link.url)
+        await worker.close()
+
+
+def until_answered(client: GridClient) -> None:
+    """Use the client for something else until what it asked for is there, too."""
+    for _ in range(100):
+        client.status()
+        if any(client._answers.values()):
+            return
+
+
+async def test_a_client_that_is_used_while_it_streams_goes_on_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "PING_SECONDS", 1000.0)  # nothing else wakes it
+    monkeypatch.setattr(ends, "DataEnd", SlowData)
+    text = bytes(range(42))
+
+    def stream(client: GridClient) -> dict[str, bytes]:
+        seen = {"stdout": b"", "stderr": b""}
+        for name, piece in client.stream(client.submit("print", requeue=False)):
+            seen[name] += piece
+            until_answered(client)
+        return seen
+
+    async with coordinator(tmp_path) as grid:
+        worker = await agent(grid.url, runs=runs_on, output=text)
+        assert await aside(stream, grid.url, patience=0.0) == {"stdout": text, "stderr": text}
+        await worker.close()
+
+
+async def test_a_client_that_its_input_is_made_with_goes_on_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = b""
+
+    class TakesInput(DataEnd):
+        async def react(self, message: Any) -> None:
+            nonlocal taken
+            await super().react(message)
+            if isinstance(message, PutInput):
+                taken += message.data
+                await self.say(InputTaken(message.id, next=len(taken), until=100, over=message.end))
+                if message.end:
+                    await finish_known(worker, message.allocation.rpartition(".")[0])
+
+    monkeypatch.setattr(session, "PING_SECONDS", 1000.0)
+    monkeypatch.setattr(ends, "DataEnd", TakesInput)
+
+    def pieces(client: GridClient) -> Iterator[bytes]:
+        for number in range(5):
+            yield b"%d" % number
+            until_answered(client)
+
+    async with coordinator(tmp_path) as grid:
+        worker = await agent(grid.url, runs=runs_on)
+        async with asyncio.timeout(15):  # the coordinator would wake it in 20 s
+            result = await aside(lambda client: client.run("cat", stdin=pieces(client)), grid.url, patience=0.0)
+        assert (result.exit_code, taken) == (3, b"01234")
         await worker.close()
 
 
