@@ -140,7 +140,7 @@ class GridClient(Connection):
         `stdin` is what the job reads from its standard input: bytes, a binary file, or an iterator of bytes. An error
         of these ends the job, and is raised."""
         read = reader_of(stdin) if stdin is not None else None
-        job = await self.submit(command, stdin=read is not None, **options)
+        job = await self.do(requests.submit_one(command, stdin=read is not None, **options))
         if read is None:
             return await self.result(job)
         feeding = asyncio.create_task(self._feed(job, read))

@@ -204,7 +204,7 @@ class GridClient:
         `stdin` is what the job reads from its standard input: bytes, a binary file, or an iterator of bytes. An error
         of these ends the job, and is raised."""
         pieces = pieces_of(stdin) if stdin is not None else None
-        job = self.submit(command, stdin=pieces is not None, **options)
+        job = self.do(requests.submit_one(command, stdin=pieces is not None, **options))
         if pieces is not None:
             self._feed(job, pieces)
         return self.result(job)

@@ -149,7 +149,21 @@ def pages(message: Any) -> Steps[Any]:
 
 def submit(command: str | Sequence[str], **options: Any) -> Steps[str]:
     """Submit one job (options as in `describe_job`) and return its id, once it is on the coordinator's disk."""
-    (group,) = _groups([describe_job(command, **options)])
+    return (yield from _submitted(describe_job(command, **options)))
+
+
+def submit_one(command: str | Sequence[str], **options: Any) -> Steps[str]:
+    """Submit as `submit` does what is to have one result. Raises BadValue for an array or a gang."""
+    described = describe_job(command, **options)
+    if described.array is not None or described.request.gang:
+        many = "an array" if described.array is not None else "a gang"
+        hint = "`submit` it, and ask for the result of each member"
+        raise BadValue(f"{many} is many jobs", why="this is for one, and its result", hint=hint)
+    return (yield from _submitted(described))
+
+
+def _submitted(described: Submission) -> Steps[str]:
+    (group,) = _groups([described])
     job: str = (yield Submit(id=0, jobs=group)).jobs[0]
     return job
 
@@ -373,9 +387,7 @@ def request_hold(**options: Any) -> Steps[str]:
     """Ask for a hold (options as in `describe_hold`, such as `cpus=4, duration="2h"`) and return its id, once it is on
     the coordinator's disk. It is a job: `follow` tells how it goes on, it is held once it runs, and `cancel` releases
     it."""
-    (group,) = _groups([describe_hold(**options)])
-    job: str = (yield Submit(id=0, jobs=group)).jobs[0]
-    return job
+    return (yield from _submitted(describe_hold(**options)))
 
 
 def holds() -> Steps[list[JobView]]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from distributed_grid.coordinator.client import requests, session
+from distributed_grid.coordinator.client.aio import GridClient as AsyncClient
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.coordinator.client.session import (
     SILENT_SECONDS,
@@ -59,6 +60,20 @@ async def test_what_cannot_be_standard_input_is_refused_before_anything_is_submi
 
     async with coordinator(tmp_path) as grid:
         assert await aside(run, grid.url) == []
+
+
+@pytest.mark.parametrize("many", [{"array": "0-9"}, {"nodes": 2}])
+async def test_what_is_many_jobs_has_no_one_result_and_is_not_submitted(tmp_path: Path, many: dict[str, Any]) -> None:
+    def run(client: GridClient) -> None:
+        with pytest.raises(BadValue, match="is many jobs"):
+            client.run("true", **many)
+
+    async with coordinator(tmp_path) as grid:
+        await aside(run, grid.url)
+        async with AsyncClient(grid.url) as client:
+            with pytest.raises(BadValue, match="is many jobs"):
+                await client.run("true", **many)
+        assert not grid.ledger.state.jobs and not grid.ledger.state.groups
 
 
 async def test_jobs_leave_in_groups_and_one_that_is_refused_is_the_last(
