@@ -15,7 +15,7 @@ from distributed_grid.coordinator.client.submission import as_argv, describe_hol
 from distributed_grid.protocol.boosts import DURATION
 from distributed_grid.protocol.codec import BULK_BYTES, encode
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.groups import GroupView
+from distributed_grid.protocol.groups import Array, GroupView, indexes, member_id
 from distributed_grid.protocol.history.trends import parse_window
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import (
@@ -84,6 +84,9 @@ from distributed_grid.protocol.scaling.plans import ScaleOrder
 from distributed_grid.protocol.text import parse_duration
 
 _GROUP_BYTES, _GROUP_JOBS = BULK_BYTES // 4, 4000
+_NAMED = 1000
+"""How many jobs a message names at most."""
+_MEMBER_BYTES = BULK_BYTES // 4
 T = TypeVar("T")
 Steps = Generator[Any, Any, T]
 """Yields a message, for its answer (it gets a number where its id is 0), or one of the steps below."""
@@ -137,11 +140,10 @@ def advance(steps: Steps[Any], answer: Any, error: Exception | None) -> Any:
 
 def pages(message: Any) -> Steps[Any]:
     """A list, over as many answers as it takes."""
-    answer = page = yield message
-    while (message := next_page(message, page, 0)) is not None:
-        page = yield message
-        answer = joined(answer, page)
-    return answer
+    found = [(yield message)]
+    while (message := next_page(message, found[-1], 0)) is not None:
+        found.append((yield message))
+    return joined(*found)
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -223,13 +225,37 @@ def show_array(array: str) -> Steps[GroupView]:
 
 
 def members(array: str) -> Steps[list[JobView]]:
-    """The jobs of an array as they stand, in short."""
+    """The jobs of an array as they stand, in short. Of a large one the first may have changed before the last are
+    told."""
+    if not _is_part(array):
+        groups = (yield ShowJobs(id=0, jobs=(array,))).groups
+        if groups and groups[0].array is not None:
+            return (yield from _members(groups[0].id, groups[0].array, len(encode(0, [*groups]))))
     return list((yield ShowJobs(id=0, jobs=(array,), members=True)).jobs)
 
 
+def _members(group: str, array: Array, size: int) -> Steps[list[JobView]]:
+    """The members of a group, of which one takes about so many bytes."""
+    names = [member_id(group, index) for index in indexes(array.parts)]
+    most = max(1, min(_NAMED, _MEMBER_BYTES // size))
+    found: list[JobView] = []
+    for at in range(0, len(names), most):
+        found += (yield ShowJobs(id=0, jobs=tuple(names[at : at + most]), members=True)).jobs
+    return found
+
+
+def _is_part(array: str) -> bool:
+    """Whether this may name some members of an array, such as `ARRAY_3-7,9`."""
+    group, _, which = array.rpartition("_")
+    return bool(group) and which[:1].isdecimal() and ("-" in which or "," in which)
+
+
 def cancel(*jobs: str, reason: str = "", grace: float | None = None) -> Steps[None]:
-    """End these jobs: SIGTERM, `grace` seconds (none: each job's own), SIGKILL. Returns once that is on disk."""
-    yield Cancel(id=0, jobs=jobs, reason=reason, grace=-1.0 if grace is None else grace)
+    """End these jobs: SIGTERM, `grace` seconds (none: each job's own), SIGKILL. Returns once that is on disk. Of more
+    than 1,000 those before one that is unknown end."""
+    for at in range(0, max(1, len(jobs)), _NAMED):
+        named = jobs[at : at + _NAMED]
+        yield Cancel(id=0, jobs=named, reason=reason, grace=-1.0 if grace is None else grace)
 
 
 def signal(job: str, signum: int) -> Steps[None]:

@@ -315,17 +315,18 @@ def next_page(asked: Any, page: Any, number: int) -> Any:
     return msgspec.structs.replace(asked, id=number, limit=left, past=(last.ended, last.submitted, last.id))
 
 
-def joined(answer: Any, page: Any) -> Any:
-    """One Jobs, Status, Shared, Trends, BalancingStatus or Boosts of two, of which the second was asked for behind the
-    first. What is no list is the second's."""
-    lists = {
-        name: tuple({_key(view) or object(): view for view in (*getattr(answer, name), *getattr(page, name))}.values())
+def joined(*pages: Any) -> Any:
+    """One Jobs, Status, Shared, Trends, BalancingStatus or Boosts of several, each of which was asked for behind the one
+    before it. What is no list is the last one's."""
+    last = pages[-1]
+    lists: dict[str, Any] = {
+        name: tuple({_key(view) or object(): view for page in pages for view in getattr(page, name)}.values())
         for name in ("jobs", "groups", "nodes", "offers", "allocations", "boosts")
-        if hasattr(page, name)
+        if hasattr(last, name)
     }
-    if isinstance(page, Shared):
-        return msgspec.structs.replace(page, **lists, lasting=answer.lasting | page.lasting)
-    return msgspec.structs.replace(page, **lists)
+    if isinstance(last, Shared):
+        lists["lasting"] = {name: seconds for page in pages for name, seconds in page.lasting.items()}
+    return msgspec.structs.replace(last, **lists)
 
 
 def _key(

@@ -8,7 +8,7 @@ from distributed_grid.coordinator.client import requests
 from distributed_grid.coordinator.client.requests import Steps, Together, advance
 from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.messages import Cancel, Predict, RecordUse, Submit, Submitted
+from distributed_grid.protocol.messages import Cancel, Done, Predict, RecordUse, Submit, Submitted
 
 
 def first(steps: Steps[Any]) -> Any:
@@ -43,6 +43,17 @@ def test_a_job_that_is_too_large_for_any_message_is_refused_before_it_is_sent() 
     huge = describe_job(["true"], env={f"A{number}": "x" * 100_000 for number in range(200)})
     with pytest.raises(BadValue, match="too large to submit"):
         list(first(requests.submit_many([huge])).messages)
+
+
+def test_a_cancel_of_many_jobs_names_a_thousand_at_a_time() -> None:
+    names = [f"j-{number}" for number in range(2500)]
+    steps, cancelled = requests.cancel(*names), list[str]()
+    step = first(steps)
+    while isinstance(step, Cancel):
+        assert len(step.jobs) <= 1000
+        cancelled += step.jobs
+        step = advance(steps, Done(1), None)
+    assert cancelled == names
 
 
 def test_a_cancel_without_a_grace_leaves_each_job_its_own() -> None:

@@ -21,6 +21,13 @@ def test_pages_are_asked_for_until_there_is_no_more_and_joined_without_repeats()
     assert [view.facts.name for view in both.nodes] == ["a", "b", "c"] and both.id == 2
 
 
+def test_any_number_of_pages_is_joined_at_once() -> None:
+    pages = [status(number, (f"n{number}", f"n{number + 1}")) for number in range(1000)]
+    whole = joined(*pages)
+    assert [view.facts.name for view in whole.nodes] == [f"n{number}" for number in range(1001)] and whole.id == 999
+    assert joined(pages[0]) == pages[0]
+
+
 def test_a_list_of_jobs_ends_with_its_limit() -> None:
     assert next_page(ListJobs(id=1, limit=5), Jobs(id=1, jobs=(), more=True), 2) is None
     assert next_page(ListJobs(id=1, limit=5), Jobs(id=1, jobs=(), more=False), 2) is None
