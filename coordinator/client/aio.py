@@ -220,7 +220,7 @@ class GridClient(Connection):
                 for question in output.leave(session.number):
                     session.forget(session.ask(question))
                 self._flush_soon()
-            session.unfollow(followed)
+            self._unfollow(followed)
 
     async def _hold(self, output: JobOutput) -> None:
         """Have the node know that we are there, while what was read is used: that may take its time."""
@@ -266,4 +266,4 @@ class GridClient(Connection):
             for one in ours:
                 one.cancel()
             await asyncio.gather(*ours, return_exceptions=True)
-            session.unfollow(followed)
+            self._unfollow(followed)

@@ -468,7 +468,9 @@ class GridClient:
             match event:
                 case Answer(number, content) if number in self._answers:
                     self._answers[number] = content
-                case JobUpdate(view) if view.id in self.session.followed:
+                case Answer(number) if self.session.follows(number):
+                    pass
+                case JobUpdate(view) if view.id in self.session.followed or not self.session.watches:
                     pass
                 case Opened():
                     self._entered()

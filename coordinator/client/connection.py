@@ -20,6 +20,7 @@ from distributed_grid.coordinator.client.session import (
     RENEW_AGAIN,
     Answer,
     ConnectionLost,
+    Followed,
     Lost,
     Opened,
     Over,
@@ -143,7 +144,12 @@ class Connection:
                 view = followed.view
                 yield view
         finally:
-            self._session.unfollow(followed)
+            self._unfollow(followed)
+
+    def _unfollow(self, followed: Followed) -> None:
+        self._session.unfollow(followed)
+        if followed.view.id not in self._session.followed:
+            self._changes.pop(followed.view.id, None)
 
     # --- asking -------------------------------------------------------------------------------------------------------
 

@@ -263,6 +263,15 @@ class Session:
             self._watches.pop(followed.number, None)
             self.forget(followed.number)
 
+    def follows(self, number: int) -> bool:
+        """Whether this is the request by which a job is followed."""
+        return any(followed.number == number for followed in self.followed.values())
+
+    @property
+    def watches(self) -> bool:
+        """Whether anything is watched beside the jobs that are followed."""
+        return len(self._watches) > sum(followed.number in self._watches for followed in self.followed.values())
+
     def _send(self, message: Any) -> None:
         if self._link is not None and self._link.open:
             self._link.send(message)

@@ -316,8 +316,8 @@ def next_page(asked: Any, page: Any, number: int) -> Any:
 
 
 def joined(*pages: Any) -> Any:
-    """One Jobs, Status, Shared, Trends, BalancingStatus or Boosts of several, each of which was asked for behind the one
-    before it. What is no list is the last one's."""
+    """One Jobs, Status, Shared, Trends, BalancingStatus or Boosts of several, each of which was asked for behind the
+    one before. What is no list is the last one's."""
     last = pages[-1]
     lists: dict[str, Any] = {
         name: tuple({_key(view) or object(): view for page in pages for view in getattr(page, name)}.values())

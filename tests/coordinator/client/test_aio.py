@@ -134,6 +134,19 @@ async def test_output_longer_than_the_record_is_pulled_from_the_node(tmp_path: P
         await worker.close()
 
 
+async def test_a_client_keeps_nothing_of_jobs_whose_output_was_read_or_left(tmp_path: Path) -> None:
+    text = bytes(range(256)) * 4096
+    outcome = Outcome(Cause.EXITED, stdout_size=len(text), stdout_tail=text[-100:])
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        worker = await agent(grid.url, runs=ends_with(outcome), output=text)
+        result = await client.run("true")
+        async with contextlib.aclosing(client.stream(result.job_id)) as pieces:
+            async for _ in pieces:
+                break
+        assert not client._changes and not client._answers and not client._session.followed
+        await worker.close()
+
+
 class Endless(DataEnd):
     """Always has more."""
 

@@ -270,6 +270,24 @@ async def test_a_client_that_its_input_is_made_with_goes_on_at_once(
         await worker.close()
 
 
+async def test_a_client_keeps_nothing_of_jobs_that_were_waited_for_or_left(tmp_path: Path) -> None:
+    def use(client: GridClient) -> list[Any]:
+        for _ in range(3):
+            assert client.run("true").exit_code == 0
+        left = [client.submit("true") for _ in range(3)]
+        for job in left:
+            next(client.follow(job))
+        while any(view.state is not State.ENDED for view in map(client.show, left)):
+            pass
+        client.status()
+        return client.receive()
+
+    async with coordinator(tmp_path) as grid:
+        worker = await agent(grid.url)
+        assert await aside(use, grid.url) == []
+        await worker.close()
+
+
 async def test_what_cannot_be_done_is_refused_with_a_code(tmp_path: Path) -> None:
     def ask(client: GridClient) -> None:
         with pytest.raises(RequestRefused) as unknown:
