@@ -179,6 +179,8 @@ class Session:
         self._until = self._pause = 0.0
         self._received_at = self._pinged = self._sent_unanswered = 0.0
         self._answered = self._waited = False
+        self._process = 0
+        """The one that has dialled."""
 
     @property
     def connected(self) -> bool:
@@ -189,6 +191,11 @@ class Session:
     def open(self) -> bool:
         """There is a connection that was let in."""
         return self._link is not None and self._link.open
+
+    @property
+    def inherited(self) -> bool:
+        """The connection is that of the process which forked this one."""
+        return self._wire is not None and self._process != os.getpid()
 
     def take_events(self) -> list[Event]:
         """What has happened since the last call, in order."""
@@ -206,8 +213,7 @@ class Session:
         """Ask; the Answer with the number that is returned comes as an event. A message with the id 0 gets a number. It
         leaves once there is a connection; what is not repeatable, only if there is one. Raises BadValue for what cannot
         be sent, and the error of a session that is over."""
-        if self.error is not None:
-            raise self.error
+        self._check_usable()
         if not message.id:
             message = replace(message, id=self.number())
         self._check(message)
@@ -221,9 +227,20 @@ class Session:
 
     def post(self, message: Any) -> None:
         """Send what is not answered. Raises ConnectionLost where there is no connection."""
+        self._check_usable()
         if not self.open:
-            raise ConnectionLost("there is none now") if self.error is None else self.error
+            raise ConnectionLost("there is none now")
         self._send(message)
+
+    def _check_usable(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self.inherited:
+            raise GridError(
+                "this GridClient belongs to another process",
+                why="it was connected before this process was forked, and both would use one connection",
+                hint="connect a client in each process; `close()` frees this one, and leaves the other's connection",
+            )
 
     def forget(self, number: int) -> None:
         """The answer to this request is not awaited any more."""
@@ -300,6 +317,7 @@ class Session:
 
     def dialled(self, headers: dict[str, str], now: float) -> None:
         """There is a connection: the handshake begins."""
+        self._process = os.getpid()
         self._wire = ClientProtocol(self.uri, max_size=BULK_BYTES + 1024)
         request = self._wire.connect()
         request.headers.update(headers)
@@ -346,7 +364,7 @@ class Session:
     def close(self) -> list[bytes]:
         """Leave; jobs run on. What is to be written before the connection is closed."""
         last: list[bytes] = []
-        if self._wire is not None and self._wire.state is Wire.OPEN:
+        if self._wire is not None and self._wire.state is Wire.OPEN and not self.inherited:
             self._wire.send_close(1000)
             last = [data for data in self._wire.data_to_send() if data]
         self._wire = self._link = None

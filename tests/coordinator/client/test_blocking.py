@@ -1,6 +1,8 @@
 """The blocking client against a real coordinator and a played agent, from a thread: what the asyncio one does, too."""
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +21,7 @@ from distributed_grid.coordinator.client.session import (
     RequestRefused,
 )
 from distributed_grid.coordinator.client.submission import describe_job
-from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import InputTaken, JobUpdate, Launch, PutInput
 from tests.coordinator import ends
@@ -286,6 +288,32 @@ async def test_a_client_keeps_nothing_of_jobs_that_were_waited_for_or_left(tmp_p
         worker = await agent(grid.url)
         assert await aside(use, grid.url) == []
         await worker.close()
+
+
+async def test_a_forked_process_is_told_to_connect_a_client_of_its_own(tmp_path: Path) -> None:
+    def child(client: GridClient) -> str:
+        try:
+            client.status()
+        except GridError as error:
+            client.close()
+            with client:
+                return f"{error.what}; {client.status().grid}"
+        return "nothing was said"
+
+    def fork(client: GridClient) -> tuple[str, str]:
+        reader, writer = os.pipe()
+        if not (pid := os.fork()):
+            with contextlib.suppress(BaseException):
+                os.write(writer, child(client).encode())
+            os._exit(0)
+        os.waitpid(pid, 0)
+        with open(reader, "rb") as told:
+            os.close(writer)
+            return told.read().decode(), client.status().grid
+
+    async with coordinator(tmp_path) as grid:
+        said, found = await aside(fork, grid.url, patience=0.0)  # one that is hung up would be told
+        assert said == f"this GridClient belongs to another process; {found}"
 
 
 async def test_what_cannot_be_done_is_refused_with_a_code(tmp_path: Path) -> None:
