@@ -2,6 +2,7 @@
 
 from distributed_grid.config.settings import SharingDisabled
 from distributed_grid.coordinator.client.aio import (
+    BadAnswer,
     ConnectionLost,
     GridClient,
     GridUnavailable,
@@ -14,6 +15,7 @@ from distributed_grid.coordinator.client.compat.orchestrator import GridOrchestr
 from distributed_grid.protocol.errors import BadValue, GridError
 
 __all__ = [
+    "BadAnswer",
     "BadValue",
     "ConnectionLost",
     "GridClient",

@@ -119,8 +119,8 @@ def roles() -> str:
 
 
 def sentence(docstring: str) -> str:
-    """The first sentence of a docstring on one line."""
-    return re.split(r"(?<=[.;:]) ", " ".join(docstring.split()), maxsplit=1)[0].rstrip(";:.") + "."
+    """The first sentence of a docstring on one line; what is in brackets does not end it."""
+    return re.split(r"(?<=[.;:]) (?![^(]*\))", " ".join(docstring.split()), maxsplit=1)[0].rstrip(";:.") + "."
 
 
 def commands() -> str:

@@ -43,7 +43,7 @@ from distributed_grid.coordinator.client.session import (
 from distributed_grid.protocol.bundle import BUNDLE_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobView, State
-from distributed_grid.protocol.messages import FileEntry, JobUpdate
+from distributed_grid.protocol.messages import FileEntry
 from distributed_grid.runtime import loopback
 from distributed_grid.runtime.local import NoSocket, dial, socket_path
 
@@ -468,14 +468,10 @@ class GridClient:
             match event:
                 case Answer(number, content) if number in self._answers:
                     self._answers[number] = content
-                case Answer(number) if self.session.follows(number):
-                    pass
-                case JobUpdate(view) if view.id in self.session.followed or not self.session.watches:
-                    pass
                 case Opened():
                     self._entered()
                     self._events.append(event)
-                case _:
+                case _ if not self.session.for_followers(event):
                     self._events.append(event)
 
     def _advance(self, deadline: float) -> None:

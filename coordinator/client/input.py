@@ -5,6 +5,7 @@ again after a lost connection or a restarted agent; and all of it up to KEPT_BYT
 """
 
 import errno
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
@@ -30,7 +31,7 @@ def pieces_of(source: Source) -> Iterator[bytes]:
     """The content of a source in pieces; those of a file as soon as they can be read. Raises BadValue."""
     if isinstance(source, bytes | bytearray | memoryview):
         return (bytes(source[at : at + PART_BYTES]) for at in range(0, len(source), PART_BYTES))
-    if isinstance(source, str) or not hasattr(source, "__iter__"):
+    if isinstance(source, str | io.TextIOBase) or not hasattr(source, "__iter__"):
         hint = "give bytes, a file opened in binary mode, or an iterator of bytes"
         raise BadValue(f"standard input cannot be {type(source).__name__}", hint=hint)
     read = getattr(source, "read1", None) or getattr(source, "read", None)

@@ -476,12 +476,18 @@ def set_rights(name: str = "", *, whose: str = "user", **rights: Any) -> Steps[s
     """Grant rights to a user, a `group`, or by `default` to everybody: `highest_priority`, `cores`, `memory` (GB, or
     text), `gpus`, `core_hours`, `gpu_hours`, `jobs_waiting` (each a number, or "unlimited"), `exclusive_boosts`,
     `reservations`. What is not named stays as it is. Returns what holds then, once it is on disk."""
-    return str((yield SetRights(id=0, whose=Whose(whose), name=name, rights=parse_rights(rights))).text)
+    return str((yield SetRights(id=0, whose=_whose(whose), name=name, rights=parse_rights(rights))).text)
 
 
 def unset_rights(name: str = "", *, whose: str = "user") -> Steps[str]:
     """Take back all rights that operators have granted so: the configuration holds again."""
-    return str((yield SetRights(id=0, whose=Whose(whose), name=name, rights=None)).text)
+    return str((yield SetRights(id=0, whose=_whose(whose), name=name, rights=None)).text)
+
+
+def _whose(word: str) -> Whose:
+    if word not in [*Whose]:
+        raise BadValue(f"rights cannot be given to a {word!r:.80}", hint=f"give {', '.join(Whose)}")
+    return Whose(word)
 
 
 def drain(*nodes: str, reason: str = "", deadline: float | str | None = None) -> Steps[str]:

@@ -280,14 +280,12 @@ class Session:
             self._watches.pop(followed.number, None)
             self.forget(followed.number)
 
-    def follows(self, number: int) -> bool:
-        """Whether this is the request by which a job is followed."""
-        return any(followed.number == number for followed in self.followed.values())
-
-    @property
-    def watches(self) -> bool:
-        """Whether anything is watched beside the jobs that are followed."""
-        return len(self._watches) > sum(followed.number in self._watches for followed in self.followed.values())
+    def for_followers(self, event: Event) -> bool:
+        """Whether this event is for those alone who follow jobs: they see what it says by their views."""
+        numbers = {followed.number for followed in self.followed.values()}
+        if isinstance(event, JobUpdate):
+            return event.job.id in self.followed or self._watches.keys() <= numbers
+        return isinstance(event, Answer) and event.number in numbers
 
     def _send(self, message: Any) -> None:
         if self._link is not None and self._link.open:

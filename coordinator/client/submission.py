@@ -220,10 +220,7 @@ def _each(words: str | Iterable[str]) -> tuple[str, ...]:
         return (words,) if words else ()
     if not words:
         return ()
-    try:
-        several = tuple(words)
-    except TypeError:
-        several = (None,)
+    several = tuple(words) if isinstance(words, Iterable) else (words,)
     if not all(isinstance(word, str) for word in several):
         raise BadValue(f"{words!r:.80} are no names", hint="give a string, or a list of strings")
     return several

@@ -99,7 +99,7 @@ class UndrainNodes(Message, frozen=True, tag="undrain-nodes"):
 
 
 class LabelNodes(Message, frozen=True, tag="label-nodes"):
-    """These nodes have these labels from now on, None: not (any more). Answered as DrainNodes."""
+    """These nodes have these labels from now on; None removes one. Answered as DrainNodes."""
 
     id: Number
     nodes: tuple[str, ...]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -373,8 +374,9 @@ async def test_a_program_is_warned_of_what_is_not_shipped(tmp_path: Path) -> Non
 
 async def test_what_cannot_be_standard_input_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
-        with pytest.raises(BadValue, match="standard input cannot be str"):
-            await client.run("cat", stdin="text")  # type: ignore[arg-type]
+        for source, kind in (("text", "str"), (io.StringIO("text"), "StringIO")):
+            with pytest.raises(BadValue, match=f"standard input cannot be {kind}"):
+                await client.run("cat", stdin=source)  # type: ignore[arg-type]
         assert await client.jobs() == []
 
 
@@ -448,7 +450,7 @@ async def test_files_of_a_node_that_is_away_are_waited_for(tmp_path: Path, monke
         held = (await worker.until(Launch)) and worker.held
         await worker.close()
         await ends.until_away(grid)
-        asked = [
+        asked: list[asyncio.Task[Any]] = [
             asyncio.create_task(client.fetch(job, into=tmp_path / "results")),
             asyncio.create_task(asyncio.to_thread(blocking, grid.url, job)),
         ]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,8 +57,9 @@ async def test_a_job_is_run_and_its_result_has_its_output(tmp_path: Path) -> Non
 
 async def test_what_cannot_be_standard_input_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
     def run(client: GridClient) -> list[Any]:
-        with pytest.raises(BadValue, match="standard input cannot be str"):
-            client.run("cat", stdin="text")  # type: ignore[arg-type]
+        for source, kind in (("text", "str"), (io.StringIO("text"), "StringIO")):
+            with pytest.raises(BadValue, match=f"standard input cannot be {kind}"):
+                client.run("cat", stdin=source)  # type: ignore[arg-type]
         return client.jobs()
 
     async with coordinator(tmp_path) as grid:

@@ -224,7 +224,7 @@ def test_a_client_whose_event_loop_is_closed_is_closed_and_used_in_another(tmp_p
 def test_a_client_that_could_not_connect_is_used_in_another_event_loop(tmp_path: Path) -> None:
     client = GridClient(f"unix://{tmp_path / 'nobody.sock'}")
 
-    async def connect() -> list[BaseException | None]:
+    async def connect() -> tuple[BaseException | None, ...]:
         return await asyncio.gather(client.connect(), client.connect(), return_exceptions=True)
 
     with asyncio.Runner() as living:

@@ -45,6 +45,13 @@ def test_a_job_that_is_too_large_for_any_message_is_refused_before_it_is_sent() 
         list(first(requests.submit_many([huge])).messages)
 
 
+def test_rights_of_whom_nobody_knows_are_refused() -> None:
+    for asked in (requests.set_rights("ann", whose="users", gpus=1), requests.unset_rights("ann", whose="users")):
+        with pytest.raises(BadValue, match="to a 'users'"):
+            first(asked)
+    assert first(requests.unset_rights("lab", whose="group")).whose == "group"
+
+
 def test_a_cancel_of_many_jobs_names_a_thousand_at_a_time() -> None:
     names = [f"j-{number}" for number in range(2500)]
     steps, cancelled = requests.cancel(*names), list[str]()
