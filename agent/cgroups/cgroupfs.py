@@ -239,9 +239,9 @@ def remove(path: str) -> bool:
 
 
 def read(path: str) -> str:
-    """A file's text; empty if it cannot be read."""
+    """A file's text; empty if it cannot be read. Names that are not UTF-8 have surrogates in it."""
     try:
-        with open(path) as file:
+        with open(path, errors="surrogateescape", newline="\n") as file:
             return file.read()
     except OSError:
         return ""

@@ -158,14 +158,14 @@ def _offered(base: str) -> tuple[dict[str, Place], dict[str, str]]:
 def mounted() -> dict[str, str]:
     """Mount points by version 1 controller, and of version 2 (empty name)."""
     found: dict[str, str] = {}
-    for line in read("/proc/self/mountinfo").splitlines():
+    for line in read("/proc/self/mountinfo").split("\n"):  # a path may hold what splitlines() and split() split at
         left, _, right = line.partition(" - ")
-        where, (kind, _, options) = left.split()[4], right.split(" ", 2)
+        kind, _, rest = right.partition(" ")
         if kind == "cgroup2":
-            found.setdefault("", where)
+            found.setdefault("", left.split(" ")[4])
         elif kind == "cgroup":
-            for name in options.split(","):
-                found.setdefault(name, where)
+            for name in rest.partition(" ")[2].split(","):
+                found.setdefault(name, left.split(" ")[4])
     return found
 
 

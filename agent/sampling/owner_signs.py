@@ -66,7 +66,7 @@ def _children(group: Path) -> list[Path]:
 
 def _group_of(pid: int, root: Path) -> str:
     try:
-        lines = (root / f"proc/{pid}/cgroup").read_text().splitlines()
+        lines = (root / f"proc/{pid}/cgroup").read_text(errors="surrogateescape").splitlines()
     except OSError:
         return ""
     return next((line[3:] for line in lines if line.startswith("0::")), "")

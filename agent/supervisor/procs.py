@@ -114,17 +114,16 @@ def unreclaimable(pid: int) -> int:
     """Bytes of memory that are given back only when the process ends, in RAM or swapped out: its own, and its part of
     what it shares with others; not files that it has mapped. The kernel walks all its pages for that: some 10 ms a GiB.
     """
-    rollup = _sizes(f"/proc/{pid}/smaps_rollup")
+    rollup = _sizes(f"/proc/{pid}/smaps_rollup", b"Pss_Anon", b"Pss_Shmem", b"SwapPss")
     if b"Pss_Anon" in rollup:
-        return rollup[b"Pss_Anon"] + rollup.get(b"Pss_Shmem", 0) + rollup.get(b"SwapPss", 0)
-    status = _sizes(f"/proc/{pid}/status")
-    return sum(status.get(name, 0) for name in (b"RssAnon", b"RssShmem", b"VmSwap"))
+        return sum(rollup.values())
+    return sum(_sizes(f"/proc/{pid}/status", b"RssAnon", b"RssShmem", b"VmSwap").values())
 
 
-def _sizes(path: str) -> dict[bytes, int]:
-    """The lines such as `VmSwap:  12 kB` of such a file."""
-    lines = (line.split() for line in _read(path).splitlines() if line.endswith(b" kB"))
-    return {words[0].rstrip(b":"): int(words[-2]) << 10 for words in lines}
+def _sizes(path: str, *names: bytes) -> dict[bytes, int]:
+    """Bytes by name, of these lines such as `VmSwap:  12 kB`; others may hold what the process chose, as its name."""
+    lines = (line.partition(b":") for line in _read(path).split(b"\n"))
+    return {name: int(value.split()[0]) << 10 for name, _, value in lines if name in names}
 
 
 def oom_kills() -> int:

@@ -147,7 +147,7 @@ def why_no_copy(path: str) -> str:
     found = b""
     for line in _lines("/proc/self/mountinfo"):
         fields = line.split(b" ")
-        if fields[4] == path.encode():
+        if fields[4:5] == [path.encode()]:
             found = fields[3]
     name = os.path.basename(path).encode()
     return "" if found.endswith(b"%s/%s" % (SOURCE, name)) else f"what is mounted on {path} is not of the unit"
@@ -155,7 +155,7 @@ def why_no_copy(path: str) -> str:
 
 def _lines(path: str) -> list[bytes]:
     with contextlib.suppress(OSError):
-        return _read(path).splitlines()
+        return _read(path).split(b"\n")  # and not at a \r, which a mount point may have in its path
     return []
 
 

@@ -95,6 +95,30 @@ def test_without_cgroups_it_is_said_who_keeps_each_limit_and_why() -> None:
     assert set(found.missing.values()) == {"switched off (agent.cgroup: none)"}
 
 
+@pytest.mark.root
+def test_mounts_are_read_whatever_others_are_called(tmp_path: Path) -> None:
+    code = """
+import os, sys
+from distributed_grid.agent.cgroups import hierarchies
+from distributed_grid.agent.walls import accounts, syscalls
+before = hierarchies.mounted()
+syscalls.unshare(syscalls.CLONE_NEWNS)
+syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
+for number, name in enumerate([b"\\xff", b"a\\rb", b"a\\x0cb", b"a\\xc2\\x85b", b"a - b"]):
+    path = os.fsdecode(os.path.join(os.fsencode(sys.argv[1]), name))
+    os.mkdir(path)
+    syscalls.mount("tmpfs", path, "tmpfs")
+assert hierarchies.mounted() == before, hierarchies.mounted()
+copy = os.path.join(sys.argv[1], "passwd")
+open(copy, "w").close()
+os.chown(copy, 12345, 12345)
+syscalls.mount(copy, "/etc/passwd", flags=syscalls.MS_BIND)
+os.seteuid(12345)
+assert "is not of the unit" in accounts.why_no_copy("/etc/passwd")
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
 async def test_all_groups_together_stand_back_for_the_rest_of_the_machine(confined: Confined) -> None:
     base = Path(confined.needs("cpu"))
     await confined.bench.run("true", grant=Grant(memory=50 * MIB))  # one with a limit is in its groups from its start

@@ -37,7 +37,8 @@ class Machine:
             (at / f"{name}.pressure").write_text(busy(waits.get(name, 0.0)))
         for pid in pids:
             (self.root / f"proc/{pid}").mkdir(parents=True)
-            (self.root / f"proc/{pid}/cgroup").write_text(f"4:memory:/elsewhere\n0::/{path}\n")
+            groups = f"4:memory:/elsewhere\n0::/{path}\n"
+            (self.root / f"proc/{pid}/cgroup").write_text(groups, errors="surrogateescape")
 
 
 @pytest.fixture(params=["sys/fs/cgroup", "sys/fs/cgroup/unified"])
@@ -56,6 +57,11 @@ def test_the_pressure_of_groups_with_something_of_ours_in_them_is_nobodys_busine
     machine.all(90.0)
     assert {group.name for group in foreign_groups((7,), machine.root)} == {"database.service", "user.slice"}
     assert pressure((7,), machine.root) == {"cpu": 10.0, "io": 30.0}
+
+
+def test_a_group_is_of_ours_whatever_a_job_calls_it(machine: Machine) -> None:
+    machine.group("grid-agent.service/j1/\udcff", 7)
+    assert list(foreign_groups((7,), machine.root)) == []
 
 
 def test_where_the_machine_waits_for_nothing_no_group_is_looked_at(machine: Machine) -> None:

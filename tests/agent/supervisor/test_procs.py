@@ -29,6 +29,24 @@ def test_a_process_is_seen_as_it_is_also_under_an_odd_name(child: subprocess.Pop
         odd.stdin.close()
 
 
+def test_memory_is_read_whatever_a_process_calls_itself() -> None:
+    code = """
+import ctypes, sys, threading
+libc = ctypes.CDLL(None)
+libc.prctl(15, sys.argv[1].encode(), 0, 0, 0)
+threading.Thread(target=input).start()
+libc.pthread_exit(None)
+"""  # without its first thread the kernel shows no rollup of its memory
+    for name in ("evil kB", "evil: kB", "\rVmSwap: 1 TB", "\nVmSwap: 1 TB"):
+        argv = [sys.executable, "-c", code, name]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE) as odd:
+            while (seen := procs.stat(odd.pid)) is not None and seen.state != "Z":
+                pass
+            assert seen is not None and procs.lives(seen)
+            assert procs.unreclaimable(odd.pid) < 1 << 30
+            odd.kill()
+
+
 def test_only_the_one_process_with_that_start_time_is_signalled(child: subprocess.Popen[bytes]) -> None:
     seen = procs.stat(child.pid)
     assert seen is not None
