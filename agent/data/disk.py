@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ LOG_BYTES = 4 << 20
 PATIENCE = 30.0
 """Timeout for measuring or removing one allocation's files (s): a surviving process may keep changing them. The next
 sweep tries again."""
+MEASURING = 60.0
+"""Seconds of one sweep after which no other allocation's files are measured; the next sweep goes on with them."""
 LEAST_FREE = 16 << 20
 """Free bytes that retention keeps: with less, files of the users with more than as much are removed."""
 DAMAGED = 3
@@ -46,11 +49,11 @@ class Bounds:
 
 
 class _Leftover(NamedTuple):
-    """Files of an ended job: when it ended, bytes on disk, and its user."""
+    """Files of an ended job: when it ended, its user, and bytes on disk (0 until they are measured)."""
 
     since: float
-    size: int
     user: str
+    size: int = 0
 
 
 class Retention:
@@ -73,6 +76,7 @@ class Retention:
         self._bounds = bounds
         self._clock = clock
         self._over: dict[str, _Leftover] = {}  # the oldest first
+        self._unmeasured: list[str] = []
 
     async def run(self, live: Collection[str]) -> None:
         """Sweep regularly, for ever."""
@@ -91,19 +95,30 @@ class Retention:
         names = await asyncio.to_thread(_names, self._allocs)
         over = names.difference(live)
         self._over = {name: seen for name, seen in self._over.items() if name in over}
-        for name, size, user in await asyncio.to_thread(self._measure, over.difference(self._over)):
-            self._over[name] = _Leftover(self._clock(), size, user)
+        self._unmeasured = [name for name in self._unmeasured if name in self._over]
+        for name, user in await asyncio.to_thread(self._users, over.difference(self._over)):
+            self._over[name] = _Leftover(self._clock(), user)
+            self._unmeasured.append(name)
+        for name, size in await asyncio.to_thread(self._measure):
+            self._over[name] = self._over[name]._replace(size=size)
         gone = [name for name in self._excess() if name not in live and self._set_aside(name)]
         await asyncio.to_thread(self._clear)
         return len(gone)
 
-    def _measure(self, names: Iterable[str]) -> list[tuple[str, int, str]]:
-        """Bytes on disk and user of each, ordered by last modification."""
+    def _users(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        """The user of each, ordered by last modification."""
+        ordered = sorted(names, key=lambda name: _touched(self._allocs / name))
+        return [(name, self._slots.find(name).user) for name in ordered]
+
+    def _measure(self) -> list[tuple[str, int]]:
+        """Bytes on disk of what is not measured yet, the oldest first, as far as one sweep's time allows: what takes
+        long does not hold up what is removed by age or count."""
         found = []
-        for name in sorted(names, key=lambda name: _touched(self._allocs / name)):
+        end = time.monotonic() + MEASURING
+        while self._unmeasured and time.monotonic() < end:
+            name = self._unmeasured.pop(0)
             slot = self._slots.slot(name)
-            size = _bytes(f"{self._allocs}/{name}") + (self._jobs.size(slot, name) if slot else 0)
-            found.append((name, size, self._slots.find(name).user))
+            found.append((name, _bytes(f"{self._allocs}/{name}") + (self._jobs.size(slot, name) if slot else 0)))
         return found
 
     def _excess(self) -> list[str]:

@@ -26,6 +26,7 @@ Found = tuple[bytes, int, int]
 
 _LINKS = 40  # maximum number of links in one path, as in the kernel
 _OPEN_DEPTH = 64  # maximum number of directories held open at a time
+_PATHS_BYTES = 8 << 20  # maximum size of the paths kept while directories are walked
 _BATCH = 4096  # names of a directory read at a time while it is emptied
 _ROUNDS = 16
 _OURS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -279,30 +280,55 @@ def _stat_inside(root: int, path: bytes, entry: "os.DirEntry[str]") -> os.stat_r
 
 
 def measure(root: int, seconds: float = 60.0) -> int:
-    """Bytes on disk below a directory, or of the part that can be read in this time."""
-    total, end, below = 0, time.monotonic() + seconds, [b"."]
-    while below and time.monotonic() < end:
-        here = below.pop()
+    """Bytes on disk below a directory, or of the part that can be read in this time and without much memory: where
+    thousands of directories lie very deep, some are left out."""
+    meter = _Meter(time.monotonic() + seconds)
+    meter.add_all(root)
+    return meter.total
+
+
+class _Meter:
+    """Adds up bytes on disk until `end`, depth first: up to _OPEN_DEPTH directories are open at a time, and what lies
+    deeper is kept by its path."""
+
+    def __init__(self, end: float) -> None:
+        self.total = 0
+        self._end = end
+        self._deeper: list[bytes] = []
+        self._room = _PATHS_BYTES
+
+    def add_all(self, root: int) -> None:
+        """Add what is below this directory."""
+        self._add(root, b".", [b"."])
+        while self._deeper and time.monotonic() < self._end:
+            path = self._deeper.pop()
+            self._room += len(path)
+            self._add(root, path, [path])
+
+    def _add(self, parent: int, name: bytes, path: list[bytes]) -> None:
+        """Add what is in this directory of `parent`, at `path` below the root."""
         with contextlib.suppress(OSError):
-            total += _measure_one(root, here, below, end)
-    return total
+            fd = beneath.open_directory(parent, name)
+            try:
+                with os.scandir(fd) as entries:
+                    for entry in entries:
+                        self._add_one(fd, entry, path)
+                        if time.monotonic() > self._end:
+                            break
+            finally:
+                os.close(fd)
 
-
-def _measure_one(root: int, here: bytes, below: list[bytes], end: float) -> int:
-    total = 0
-    fd = beneath.open_directory(root, here)
-    try:
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        below.append(here + b"/" + os.fsencode(entry.name))
-                if time.monotonic() > end:
-                    break
-    finally:
-        os.close(fd)
-    return total
+    def _add_one(self, parent: int, entry: "os.DirEntry[str]", path: list[bytes]) -> None:
+        with contextlib.suppress(OSError):
+            self.total += entry.stat(follow_symlinks=False).st_blocks * 512
+            if not entry.is_dir(follow_symlinks=False):
+                return
+            inner = [*path, os.fsencode(entry.name)]
+            if len(inner) <= _OPEN_DEPTH:
+                self._add(parent, inner[-1], inner)
+            elif len(deeper := b"/".join(inner)) <= self._room:
+                self._deeper.append(deeper)
+                self._room -= len(deeper)
 
 
 def clear(root: int, seconds: float = 60.0) -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -163,6 +164,26 @@ async def test_what_was_measured_is_not_walked_again(
     await kept.sweep(())
     await kept.sweep(())
     assert walked == [str(tmp_path / "allocs" / "b.1")]
+
+
+async def test_what_takes_long_to_measure_does_not_hold_up_what_is_removed_by_count(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "MEASURING", 0.01)
+    kept = keeper(tmp_path, Bounds(jobs=2, size=MUCH), clock)
+    walked: list[str] = []
+
+    def walk(path: str) -> int:
+        walked.append(Path(path).name)
+        time.sleep(2 * disk.MEASURING)
+        return MUCH
+
+    monkeypatch.setattr(disk, "_bytes", walk)
+    for number, name in enumerate(("a.1", "b.1", "c.1", "d.1")):
+        leave(tmp_path, name, touched=1.0 + number)
+    assert (await kept.sweep(()), walked, left(tmp_path)) == (2, ["a.1"], ["c.1", "d.1"])
+    assert (await kept.sweep(()), walked) == (0, ["a.1", "c.1"])
+    assert (await kept.sweep(()), walked, left(tmp_path)) == (1, ["a.1", "c.1", "d.1"], ["d.1"])
 
 
 async def test_what_begins_to_live_while_it_is_measured_stays(

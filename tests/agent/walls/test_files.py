@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -197,7 +198,7 @@ def test_too_much_is_an_error(theirs: Path, root: int) -> None:
     assert len(files.find(root, ["*"], Limits(files=20, names=20))) == 20
 
 
-def make_deep(root: int, depth: int, name: str = "d") -> None:
+def make_deep(root: int, depth: int, name: str = "d") -> int:
     here = os.dup(root)
     for number in range(depth):
         os.mkdir(name, dir_fd=here)
@@ -205,12 +206,12 @@ def make_deep(root: int, depth: int, name: str = "d") -> None:
         below = os.open(name, os.O_PATH, dir_fd=here)
         os.close(here)
         here = below
-    os.close(here)
+    return here
 
 
 def test_5000_directories_in_each_other_are_an_error_and_can_be_removed(theirs: Path, root: int) -> None:
     try:
-        make_deep(root, 5000)
+        os.close(make_deep(root, 5000))
         with pytest.raises(Refused, match="too deep"):
             files.find(root, ["**"])
         assert [path for path, _, _ in files.find(root, ["file0", "d/file1"])] == [b"d/file1", b"file0"]
@@ -342,6 +343,38 @@ def test_an_adversary_that_swaps_a_directory_for_a_link_never_has_a_file_outside
         finally:
             other.kill()
     assert (theirs.parent / "private/key").read_bytes() == SECRET
+
+
+# --- measure ----------------------------------------------------------------------------------------------------------
+
+
+def test_many_directories_at_the_end_of_a_long_path_are_measured_in_little_memory(theirs: Path, root: int) -> None:
+    try:
+        deepest = make_deep(root, 700, "d" * 255)
+        for number in range(400):
+            os.mkdir(f"{number}", dir_fd=deepest)
+        with open("much", "wb", opener=lambda name, flags: os.open(name, flags, dir_fd=deepest)) as file:
+            file.write(bytes(1 << 20))
+        os.close(deepest)
+        tracemalloc.start()
+        assert files.measure(root) >= 1 << 20
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()
+        subprocess.run(["rm", "-rf", theirs], check=True)
+
+
+def test_of_directories_that_lie_very_deep_as_many_are_measured_as_paths_may_be_kept(
+    theirs: Path, root: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_OPEN_DEPTH", 2)
+    monkeypatch.setattr(files, "_PATHS_BYTES", 100)
+    for number in range(20):
+        (theirs / f"a/b/c/{number:02}/d").mkdir(parents=True)
+        (theirs / f"a/b/c/{number:02}/d/much").write_bytes(bytes(1 << 20))
+    assert 1 << 20 <= files.measure(root) < 20 << 20
+    monkeypatch.setattr(files, "_PATHS_BYTES", 1000)
+    assert files.measure(root) >= 20 << 20
 
 
 # --- remove -----------------------------------------------------------------------------------------------------------
