@@ -192,6 +192,7 @@ def enter(wanted: Slot) -> None:
         # Not before: a limit that holds when a user namespace is made holds for all processes of that user outside.
         _limit_processes(wanted.processes)
         _mount(wanted)
+    _leave_keyring(wanted)
 
 
 def settle(wanted: Slot) -> None:
@@ -210,6 +211,17 @@ def settle(wanted: Slot) -> None:
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         with contextlib.suppress(OSError):  # signals reserved by the C library
             signal.signal(signum, signal.SIG_IGN)
+
+
+def _leave_keyring(wanted: Slot) -> None:
+    """Have a session keyring that no other slot has, with the user of the slot as its owner. A kernel without keys and
+    a filter that refuses all calls about them do no harm; a user who has no more keys left does, if others are to be
+    kept out."""
+    try:
+        syscalls.leave_session_keyring()
+    except OSError as error:
+        if wanted.walls in (USER, NAMESPACE) and error.errno not in (errno.ENOSYS, errno.EPERM):
+            raise
 
 
 def _limit_processes(most: int) -> None:

@@ -17,6 +17,8 @@ _MNT_DETACH = 2
 
 _MOUNT_SETATTR, _MOUNT_ATTR_RDONLY, _AT_RECURSIVE = 442, 1, 0x8000
 _CLONE3, _CLONE_INTO_CGROUP = 435, 1 << 33
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}.get(os.uname().machine, -1)
+_JOIN_SESSION_KEYRING = 1
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 36, 38, 47
 _AMBIENT_RAISE, _AMBIENT_CLEAR = 2, 4
 _CAPABILITY_VERSION = 0x20080522
@@ -74,6 +76,12 @@ def become_subreaper() -> None:
 def forbid_new_privileges() -> None:
     """No program that this process or its children execute gains privileges (set-user-id, file capabilities)."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+
+
+def leave_session_keyring() -> None:
+    """Leave the session keyring, which is that of whoever started us, for a new and empty one. Raises OSError."""
+    number = _libc.syscall(_KEYCTL, _JOIN_SESSION_KEYRING, None)
+    _check(min(number, 0), "keyctl(KEYCTL_JOIN_SESSION_KEYRING)")
 
 
 # --- capabilities -----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import sys
 
+from distributed_grid.agent.walls import syscalls
 from tests.abuse.arena import Arena
 from tests.abuse.attacks import ATTACKS, LEVELS, named
 from tests.abuse.judge import Verdict, attack
@@ -16,6 +17,7 @@ from tests.abuse.judge import Verdict, attack
 def attempts(level: str, names: list[str], cgroup: str = "auto", kind: type[Arena] = Arena) -> int:
     """Make these attacks one after another, in a new arena where the last one was broken. How many were made."""
     wanted = [named(name) for name in names] or list(ATTACKS)
+    syscalls.leave_session_keyring()  # for one that all below us have, as systemd or a login makes it
     environment = {"GRID_AGENT__CGROUP": cgroup}
     made = None
     try:

@@ -1,22 +1,24 @@
 """Look for the neighbour's keys in the kernel's keyrings: the one of the user, of the session and of the process.
 
-Succeeds if the key that the neighbour put into its user's keyring is found and read.
+Succeeds if a key that the neighbour put into the keyrings of its session and its user is found and read.
 """
 
 import ctypes
+import os
 import platform
 
 from kit import attempt, libc, report, scene
 
 KEYCTL = {"x86_64": 250, "aarch64": 219}.get(platform.machine(), 250)
 SEARCH, READ = 10, 11
+NAME = os.path.basename(scene["shared"]).encode()  # the neighbour names its keys as its file in shared memory
 RINGS = {"process": -2, "session": -3, "user": -4, "user session": -5}
 
 seen = []
 
 
 def found(ring: int) -> str:
-    key = libc.syscall(KEYCTL, SEARCH, ring, b"user", f"abuse-{scene['token']}".encode(), 0)
+    key = libc.syscall(KEYCTL, SEARCH, ring, b"user", NAME, 0)
     if key < 0:
         raise OSError("not there")
     buffer = ctypes.create_string_buffer(200)

@@ -1,6 +1,6 @@
 """No attack: the neighbour, a job of another user on the same node that wants to be left alone.
 
-It has a secret in its environment, a private file, a file in shared memory and a key in its keyring; counts aloud
+It has a secret in its environment, a private file, a file in shared memory and a key in its keyrings; counts aloud
 every 100 ms, looks after what is its own, and exits with 7 when a file tells it to. Its output is one number a line,
 without a gap, and any word in it is a complaint.
 """
@@ -15,10 +15,11 @@ token, ending = sys.argv[1:3]
 shared = f"/dev/shm/abuse-{token}"
 PRIVATE = f"private to {token}\n"
 ADD_KEY = {"x86_64": 248, "aarch64": 217}.get(platform.machine(), 248)
-USER_KEYRING = -4
+KEYRINGS = -3, -4  # of the session and the user
 
 libc = ctypes.CDLL(None, use_errno=True)
-libc.syscall(ADD_KEY, b"user", f"abuse-{token}".encode(), f"secret-{token}".encode(), len(token) + 7, USER_KEYRING)
+for ring in KEYRINGS:
+    libc.syscall(ADD_KEY, b"user", f"abuse-{token}".encode(), f"secret-{token}".encode(), len(token) + 7, ring)
 os.umask(0o077)
 for path in ("private", shared):
     with open(path, "w") as file:

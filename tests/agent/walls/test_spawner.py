@@ -39,6 +39,8 @@ AGENT = 60_777
 VIDEO, EVERYONE = 60_778, 60_779
 """Groups that no machine has: of a GPU's device node that is closed to others, and of one that is not."""
 PATH = "/usr/bin:/bin"
+ADD_KEY, KEYCTL = {"x86_64": (248, 250)}.get(os.uname().machine, (217, 219))
+SESSION_KEYRING = -3
 pytestmark = pytest.mark.root
 
 
@@ -69,6 +71,8 @@ class Node:
         if self.pid == 0:
             try:
                 os.setsid()
+                syscalls.leave_session_keyring()
+                ctypes.CDLL(None).syscall(ADD_KEY, b"user", b"agents", b"SECRET", 6, SESSION_KEYRING)
                 os.closerange(3, 1024)  # as who starts it does
                 os.umask(0o077)
                 os.setgroups([])
@@ -379,6 +383,23 @@ def test_submitters_do_not_see_each_others_processes_or_files(node: Node) -> Non
         code, out = node.run(f"export GRID_ALLOCATION_ID={victim}; {script}")
         assert code and "secret" not in out, (script, out)
     assert node.ended(victim)[0] == 6 and node.wrote(victim).endswith("secret\n")
+
+
+def test_a_job_has_the_keys_neither_of_who_started_the_agent_nor_of_other_jobs(node: Node) -> None:
+    if shutil.which("perl") is None:
+        pytest.skip("needs perl")
+
+    def script(strings: str, call: str) -> str:
+        return f"perl -e 'my @s = qw({strings}); print syscall({call}) > 0 ? qq(yes\\n) : qq(no\\n)'"
+
+    add = script("user bobs x", f"{ADD_KEY}, @s, 1, {SESSION_KEYRING}")
+    find = [script(f"user {name}", f"{KEYCTL}, 10, {SESSION_KEYRING}, @s, 0") for name in ("bobs", "agents")]
+    mine = node.launch(f"{add}; sleep 1000", who="bob", limit=5.0)
+    until(lambda: node.wrote(mine), "it has a key")
+    assert node.wrote(mine) == "yes\n"
+    assert node.run("; ".join(find)) == (0, "no\nno\n")
+    node.tell(op="stop", id=mine, cause="cancelled", text="", grace=0.0)
+    node.ended(mine)
 
 
 def test_a_stranger_in_namespaces_has_a_name_and_a_home_where_ssh_looks(node: Node) -> None:
