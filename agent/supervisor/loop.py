@@ -109,7 +109,7 @@ class Supervisor:
         self.adopted = Adopted(self.slots, self.selector, self.tree.main_ended)
         self._take_signals()
         self._restore()
-        self.files = FilesSocket(state_dir, walls, forks, self.selector, warn, self.tree.is_job)
+        self.files = FilesSocket(state_dir, walls, jobs_score, forks, self.selector, warn, self.tree.is_job)
         who = self.tree.is_job, self.launches.unreserve
         self.agent = AgentSocket(state_dir, self.selector, self._welcome, self._agent_message, warn, *who)
         self._agent_socket = self.agent

@@ -180,18 +180,20 @@ _AT_ONCE = 64
 
 
 class FilesSocket:
-    """Listens at `files.sock` in the state directory. A line of JSON says which slot, with the groups of its user."""
+    """Listens at `files.sock` in the state directory. A line of JSON says which slot, with the groups of its user.
+    `oom` is the OOM score of jobs: a process that reads what a job left has it, too."""
 
     def __init__(
         self,
         state_dir: str,
         walls: str,
+        oom: str,
         forks: ForkServer,
         selector: selectors.BaseSelector,
         log: Callable[[str], None],
         is_job: Callable[[int], bool],
     ) -> None:
-        self._state, self._walls, self._forks = state_dir, walls, forks
+        self._state, self._walls, self._oom, self._forks = state_dir, walls, oom, forks
         self._selector, self._log = selector, log
         self._waiting: dict[socket.socket, None] = {}
         _listen(os.path.join(state_dir, FILES_SOCKET), selector, self._accept, log, is_job)
@@ -241,6 +243,7 @@ class FilesSocket:
             gid=seen.st_gid,
             groups=() if own else tuple(map(int, asked.get("groups", ()))),
             own=own,
+            oom=self._oom,
         )
 
 

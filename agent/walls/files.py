@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import stat
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from distributed_grid.runtime.beneath import Refused
 MODE_BITS = 0o777
 PATH_BYTES = 4095
 """Maximum length of a requested path."""
+FOUND_BYTES = 4 << 20
+"""Maximum length of the paths of all files that are found, together."""
 FILE, DIRECTORY, LINK = "file", "dir", "link"
 
 Entry = tuple[str, bytes, int, bytes, int, int]
@@ -26,7 +29,8 @@ Found = tuple[bytes, int, int]
 
 _LINKS = 40  # maximum number of links in one path, as in the kernel
 _OPEN_DEPTH = 64  # maximum number of directories held open at a time
-_PATHS_BYTES = 8 << 20  # maximum size of the paths kept while directories are walked
+_PATHS_BYTES = 8 << 20  # maximum length of the paths kept while directories are measured
+_BELOW_BYTES = 32 << 20  # maximum memory for the directories still to be searched
 _BATCH = 4096  # names of a directory read at a time while it is emptied
 _ROUNDS = 16
 _OURS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -150,14 +154,16 @@ def _plain(name: bytes, path: bytes) -> bytes:
 def find(root: int, patterns: Sequence[str], limits: Limits = Limits()) -> list[Found]:  # noqa: B008
     """The regular files below `root` that match any pattern, ordered by path, as in protocol/globs.py (including
     `HIDDEN` ones). A link counts as its target, if that is a regular file inside. Raises OSError for too many, too
-    deep, or a timeout; BadValue for a bad pattern."""
+    deep, too long paths, or a timeout; BadValue for a bad pattern."""
     globs = Globs(patterns)
     timer = Timer(limits.seconds)
     found: list[Found] = []
     left = limits.names
     below = [b""]
+    found_bytes = below_bytes = 0
     while below:
         here = below.pop()
+        below_bytes -= sys.getsizeof(here)
         timer.check()
         for name, entry in _listed(root, here):
             left -= 1
@@ -174,12 +180,16 @@ def find(root: int, patterns: Sequence[str], limits: Limits = Limits()) -> list[
                     if len(path) > PATH_BYTES - 2 or path.count(b"/") + 1 >= limits.depth:
                         raise Refused(errno.ENAMETOOLONG, "the directories lie too deep", path[:80] + b"...")
                     below.append(path)
+                    below_bytes += sys.getsizeof(path)
                 elif len(path) <= PATH_BYTES and globs.match(text) is not Match.NO:
                     seen = _stat_inside(root, path, entry)
                     if seen is not None:
                         found.append((path, seen.st_size, stat.S_IMODE(seen.st_mode) & MODE_BITS))
+                        found_bytes += len(path)
             if len(found) > limits.files:
                 raise OSError(errno.E2BIG, f"more than {limits.files} files match")
+            if found_bytes > FOUND_BYTES or below_bytes > _BELOW_BYTES:
+                raise OSError(errno.E2BIG, "the names of what was found are too long")
     found.sort()
     return found
 

@@ -198,6 +198,23 @@ def test_too_much_is_an_error(theirs: Path, root: int) -> None:
     assert len(files.find(root, ["*"], Limits(files=20, names=20))) == 20
 
 
+def test_paths_that_are_too_long_together_are_an_error(
+    theirs: Path, root: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        (theirs / f"{number:020}").mkdir()
+        (theirs / f"{number:020}/{number:09}").touch()
+    monkeypatch.setattr(files, "FOUND_BYTES", 30 * 20)
+    assert len(files.find(root, ["**"])) == 20
+    monkeypatch.setattr(files, "FOUND_BYTES", 30 * 20 - 1)
+    with pytest.raises(OSError, match="too long"):
+        files.find(root, ["**"])
+    assert files.find(root, ["0*0/*"]) == [(b"%020d/%09d" % (number, number), 0, 0o644) for number in (0, 10)]
+    monkeypatch.setattr(files, "_BELOW_BYTES", 10 * 20)
+    with pytest.raises(OSError, match="too long"):
+        files.find(root, ["*/nothing"])
+
+
 def make_deep(root: int, depth: int, name: str = "d") -> int:
     here = os.dup(root)
     for number in range(depth):

@@ -24,10 +24,12 @@ import pytest
 from distributed_grid.agent.launch import workdir  # noqa: F401 - loaded before the fork  # noqa: F401 - loaded before the fork
 from distributed_grid.agent.supervisor import loop, procs  # noqa: F401 - loaded before the fork
 from distributed_grid.agent.supervisor import main as supervisor_main
+from distributed_grid.agent.supervisor.sockets import FILES_SOCKET
 from distributed_grid.agent.walls import (
     accounts,
     available,
     enclosure,
+    files_socket,
     forkserver,
     syscalls,  # noqa: F401  # noqa: F401
 )
@@ -292,6 +294,22 @@ def test_a_job_changes_neither_rights_nor_times_of_what_is_the_agents(node: Node
     after = key.stat()
     assert (after.st_mode, after.st_mtime) == (before.st_mode, before.st_mtime)
     assert node.state.stat().st_mode & 0o777 == 0o711
+
+
+def test_the_process_that_reads_the_files_of_jobs_is_taken_for_want_of_memory_as_jobs_are(node: Node) -> None:
+    code, score = node.run("cat /proc/self/oom_score_adj")
+    before = procs.descendants([node.pid]).keys()
+    (slot, *_) = (node.state / "jobs").iterdir()
+    wire = socket.socket(socket.AF_UNIX)
+    wire.connect(str(node.state / FILES_SOCKET))
+    wire.sendall(json.dumps({"slot": slot.name, "groups": []}).encode() + b"\n")
+    caller = files_socket.Files(wire)
+    try:
+        caller.find(files_socket.Root(path=os.fsencode(slot)), ["*"])
+        readers = procs.descendants([node.pid]).keys() - before
+        assert {Path(f"/proc/{pid}/oom_score_adj").read_text() for pid in readers} == {score}
+    finally:
+        caller.close()
 
 
 def test_a_job_works_as_it_would_without_walls(node: Node) -> None:
