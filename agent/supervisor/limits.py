@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups, amounts_of
 from distributed_grid.agent.supervisor import procs
@@ -33,7 +33,8 @@ class _Watched:
 
 class Limits:
     """The limits of all running jobs. `end` ends a job above its limits, with cause, text and grace; `strayed` is
-    called once for a job that left its cores. `due` is when a check is due, or earlier (seconds since boot)."""
+    called once for a job that left its cores; `oom_score` is the least of its processes. `due` is when a check is due,
+    or earlier (seconds since boot)."""
 
     def __init__(
         self,
@@ -42,8 +43,10 @@ class Limits:
         slot_groups: SlotGroups,
         end: Callable[[Job, str, str, float], None],
         strayed: Callable[[Job, str], None],
+        oom_score: int,
     ) -> None:
         self.due = NEVER
+        self._oom_score = oom_score
         self._tree = tree
         self._cgroups = cgroups
         self._slot_groups = slot_groups
@@ -183,7 +186,16 @@ class Limits:
             self._keep_on_cores(job, members)
         if job.reniced:
             self._keep_nice(job, members)
+        self._keep_oom_score(job, members)
         return used
+
+    def _keep_oom_score(self, job: Job, members: Iterable[int]) -> None:
+        """Raise the scores of processes that lowered them: any may, down to the agent's own, where that has no
+        CAP_SYS_RESOURCE."""
+        scores = {pid: procs.oom_score(pid) for pid in members}
+        low = [pid for pid, score in scores.items() if score is not None and score < self._oom_score]
+        if low:
+            self._tree.set_oom_score(job, low, self._oom_score)
 
     def _keep_nice(self, job: Job, members: dict[int, procs.Stat]) -> None:
         """Raise the niceness of threads that have less than their job, and of its sessions. What these start has it

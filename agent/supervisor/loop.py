@@ -103,7 +103,7 @@ class Supervisor:
         decides = self.leases, self.endings, self._tell, self._release, log, procs.now
         self.allocations = Allocations(self.journaled, self.launches, *decides)
         self.kept_by = described(found)
-        self.limits = Limits(self.tree, groups, self.groups, self.endings.ask, self._strayed)
+        self.limits = Limits(self.tree, groups, self.groups, self.endings.ask, self._strayed, int(jobs_score))
         places = [*found.places.values(), freezer(cgroup)]
         self.survivors = Survivors(self.journaled, self.tree, self.slots, places, warn)
         self.adopted = Adopted(self.slots, self.selector, self.tree.main_ended)

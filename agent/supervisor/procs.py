@@ -18,7 +18,6 @@ _PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
 _PIDFD_INFO_EXIT = 1 << 3
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_OOM_SCORE = "/proc/self/oom_score_adj"
 
 
 class Stat(NamedTuple):
@@ -59,21 +58,26 @@ def oom_scores(found: int) -> tuple[int, int]:
 
 def protect_from_oom() -> tuple[str, str]:
     """Take our own score; the scores (jobs', own) to switch between."""
-    found = int(_read(_OOM_SCORE) or 0)
+    found = oom_score(os.getpid()) or 0
     jobs, own = oom_scores(found)
-    return str(jobs), str(own if _write_score(str(own)) else found)
+    try:
+        set_oom_score(os.getpid(), own)
+    except OSError:
+        own = found
+    return str(jobs), str(own)
 
 
-def _write_score(score: str) -> bool:
+def oom_score(pid: int) -> int | None:
+    """The OOM score of a process, -1000 to 1000; None if it is gone."""
+    text = _read(f"/proc/{pid}/oom_score_adj")
+    return int(text) if text else None
+
+
+def set_oom_score(pid: int, score: int) -> None:
+    """Set it. Raises OSError."""
+    fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     try:
-        fd = os.open(_OOM_SCORE, os.O_WRONLY)
-    except OSError:
-        return False
-    try:
-        os.write(fd, score.encode())
-        return True
-    except OSError:
-        return False
+        os.write(fd, str(score).encode())
     finally:
         os.close(fd)
 

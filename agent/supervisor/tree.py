@@ -359,6 +359,15 @@ class Tree:
             with contextlib.suppress(OSError):  # it is gone, or others were set a moment ago
                 procs.set_session_niceness(pid, job.nice)
 
+    def set_oom_score(self, job: Job, pids: Collection[int], score: int) -> None:
+        """Give these processes of the job this OOM score."""
+        if (other := self._other_user(job)) is not None:
+            self._act(*other, [["oom", pid, score] for pid in pids])
+            return
+        for pid in pids:
+            with contextlib.suppress(OSError):  # it is gone, or lets nobody write it
+                procs.set_oom_score(pid, score)
+
     def kill(self, job: Job) -> None:
         """End all processes now: by the spawner, the user id, the pid namespace or the control group. Else stop what is
         alive until nothing is left that could fork, then kill it. The next call finds what escaped: repeat it until

@@ -95,8 +95,8 @@ class ForkServer:
 
     def act(self, uid: int, gid: int, orders: list[list[Any]]) -> None:
         """Have this user perform `["signal", pid, start, number]`, `["cores", tid, cores]`, `["nice", tid, nice]`,
-        `["session-nice", pid, nice]`, `["end"]` (kill all its processes) or `["clear"]` (remove its leftovers outside
-        of its directories). There is no answer; the caller checks the result and repeats."""
+        `["session-nice", pid, nice]`, `["oom", pid, score]`, `["end"]` (kill all its processes) or `["clear"]` (remove
+        its leftovers outside of its directories). There is no answer; the caller checks the result and repeats."""
         with contextlib.suppress(wire.Closed):
             self._ask({"op": "act", "uid": uid, "gid": gid, "orders": orders}, ())
 
@@ -290,6 +290,8 @@ def _act(uid: int, gid: int, orders: list[list[Any]]) -> None:
                 procs.set_niceness(*rest)
             elif what == "session-nice":
                 procs.set_session_niceness(*rest)
+            elif what == "oom":
+                procs.set_oom_score(*rest)
             elif what == "end" and accounts.is_slot_uid(uid):
                 os.kill(-1, signal.SIGKILL)
             elif what == "clear" and accounts.is_slot_uid(uid):

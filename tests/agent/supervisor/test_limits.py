@@ -129,7 +129,7 @@ def limits() -> Limits:
     groups = Cgroups({}, lambda _: None)
     slots = SlotGroups(groups, "/", lambda _: None)
     tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False, slots)
-    return Limits(tree, groups, slots, lambda *_: None, lambda *_: None)
+    return Limits(tree, groups, slots, lambda *_: None, lambda *_: None, 500)
 
 
 def killed(memory: int = 0, peak: int = 50 * MIB, status: int = 9) -> Job:

@@ -582,6 +582,13 @@ def test_a_spawner_whose_limits_a_job_changed_gets_no_other_job(node: Node) -> N
     assert "its spawner is replaced (a process of its own user changed its limits" in node.log()
 
 
+def test_a_job_that_takes_back_its_score_for_the_oom_killer_gets_it_again(node: Node) -> None:
+    score = "/proc/$$/oom_score_adj"
+    code, given = node.run(f"cat {score}")
+    lowers = f"(echo 0 > {score}) 2>&-; until [ $(cat {score}) = {given.strip()} ]; do sleep 0.1; done"
+    assert node.run(lowers, limit=10.0) == (0, "")
+
+
 def test_what_the_kernel_counts_for_a_user_as_a_whole_is_shared_out(node: Node) -> None:
     if node.walls != "namespace":
         pytest.skip("slots have user ids of their own there, or no namespaces")
