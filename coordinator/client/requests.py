@@ -263,9 +263,10 @@ def signal(job: str, signum: int) -> Steps[None]:
     yield Once(SignalJob(id=0, job=job, signal=signum))
 
 
-def why(job: str = "", request: Request | None = None) -> Steps[Why]:
-    """Why a job is where it is, or where a request would go."""
-    answer: Why = yield AskWhy(id=0, job=job, request=request)
+def why(job: str = "", request: Request | None = None, lasts: float = 0.0) -> Steps[Why]:
+    """Why a job is where it is, or where a request would go of a job that `lasts` no longer than so many seconds with
+    its grace (0: it has no time limit)."""
+    answer: Why = yield AskWhy(id=0, job=job, request=request, lasts=lasts)
     return answer
 
 

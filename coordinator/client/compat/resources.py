@@ -167,7 +167,8 @@ class DynamicResourceManager(Connected):
 
     async def _verdict(self, worker: str, needs: Mapping[str, Any]) -> NodeVerdict | None:
         # Asked of a reservation, which is also possible where no job could start.
-        why = await self.client.why(request=replace(await self._request(worker, needs), hold=True))
+        asked = replace(await self._request(worker, needs), hold=True)
+        why = await self.client.why(request=asked, lasts=HOLD_DURATION)
         return next((one for one in why.verdicts if one.node == worker), None)
 
     async def _request(self, worker: str, needs: Mapping[str, Any]) -> Request:
