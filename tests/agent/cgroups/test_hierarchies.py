@@ -258,6 +258,9 @@ async def test_a_job_that_falls_to_a_node_without_memory_is_told_so(confined: Co
 
 GROUPS = "tests/agent/cgroups/test_cgroupfs.py"
 ALWAYS = 24  # of those tests, with version 2
+TOO_NEW = "userspace - ptrace set fp regs failed"
+"""What User-Mode Linux says, before its first process dies, where the state of a process is larger than it knows, as
+with AMX."""
 INIT = """#!/bin/sh
 mount -t proc proc /proc
 mount -t tmpfs tmpfs /run
@@ -297,5 +300,7 @@ def test_the_kernel_keeps_limits_by_version_2_too(tmp_path: Path) -> None:
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             said = kernel.communicate()[0] + "\nIt was not done in time, and is killed."
+    if TOO_NEW in said:
+        pytest.skip("the kernel that this test starts cannot run on this processor, which has more registers")
     assert "pytest has ended with 0." in said, said[-6000:]
     assert f"{4 + ALWAYS} passed" in said, said[-3000:]

@@ -73,7 +73,7 @@ def test_what_is_no_host_is_refused_before_anything_is_written(tmp_path: Path, h
 
 
 def test_names_and_addresses_of_both_kinds_are_hosts(tmp_path: Path) -> None:
-    hosts = ("gpu_1.lab-2.example.org", "10.0.0.1", "fd00::1")
+    hosts = ("gpu_1.lab-2.example.org", "192.0.2.1", "fd00::1")
     assert found(tmp_path / "state", hosts, "ada", tmp_path / "context", URL).hosts[:3] == hosts
 
 
