@@ -253,6 +253,7 @@ def _requeue_gang(state: GridState, whole: list[Job], first: Job, kind: EndKind,
         one.retried += kind is EndKind.TO_RETRY
         began = part is not None and part.outcome is not None and part.outcome.started
         one.evicted += kind is not EndKind.TO_RETRY and began
+        one.amended = one.amended or request is not one.request
         one.request = request
         state.become(one, Queued() if leads_gang(one) else HeldBack(), text)
         if leads_gang(one):

@@ -5,9 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import CancelRequested, JobsSubmitted, Record, RecordGroup, RecordJob
+from distributed_grid.coordinator.core.commands import (
+    RECORDS,
+    CancelRequested,
+    JobsSubmitted,
+    Record,
+    RecordGroup,
+    RecordJob,
+)
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.store.store import Store
+from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn
+from distributed_grid.protocol.resources import GIB, Resources
+from tests.coordinator.core.lifecycle import test_outcomes as gangs
 from tests.coordinator.core.queue.test_groups import CPU, submitted
 from tests.coordinator.core.scene import job
 
@@ -86,3 +96,15 @@ def test_an_array_goes_with_the_last_of_its_members(path: Path, ledger: Ledger) 
     db.execute("DELETE FROM jobs")
     assert db.execute("SELECT count(*) FROM groups").fetchone() == (0,)
     db.close()
+
+
+def test_a_gang_that_ran_out_of_memory_asks_for_more_after_a_restart_too(path: Path) -> None:
+    request = Request(Resources(1000, GIB), gang=2, retry_on=(RetryOn.OOM,), retries=3, retry_memory=2000)
+    ledger = gangs.grid()
+    save(path, [one for one in gangs.submitted(ledger, request=request) if isinstance(one, RECORDS)])
+    ended = gangs.ends(ledger, 1, Outcome(Cause.OUT_OF_MEMORY, code=137, started=True))
+    ended += gangs.ends(ledger, 0, Outcome(Cause.GANG, started=True))
+    save(path, [one for one in ended if isinstance(one, RECORDS)])
+    store = Store(path)
+    assert [job.request.resources.memory for job in store.load().jobs] == [2 * GIB, 2 * GIB]
+    store.close()
