@@ -5,6 +5,7 @@ A commit has two steps: `snapshot` on the loop encodes the records as they are, 
 see what is committed."""
 
 import itertools
+import json
 import secrets
 import sqlite3
 import time
@@ -365,17 +366,21 @@ class Store:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def forget_nodes(self, before: float) -> None:
-        """Forget the nodes last seen before then, unless they have a live job or orders. Only before `load`: a ledger
-        remembers those it knows. Raises StoreFailed."""
+        """Forget the nodes last seen before then, unless they are declared, or have a live job or orders. Only before
+        `load`: a ledger remembers those it knows. Raises StoreFailed."""
         idle = "name NOT IN (SELECT node FROM changes)"
         free = "name NOT IN (SELECT name FROM node_orders WHERE body <> ?)"
         try:
-            query = f"DELETE FROM nodes WHERE seen < ? AND {idle} AND {free}"  # noqa: S608
-            self._writer.execute(query, (before, _encode(NO_ORDERS)))
+            query = f"SELECT name, body FROM nodes WHERE seen < ? AND {idle} AND {free}"  # noqa: S608
+            unseen = self._writer.execute(query, (before, _encode(NO_ORDERS))).fetchall()
+            gone = json.dumps([name for name, body in unseen if _facts(body).declared is None])
+            self._writer.execute("DELETE FROM nodes WHERE name IN (SELECT value FROM json_each(?))", (gone,))
             left = "name >= ? AND name < ? AND substr(name, ?) NOT IN (SELECT name FROM nodes)"
             self._writer.execute(f"DELETE FROM meta WHERE {left}", (RETURNS, RETURNS + "~", len(RETURNS) + 1))  # noqa: S608
         except sqlite3.Error as error:
             raise failure(self._path, error) from error
+        except ValueError as error:
+            raise failure(self._path, sqlite3.DatabaseError(str(error))) from None
 
     def load(self) -> Living:
         """Load all live state, independent of the size of the history. Raises StoreFailed."""

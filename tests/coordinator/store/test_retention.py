@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from distributed_grid.coordinator.core.commands import RecordAllocation, RecordJob, RecordNode, RecordOrders
@@ -221,3 +222,10 @@ def test_nodes_not_seen_for_long_are_forgotten_unless_a_job_is_on_them_or_someth
     assert living.orders == {"n4": drained, "n5": free}
     store.close()
     assert not sqlite3.connect(tmp_path / "grid.db").execute("SELECT 1 FROM nodes WHERE name = 'n1'").fetchone()
+
+
+def test_a_declared_node_is_never_forgotten_for_its_age(store: Store) -> None:
+    declared = msgspec.structs.replace(node("w1"), declared=Resources())
+    store.commit(store.snapshot([RecordNode(declared), RecordNode(node("n1"))], NOW - 400 * DAY))
+    store.forget_nodes(NOW)
+    assert [facts.name for facts in store.load().nodes] == ["w1"]
