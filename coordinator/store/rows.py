@@ -33,6 +33,7 @@ class Snapshot:
     groups: list[Sequence[Any]] = field(default_factory=list)
     gone_nodes: list[Sequence[Any]] = field(default_factory=list)
     nodes: list[Sequence[Any]] = field(default_factory=list)
+    gone_orders: list[Sequence[Any]] = field(default_factory=list)
     node_orders: list[Sequence[Any]] = field(default_factory=list)
     receipts: list[Sequence[Any]] = field(default_factory=list)
     shares: list[Sequence[Any]] = field(default_factory=list)
@@ -90,6 +91,7 @@ _WRITES = {
         "ON CONFLICT (name) DO UPDATE SET seen = excluded.seen, body = excluded.body, sum = excluded.sum",
         4,
     ),
+    "gone_orders": ("DELETE FROM node_orders WHERE name IN ({})", 1),
     "node_orders": ("INSERT OR REPLACE INTO node_orders (name, body, sum) VALUES {}", 3),
     "receipts": ("INSERT OR REPLACE INTO receipts (id, at, node, jobs, body) VALUES {}", 5),
     "shares": ("INSERT OR REPLACE INTO shares (user, past, at) VALUES {}", 3),

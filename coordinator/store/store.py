@@ -266,8 +266,11 @@ class Store:
         out.shares = list(shares.values())
         out.loans = list(loans.values())
         for name, ordered in orders.items():
-            body = _encode(ordered)
-            out.node_orders.append((name, body, store_sums.checksum(body, name)))
+            if ordered == NO_ORDERS:
+                out.gone_orders.append((name,))
+            else:
+                body = _encode(ordered)
+                out.node_orders.append((name, body, store_sums.checksum(body, name)))
         out.meta += ((RETURNS + name, _encode(counted)) for name, counted in returns.items())
         for name, machine in machines.items():
             if machine is None:
@@ -369,10 +372,11 @@ class Store:
         """Forget the nodes last seen before then, unless they are declared, or have a live job or orders. Only before
         `load`: a ledger remembers those it knows. Raises StoreFailed."""
         idle = "name NOT IN (SELECT node FROM changes)"
-        free = "name NOT IN (SELECT name FROM node_orders WHERE body <> ?)"
+        free = "name NOT IN (SELECT name FROM node_orders)"
         try:
+            self._writer.execute("DELETE FROM node_orders WHERE body = ?", (_encode(NO_ORDERS),))
             query = f"SELECT name, body FROM nodes WHERE seen < ? AND {idle} AND {free}"  # noqa: S608
-            unseen = self._writer.execute(query, (before, _encode(NO_ORDERS))).fetchall()
+            unseen = self._writer.execute(query, (before,)).fetchall()
             gone = json.dumps([name for name, body in unseen if _facts(body).declared is None])
             self._writer.execute("DELETE FROM nodes WHERE name IN (SELECT value FROM json_each(?))", (gone,))
             left = "name >= ? AND name < ? AND substr(name, ?) NOT IN (SELECT name FROM nodes)"

@@ -22,7 +22,7 @@ from distributed_grid.coordinator.store.open import MIN_RETENTION
 from distributed_grid.coordinator.store.retention import DAY, Keep, Retention
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State
-from distributed_grid.protocol.nodes import Drain, NodeOrders
+from distributed_grid.protocol.nodes import NO_ORDERS, Drain, NodeOrders
 from distributed_grid.protocol.resources import Grant, Resources
 from tests.coordinator.ends import node
 
@@ -219,9 +219,22 @@ def test_nodes_not_seen_for_long_are_forgotten_unless_a_job_is_on_them_or_someth
     store.forget_nodes(NOW - 31 * DAY)
     living = store.load()
     assert [facts.name for facts in living.nodes] == ["n2", "n3", "n4"]
-    assert living.orders == {"n4": drained, "n5": free}
+    assert living.orders == {"n4": drained}
     store.close()
     assert not sqlite3.connect(tmp_path / "grid.db").execute("SELECT 1 FROM nodes WHERE name = 'n1'").fetchone()
+
+
+def test_orders_that_are_taken_back_leave_no_row(store: Store) -> None:
+    drained = NodeOrders(drain=Drain(since=NOW))
+    store.commit(store.snapshot([RecordOrders("n1", drained), RecordOrders("n2", drained)], NOW))
+    store.commit(store.snapshot([RecordOrders("n1", NO_ORDERS)], NOW))
+    assert store.load().orders == {"n2": drained}
+
+
+def test_rows_of_no_orders_that_an_earlier_version_left_go(store: Store) -> None:
+    store._writer.execute("INSERT INTO node_orders VALUES ('n1', ?, 0)", (msgspec.msgpack.encode(NO_ORDERS),))
+    store.forget_nodes(NOW)
+    assert store.load().orders == {}
 
 
 def test_a_declared_node_is_never_forgotten_for_its_age(store: Store) -> None:
