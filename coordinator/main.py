@@ -337,7 +337,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     ledger.state.preempting.remember(living.receipts)
     try:
         restored = ledger.restore(living.jobs, living.allocations, living.nodes, *begin)
-    except (AssertionError, KeyError) as error:
+    except (AssertionError, KeyError, ValueError) as error:
         raise _contradicts(settings, error) from None
     _tune_garbage_collector()
     events = None
@@ -453,7 +453,7 @@ def _accept(settings: CoordinatorSettings, store: Store, now: float, audit: Requ
     if store.loss is not None and (accepted := accept_loss.read(settings.state_dir, store.loss)) is not None:
         try:
             accept_loss.apply(store, store.loss, accepted, now, audit)
-        except (AssertionError, KeyError) as error:
+        except (AssertionError, KeyError, ValueError) as error:
             raise _contradicts(settings, error) from None
     if store.loss is None:
         accept_loss.remove(settings.state_dir)

@@ -170,7 +170,7 @@ def _accept_here(state_dir: Path, by: str, resume: bool) -> str:
         now = max(time.time(), store.clock)
         apply(store, store.loss, Accepted(store.loss.id, by, resume), now, audit)
         remove(state_dir)
-    except (AssertionError, KeyError) as error:
+    except (AssertionError, KeyError, ValueError) as error:
         hint = f"grid coordinator check --state-dir {state_dir}, then restore a backup"
         raise StoreFailed(f"the store in {state_dir} contradicts itself", str(error), hint) from None
     finally:

@@ -225,7 +225,7 @@ class _Rows:
             facts = self._nodes.values()
             ledger.restore(self._jobs, self._allocations, facts, 0.0, ordered=self._orders, many=self._groups)
             ledger.check()
-        except (AssertionError, KeyError) as error:
+        except (AssertionError, KeyError, ValueError) as error:
             yield Finding(STORE, f"a ledger made of it contradicts itself: {error}")
 
 

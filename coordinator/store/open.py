@@ -27,6 +27,7 @@ from distributed_grid.coordinator.core.rollback import (
     missing,
 )
 from distributed_grid.coordinator.store import evidence, rows
+from distributed_grid.coordinator.store.damage import remove_damaged
 from distributed_grid.coordinator.store.errors import StoreFailed, StoreRefused, as_sqlite
 from distributed_grid.coordinator.store.rows import Damaged
 from distributed_grid.runtime.faults import fault
@@ -385,6 +386,9 @@ def _begin_epoch(
     bad: list[Damaged],
     key: bytes,
 ) -> tuple[Point, Loss | None]:
+    db.execute("BEGIN IMMEDIATE")
+    if bad:
+        found = found + remove_damaged(db, bad)
     before = standing_loss(db)
     loss = joined(before, secrets.token_hex(4), max(time.time(), point.clock), found, lost)
     epoch, commits, clock = max(point.epoch, traces.epoch), point.commits, point.clock
@@ -394,10 +398,8 @@ def _begin_epoch(
     if loss != before and marked is None:  # the lost store's epoch is unknown, and agents must obey this one
         epoch = max(epoch, int(time.time()))
     now = Point(point.grid, epoch + 1, commits + 1, clock)
-    db.execute("BEGIN IMMEDIATE")
     put_head(db, now)
     put_key(db, key)
-    rows.remove_damaged(db, bad)
     db.execute("UPDATE meta SET value = 0 WHERE name = 'clean'")
     if loss is not None and loss != before:
         put_loss(db, loss)

@@ -184,7 +184,7 @@ class _Checked(NamedTuple):
 
 
 _OF_JOB = "CROSS JOIN jobs ON jobs.n = {0}.n"
-_CHECKED = {
+CHECKED = {
     "jobs": _Checked("jobs.n", "id, key, user, name, submitted", "jobs", "live CROSS JOIN jobs ON jobs.n = live.n"),
     "changes": _Checked("changes.n", "id, state, node", f"changes {_OF_JOB.format('changes')}"),
     "ended": _Checked("ended.n", "id, ended.user, ended, boost, failed", f"ended {_OF_JOB.format('ended')}", "-"),
@@ -234,7 +234,7 @@ def damaged_rows(db: sqlite3.Connection, live: bool = False) -> Iterator[Damaged
 
 
 def _damaged_rows(db: sqlite3.Connection, live: bool) -> Iterator[Damaged]:
-    for table, (key, columns, among, if_live) in _CHECKED.items():
+    for table, (key, columns, among, if_live) in CHECKED.items():
         if live and if_live == "-":
             continue
         more = "allocation, allocation_sum" if table == "changes" else "NULL, NULL"
@@ -252,28 +252,6 @@ def stray_rows(db: sqlite3.Connection, live: bool = False) -> Iterator[Damaged]:
     for table, which, what in (_STRAYS[name] for name in (_QUICK if live else _STRAYS)):
         for (found,) in db.execute(f"SELECT n FROM {table} WHERE {which}"):  # noqa: S608
             yield Damaged(table, found, f"{table}: {what}, number {found}")
-
-
-def remove_damaged(db: sqlite3.Connection, rows: list[Damaged]) -> None:
-    """Remove them in the open transaction, with what depends on them: the job of a change, the live jobs that held
-    resources of such a node, and the members of such a group."""
-    for row in rows:
-        table = "jobs" if row.table in ("changes", "ended") else row.table
-        key = "n" if table in ("jobs", "live") else "rowid" if table == "groups" else _CHECKED[table].key
-        db.execute(f"DELETE FROM {table} WHERE {key} = ?", (row.key,))  # noqa: S608
-        if table != row.table:
-            db.execute(f"DELETE FROM {row.table} WHERE n = ?", (row.key,))  # noqa: S608
-    tables = {row.table for row in rows}
-    if "nodes" in tables:
-        db.execute(
-            "DELETE FROM jobs WHERE n IN "
-            "(SELECT n FROM changes WHERE state <> 'waiting' AND node NOT IN (SELECT name FROM nodes))"
-        )
-    if "groups" in tables:
-        db.execute(
-            "DELETE FROM jobs WHERE n IN (SELECT n FROM live) AND instr(id, '_') > 0 "
-            "AND substr(id, 1, instr(id, '_') - 1) NOT IN (SELECT id FROM groups)"
-        )
 
 
 RECEIPTS_KEPT = 10_000
