@@ -100,7 +100,7 @@ def _damage(db: sqlite3.Connection) -> list[Finding]:
 def _lost(db: sqlite3.Connection, outside: Outside, seen: Traces) -> Iterator[Finding]:
     """Evidence of lost commits. Nothing outside of a backup tells of it."""
     if db.execute("SELECT 1 FROM meta WHERE name = 'backup'").fetchone():
-        yield from (Finding(STORE, one.what) for one in rows.stray_rows(db))
+        yield from (Finding(STORE, one.what) for one in (*rows.stray_rows(db), *rows.unreadable_rows(db)))
         return
     gone = examine(db, outside, seen).found
     loss = standing_loss(db)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from distributed_grid.coordinator.core.model import Allocation, Earmarked, Job, Queued
-from distributed_grid.coordinator.store.rows import CHECKED, STATEMENTS, Damaged, checksum, decode_job, encode_change
+from distributed_grid.coordinator.store.rows import KEYS, STATEMENTS, Damaged, checksum, decode_job, encode_change
 from distributed_grid.protocol.jobs import State
 
 _allocation = msgspec.msgpack.Decoder(Allocation).decode
@@ -29,10 +29,8 @@ def remove_damaged(db: sqlite3.Connection, rows: Iterable[Damaged]) -> list[str]
     before = _names(db)
     for row in rows:
         table = "jobs" if row.table in ("changes", "ended") else row.table
-        key = "n" if table in ("jobs", "live") else "rowid" if table == "groups" else CHECKED[table].key
-        db.execute(f"DELETE FROM {table} WHERE {key} = ?", (row.key,))  # noqa: S608
-        if table != row.table:
-            db.execute(f"DELETE FROM {row.table} WHERE n = ?", (row.key,))  # noqa: S608
+        for name in dict.fromkeys((table, row.table)):
+            db.execute(f"DELETE FROM {name} WHERE {KEYS[name]} = ?", (row.key,))  # noqa: S608
     try:
         return [*_remove_dependants(db, before - _names(db))]
     except (ValueError, OverflowError) as error:

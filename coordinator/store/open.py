@@ -99,10 +99,10 @@ def put_restored(db: sqlite3.Connection, at: float, epoch: int) -> None:
 
 
 def key_of(db: sqlite3.Connection) -> bytes:
-    """The key of the store's stamps; empty: none yet."""
-    row = db.execute("SELECT value FROM meta WHERE name = 'key'").fetchone()
-    with suppress(ValueError, TypeError):
-        return bytes.fromhex(row[0]) if row is not None else b""
+    """The key of the store's stamps; empty: none that can be read."""
+    row = db.execute("SELECT CAST(value AS BLOB) FROM meta WHERE name = 'key'").fetchone()
+    with suppress(ValueError):
+        return bytes.fromhex(row[0].decode()) if row is not None else b""
     return b""
 
 

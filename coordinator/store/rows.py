@@ -2,6 +2,7 @@
 row; and the queries for receipts and for jobs by the names that people give them."""
 
 import itertools
+import math
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +12,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from distributed_grid.coordinator.core.model import Job, Phase
+from distributed_grid.coordinator.core.scaling.state import Paused
 from distributed_grid.protocol.groups import member_id, split_member
 from distributed_grid.protocol.jobs import JobSpec, Request, Step, Used
 from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.resources import Count, Finite
+from distributed_grid.protocol.scaling.machines import Machine
+from distributed_grid.protocol.sharing.policies import BalancingOrder
 
 CHUNKS = (64, 16, 4, 1)
 """Rows per statement. Batches release the interpreter once instead of once per row, so that the writer thread and the
@@ -173,6 +177,55 @@ def decode_job(body: bytes, change: bytes | None) -> Job:
     return job
 
 
+MACHINE, PAUSED = "machine/", "paused-pools"
+"""The rows of `meta` with a machine each, by its name behind this, and with the pools that are paused."""
+RETURNS = "returns/"
+"""The rows of `meta` with what owners' returns came to on a node, by its name behind this."""
+BALANCING = "balancing"
+"""The row of `meta` with what operators have set of mode and policy."""
+META: dict[str, Callable[[Any], Any]] = {
+    BALANCING: msgspec.msgpack.Decoder(BalancingOrder).decode,
+    PAUSED: msgspec.msgpack.Decoder(dict[str, Paused]).decode,
+    MACHINE: msgspec.msgpack.Decoder(Machine).decode,
+    RETURNS: msgspec.msgpack.Decoder(tuple[int, int]).decode,
+    "restored": float,
+    "restored-epoch": int,
+}
+"""What decodes the rows of `meta` that a start needs; without one of them it goes on."""
+
+
+def _read_meta(name: str, value: Any) -> None:
+    kind, slash, _ = name.partition("/")
+    if (decode := META.get(kind + slash)) is not None:
+        decode(value)
+
+
+def _read_receipt(name: str, body: bytes) -> None:
+    _decode(body)
+
+
+def _read_numbers(name: str, *values: float) -> None:
+    if not all(map(math.isfinite, values)):
+        raise ValueError(f"{values} are not amounts")
+
+
+class _Unchecked(NamedTuple):
+    """What is read of a table without checksums: the key as bytes, other columns, and what decodes them."""
+
+    key: str
+    columns: str
+    read: Callable[..., None]
+
+
+_UNCHECKED = {
+    "meta": _Unchecked("CAST(name AS BLOB)", "iif(typeof(value) = 'text', CAST(value AS BLOB), value)", _read_meta),
+    "receipts": _Unchecked("CAST(id AS BLOB)", "body", _read_receipt),
+    "shares": _Unchecked("CAST(user AS BLOB)", "past, at", _read_numbers),
+    "loans": _Unchecked("CAST(lender || char(0) || borrower AS BLOB)", "past, at", _read_numbers),
+    "spent": _Unchecked("CAST(pool AS BLOB)", "day, cpu, gpu", _read_numbers),
+}
+
+
 class _Checked(NamedTuple):
     """What is read of a table for its checksums: the key, the checksum, the body, what else is in the checksum (the
     first is the name), and where."""
@@ -184,17 +237,22 @@ class _Checked(NamedTuple):
 
 
 _OF_JOB = "CROSS JOIN jobs ON jobs.n = {0}.n"
-CHECKED = {
+_CHECKED = {
     "jobs": _Checked("jobs.n", "id, key, user, name, submitted", "jobs", "live CROSS JOIN jobs ON jobs.n = live.n"),
     "changes": _Checked("changes.n", "id, state, node", f"changes {_OF_JOB.format('changes')}"),
     "ended": _Checked("ended.n", "id, ended.user, ended, boost, failed", f"ended {_OF_JOB.format('ended')}", "-"),
-    "past_allocations": _Checked("id", "id, node", "past_allocations", "-"),
+    "past_allocations": _Checked("CAST(id AS BLOB)", "id, node", "past_allocations", "-"),
     "groups": _Checked("rowid", "id, key, user, submitted, ended", "groups"),
-    "nodes": _Checked("name", "name", "nodes"),
-    "node_orders": _Checked("name", "name", "node_orders"),
-    "rights": _Checked("name", "name", "rights"),
+    "nodes": _Checked("CAST(name AS BLOB)", "name", "nodes"),
+    "node_orders": _Checked("CAST(name AS BLOB)", "name", "node_orders"),
+    "rights": _Checked("CAST(name AS BLOB)", "name", "rights"),
 }
 """The tables with checksums; `live`: where to read only what is loaded at a start (`-`: nothing)."""
+KEYS = {
+    **{table: one.key for table, one in (*_CHECKED.items(), *_UNCHECKED.items())},
+    **{"jobs": "n", "live": "n", "changes": "n", "ended": "n"},
+}
+"""The key of each table by which damaged rows are removed. A text may be damaged, so it is compared as bytes."""
 _STRAYS = {
     "live": ("live", "n NOT IN (SELECT n FROM jobs)", "a live job is missing"),
     "changes": ("changes", "n NOT IN (SELECT n FROM live)", "what has changed of a live job is of none"),
@@ -225,16 +283,18 @@ def _text(value: Any) -> str:
 
 
 def damaged_rows(db: sqlite3.Connection, live: bool = False) -> Iterator[Damaged]:
-    """The rows whose checksum does not match; `live`: only those loaded at a start. Raises sqlite3.Error."""
+    """The rows whose checksum does not match, that contradict others, or that cannot be decoded; `live`: only those
+    loaded at a start. Raises sqlite3.Error."""
     before, db.text_factory = db.text_factory, lambda data: data.decode(errors="replace")
     try:
         yield from _damaged_rows(db, live)
     finally:
         db.text_factory = before
+    yield from unreadable_rows(db)
 
 
 def _damaged_rows(db: sqlite3.Connection, live: bool) -> Iterator[Damaged]:
-    for table, (key, columns, among, if_live) in CHECKED.items():
+    for table, (key, columns, among, if_live) in _CHECKED.items():
         if live and if_live == "-":
             continue
         more = "allocation, allocation_sum" if table == "changes" else "NULL, NULL"
@@ -245,6 +305,17 @@ def _damaged_rows(db: sqlite3.Connection, live: bool) -> Iterator[Damaged]:
             if kept != checksum(body, *values) or (allocation is not None and allocation_sum != checksum(allocation)):
                 yield Damaged(table, found, f"{table}: the row of {values[0]!s:.64} is not what was written")
     yield from stray_rows(db, live)
+
+
+def unreadable_rows(db: sqlite3.Connection) -> Iterator[Damaged]:
+    """The rows without a checksum that cannot be decoded. Raises sqlite3.Error."""
+    for table, (key, columns, read) in _UNCHECKED.items():
+        for found, *values in db.execute(f"SELECT {key}, {columns} FROM {table}"):  # noqa: S608
+            try:
+                read(found.decode(), *values)
+            except (ValueError, TypeError, OverflowError):
+                name = found.decode(errors="replace")
+                yield Damaged(table, found, f"{table}: the row of {name:.64} cannot be read")
 
 
 def stray_rows(db: sqlite3.Connection, live: bool = False) -> Iterator[Damaged]:

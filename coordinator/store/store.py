@@ -47,8 +47,13 @@ from distributed_grid.coordinator.store.errors import DiskTrouble, Reserve, Stor
 from distributed_grid.coordinator.store.evidence import MarkFile
 from distributed_grid.coordinator.store.open import AUDIT_ROWS, NO_TRACES, TRIM_AUDIT, begin, connect
 from distributed_grid.coordinator.store.rows import (
+    BALANCING,
     CHUNKS,
+    MACHINE,
+    META,
     OF_KNOWN,
+    PAUSED,
+    RETURNS,
     STATEMENTS,
     Snapshot,
     decode_job,
@@ -103,16 +108,6 @@ _facts = msgspec.msgpack.Decoder(NodeFacts).decode
 _orders = msgspec.msgpack.Decoder(NodeOrders).decode
 _group = msgspec.msgpack.Decoder(Group).decode
 _rights = msgspec.msgpack.Decoder(Rights).decode
-_balancing = msgspec.msgpack.Decoder(BalancingOrder).decode
-_machine = msgspec.msgpack.Decoder(Machine).decode
-_returns = msgspec.msgpack.Decoder(tuple[int, int]).decode
-_paused = msgspec.msgpack.Decoder(dict[str, Paused]).decode
-MACHINE, PAUSED = "machine/", "paused-pools"
-"""The rows of `meta` with a machine each, by its name behind this, and with the pools that are paused."""
-RETURNS = "returns/"
-"""The rows of `meta` with what owners' returns came to on a node, by its name behind this."""
-BALANCING = "balancing"
-"""The row of `meta` with what operators have set of mode and policy."""
 
 
 def _in_order(job: Job) -> tuple[float, str, int]:
@@ -410,15 +405,15 @@ class Store:
             {user: (past, at) for user, past, at in read("SELECT user, past, at FROM shares WHERE past > 0")},
             {name: _rights(body) for name, body in read("SELECT name, body FROM rights")},
             {pool: Spent(*spent) for pool, *spent in read("SELECT pool, day, cpu, gpu FROM spent")},
-            _balancing(ordered) if ordered is not None else NO_ORDER,
+            META[BALANCING](ordered) if ordered is not None else NO_ORDER,
             {(one, other): told for one, other, *told in read("SELECT * FROM loans WHERE past > 0")},
             sorted(self._machines(), key=lambda one: (one.wanted, len(one.name), one.name)),
-            _paused(paused) if (paused := self._meta(PAUSED)) is not None else {},
-            {name.removeprefix(RETURNS): _returns(value) for name, value in self._of_meta(RETURNS)},
+            META[PAUSED](paused) if (paused := self._meta(PAUSED)) is not None else {},
+            {name.removeprefix(RETURNS): META[RETURNS](value) for name, value in self._of_meta(RETURNS)},
         )
 
     def _machines(self) -> Iterator[Machine]:
-        return (_machine(value) for _, value in self._of_meta(MACHINE))
+        return (META[MACHINE](value) for _, value in self._of_meta(MACHINE))
 
     def _of_meta(self, begin: str) -> Iterator[tuple[str, Any]]:
         """The rows of `meta` whose names begin so."""
