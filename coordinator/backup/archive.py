@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from distributed_grid.coordinator.access.identities import PKI
+from distributed_grid.coordinator.access.identities import PKI, has_authority
 from distributed_grid.coordinator.backup.check import require_sound
 from distributed_grid.coordinator.backup.state import (
     BLOBS,
@@ -153,6 +153,7 @@ def restore(source: Path, state_dir: Path, force: bool, resume: bool) -> Restore
                 why="a restore takes its place",
                 hint="--force moves it aside first",
             )
+        _refuse_another_grid(source, state_dir, what.grid)
         try:
             with scratch(state_dir / "restore") as fresh:
                 _copy(source, fresh)
@@ -164,6 +165,17 @@ def restore(source: Path, state_dir: Path, force: bool, resume: bool) -> Restore
         except sqlite3.Error as error:
             raise failure(state_dir / STORE, error) from None
     return restored._replace(before=before)
+
+
+def _refuse_another_grid(source: Path, state_dir: Path, grid: str) -> None:
+    """Raise GridError where the authority of another grid would stay, for which nodes and people are no members."""
+    if has_authority(source / PKI) or (founded := evidence.grid_of(state_dir / PKI)) in ("", grid):
+        return
+    raise GridError(
+        f"{source} is of another grid",
+        why=f"it is of grid {grid} and has no authority, and {state_dir} was founded as grid {founded}",
+        hint=f"give another --state-dir; or move {state_dir / PKI} away, restore, and found that grid with `grid init`",
+    )
 
 
 def _reached(state_dir: Path) -> Point:

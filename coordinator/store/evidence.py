@@ -226,7 +226,7 @@ def find_traces(state_dir: Path) -> Traces:
     found += [words for name, words in NAMED.items() if _has_content(state_dir / name)]
     if has_authority(state_dir / PKI):
         found.append("the grid's authority")
-        grid = grid or _grid_of(state_dir / PKI)
+        grid = grid or grid_of(state_dir / PKI)
     return Traces(tuple(found), grid, epoch, tuple(_accepted(state_dir / "audit.log")))
 
 
@@ -262,7 +262,7 @@ def _events(folder: Path) -> tuple[str, int, int]:
     return "", 0, len(there)
 
 
-def _grid_of(pki: Path) -> str:
+def grid_of(pki: Path) -> str:
     """The grid in the coordinator's certificate; empty if unreadable."""
     from cryptography.hazmat.primitives.serialization import Encoding
 

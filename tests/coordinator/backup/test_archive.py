@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from distributed_grid.coordinator.access.identities import PKI
+from distributed_grid.coordinator.access.joining import found
 from distributed_grid.coordinator.backup.archive import backup, restore
 from distributed_grid.coordinator.backup.check import check
 from distributed_grid.coordinator.backup.state import STORE, blob_path, content, open_read_only
@@ -332,6 +334,27 @@ def test_a_running_coordinator_is_not_restored_over(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert check(state).findings == []
+
+
+def test_a_backup_without_authority_is_not_restored_into_another_grid(tmp_path: Path) -> None:
+    backup(a_store(tmp_path / "old"), tmp_path / "backup", force=False)
+    state = tmp_path / "state"
+    founded = found(state, ("localhost",), "ann", tmp_path / "context", "wss://localhost:1")
+    before = stores(state)
+    with pytest.raises(GridError, match="is of another grid") as refused:
+        restore(tmp_path / "backup", state, force=True, resume=False)
+    assert founded.grid in refused.value.why and "grid init" in refused.value.hint and stores(state) == before
+    (state / PKI).rename(tmp_path / "pki")
+    restore(tmp_path / "backup", state, force=True, resume=False)
+    assert check(state).findings == []
+
+
+def test_a_backup_of_before_its_grid_was_founded_is_restored_with_the_authority_there_is(tmp_path: Path) -> None:
+    state = a_store(tmp_path / "state")
+    backup(state, tmp_path / "backup", force=False)
+    found(state, ("localhost",), "ann", tmp_path / "context", "wss://localhost:1")
+    restore(tmp_path / "backup", state, force=True, resume=False)
+    assert check(state).findings == [] and (state / PKI / "ca.key").exists()
 
 
 def test_from_a_damaged_backup_nothing_is_restored(tmp_path: Path) -> None:
