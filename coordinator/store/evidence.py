@@ -4,6 +4,7 @@ after the first damaged frame; and other traces of a coordinator in the state di
 
 import array
 import os
+import re
 import struct
 import sys
 import zlib
@@ -111,14 +112,17 @@ class MarkFile:
 HEADER, FRAME = 32, 24
 _WAL_MAGIC = (0x377F0682, 0x377F0683)
 _WORD = 0xFFFFFFFF
+_HEAD = re.compile(rb"head[!-~]+ \d+ \d+ [!-~]+ [0-9a-f]{8}")
+"""The row of the head (open.py) as it is in a page."""
 
 
 class Wal(NamedTuple):
-    """Content of a log: how many commits SQLite will apply, and the transactions after the first damaged frame, each as
-    its page numbers. `damaged`: offset of that frame; -1: none, or the log's end was cut off by a crash."""
+    """Content of a log: how many commits SQLite will apply, and of each transaction after the first damaged frame,
+    whether it wrote the head of the store, as each commit of the coordinator does. `damaged`: offset of that frame; -1:
+    none, or the log's end was cut off by a crash."""
 
     commits: int = 0
-    lost: tuple[frozenset[int], ...] = ()
+    lost: tuple[bool, ...] = ()
     damaged: int = -1
 
 
@@ -142,7 +146,6 @@ def parse_wal(data: bytes) -> Wal:
         return _without_header(data)
     salts = data[16:24]
     commits, good_until = 0, 0
-    pages: set[int] = set()
     for at, page, truncated, own in _frames(data, page_size):
         if own != salts or not page:
             break
@@ -152,14 +155,8 @@ def parse_wal(data: bytes) -> Wal:
             break
         good_until = at + FRAME + page_size
         commits += bool(truncated)
-    lost: list[frozenset[int]] = []
-    for at, page, truncated, own in _frames(data, page_size):
-        if at >= max(good_until, HEADER) and own == salts:
-            pages.add(page)
-            if truncated:
-                lost.append(frozenset(pages))
-                pages = set()
-    return Wal(commits, tuple(lost), max(good_until, HEADER) if lost else -1)
+    lost = _transactions(data, page_size, max(good_until, HEADER), salts)
+    return Wal(commits, lost, max(good_until, HEADER) if lost else -1)
 
 
 def _without_header(data: bytes) -> Wal:
@@ -170,8 +167,21 @@ def _without_header(data: bytes) -> Wal:
         page_size = 4096
     salts = [own for _, _, _, own in _frames(data, page_size)]
     current = max(set(salts), key=salts.count, default=b"")
-    lost = [frozenset({page}) for _, page, truncated, own in _frames(data, page_size) if own == current and truncated]
-    return Wal(0, tuple(lost), 0 if lost else -1)
+    lost = _transactions(data, page_size, HEADER, current)
+    return Wal(0, lost, 0 if lost else -1)
+
+
+def _transactions(data: bytes, page_size: int, begin: int, salts: bytes) -> tuple[bool, ...]:
+    """Whether each transaction of this log from this offset on wrote the head."""
+    found: list[bool] = []
+    wrote = False
+    for at, _, truncated, own in _frames(data, page_size):
+        if at >= begin and own == salts:
+            wrote = wrote or _HEAD.search(data, at + FRAME, at + FRAME + page_size) is not None
+            if truncated:
+                found.append(wrote)
+                wrote = False
+    return tuple(found)
 
 
 def _frames(data: bytes, page_size: int) -> Iterator[tuple[int, int, int, bytes]]:

@@ -292,10 +292,8 @@ def read_outside(path: Path) -> Outside:
 def examine(db: sqlite3.Connection, outside: Outside, traces: Traces) -> Examined:
     """Compare an opened store's head with the evidence outside. Raises sqlite3.DatabaseError if the head is damaged."""
     point = read_head(db)
-    root = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'meta'").fetchone()[0]
-    # Commits of the coordinator itself all write the head; what is removed by age may be lost, it goes again.
-    behind = sum(root in pages for pages in outside.log.lost)
-    found = gone_back(point, outside.mark, behind, outside.log.damaged, traces)
+    # What is removed by age may be lost, it goes again.
+    found = gone_back(point, outside.mark, sum(outside.log.lost), outside.log.damaged, traces)
     if not outside.mark.same_boot:  # else that is exact
         found += _missing_jobs(db, point, traces)
     return Examined(point, found, lost_commits(point, outside.mark))

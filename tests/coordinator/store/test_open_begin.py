@@ -15,7 +15,14 @@ import pytest
 from distributed_grid.coordinator.backup.accept_loss import accept, known
 from distributed_grid.coordinator.backup.check import check
 from distributed_grid.coordinator.backup.state import STORE
-from distributed_grid.coordinator.core.commands import Audit, RecordAllocation, RecordJob, RecordLoss, RecordNode
+from distributed_grid.coordinator.core.commands import (
+    Audit,
+    RecordAllocation,
+    RecordJob,
+    RecordLoss,
+    RecordNode,
+    RecordReturns,
+)
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, Ended
 from distributed_grid.coordinator.core.rollback import Point
@@ -234,6 +241,26 @@ def test_after_a_power_cut_a_mark_that_is_behind_is_no_loss(state: Path) -> None
         evidence.encode_mark(Mark(Point(grid, 1, 30, 2020.0), "an earlier boot", bytes(32)))
     )
     assert not noticed(state)
+
+
+@pytest.mark.parametrize("nodes", [0, 100])
+@pytest.mark.parametrize("where", [0, 0.5], ids=["its header", "its middle"])
+def test_after_a_power_cut_a_damaged_log_is_found_however_much_the_store_says_of_nodes(
+    tmp_path: Path, nodes: int, where: float
+) -> None:
+    (tmp_path / "at-work").mkdir()
+    store = Store(tmp_path / "at-work" / STORE)
+    keep(store, *(RecordReturns(f"node-{number:03}.example.org", 3, 1) for number in range(nodes)))
+    store._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for number in range(JOBS):
+        keep(store, RecordJob(a_job(number), new=True), clock=2000.0 + number)
+    shutil.copytree(tmp_path / "at-work", tmp_path / "state")
+    behind = Mark(Point(store.grid, 1, 2, 2000.0), "an earlier boot", bytes(32))
+    (tmp_path / "state" / "grid.mark").write_bytes(evidence.encode_mark(behind))
+    store.abandon()
+    wal = tmp_path / "state" / f"{STORE}-wal"
+    flip(wal, int(wal.stat().st_size * where), 0)
+    assert noticed(tmp_path / "state")
 
 
 def test_a_head_that_was_changed_is_damage(state: Path) -> None:
