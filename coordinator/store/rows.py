@@ -249,7 +249,8 @@ _CHECKED = {
 }
 """The tables with checksums; `live`: where to read only what is loaded at a start (`-`: nothing)."""
 KEYS = {
-    **{table: one.key for table, one in (*_CHECKED.items(), *_UNCHECKED.items())},
+    **{table: one.key for table, one in _CHECKED.items()},
+    **{table: one.key for table, one in _UNCHECKED.items()},
     **{"jobs": "n", "live": "n", "changes": "n", "ended": "n"},
 }
 """The key of each table by which damaged rows are removed. A text may be damaged, so it is compared as bytes."""

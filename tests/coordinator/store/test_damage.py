@@ -12,6 +12,7 @@ from distributed_grid.coordinator.backup.check import check
 from distributed_grid.coordinator.backup.state import STORE
 from distributed_grid.coordinator.core.commands import (
     JobsSubmitted,
+    Record,
     RecordAllocation,
     RecordBalancing,
     RecordGroup,
@@ -39,7 +40,7 @@ CORE = Request(Resources(cpu=1000))
 def store_all(folder: Path, ledger: Ledger) -> None:
     """The store of a coordinator with this ledger that has stopped."""
     state, store = ledger.state, Store(folder / STORE)
-    records = [
+    records: list[Record] = [
         *(RecordNode(node.facts) for node in state.nodes.values()),
         *(RecordGroup(members.group) for members in state.groups.values()),
         *(RecordJob(one, new=True) for one in state.jobs.values()),
@@ -146,8 +147,12 @@ UNREADABLE = {
 def stopped(tmp_path: Path) -> Path:
     """The state directory of a coordinator that has stopped, with a node, a job that waits and what operators set."""
     store = Store(tmp_path / STORE)
-    set_by = [RecordReturns("n1", 3, 1), RecordBalancing(BalancingOrder(since=1.0, by="op")), RecordPauses({})]
-    new = [RecordNode(facts("n1")), RecordJob(job("j-1", CORE, at=2.0), new=True)]
+    set_by: list[Record] = [
+        RecordReturns("n1", 3, 1),
+        RecordBalancing(BalancingOrder(since=1.0, by="op")),
+        RecordPauses({}),
+    ]
+    new: list[Record] = [RecordNode(facts("n1")), RecordJob(job("j-1", CORE, at=2.0), new=True)]
     store.commit(store.snapshot([*new, *set_by], 2.0))
     store.close()
     return tmp_path
