@@ -49,12 +49,17 @@ class Control:
         take_back: Callable[[str], None],
         changed: Callable[[], None],
     ) -> None:
-        self.closed = ""
-        """Why nothing is started any more; empty: jobs are taken."""
+        self._stops = 0
+        """Number of open requests to stop."""
         self._dir = state_dir
         self._launcher, self._table = launcher, table
         self._about, self._take_back, self._changed = about, take_back, changed
         self._throttle = Throttle()
+
+    @property
+    def closed(self) -> str:
+        """Why nothing is started any more; empty: jobs are taken."""
+        return CLOSED if self._stops else ""
 
     async def run(self) -> None:
         """Serve, for ever."""
@@ -98,11 +103,11 @@ class Control:
         self, jobs: str, deadline: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Start nothing more, and send `ready` when the jobs are as requested. The caller stays connected until we are
-        stopped: closing the connection withdraws the request."""
+        stopped: closing the connection withdraws the request, but not those of others."""
         loop = asyncio.get_running_loop()
         began, empty_since, reported = loop.time(), 0.0, -1
         log.info("to be stopped", jobs=jobs)
-        self._close(CLOSED)
+        self._count(1)
         gone = asyncio.create_task(reader.read())
         ending = False
         try:
@@ -127,11 +132,11 @@ class Control:
         finally:
             gone.cancel()
             if not ending:
-                self._close("")
-                log.info("not stopped: who asked for it went away")
+                self._count(-1)
+                log.info("a request to stop is withdrawn", others=self._stops)
 
-    def _close(self, why: str) -> None:
-        self.closed = why
+    def _count(self, change: int) -> None:
+        self._stops += change
         self._changed()
 
     def _refusal(self, theirs: socket.socket) -> str:

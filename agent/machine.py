@@ -178,6 +178,8 @@ class Running:
         self._metadata = Metadata(of.metadata) if of.metadata else None
         self._looked = -math.inf
         self._leaving: socket.socket | None = None
+        self._cordon: socket.socket | None = None
+        """The connection with the order to take no more jobs, until a later order replaces it."""
         self._leaves_by = math.inf
 
     def run(self) -> str:
@@ -246,15 +248,18 @@ class Running:
         """Whether all jobs have left, or the time for that is over. Repeats the order until the agent has it: it takes
         no more jobs while the connection with the order is open."""
         if self._leaves_by == math.inf:
-            self._let_go()
+            # Withdrawn when the next order is answered: in between the agent would take jobs.
+            self._cordon, self._leaving = self._leaving, None
             self._leaves_by = now + max(0.0, self._notice - min(ENDING, self._notice / 2))
             log.info("taken back by its provider", machine=self._of.name, seconds=self._notice)
         if now >= self._leaves_by:
             return True
         grace = min(GRACE, self._notice / 2)
-        return b'"ready"' in self._order(
-            {"op": "stop", "jobs": "drain", "deadline": max(0.1, self._leaves_by - now - grace)}
-        )
+        said = self._order({"op": "stop", "jobs": "drain", "deadline": max(0.1, self._leaves_by - now - grace)})
+        if said and self._cordon is not None:
+            self._cordon.close()
+            self._cordon = None
+        return b'"ready"' in said
 
     def _order(self, order: dict[str, Any]) -> bytes:
         """Send the agent this order, unless it has it already; returns its answer."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest_asyncio
 
-from distributed_grid.agent.control import SOCKET, Control
+from distributed_grid.agent.control import CLOSED, SOCKET, Control
 from distributed_grid.agent.core.table import Table
 from distributed_grid.agent.launch.launcher import Launcher
 
@@ -34,7 +34,9 @@ class Agent:
         self.path = state_dir / SOCKET
         self.killed: list[str] = []
         launcher = Launcher(state_dir, lambda _: None)
-        self.control = Control(state_dir, launcher, Table(), lambda: {"node": "n1"}, self.killed.append, lambda: None)
+        about = lambda: {"node": "n1", "connected_for": None}  # noqa: E731
+        self.changed = asyncio.Event()
+        self.control = Control(state_dir, launcher, Table(), about, self.killed.append, self.changed.set)
 
 
 @pytest_asyncio.fixture
@@ -72,6 +74,24 @@ async def test_a_connection_that_a_job_passed_on_before_it_ended_is_refused(agen
     assert not agent.killed and not agent.control.closed
 
 
+async def test_a_node_stays_closed_until_the_last_request_to_stop_is_withdrawn(agent: Agent) -> None:
+    async def drain() -> asyncio.StreamWriter:
+        reader, writer = await asyncio.open_unix_connection(agent.path)
+        writer.write(b'{"op":"stop","jobs":"drain"}\n')
+        assert json.loads(await reader.readline()) == {"ready": True, "left": 0}
+        return writer
+
+    first, second = await drain(), await drain()
+    agent.changed.clear()
+    first.close()
+    await agent.changed.wait()
+    assert agent.control.closed == CLOSED
+    agent.changed.clear()
+    second.close()
+    await agent.changed.wait()
+    assert not agent.control.closed
+
+
 async def test_the_agents_user_is_answered(tmp_path: Path) -> None:
     """From a process that is not below it."""
     served = (
@@ -89,7 +109,7 @@ async def test_the_agents_user_is_answered(tmp_path: Path) -> None:
                     except OSError:
                         await asyncio.sleep(0.01)
                 writer.write(b'{"op":"status"}\n')
-                assert json.loads(await reader.readline()) == {"node": "n1"}
+                assert json.loads(await reader.readline()) == {"node": "n1", "connected_for": None}
             writer.close()
         finally:
             process.kill()

@@ -123,9 +123,12 @@ def test_a_spot_machine_that_is_likely_to_be_taken_back_takes_no_more_jobs_and_o
         second, _ = listening.accept()
         order = json.loads(second.recv(4096))
         assert order["jobs"] == "drain" and 50 < order["deadline"] <= 60
-        assert first.recv(1) == b"", "the first order is withdrawn"
+        first.setblocking(False)
+        with pytest.raises(BlockingIOError):  # not withdrawn before the agent has the second order
+            first.recv(1)
         second.sendall(b'{"ready": true, "left": 0}\n')
         assert running.keep_order(6.0) is True
+        assert first.recv(1) == b"", "the first order is withdrawn"
         first.close()
         second.close()
 

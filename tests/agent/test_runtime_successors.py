@@ -166,7 +166,7 @@ async def test_successors_are_taken_back_when_the_agent_is_to_be_stopped(
     coordinator: Coordinator, node: scene.Node, tmp_path: Path
 ) -> None:
     await queued(coordinator, node, tmp_path / "go", "j2.1")
-    node.runtime._control._close("the agent is being stopped")
+    node.runtime._control._count(1)
     outcome = (await coordinator.hears(Exited, "j2.1")).outcome
     assert (outcome.cause, outcome.started) == (Cause.RECALLED, False)
     await coordinator.until(lambda: "being stopped" in str(coordinator.all(Offer)[-1].withheld))
