@@ -192,11 +192,12 @@ class Probe:
 
     def _foreign(self, foreign: dict[int, float], elapsed: float) -> tuple[dict[int, int], float]:
         """Foreign use of each managed core in percent, and in total in cores. Virtual cores get equal parts of the real
-        ones'."""
+        ones'; a core that was taken from the agent's cpuset is left out."""
         if self.virtual:
             share = min(1.0, sum(foreign.get(core, 0.0) for core in self._usable) / elapsed / len(self._usable))
             return dict.fromkeys(self.cores, round(100 * share)), share * len(self.cores)
-        parts = {core: min(1.0, foreign[core] / elapsed) for core in self.cores if core in foreign}
+        allowed = os.sched_getaffinity(0)
+        parts = {core: min(1.0, foreign[core] / elapsed) for core in self.cores if core in foreign and core in allowed}
         return {core: round(100 * part) for core, part in parts.items()}, sum(parts.values())
 
     def _memory(self) -> tuple[int, int, int]:

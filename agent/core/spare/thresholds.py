@@ -182,9 +182,11 @@ def core_trouble(limits: Limits, sample: Sample, core: int) -> str:
 
 
 def clearly_busy(limits: Limits, sample: Sample, core: int) -> str:
-    """Why this core must not be claimed: foreign use is above the middle between the limit and 100 %. With the limit
-    itself, one noisy moment would refuse a claim."""
-    used, line = sample.cores.get(core, 0), (limits.cpu_percent_max + OFF) / 2
+    """Why this core must not be claimed: it was not measured, or foreign use is above the middle between the limit and
+    100 %. With the limit itself, one noisy moment would refuse a claim."""
+    used, line = sample.cores.get(core), (limits.cpu_percent_max + OFF) / 2
+    if used is None:
+        return f"core {core} was not measured"
     if limits.cpu_percent_max < OFF and used > line:
         return f"others use {used} % of core {core} now (more than {line:g} %)"
     return ""

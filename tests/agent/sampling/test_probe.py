@@ -172,6 +172,18 @@ def test_cores_that_the_agent_may_not_use_are_refused() -> None:
         Probe([4096], 0, open_backend("none"))
 
 
+def test_a_core_that_is_taken_from_the_agent_is_not_measured_any_more() -> None:
+    before = os.sched_getaffinity(0)
+    real, virtual = probe(), Probe(range(8), 0, open_backend("none"), virtual=True)
+    os.sched_setaffinity(0, before - {CORE})
+    try:
+        assert set(real.sample().cores) == set(real.cores) - {CORE}
+        assert set(virtual.sample().cores) == set(range(8))
+    finally:
+        os.sched_setaffinity(0, before)
+    assert CORE in real.sample().cores
+
+
 def test_samples_in_a_burst_are_rates_over_half_a_second_all_the_same(processes: list[subprocess.Popen[bytes]]) -> None:
     processes.append(start(BURN))
     burner = psutil.Process(processes[0].pid)

@@ -41,6 +41,13 @@ def test_a_noisy_core_is_given_and_a_clearly_busy_one_is_not() -> None:
     assert claim(cores={1: 90}) == "1|others use 90 % of core 1 now (more than 65 %)"
 
 
+def test_a_core_that_was_not_measured_is_not_given() -> None:
+    now = sample()
+    del now.cores[1]
+    stale = Lender(AT_ONCE, FACTS).verify(WANTED, now, Holdings(), "j-me.1")
+    assert stale is not None and (stale.device, stale.reason) == ("1", "core 1 was not measured")
+
+
 @pytest.mark.parametrize(
     ("held", "words"),
     [
