@@ -173,6 +173,8 @@ class Owner:
         """The signs by job in this sample. Those that only an end can satisfy come first."""
         limits, held = self.limits, [one.holding for one in jobs]
         memory, other = _waits(limits, sample, "memory"), _at_work(limits, sample)
+        if not memory:
+            self._victim = ""
         use = _busy_node(limits, sample, self._cores)
         if limits.owner_policy is not OwnerPolicy.CONTINUE and (memory or other or (use and self._there)):
             self._there, self._there_at = memory or other or use, now

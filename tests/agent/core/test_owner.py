@@ -252,6 +252,17 @@ def test_a_want_of_memory_is_met_by_one_recall_at_a_time_of_who_has_most() -> No
     }
 
 
+def test_who_had_most_memory_at_an_earlier_want_of_it_is_not_recalled_at_the_next() -> None:
+    scene = Scene(owner_after=2.0)
+    scene.jobs = [RunningJob(Holding("small", Grant(cores=(0,)), rss=1 << 30), 0.0)]
+    assert scene.see(0.0, pressure={"memory": 60.0}) == []
+    assert scene.see(2.0) == []
+    scene.jobs.append(RunningJob(Holding("big", Grant(cores=(1,)), rss=50 << 30), 10.0))
+    scene.see(20.0, pressure={"memory": 60.0})
+    orders = scene.see(22.0, pressure={"memory": 60.0})
+    assert orders == [Recall("big", "memory pressure on others 60 % > 40 %")]
+
+
 def test_a_hand_on_the_keyboard_counts_only_where_that_was_asked_for() -> None:
     assert Scene().see(0.0, input_idle=1.0) == [] == Scene(owner_input=True).see(0.0, input_idle=-1.0)
     scene = Scene(owner_input=True)
