@@ -80,6 +80,10 @@ def user_of(pid: int) -> str:
         return str(uid)
 
 
+STARTING = 30
+"""How many times as long the driver may take for the first answer: initialising several GPUs takes long."""
+
+
 class TimeoutBackend:
     """A backend with a timeout. A failing NVIDIA driver keeps callers in the kernel for minutes, where no signal
     reaches them: calls run in a thread, one at a time, and while one hangs every GPU is reported as unreadable.
@@ -92,12 +96,17 @@ class TimeoutBackend:
         self._lock = threading.Lock()
         self._call: _Call[Any] | None = None
         self._stuck = ""
-        self._facts = self._ask(inner.facts, 5 * patience) or ()
+        self._unknown = ""
+        """Why it is not known which GPUs there are; for good, as that is read once."""
+        found = self._ask(inner.facts, STARTING * patience)
+        if found is None:
+            self._unknown = f"at the start, {self._stuck}; restart the agent once it can be read"
+        self._facts = found or ()
 
     @property
     def error(self) -> str:
         """Why the driver cannot be read."""
-        return self._stuck or self._inner.error
+        return self._unknown or self._stuck or self._inner.error
 
     @property
     def note(self) -> str:

@@ -149,6 +149,9 @@ class NvmlBackend:
             return 0.0
 
 
+NO_MEMORY = "nvidia-smi does not tell its memory"
+
+
 class GputilBackend:
     """Reads through `GPUtil.getGPUs`."""
 
@@ -159,9 +162,13 @@ class GputilBackend:
         self._facts: tuple[GpuFacts, ...] = ()
 
     def facts(self) -> tuple[GpuFacts, ...]:
-        """The GPUs. Read once: `sample` keeps to these."""
+        """The GPUs whose memory is known. Read once: `sample` keeps to these."""
         seen = self._gputil.getGPUs()
-        self._facts = tuple(GpuFacts(one.uuid, int(one.id), one.name, int(one.memoryTotal) * MIB) for one in seen)
+        broken = [one for one in seen if math.isnan(one.memoryTotal)]
+        self._facts = tuple(
+            GpuFacts(one.uuid, int(one.id), one.name, int(one.memoryTotal) * MIB) for one in seen if one not in broken
+        )
+        self.error = "; ".join(f"GPU {one.id}: {NO_MEMORY}" for one in broken)
         self.note = "" if seen else "GPUtil finds no GPU (and does not say why)"
         return self._facts
 
@@ -174,7 +181,7 @@ class GputilBackend:
         if seen is None:
             return GpuSample(gpu.uuid, memory_total=gpu.memory, error="not listed by nvidia-smi any more")
         if math.isnan(seen.memoryUsed) or math.isnan(seen.memoryTotal):
-            return GpuSample(gpu.uuid, memory_total=gpu.memory, error="nvidia-smi does not tell its memory")
+            return GpuSample(gpu.uuid, memory_total=gpu.memory, error=NO_MEMORY)
         load, heat = _known(100 * seen.load), _known(seen.temperature)
         return GpuSample(gpu.uuid, load, int(seen.memoryUsed) * MIB, int(seen.memoryTotal) * MIB, heat)
 

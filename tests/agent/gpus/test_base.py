@@ -20,6 +20,7 @@ class Sick:
         self.asked = 0
 
     def facts(self) -> tuple[GpuFacts, ...]:
+        self.go.wait(100)
         return (GpuFacts("GPU-s", 0, "m", GIB),)
 
     def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
@@ -47,6 +48,20 @@ def test_a_driver_that_hangs_makes_its_gpus_unreadable_and_holds_up_nobody() -> 
     while backend.sample(set())[0].error:
         assert time.monotonic() - began < 90
     assert backend.error == ""
+
+
+def test_a_driver_that_hung_at_the_start_has_no_gpus_and_says_so_for_good() -> None:
+    sick = Sick()
+    sick.go.clear()
+    backend = TimeoutBackend(sick, patience=0.01)
+    said = "at the start, the driver has not answered for 0.3 s; restart the agent once it can be read"
+    assert (backend.facts(), backend.error) == ((), said)
+    sick.go.set()
+    deadline = time.monotonic() + 60
+    while not sick.asked:  # the call of the start is over
+        assert time.monotonic() < deadline
+        assert backend.sample(set()) == ()
+    assert backend.error == said
 
 
 def test_a_library_that_throws_makes_its_gpus_unreadable() -> None:

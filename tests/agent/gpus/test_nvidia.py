@@ -1,5 +1,6 @@
 """GPUs of NVIDIA: NVML through the stand-in library, GPUtil through a made-up module."""
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -88,6 +89,21 @@ def test_gputil_is_read_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -
     assert backend.sample(set())[0] == GpuSample("GPU-g", 25, 10 * MIB, 15360 * MIB, 40)
     seen.clear()
     assert backend.sample(set())[0].error == "not listed by nvidia-smi any more"
+
+
+def test_a_gpu_whose_memory_gputil_does_not_know_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("GPUtil")
+    module.getGPUs = lambda: [  # type: ignore[attr-defined]
+        SimpleNamespace(
+            uuid=f"GPU-{number}", id=number, name="m", memoryTotal=total, memoryUsed=0.0, load=0.0, temperature=40.0
+        )
+        for number, total in enumerate((8192.0, math.nan))
+    ]
+    monkeypatch.setitem(sys.modules, "GPUtil", module)
+    backend = open_backend("gputil")
+    assert [gpu.uuid for gpu in backend.facts()] == ["GPU-0"]
+    assert [gpu.uuid for gpu in backend.sample(set())] == ["GPU-0"]
+    assert backend.error == "GPU 1: nvidia-smi does not tell its memory"
 
 
 def test_gputil_that_is_not_installed_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
