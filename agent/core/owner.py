@@ -10,13 +10,19 @@ from dataclasses import dataclass
 
 import msgspec
 
-from distributed_grid.agent.core.spare.thresholds import OFF, Holding, Limits, cpu_trouble, foreign_on, percent
+from distributed_grid.agent.core.spare.thresholds import (
+    NOISE,
+    OFF,
+    Holding,
+    Limits,
+    cpu_trouble,
+    foreign_on,
+    percent,
+)
 from distributed_grid.protocol.messages import Suspended
 from distributed_grid.protocol.nodes import OwnerPolicy, Sample
 from distributed_grid.protocol.resources import MIB
 
-NOISE = 10
-"""Percent of one core below which foreign use is noise."""
 HANDS = 10.0
 """Seconds after the last input in which the owner counts as active: the kernel notes input every 8 s."""
 SETTLE = 20.0

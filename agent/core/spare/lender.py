@@ -140,8 +140,10 @@ class Lender:
         limits, after, count = self.limits, self.limits.offer_after, len(self.facts.cores)
         self._cpu.see(thresholds.cpu_trouble(limits, sample, count), now, after)
         self._memory.see(thresholds.memory_trouble(limits, sample), now, after)
+        busy = {core: thresholds.core_trouble(limits, sample, core) for core in self._cores}
+        crowded = self._crowded(sample, [core for core, why in busy.items() if not why])
         for core, latch in self._cores.items():
-            latch.see(thresholds.core_trouble(limits, sample, core), now, after)
+            latch.see(busy[core] or crowded.get(core, ""), now, after)
         seen = {gpu.uuid: gpu for gpu in sample.gpus}
         for uuid, latch in self._gpus.items():
             latch.see(thresholds.gpu_trouble(limits, seen.get(uuid), self._ours(uuid)), now, after)
@@ -149,6 +151,14 @@ class Lender:
         self._left.append((now, spare_plan.whole_cores(limits, sample, count)))
         while self._left[0][0] < now - after:
             self._left.popleft()
+
+    def _crowded(self, sample: Sample, idle: Sequence[int]) -> dict[int, str]:
+        """Which of these cores, idle each by itself, are too many together, and why: of the free ones those that were
+        not lent before, and among equals the busiest."""
+        held = sorted(self._held.cores | self._held.shared.keys())
+        free = [core for core in idle if core not in self._held.cores and core not in self._held.shared]
+        free.sort(key=lambda core: (bool(self._cores[core].why), sample.cores[core]))
+        return thresholds.crowded(self.limits, sample, held, free)
 
     def _make(self, held: Held) -> Plan:
         if self._sample is None:

@@ -3,7 +3,7 @@ text why something is not lent, with the numbers and the setting concerned, or n
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -11,6 +11,8 @@ import msgspec
 from distributed_grid.protocol.nodes import GpuFacts, GpuProcess, GpuSample, OwnerPolicy, Sample
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, GpuShare, Grant, Resources, format_bytes
 
+NOISE = 10
+"""Percent of one core below which foreign use is noise."""
 TOLERANCE_LEAST = 256 * MIB
 TOLERANCE_MOST = 2 * GIB
 
@@ -179,6 +181,23 @@ def core_trouble(limits: Limits, sample: Sample, core: int) -> str:
     if limits.cpu_percent_max < OFF and used > limits.cpu_percent_max:
         return f"core {core} {used} % > {limits.cpu_percent_max:g} % (cpu_percent_max)"
     return ""
+
+
+def crowded(limits: Limits, sample: Sample, held: Collection[int], free: Iterable[int]) -> dict[int, str]:
+    """Why cores are not lent each of which could be: with jobs on all of them the owner would count as active at once,
+    as foreign use of lent cores is added up. `held` cores count first, then the `free` ones in their order."""
+    if limits.cpu_percent_max >= OFF or limits.owner_policy is OwnerPolicy.CONTINUE:
+        return {}
+    total, whys = 0, dict[int, str]()
+    for core in (*held, *free):
+        if (used := sample.cores.get(core, 0)) < NOISE:
+            continue
+        if total + used > limits.cpu_percent_max:
+            most = f"{limits.cpu_percent_max:g} % (cpu_percent_max)"
+            whys[core] = f"core {core} {used} %: with it, others use more of the lent cores than {most}"
+        if core in held or core not in whys:
+            total += used
+    return whys
 
 
 def clearly_busy(limits: Limits, sample: Sample, core: int) -> str:

@@ -6,12 +6,14 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from distributed_grid.agent.core.owner import Owner, RunningJob
 from distributed_grid.agent.core.spare.claim import conflict
 from distributed_grid.agent.core.spare.holdings import Holdings
 from distributed_grid.agent.core.spare.lender import Lender, describe
 from distributed_grid.agent.core.spare.thresholds import Holding, Limits
-from distributed_grid.protocol.nodes import GpuProcess, Sample
+from distributed_grid.protocol.nodes import GpuProcess, OwnerPolicy, Sample
 from distributed_grid.protocol.resources import GIB, MIB, GpuShare, Grant, Resources
 from tests.agent.core.spare.scene import AT_ONCE, FACTS, GPUS, gpu, gpus, holding, sample, seen, why
 from tests.depth import tries
@@ -51,6 +53,29 @@ def test_once_busy_a_node_stays_withdrawn_until_it_was_idle_long_enough_again() 
     assert seen(lender, 110) is None
     back = seen(lender, 112.5)
     assert back is not None and set(back.cores) == {0, 1, 2, 3}
+
+
+def test_cores_on_all_of_which_a_job_would_be_in_the_owners_way_are_not_all_offered() -> None:
+    """The same steady use, before and beside a job on all that is offered: neither is a sign of the owner."""
+    used = {0: 15, 1: 15, 2: 15, 3: 5}
+    lender, owner = Lender(AT_ONCE, FACTS), Owner(AT_ONCE, len(FACTS.cores))
+    offer = seen(lender, 100, cores=used)
+    assert offer is not None and offer.cores == (3, 0, 1)
+    assert why(offer, "cpu") == "core 2 15 %: with it, others use more of the lent cores than 30 % (cpu_percent_max)"
+    job = holding(cores=offer.cores)
+    for now in range(102, 120, 2):
+        assert owner.observe(sample(now, used), [RunningJob(job, 102)], now) == []
+        assert seen(lender, now, (job,), cores=used) is None, "and no news"
+    assert lender.would_return(job.grant, Holdings())
+    assert len(describe(replace(AT_ONCE, owner_policy=OwnerPolicy.CONTINUE), FACTS, sample(cores=used)).cores) == 3
+    assert seen(lender, 120, cores=used | {2: 13}) is None, "those that were offered come first"
+
+
+def test_what_is_free_beside_a_core_in_use_is_offered_only_where_it_is_idle() -> None:
+    lender = Lender(AT_ONCE, FACTS)
+    offer = seen(lender, 100, (holding(cores=(0,)),), cores={0: 50, 1: 12})
+    assert offer is not None and set(offer.cores) == {2, 3}
+    assert not lender.would_return(Grant(cores=(0,)), Holdings())
 
 
 def test_our_own_job_takes_off_what_it_holds_and_no_more_and_is_no_news() -> None:

@@ -14,9 +14,9 @@ def test_one_busy_core_is_kept_back_by_name() -> None:
 
 
 def test_use_spread_over_all_cores_keeps_back_as_many_as_it_is_worth() -> None:
-    offer = describe(AT_ONCE, FACTS, sample(cores={0: 25, 1: 25, 2: 25, 3: 25}))
+    offer = describe(AT_ONCE, FACTS, sample(cores={0: 8, 1: 8, 2: 8, 3: 8}))
     assert len(offer.cores) == 3
-    assert why(offer, "cpu") == "1 of 4 free cores kept back: others use 1.0 cores' worth"
+    assert why(offer, "cpu") == "1 of 4 free cores kept back: others use 0.3 cores' worth"
 
 
 def test_a_fractional_job_leaves_the_rest_of_its_core_to_other_fractions() -> None:
