@@ -24,6 +24,7 @@ from distributed_grid.agent.launch.isolation import (
     runs_all_as_root,
     shares_account,
     walls_remedy,
+    why_hidden,
 )
 from distributed_grid.agent.supervisor import journal as supervisor_journal
 from distributed_grid.agent.supervisor.journal import REMEMBERED
@@ -53,6 +54,7 @@ def run_checks(asked: WallSettings, backend: str, cgroup: str) -> Iterator[Findi
         yield from _agent(state_dir)
         yield walls(asked)
         yield from root_jobs(asked)
+        yield from hidden_jobs(asked)
         if os.geteuid() == state_dir.stat().st_uid:
             yield _ends(asked, cgroup)
         yield disk("agent's disk", state_dir)
@@ -106,6 +108,14 @@ def root_jobs(asked: WallSettings) -> Iterator[Finding]:
     with contextlib.suppress(GridError):  # `walls` reports it
         if os.geteuid() == asked.state_dir.stat().st_uid and runs_all_as_root(asked, choose_walls(asked)[0]):
             yield Finding("root", Level.WARNING, ROOT_JOBS, "the agent is root, and so are they", NOT_AS_ROOT)
+
+
+def hidden_jobs(asked: WallSettings) -> Iterator[Finding]:
+    """That the agent cannot see the processes of its jobs, if so."""
+    with contextlib.suppress(GridError):  # `walls` reports it
+        if os.geteuid() == asked.state_dir.stat().st_uid and (found := why_hidden(choose_walls(asked)[0])):
+            why, _, remedy = found.partition("; ")
+            yield Finding("processes", Level.ERROR, "the node lends nothing", why, remedy)
 
 
 def _ends(asked: WallSettings, cgroup: str) -> Finding:

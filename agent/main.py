@@ -151,7 +151,7 @@ def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer, dict[str,
     walled = _walled(settings)
     ends = end_proof(walled.built, settings.own.run_as, found.home is not None)
     facts = msgspec.structs.replace(facts, limits=described(found), ends=ends, **walled.facts)
-    return facts, sample, describe(limits, facts, sample), found.missing
+    return facts, sample, describe(limits, facts, sample, walled.hidden), found.missing
 
 
 # --- before running ---------------------------------------------------------------------------------------------------
@@ -221,6 +221,8 @@ async def _run(settings: AgentSettings, walled: Walled, process: subprocess.Pope
         raise _cannot_write(settings.state_dir, error) from None
     if walled.all_as_root:
         log.warning(ROOT_JOBS, hint=NOT_AS_ROOT)
+    if walled.hidden:
+        log.error("this node lends nothing", why=walled.hidden)
     runtimes: list[Runtime] = []
     launcher = Launcher(
         settings.state_dir,
@@ -260,6 +262,7 @@ async def _run(settings: AgentSettings, walled: Walled, process: subprocess.Pope
         own.environment,
         RaySettings(own.ray, *parse_ports(own.ray_ports), own.ray_token),
         settings.config.coordinator.user,
+        walled.hidden,
     )
     runtime = Runtime(place, facts, effective, probe, launcher)
     runtimes.append(runtime)

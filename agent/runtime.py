@@ -83,7 +83,7 @@ from distributed_grid.runtime.unix import boot_clock
 @dataclass(frozen=True)
 class RuntimeSettings:
     """An agent's coordinator and directory, retention, the user of its jobs, the environment they inherit, how it runs
-    Ray, and which other user of this machine may run its coordinator."""
+    Ray, which other user of this machine may run its coordinator, and why its jobs are hidden from it."""
 
     url: str
     state_dir: Path
@@ -92,6 +92,7 @@ class RuntimeSettings:
     environment: tuple[str, ...] = PASSED_ON
     ray: RaySettings = RaySettings()
     trusts: str = ""
+    hidden: str = ""
 
 
 BACK_OFF_LEAST = 0.1
@@ -423,7 +424,7 @@ class Runtime:
     def _openness_changed(self) -> None:
         """A reason to lend nothing more (operator, disk, owner, a running job) came or went."""
         closed = self._facts.unknown or self._control.closed or self._disk.trouble or self._owner.closed
-        self._lender.closed = closed or self.launcher.other_walls
+        self._lender.closed = closed or self.launcher.other_walls or self._place.hidden
         self._owner.withdraw(self._verify_next)
         self._offer_soon()
 

@@ -191,12 +191,13 @@ NOT_AS_ROOT = "sudo grid agent install, which makes a user for the agent; or age
 
 
 class Walled(NamedTuple):
-    """The walls that the supervisor builds, the fields of NodeFacts about walls and owners, and whether jobs of
-    everyone run as root."""
+    """The walls that the supervisor builds, the fields of NodeFacts about walls and owners, whether jobs of everyone
+    run as root, and why our jobs would be taken for the owner's programs."""
 
     built: Walls
     facts: dict[str, Any]
     all_as_root: bool = False
+    hidden: str = ""
 
 
 def promised(asked: WallSettings, built: Walls, why: str) -> tuple[Walls, str]:
@@ -219,7 +220,23 @@ def wall_facts(asked: WallSettings) -> Walled:
         )
     nameless = available.nameless() if walls is Walls.USER and asked.run_as == AGENT else ""
     told = {"walls": walls.value, "walls_why": why, "owners": owners, "trusts": asked.trust}
-    return Walled(built, told | ({"nameless": nameless} if nameless else {}), runs_all_as_root(asked, built))
+    told |= {"nameless": nameless} if nameless else {}
+    return Walled(built, told, runs_all_as_root(asked, built), why_hidden(built))
+
+
+PROC = Path("/proc")
+SHOWN = "add the agent's group to gid= of its mount"
+
+
+def why_hidden(built: Walls) -> str:
+    """Why we cannot see the processes of jobs, which have users of their own, and the remedy. Empty: we can."""
+    if built is not Walls.USER or os.geteuid() == 0:
+        return ""
+    try:
+        (PROC / "1/stat").open().close()
+    except OSError:
+        return f"/proc hides processes, so that jobs would be taken for the owner's programs; {SHOWN}"
+    return ""
 
 
 def end_proof(walls: str, run_as: str, grouped: bool) -> str:

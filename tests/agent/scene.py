@@ -203,12 +203,12 @@ def settings(state_dir: Path, limits: Limits, interval: float) -> NodeSettings:
 class Node:
     """An agent in this process."""
 
-    def __init__(self, state_dir: Path, url: str, trusts: str = "") -> None:
+    def __init__(self, state_dir: Path, url: str, trusts: str = "", hidden: str = "") -> None:
         self.dir = state_dir
         self.probe = Probe(CORES, 0, NoGpus(), virtual=True, own_roots=lambda: (os.getpid(),))
         self.launcher = Launcher(state_dir, lambda told: self.runtime.feed(told))
         facts = self.probe.facts("node1", 1, LENIENT)
-        place = RuntimeSettings(url, state_dir, trusts=trusts)
+        place = RuntimeSettings(url, state_dir, trusts=trusts, hidden=hidden)
         self.settings = settings(state_dir, LENIENT, 0.2)
         self.settings.load()
         self.runtime = Runtime(place, facts, self.settings, self.probe, self.launcher)

@@ -29,7 +29,7 @@ from distributed_grid.protocol.messages import (
     Stop,
     WantOutput,
 )
-from distributed_grid.protocol.nodes import GpuSample, Layer, Lending, Offer, OwnerPolicy, Sample
+from distributed_grid.protocol.nodes import GpuSample, Layer, Lending, Offer, OwnerPolicy, Sample, Withheld
 from distributed_grid.protocol.resources import Grant, Resources
 from tests.agent.scene import (
     CORES,
@@ -45,6 +45,18 @@ from tests.agent.scene import coordinator as coordinator
 from tests.agent.scene import node as node
 
 # --- the connection ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_node_whose_jobs_are_hidden_from_its_agent_lends_nothing(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    node = Node(tmp_path, f"ws://127.0.0.1:{coordinator.port}", hidden="/proc hides processes")
+    try:
+        offer = await coordinator.hears(Offer)
+        assert (offer.resources, offer.withheld) == (Resources(), (Withheld("node", "/proc hides processes"),))
+    finally:
+        await node.stop()
+        await clean(tmp_path)
 
 
 async def test_an_agent_tells_its_inventory_then_its_offer_then_heartbeats(

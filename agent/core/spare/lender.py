@@ -203,10 +203,11 @@ class Lender:
         )
 
 
-def describe(limits: Limits, facts: NodeFacts, sample: Sample) -> Offer:
-    """What a node without jobs would offer by this one sample, with the reasons in `withheld`, without hysteresis. For
-    `grid agent detect`."""
+def describe(limits: Limits, facts: NodeFacts, sample: Sample, closed: str = "") -> Offer:
+    """What a node without jobs would offer by this one sample, with the reasons in `withheld`, without hysteresis.
+    `closed`: why it offers nothing. For `grid agent detect`."""
     at_once = msgspec.structs.replace(limits, offer_after=0.0)
     lender = Lender(at_once, facts)
+    lender.closed = closed
     lender.observe(sample, (), sample.at)
     return lender.current(sample.at)

@@ -58,7 +58,7 @@ def test_a_node_whose_jobs_are_all_one_account_promises_nothing_to_strangers(
 ) -> None:
     """They are kept from the agent, and so the supervisor builds walls `user`; but not from each other."""
     had(monkeypatch, Walls.USER, "")
-    built, told, _ = isolation.wall_facts(WallSettings(tmp_path, run_as="render", owners=("ann",)))
+    built, told, _, _ = isolation.wall_facts(WallSettings(tmp_path, run_as="render", owners=("ann",)))
     why = "the jobs of all submitters run as render (agent.run_as), not kept from each other"
     assert (built, told["walls"], told["walls_why"]) == (Walls.USER, "none", why)
     facts = told["walls"], told["owners"], told["trusts"]
@@ -152,6 +152,27 @@ def test_a_node_says_why_its_jobs_have_no_name_and_what_to_do(monkeypatch: pytes
 def test_the_doctor_is_content_with_strong_walls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(diagnostics, "choose_walls", lambda asked: (Walls.NAMESPACE, "not root"))
     assert diagnostics.walls(WallSettings(tmp_path)).level is Level.OK
+
+
+def test_a_node_whose_proc_hides_the_processes_of_its_jobs_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    had(monkeypatch, Walls.USER, "")
+    monkeypatch.setattr(isolation, "PROC", tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid or 1000)
+    why = "/proc hides processes, so that jobs would be taken for the owner's programs"
+    remedy = "add the agent's group to gid= of its mount"
+    assert isolation.wall_facts(WallSettings(tmp_path)).hidden == f"{why}; {remedy}"
+    assert isolation.wall_facts(WallSettings(tmp_path, walls="none")).hidden == ""
+    os.chown(tmp_path, os.geteuid(), -1)
+    [found] = diagnostics.hidden_jobs(WallSettings(tmp_path))
+    assert (found.level, found.why, found.remedy) == (Level.ERROR, why, remedy)
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1/stat").touch()
+    assert isolation.wall_facts(WallSettings(tmp_path)).hidden == ""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    (tmp_path / "1/stat").unlink()
+    assert isolation.wall_facts(WallSettings(tmp_path)).hidden == "", "root sees all"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
