@@ -7,11 +7,13 @@ PSI in the kernel there are no such signs."""
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from distributed_grid.agent.sampling.host import ROOT
+from distributed_grid.runtime.unix import boot_clock
 
 RESOURCES = ("cpu", "memory", "io")
 QUIET = 1.0
@@ -92,23 +94,32 @@ class InputWatch:
     def __init__(self, root: Path = ROOT, terminals: Callable[[], Iterable[str]] | None = None) -> None:
         self._root = root
         self._terminals = terminals or (lambda: [user.terminal for user in psutil.users() if user.terminal])
-        self._keys = self._count()
-        self._at = time.time()
-        self._ever = False
+        self._keys, self._used = self._count(), self._last_used()
+        self._looked = boot_clock()
+        self._at: float | None = None
+        """The last input, by the boot clock: the clock of the files may be set."""
 
     def idle(self) -> float:
         """Seconds since the last input; below 0: none since the start."""
-        now = time.time()
+        now, wall = boot_clock(), time.time()
+        inputs: list[float] = []
         if (keys := self._count()) != self._keys:
-            self._keys, self._at, self._ever = keys, now, True
+            self._keys = keys
+            inputs.append(now)
+        for terminal, used in self._last_used().items():
+            if used != self._used.get(terminal):
+                self._used[terminal] = used
+                inputs.append(max(self._looked, now - max(0.0, wall - used)))
+        self._looked, self._at = now, max(inputs, default=self._at)
+        return now - self._at if self._at is not None else -1.0
+
+    def _last_used(self) -> dict[str, float]:
+        """By terminal when it was last used, by the clock of the files."""
+        found = {}
         for terminal in self._terminals():
-            try:
-                used = os.stat(self._root / "dev" / terminal).st_atime
-            except OSError:
-                continue
-            if used > self._at:
-                self._at, self._ever = used, True
-        return max(0.0, now - self._at) if self._ever else -1.0
+            with suppress(OSError):
+                found[terminal] = os.stat(self._root / "dev" / terminal).st_atime
+        return found
 
     def _count(self) -> int:
         try:
