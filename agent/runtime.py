@@ -3,7 +3,6 @@ performed. Measuring, bulk data and the connection itself are in modules of thei
 
 import asyncio
 import os
-import random
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -49,7 +48,7 @@ from distributed_grid.agent.owner_policy import OwnerControl
 from distributed_grid.agent.readers import Readers
 from distributed_grid.agent.renewal import Renewal
 from distributed_grid.agent.sampling.probe import Meter, Probe
-from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
+from distributed_grid.agent.session import CannotConnect, Disconnected, Session, back_off, dial
 from distributed_grid.agent.settings import NodeSettings
 from distributed_grid.identity.credentials import IDENTITY
 from distributed_grid.protocol.errors import GridError
@@ -95,8 +94,6 @@ class RuntimeSettings:
     hidden: str = ""
 
 
-BACK_OFF_LEAST = 0.1
-BACK_OFF_MOST = 10.0
 STEADY = 10.0
 """Seconds of connection after which the back-off is reset."""
 OLDER = "the supervisor of this node's jobs is of an older release, which holds no successors"
@@ -252,9 +249,7 @@ class Runtime:
                     log.warning(error.what, why=error.why)
                     said = error.what
             tries = 1 if boot_clock() - begun > STEADY else tries + 1
-            # Full jitter: agents that were disconnected together do not reconnect together.
-            most = min(BACK_OFF_MOST, BACK_OFF_LEAST * 2 ** min(tries, 10))
-            await asyncio.sleep(random.uniform(BACK_OFF_LEAST / 2, most))  # noqa: S311
+            await asyncio.sleep(back_off(tries))
 
     async def _connection(self) -> None:
         """One connection, from its hello to its end."""

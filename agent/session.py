@@ -1,6 +1,7 @@
 """One connection to the coordinator: a Link with its socket. Messages of one turn of the loop leave in one frame."""
 
 import asyncio
+import random
 import socket
 import ssl
 import time
@@ -31,7 +32,17 @@ BACKLOG = 1 << 20
 """Size of the write buffer above which optional messages are left out."""
 
 
+BACK_OFF_LEAST, BACK_OFF_MOST = 0.1, 10.0
+"""Pause before another try to connect (s)."""
+
 log = get_logger("agent")
+
+
+def back_off(tries: int) -> float:
+    """Seconds to wait after so many tries. Full jitter: agents that were disconnected together do not reconnect
+    together."""
+    most = min(BACK_OFF_MOST, BACK_OFF_LEAST * 2 ** min(tries, 10))
+    return random.uniform(BACK_OFF_LEAST / 2, most)  # noqa: S311
 
 
 class CannotConnect(GridError):

@@ -18,7 +18,7 @@ from distributed_grid.agent.data.inputs import Inputs
 from distributed_grid.agent.data.job_files import JobFiles
 from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.workdir import SlotIndex
-from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
+from distributed_grid.agent.session import CannotConnect, Disconnected, Session, back_off, dial
 from distributed_grid.agent.supervisor.sockets import Throttle
 from distributed_grid.agent.walls.files_socket import Root
 from distributed_grid.identity.credentials import IDENTITY
@@ -206,7 +206,6 @@ def _gap(above: int, stream: str, size: int) -> tuple[int, int]:
 FILES_BYTES = 3 << 20
 """Maximum size of a list of files in one message."""
 ERROR_CHARS = 2000
-PAUSE = 0.2
 THREADS = 32
 """Maximum number of concurrent requests about files: each waits for a process with a job's rights."""
 AT_ONCE = 2
@@ -280,15 +279,19 @@ class DataConnection:
 
     async def _serve(self, session_id: str) -> None:
         """Connect on demand, as long as the session lasts."""
+        tries, said = 0, ""
         while True:
             await self._wanted.wait()
             try:
                 hello = self._hello(session_id)
                 session = await dial(self._url, hello, identity=self._dir / IDENTITY, trusts=self._trusts)
             except CannotConnect as error:
-                self._log(f"no connection for bulk data: {error.what} ({error.why})")
-                await asyncio.sleep(PAUSE)
+                if (text := f"no connection for bulk data: {error.what} ({error.why})") != said:
+                    self._log(text)
+                tries, said = tries + 1, text
+                await asyncio.sleep(back_off(tries))
                 continue
+            tries, said = 0, ""
             self._wanted.clear()
             self._session = session
             self._there.set()

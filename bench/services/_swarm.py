@@ -24,8 +24,7 @@ from websockets.asyncio.server import serve as listen
 from websockets.exceptions import ConnectionClosed
 
 from bench._common import ROOT, cpu_seconds, wait_for
-from distributed_grid.agent.runtime import BACK_OFF_LEAST, BACK_OFF_MOST
-from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
+from distributed_grid.agent.session import CannotConnect, Disconnected, Session, back_off, dial
 from distributed_grid.coordinator.access.ca import DAY, Pki
 from distributed_grid.coordinator.access.identities import PKI
 from distributed_grid.coordinator.access.joining import found
@@ -134,8 +133,7 @@ async def agent(plan: Plan, number: int, place: asyncio.Semaphore, counts: Any) 
             if isinstance(error, CannotConnect) and error.final:
                 raise
             tries += 1
-        most = min(BACK_OFF_MOST, BACK_OFF_LEAST * 2 ** min(tries, 10))
-        await asyncio.sleep(random.uniform(BACK_OFF_LEAST / 2, most))
+        await asyncio.sleep(back_off(tries))
 
 
 async def live(plan: Plan, counts: Any) -> None:

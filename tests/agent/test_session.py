@@ -26,6 +26,12 @@ from tests.agent.scene import coordinator as coordinator
 from tests.agent.scene import node as node
 
 
+def test_the_pause_before_another_try_grows_up_to_ten_seconds() -> None:
+    assert all(0.05 <= session.back_off(tries) <= 0.1 * 2**tries for tries in range(8))
+    assert max(session.back_off(1000) for _ in range(100)) > 5
+    assert all(session.back_off(1000) <= 10 for _ in range(100))
+
+
 async def test_a_final_refusal_ends_the_agent_and_says_why(coordinator: Coordinator, tmp_path: Path) -> None:
     coordinator.answer = Refused("a node named 'node1' is connected already", why="its agent lives", final=True)
     one = Node(tmp_path, f"ws://127.0.0.1:{coordinator.port}")

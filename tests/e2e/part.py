@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distributed_grid.agent import main as agents
-from distributed_grid.agent import runtime
+from distributed_grid.agent import session
 from distributed_grid.config.schema import Agent, GpuBackend
 from distributed_grid.config.settings import ClusterConfig, load
 from distributed_grid.config.sharing import ResourceSharing, Thresholds
@@ -31,7 +31,7 @@ class Once(subprocess.Popen[bytes]):
 
 def agent(state_dir: str, name: str, url: str, text: str) -> int:
     subprocess.Popen = Once  # type: ignore[misc,assignment]
-    runtime.BACK_OFF_MOST = 1.0  # coordinators are killed here more often than anywhere else
+    session.BACK_OFF_MOST = 1.0  # coordinators are killed here more often than anywhere else
     said = json.loads(text)
     thresholds = Thresholds(cpu_percent_max=said["cpu_percent_max"], memory_percent_max=100, memory_min_gb=0)
     own = Agent(

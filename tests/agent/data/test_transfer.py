@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.agent.data import transfer
 from distributed_grid.agent.data.inputs import Inputs
 from distributed_grid.agent.data.job_files import JobFiles
 from distributed_grid.agent.data.transfer import AT_ONCE, DataConnection, Outputs
@@ -50,6 +51,27 @@ async def test_a_job_whose_files_take_long_keeps_nobody_else_waiting(
     finally:
         released.set()
     assert len(await asyncio.gather(*many)) == 100
+
+
+async def test_a_coordinator_that_refuses_bulk_data_is_asked_less_and_less_often_and_named_once(
+    data: DataConnection, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+    enough = asyncio.Event()
+
+    def waited(count: int) -> float:
+        tries.append(count)
+        if count == 4:
+            enough.set()
+        return 0.0
+
+    monkeypatch.setattr(transfer, "back_off", waited)
+    await data.begin("s1")
+    data.open()
+    await asyncio.wait_for(enough.wait(), 60)
+    await data.begin("")
+    assert tries[:4] == [1, 2, 3, 4]
+    assert len(told) == 1 and told[0].startswith("no connection for bulk data: ")
 
 
 async def test_what_is_refused_is_told_to_the_operator_and_not_each_time(data: DataConnection, told: list[str]) -> None:
