@@ -62,7 +62,11 @@ class Staging:
             self.done(Stale(allocation=launch.allocation, reason=self.disk.trouble))
             return
         slow = launch.grant.gpus or launch.spec.bundle or launch.spec.boost or self.run_as.needed
-        sample = self.meter.at_once(boot_clock() - FRESH) if not slow else None
+        try:
+            sample = self.meter.at_once(boot_clock() - FRESH) if not slow else None
+        except OSError as error:
+            self.done(_unmeasured(launch.allocation, error))
+            return
         if sample is not None:
             self.done(self.verify(launch, sample) or self._make_folder(launch))
             return
@@ -149,14 +153,13 @@ class Staging:
 
     async def _measure_and_verify(self, launch: Launch) -> Stale | None:
         gpus = bool(launch.grant.gpus)
-        if not gpus and (quick := self.meter.at_once(boot_clock() - FRESH)) is not None:
-            return self.verify(launch, quick)
         try:
+            if not gpus and (quick := self.meter.at_once(boot_clock() - FRESH)) is not None:
+                return self.verify(launch, quick)
             async with asyncio.timeout(PATIENCE):
                 sample = await self.meter.since(boot_clock() - (0.0 if gpus else FRESH), gpus)
         except (TimeoutError, OSError) as error:
-            why = f"this node could not be measured: {error}" if str(error) else "measuring this node hangs"
-            return Stale(allocation=launch.allocation, reason=why)
+            return _unmeasured(launch.allocation, error)
         return self.verify(launch, sample)
 
     async def _is_lost(self, launch: Launch, account: Account | None, slot: str) -> bool:
@@ -197,6 +200,11 @@ class Staging:
         except GridError as error:
             return _failed(launch.allocation, f"its working directory could not be made: {error}")
         return Ready(launch.allocation)
+
+
+def _unmeasured(allocation: str, error: OSError) -> Stale:
+    why = f"this node could not be measured: {error}" if str(error) else "measuring this node hangs"
+    return Stale(allocation=allocation, reason=why)
 
 
 def _failed(allocation: str, why: str, cause: Cause = Cause.WORKDIR_FAILED) -> Exited:

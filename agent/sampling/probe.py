@@ -276,13 +276,12 @@ class Meter:
             try:
                 await asyncio.wait((measuring,), timeout=STUCK_AFTER)
                 while not measuring.done():
-                    self._stuck(self._clock() - begun)
+                    self._lost(f"measuring this node hangs since {self._clock() - begun:.0f} s")
                     await asyncio.wait((measuring,), timeout=STUCK_AFTER)
             finally:
                 measuring.cancel()
             if (error := measuring.exception()) is not None:
-                self._log(f"measuring failed: {error!r}")
-                self._stuck(self._clock() - begun)
+                self._lost(f"measuring this node failed: {error}")
             self._hurried.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.05, self._interval - (self._clock() - begun))):
@@ -308,7 +307,7 @@ class Meter:
 
     def at_once(self, moment: float) -> Sample | None:
         """The newest sample, if begun at this moment or later, else one of now with the last reading of the GPUs. None:
-        measuring takes its time here, or is under way."""
+        measuring takes its time here, or is under way. Raises OSError if it fails."""
         if self.newest is not None and self.newest.at >= moment:
             return self.newest
         if self._measuring is not None or self._probe.seconds > QUICK:
@@ -321,12 +320,11 @@ class Meter:
         self.newest = sample
         self._took(sample)
 
-    def _stuck(self, seconds: float) -> None:
-        """Report the GPUs as unknown instead of as they were a while ago."""
-        self._log(f"measuring has taken {seconds:.1f} s so far")
+    def _lost(self, why: str) -> None:
+        """Report cores and GPUs as unknown instead of as they were a while ago."""
+        self._log(why)
         last = self.newest
         if last is None:
             return
-        why = f"measuring this node hangs since {seconds:.0f} s"
         gpus = tuple(GpuSample(gpu.uuid, memory_total=gpu.memory_total, error=why) for gpu in last.gpus)
-        self._take(msgspec.structs.replace(last, gpus=gpus, gpu_error=why))
+        self._take(msgspec.structs.replace(last, cores={}, gpus=gpus, gpu_error=why))

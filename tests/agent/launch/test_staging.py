@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from distributed_grid.agent.launch import raylet
+from distributed_grid.agent.launch.staging import FRESH
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import SLOT_LOST
 from distributed_grid.protocol.boosts import Boost
@@ -59,6 +60,20 @@ async def test_a_lease_that_is_over_while_the_job_is_laid_out_is_not_revived_by_
     gate.set()
     outcome = (await coordinator.hears(Exited, "j0.1")).outcome
     assert (outcome.cause, outcome.started) == (Cause.LEASE_EXPIRED, False)
+
+
+async def test_a_job_goes_elsewhere_while_the_node_cannot_be_measured(
+    coordinator: Coordinator, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(at: float | None = None, read_gpus: bool = True) -> Sample:
+        raise OSError("Stale file handle")
+
+    meter = node.runtime._meter
+    monkeypatch.setattr(node.probe, "sample", fails)
+    await coordinator.until(lambda: meter.newest is not None and meter.newest.at < procs.now() - FRESH)
+    await coordinator.say(launch("j0.1", *LONG))
+    stale = await coordinator.hears(Stale, "j0.1")
+    assert stale.reason == "this node could not be measured: Stale file handle"
 
 
 async def test_a_gpu_is_measured_anew_at_the_claim(

@@ -268,6 +268,25 @@ async def test_a_claim_is_measured_for_at_once_where_that_is_quick_and_nothing_m
     assert (await measuring).at == 6.0 and taken == [5.0, 6.0]
 
 
+async def test_cores_count_as_unknown_while_measuring_fails() -> None:
+    class Failing(Paced):
+        def sample(self, at: float, read_gpus: bool) -> Sample:
+            if taken:
+                raise OSError("Stale file handle")
+            return Sample(at=at, cores={0: 5}, gpus=(GpuSample("GPU-0"),))
+
+    taken: list[Sample] = []
+    said: asyncio.Queue[str] = asyncio.Queue()
+    meter = Meter(Failing(0.0), 0.0, boot_clock, taken.append, said.put_nowait)  # type: ignore[arg-type]
+    measuring = asyncio.create_task(meter.run())
+    why = await asyncio.wait_for(said.get(), 60)
+    measuring.cancel()
+    assert why == "measuring this node failed: Stale file handle"
+    first, second = taken[:2]
+    assert first.cores == {0: 5}
+    assert second == Sample(at=first.at, gpus=(GpuSample("GPU-0", error=why),), gpu_error=why)
+
+
 def test_how_long_a_measurement_takes_does_not_count_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
 
