@@ -72,7 +72,7 @@ class Lender:
         self._idle = self._let_through(sample)
         self._plan = self._make(self._held)
         self._node = None
-        supply = spare_plan.supply(self._plan, self._held, sample, self._ours)
+        supply = spare_plan.supply(self._plan, self._idle, self._held, sample, self._ours)
         again = min(self.limits.check_interval, self.limits.offer_expiry / 2)
         if self._told is not None and not supply.differs(self._told) and now - self._told_at < again:
             return None
@@ -82,7 +82,7 @@ class Lender:
     def current(self, now: float) -> Offer:
         """The whole offer as of the last sample, for a new connection."""
         if self._sample is not None:
-            self._told = spare_plan.supply(self._plan, self._held, self._sample, self._ours)
+            self._told = spare_plan.supply(self._plan, self._idle, self._held, self._sample, self._ours)
         return self._offer(now)
 
     def verify(self, grant: Grant, sample: Sample, holdings: Holdings, allocation: str) -> Stale | None:

@@ -192,8 +192,8 @@ def spare_gpus(
     return tuple(offers)
 
 
-def supply(plan: Plan, held: Held, sample: Sample, ours: Callable[[str], bool]) -> Supply:
-    """What the node has in the grid, offered or held."""
+def supply(plan: Plan, idle: Idle, held: Held, sample: Sample, ours: Callable[[str], bool]) -> Supply:
+    """What the node has in the grid, offered or held. Why each busy core is not offered makes no difference."""
     cpu = dict.fromkeys(plan.cores, MILLI) | dict.fromkeys(held.cores, MILLI)
     gpus = {gpu.uuid: gpu.milli for gpu in plan.gpus}
     return Supply(
@@ -201,7 +201,9 @@ def supply(plan: Plan, held: Held, sample: Sample, ours: Callable[[str], bool]) 
         memory=plan.memory + held.memory,
         gpus=tuple(sorted(_added(gpus, held.gpus.items()).items())),
         rooms=tuple((gpu.uuid, gpu_room(gpu, ours(gpu.uuid))) for gpu in sample.gpus if gpu.uuid in gpus),
-        withheld=tuple((one.what, re.sub(r"[\d.]+", "#", one.why)) for one in plan.withheld),
+        withheld=tuple(
+            (one.what, re.sub(r"[\d.]+", "#", one.why)) for one in plan.withheld if one.why != idle.busy_cores
+        ),
     )
 
 

@@ -78,6 +78,14 @@ def test_what_is_free_beside_a_core_in_use_is_offered_only_where_it_is_idle() ->
     assert not lender.would_return(Grant(cores=(0,)), Holdings())
 
 
+def test_a_core_around_its_limit_makes_no_offer_with_each_sample() -> None:
+    lender = Lender(Limits(), FACTS)
+    offers = [seen(lender, now, cores={0: 29 if now % 4 else 31}) for now in range(100, 150, 2)]
+    told = [offer.cores for offer in offers if offer is not None]
+    assert told == [(), (1, 2, 3)]
+    assert "core 0" in why(lender.offered(), "cpu")
+
+
 def test_our_own_job_takes_off_what_it_holds_and_no_more_and_is_no_news() -> None:
     lender = Lender(AT_ONCE, FACTS)
     seen(lender, 100)
