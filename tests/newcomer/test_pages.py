@@ -8,7 +8,7 @@ import pytest
 from tests.newcomer.pages import PAGES, ROOT, SHOWN, TYPED, Block, blocks, commands, differs
 
 ALL = [block for page in PAGES for block in blocks(page)]
-TYPED_BY_NOBODY = 23
+TYPED_BY_NOBODY = 24
 COMMAND = re.compile(r"(?:\$ |sudo |grid |make |pip |pipx |python3? |cd |ray )")
 
 
