@@ -27,6 +27,7 @@ _LIGHT = re.compile(r"^\[[^\]]+ [DIW] \d+ \d+\] ")
 """What Ray's C++ puts before a line that it logs, and before one that tells of no error."""
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 LABEL_CHARS = 63
+"""Maximum number of characters of a value of a label in Ray."""
 _ID = re.compile(r"j-[a-z2-7]{12}")
 
 
@@ -79,7 +80,7 @@ def custom_resource(target: str) -> str:
 
 def label_value(node: str) -> str:
     """The name of a node as the value of a label of its raylet. Ray takes letters, digits, `-`, `_` and `.`, none of
-    the signs first or last, and 63 characters at most (Ray's documentation, "Use labels to control scheduling")."""
+    the signs first or last, and LABEL_CHARS at most (Ray's documentation, "Use labels to control scheduling")."""
     return _NOT_IN_A_NAME.sub("_", node)[:LABEL_CHARS].strip("_.-")
 
 

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups, amounts_of
 from distributed_grid.agent.supervisor import procs
@@ -189,11 +189,14 @@ class Limits:
         self._keep_oom_score(job, members)
         return used
 
-    def _keep_oom_score(self, job: Job, members: Iterable[int]) -> None:
+    def _keep_oom_score(self, job: Job, members: dict[int, procs.Stat]) -> None:
         """Raise the scores of processes that lowered them: any may, down to the agent's own, where that has no
         CAP_SYS_RESOURCE."""
-        scores = {pid: procs.oom_score(pid) for pid in members}
-        low = [pid for pid, score in scores.items() if score is not None and score < self._oom_score]
+        low = {
+            pid: seen.start
+            for pid, seen in members.items()
+            if (score := procs.oom_score(pid)) is not None and score < self._oom_score
+        }
         if low:
             self._tree.set_oom_score(job, low, self._oom_score)
 

@@ -61,7 +61,8 @@ def protect_from_oom() -> tuple[str, str]:
     found = oom_score(os.getpid()) or 0
     jobs, own = oom_scores(found)
     try:
-        set_oom_score(os.getpid(), own)
+        me = stat(os.getpid())
+        set_oom_score(os.getpid(), me.start if me is not None else 0, own)
     except OSError:
         own = found
     return str(jobs), str(own)
@@ -73,11 +74,13 @@ def oom_score(pid: int) -> int | None:
     return int(text) if text else None
 
 
-def set_oom_score(pid: int, score: int) -> None:
-    """Set it. Raises OSError."""
+def set_oom_score(pid: int, start: int, score: int) -> None:
+    """Set it, unless the process with this start time (clock ticks since boot) is gone. Raises OSError."""
     fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     try:
-        os.write(fd, str(score).encode())
+        seen = stat(pid)  # what was opened is never that of a later process
+        if seen is not None and seen.start == start:
+            os.write(fd, str(score).encode())
     finally:
         os.close(fd)
 

@@ -359,14 +359,14 @@ class Tree:
             with contextlib.suppress(OSError):  # it is gone, or others were set a moment ago
                 procs.set_session_niceness(pid, job.nice)
 
-    def set_oom_score(self, job: Job, pids: Collection[int], score: int) -> None:
-        """Give these processes of the job this OOM score."""
+    def set_oom_score(self, job: Job, starts: Mapping[int, int], score: int) -> None:
+        """Give these processes of the job, by pid and start time, this OOM score."""
         if (other := self._other_user(job)) is not None:
-            self._act(*other, [["oom", pid, score] for pid in pids])
+            self._act(*other, [["oom", pid, start, score] for pid, start in starts.items()])
             return
-        for pid in pids:
+        for pid, start in starts.items():
             with contextlib.suppress(OSError):  # it is gone, or lets nobody write it
-                procs.set_oom_score(pid, score)
+                procs.set_oom_score(pid, start, score)
 
     def kill(self, job: Job) -> None:
         """End all processes now: by the spawner, the user id, the pid namespace or the control group. Else stop what is

@@ -95,8 +95,8 @@ class ForkServer:
 
     def act(self, uid: int, gid: int, orders: list[list[Any]]) -> None:
         """Have this user perform `["signal", pid, start, number]`, `["cores", tid, cores]`, `["nice", tid, nice]`,
-        `["session-nice", pid, nice]`, `["oom", pid, score]`, `["end"]` (kill all its processes) or `["clear"]` (remove
-        its leftovers outside of its directories). There is no answer; the caller checks the result and repeats."""
+        `["session-nice", pid, nice]`, `["oom", pid, start, score]`, `["end"]` (kill all its processes) or `["clear"]`
+        (remove its leftovers outside of its directories). There is no answer; the caller checks and repeats."""
         with contextlib.suppress(wire.Closed):
             self._ask({"op": "act", "uid": uid, "gid": gid, "orders": orders}, ())
 

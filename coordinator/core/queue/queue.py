@@ -255,8 +255,8 @@ class Queue:
         """Note that an excluded line has a job with this turn, if that may be its first."""
         heap, most = line.standing.excluded, 2 * line.standing.count + STALE_MOST
         if len(heap) > most:
-            heap[:] = [entry for entry in heap if entry[1].excluded and entry[1].count]
-            heap[:] = [(self.head(one)[0], one) for one in dict.fromkeys(one for _, one in heap)]
+            left = dict.fromkeys(one for _, one in heap if one.excluded and one.count)
+            heap[:] = [(self.head(one)[0], one) for one in left]
             heapify(heap)
         if not line.heap or turn <= self.head(line)[0]:
             heappush(heap, (turn, line))

@@ -76,3 +76,14 @@ def test_all_below_a_process_are_found(child: subprocess.Popen[bytes]) -> None:
 @pytest.mark.parametrize(("found", "jobs", "own"), [(0, 500, -500), (-1000, 500, -1000), (900, 900, 400)])
 def test_the_killer_for_want_of_memory_takes_jobs_before_us(found: int, jobs: int, own: int) -> None:
     assert procs.oom_scores(found) == (jobs, own)
+
+
+def test_an_oom_score_is_of_the_process_that_is_meant_and_of_no_later_one_with_its_number() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        seen, before = procs.stat(process.pid), procs.oom_score(process.pid)
+        assert seen is not None and before is not None
+        procs.set_oom_score(process.pid, seen.start - 1, before + 10)
+        assert procs.oom_score(process.pid) == before
+        procs.set_oom_score(process.pid, seen.start, before + 10)
+        assert procs.oom_score(process.pid) == before + 10
+        process.kill()
