@@ -153,7 +153,7 @@ def access(ctx: click.Context) -> None:
 @click.argument("role", type=click.Choice(ROLES))
 @click.argument("name")
 def revoke_access(role: str, name: str) -> None:
-    """Revoke all certificates of a node or a person, and close their connections at once."""
+    """Revoke all certificates of a node or a person, and the tokens for that name, and close their connections."""
     invocation = current()
     done: Done = invocation.ask(lambda number: Withdraw(id=number, role=Role(role), name=name))
     invocation.say(done.text)

@@ -261,10 +261,14 @@ class Identities:
         with self._db:
             return self._db.execute("UPDATE tokens SET uses = 0 WHERE id = ?", (id,)).rowcount > 0
 
-    def withdraw_of(self, role: Role, name: str) -> None:
-        """Revoke all tokens that are for this name alone."""
+    def withdraw_of(self, role: Role, name: str, now: float) -> int:
+        """Revoke all tokens that are for this name alone; how many could still be used."""
         with self._db:
-            self._db.execute("UPDATE tokens SET uses = 0 WHERE role = ? AND name = ?", (role.value, name))
+            rows = self._db.execute(
+                "UPDATE tokens SET uses = 0 WHERE role = ? AND name = ? AND uses > 0 RETURNING expires",
+                (role.value, name),
+            ).fetchall()
+        return sum(expires > now for (expires,) in rows)
 
     def redeem(self, id: str, secret: str, asked: str, now: float, to_be: str = "") -> Token:
         """Use a token once, for a member that asks for the name `asked`; the token, with the name that it gets. `to_be`
@@ -362,13 +366,14 @@ class Identities:
         query = f"SELECT {_CERTIFIED} FROM certificates WHERE expires > ? ORDER BY role, name, issued"  # noqa: S608
         return [_certified(*row) for row in self._db.execute(query, (now,))]
 
-    def revoke(self, role: Role, name: str, now: float) -> int:
-        """Revoke all certificates of this role and name; how many there were."""
+    def revoke(self, role: Role, name: str, now: float, renewable: float = 0.0) -> int:
+        """Revoke all certificates of this role and name, expired ones too, since they may be renewed; how many were of
+        use. `renewable`: for how long after its end one of this role may be renewed (s)."""
         with self._db:
             rows = self._db.execute(
-                "UPDATE certificates SET revoked = ? WHERE role = ? AND name = ? AND revoked IS NULL AND expires > ?"
-                " RETURNING serial",
-                (now, role.value, name, now),
+                "UPDATE certificates SET revoked = ? WHERE role = ? AND name = ? AND revoked IS NULL"
+                " RETURNING serial, expires",
+                (now, role.value, name),
             ).fetchall()
-        self.revoked |= {serial for (serial,) in rows}
-        return len(rows)
+        self.revoked |= {serial for serial, _ in rows}
+        return sum(expires > now - renewable for _, expires in rows)

@@ -22,7 +22,7 @@ from distributed_grid.protocol.identity import PEOPLE, Role
 from distributed_grid.protocol.messages.rights import NO_RIGHTS, check_name
 from distributed_grid.protocol.nodes import ORDERED, REASON_CHARS, check_labels
 from distributed_grid.protocol.resources import MILLI, MOST_MEMORY
-from distributed_grid.protocol.text import MOST
+from distributed_grid.protocol.text import MOST, counted
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.access.ca import Pki
@@ -70,8 +70,7 @@ class AccessRequests:
     def expel(self, role: Role, name: str) -> None:
         """Revoke all certificates and tokens of this role and name, and cut its connections."""
         if self._pki is not None:
-            self._pki.identities.withdraw_of(role, name)
-            self._pki.identities.revoke(role, name, time.time())
+            _revoke(self._pki, role, name)
         self._cut(role, name, (), None)
 
     def renew(self, connection: Connection, asked: messages.WantCertificate) -> messages.NewCertificate:
@@ -124,14 +123,22 @@ class AccessRequests:
             return messages.Done(id=asked.id, text=f"token {asked.token} opens nothing any more")
         if asked.role is None or not asked.name:
             raise GridError("neither a token nor somebody's certificates are named")
-        count = pki.identities.revoke(asked.role, asked.name, time.time())
+        count, tokens = _revoke(pki, asked.role, asked.name)
         bearers = pki.identities.bearers.withdraw(time.time(), name=asked.name) if asked.role in PEOPLE else []
-        if not count and not bearers:
+        if not (count or tokens or bearers):
             raise GridError(f"{asked.role} {asked.name[:80]} has no certificate that holds", hint="see `grid access`")
         ended = self._cut(asked.role, asked.name, bearers, asker)
-        also = f" and {len(bearers)} bearer token{'s' if len(bearers) > 1 else ''}" if bearers else ""
-        text = f"{count} certificate{'s' if count > 1 else ''}{also} of {asked.name} taken back{_live(ended)}"
-        return messages.Done(id=asked.id, text=text)
+        taken = ((count, "certificate"), (tokens, "token"), (len(bearers), "bearer token"))
+        named = " and ".join(counted(number, what) for number, what in taken if number)
+        return messages.Done(id=asked.id, text=f"{named} of {asked.name} taken back{_live(ended)}")
+
+
+def _revoke(pki: "Pki", role: Role, name: str) -> tuple[int, int]:
+    """Revoke the certificates of this role and name, those that have expired as well, and the tokens to join with that
+    are for this name alone; how many of each could have been used."""
+    now, renewable = time.time(), pki.lives.renew_expired if role is Role.AGENT else 0.0
+    tokens = pki.identities.withdraw_of(role, name, now)
+    return pki.identities.revoke(role, name, now, renewable), tokens
 
 
 def _live(ended: int) -> str:

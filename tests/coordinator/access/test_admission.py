@@ -182,6 +182,34 @@ async def test_a_bearer_token_that_is_taken_back_before_the_hello_lets_nobody_in
         await end.close()
 
 
+async def test_who_loses_access_cannot_join_again_by_a_token_that_is_left(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    async with coordinator(tmp_path / "state", founded=True) as grid:
+        assert grid.pki is not None
+        known, answer = grid.pki.identities, grid.server._access.answer
+        grid.member(Role.AGENT, "lab1")
+        for name in ("lab1", "lab*", "lab2"):
+            known.mint("pin", Role.AGENT, name, {}, 5, 3600.0, "ada", time.time())
+        done = answer("ada", Withdraw(id=1, role=Role.AGENT, name="lab1"))
+        assert isinstance(done, Done) and done.text == "1 certificate and 1 token of lab1 taken back"
+        assert {one.name for one in known.tokens(time.time())} == {"lab*", "lab2"}
+        done = answer("ada", Withdraw(id=2, role=Role.AGENT, name="lab2"))  # who has not joined yet
+        assert isinstance(done, Done) and done.text == "1 token of lab2 taken back"
+        with pytest.raises(GridError, match="has no certificate that holds"):
+            answer("ada", Withdraw(id=3, role=Role.AGENT, name="lab2"))
+
+
+async def test_a_node_can_be_revoked_while_its_certificate_is_expired_and_could_be_renewed(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    async with coordinator(tmp_path / "state", founded=True) as grid:
+        assert grid.pki is not None
+        now = time.time()
+        grid.pki.identities.signed(7, Role.AGENT, "lab1", now - 3600.0, now - 7200.0)
+        done = grid.server._access.answer("ada", Withdraw(id=1, role=Role.AGENT, name="lab1"))
+        assert isinstance(done, Done) and done.text == "1 certificate of lab1 taken back"
+        assert grid.pki.identities.revoked == {"7"}
+
+
 async def test_who_takes_back_its_own_access_is_answered_and_nothing_more_is_done_for_it(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     async with coordinator(tmp_path / "state", founded=True) as grid:

@@ -41,8 +41,19 @@ def test_a_token_of_a_name_that_is_expelled_opens_nothing_even_when_it_is_made_a
     known = identities.Identities(tmp_path / "identities.db")
     mint = partial(known.mint, "pin", Role.AGENT, "m-1", {}, 1, 60.0, "grid", 100.0, seed=b"x" * 32)
     _, _, id, secret = mint().split(".")
-    known.withdraw_of(Role.AGENT, "m-1")
+    assert known.withdraw_of(Role.AGENT, "m-1", 101.0) == 1
     assert mint().split(".")[3] == secret
     with pytest.raises(identities.TokenRefused, match="is used up"):
         known.redeem(id, secret, "m-1", 101.0)
+    known.close()
+
+
+def test_what_is_revoked_stays_so_although_it_had_expired_and_only_what_was_of_use_is_counted(tmp_path: Path) -> None:
+    known = identities.Identities(tmp_path / "identities.db")
+    for serial, expires in ((1, 100.0), (2, 140.0), (3, 200.0)):
+        known.signed(serial, Role.AGENT, "lab1", expires, 50.0)
+    known.signed(4, Role.AGENT, "lab2", 200.0, 50.0)
+    assert known.revoke(Role.AGENT, "lab1", 150.0, renewable=30.0) == 2
+    assert known.revoked == {"1", "2", "3"} and known.revoke(Role.AGENT, "lab1", 151.0) == 0
+    assert all((one := known.certified(serial)) is not None and one.revoked == 150.0 for serial in "123")
     known.close()

@@ -90,6 +90,10 @@ REFUSED: dict[str, tuple[Callable[[World], Path], str]] = {
         lambda world: (world.member(life=60), world.pki.identities.revoke(Role.AGENT, "lab1", time.time()))[0],
         "was taken back",
     ),
+    "it was taken back when it had expired": (
+        lambda world: (world.member(), world.pki.identities.revoke(Role.AGENT, "lab1", time.time()))[0],
+        "was taken back",
+    ),
     "another node has joined by its name since": (
         lambda world: (world.member(), world.member(folder="other"))[0],
         "somebody has joined as node lab1 since",
