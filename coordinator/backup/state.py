@@ -172,9 +172,13 @@ def copy_pki(source: Path, target: Path) -> int:
     return sum((place / name).stat().st_size for name in (IDENTITIES, *PKI_FILES))
 
 
+MEMBERS = (("certificates", "serial"), ("bearers", "id"))
+"""Tables of what members come in by, and their keys."""
+
+
 def update_pki(restored: Path, before: Path) -> None:
-    """Carry over revocations made since the backup, as far as they are known, and revoke all tokens, which may have
-    been used since. Raises GridError."""
+    """Carry over revocations and members that the backup does not know, as far as they are known, and revoke all tokens
+    to join with, which may have been used since. What is revoked in either stays revoked. Raises GridError."""
     path, known = restored / PKI / IDENTITIES, before / PKI / IDENTITIES
     if not path.exists():
         return
@@ -184,7 +188,12 @@ def update_pki(restored: Path, before: Path) -> None:
             if known.exists():
                 with suppress(sqlite3.Error):  # it may be damaged
                     db.execute("ATTACH ? AS known", (f"file:{quote(str(known))}?mode=ro",))
-                    db.execute("INSERT OR REPLACE INTO certificates SELECT * FROM known.certificates")
+                    for table, key in MEMBERS:
+                        db.execute(f"INSERT OR IGNORE INTO {table} SELECT * FROM known.{table}")  # noqa: S608
+                        db.execute(
+                            f"UPDATE {table} SET revoked = was.revoked FROM known.{table} AS was"  # noqa: S608
+                            f" WHERE was.{key} = {table}.{key} AND {table}.revoked IS NULL"
+                        )
     except sqlite3.Error as error:
         raise failure(path, error) from None
 

@@ -56,6 +56,44 @@ async def test_who_was_in_comes_in_again_after_a_restore_and_who_was_put_out_doe
         assert await let_in(grid, ann) and not await let_in(grid, bob)
 
 
+async def test_a_bearer_token_that_was_taken_back_since_the_backup_stays_so_after_a_restore(tmp_path: Path) -> None:
+    state, now = tmp_path / "state", time.time()
+    state.mkdir()
+    async with coordinator(state, founded=True) as grid:
+        assert grid.pki is not None
+        bearers = grid.pki.identities.bearers
+        gone, kept = (bearers.mint(Role.CLIENT, name, 3600.0, "ada", now) for name in ("ci", "robot"))
+        backup(state, tmp_path / "backup", force=False)
+        bearers.withdraw(now, name="ci")
+        new = bearers.mint(Role.CLIENT, "later", 3600.0, "ada", now)
+    restore(tmp_path / "backup", state, force=True, resume=False)
+    async with coordinator(state) as grid:
+        assert grid.pki is not None
+        bearers = grid.pki.identities.bearers
+        with pytest.raises(GridError, match="was taken back"):
+            bearers.verify(gone, now)
+        assert [bearers.verify(one, now).name for one in (kept, new)] == ["robot", "later"]
+
+
+async def test_who_is_revoked_in_the_backup_stays_so_where_the_state_in_its_place_is_older(tmp_path: Path) -> None:
+    state, now = tmp_path / "state", time.time()
+    state.mkdir()
+    async with coordinator(state, founded=True) as grid:
+        assert grid.pki is not None
+        bob = grid.member(Role.CLIENT, "bob")
+        token = grid.pki.identities.bearers.mint(Role.CLIENT, "bob", 3600.0, "ada", now)
+        backup(state, tmp_path / "monday", force=False)
+        grid.pki.identities.revoke(Role.CLIENT, "bob", now)
+        grid.pki.identities.bearers.withdraw(now, name="bob")
+        backup(state, tmp_path / "tuesday", force=False)
+    restore(tmp_path / "monday", tmp_path / "elsewhere", force=False, resume=False)
+    restore(tmp_path / "tuesday", tmp_path / "elsewhere", force=True, resume=False)
+    async with coordinator(tmp_path / "elsewhere") as grid:
+        assert grid.pki is not None and not await let_in(grid, bob)
+        with pytest.raises(GridError, match="was taken back"):
+            grid.pki.identities.bearers.verify(token, now)
+
+
 async def test_on_another_machine_the_restored_coordinator_is_the_one_that_members_know(tmp_path: Path) -> None:
     ann, _, _ = await founded(tmp_path)
     shutil.rmtree(tmp_path / "state")
