@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -143,17 +143,21 @@ class Authority:
         )
 
 
+UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm, InvalidSignature)
+"""What is raised for a request or a certificate of a stranger that cannot be read, or is not signed as it should be."""
+
+
 def checked(request: bytes) -> ec.EllipticCurvePublicKey:
     """The public key of a certificate request that is signed with its private key. Raises BadValue for others."""
     try:
         asked = x509.load_pem_x509_csr(request)
         if not asked.is_signature_valid:
             raise InvalidSignature
-    except (ValueError, InvalidSignature):
+        public = asked.public_key()
+    except UNREADABLE:
         raise BadValue(
             "this is not a certificate request", why="it cannot be read, or is not signed by its key"
         ) from None
-    public = asked.public_key()
     if not isinstance(public, ec.EllipticCurvePublicKey) or not isinstance(public.curve, ec.SECP256R1):
         raise BadValue("this kind of key is not used here", why="keys are ECDSA on P-256")
     return public
@@ -252,9 +256,10 @@ class Pki:
         replace_identity(self.folder, key_pem(key), chain.decode())
 
     def refresh_self(self) -> bool:
-        """Renew the coordinator's certificate if it is due, for the same names; whether it was."""
-        old = certificate_in(self.folder)
-        if time.time() < validity_of(old).at(RENEW_AT):
+        """Renew the coordinator's certificate if it is due, for the same names; whether it was. One that does not hold
+        yet was made while the clock was ahead, and nobody takes it."""
+        life = validity_of(certificate_in(self.folder))
+        if life.begin <= time.time() < life.at(RENEW_AT):
             return False
         self.certify_self(self.hosts())
         return True

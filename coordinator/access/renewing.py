@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from distributed_grid.coordinator.access.ca import Pki, Presented, checked, presented
+from distributed_grid.coordinator.access.ca import UNREADABLE, Pki, Presented, checked, presented
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.net.limits import FailedTries, LogThrottle
@@ -119,7 +119,7 @@ class Renewals:
                 raise InvalidSignature
             words = signed_to_renew(nonce, asked.request)
             public.verify(bytes.fromhex(asked.signature), words, ec.ECDSA(hashes.SHA256()))
-        except (ValueError, TypeError, InvalidSignature):
+        except UNREADABLE:
             raise BadValue(
                 "this is not proved to be a node of this grid",
                 why="the certificate is not of its authority, or its key has not signed what was asked",

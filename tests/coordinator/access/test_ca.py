@@ -1,6 +1,7 @@
 """The grid's certificate authority: what it signs holds in a real handshake, and what it did not sign does not."""
 
 import asyncio
+import base64
 import contextlib
 import datetime
 import os
@@ -131,7 +132,15 @@ def test_a_request_that_is_not_signed_by_its_own_key_or_is_none_is_refused() -> 
         .sign(rsa.generate_private_key(65537, 1024), SHA256())  # noqa: S505
         .public_bytes(serialization.Encoding.PEM)
     )
-    for request in (b"", b"nonsense", forged, weak):
+    # An unknown curve, an unknown kind of key, an unknown version.
+    curve, key, version = b"\x2a\x86\x48\xce\x3d\x03\x01\x07", b"\x2a\x86\x48\xce\x3d\x02\x01", b"\x02\x01\x00"
+    der[-1] ^= 1
+    strange = [
+        b"-----BEGIN CERTIFICATE REQUEST-----\n%s-----END CERTIFICATE REQUEST-----\n"
+        % base64.encodebytes(bytes(der).replace(one, one[:-1] + b"\x55", 1))
+        for one in (curve, key, version)
+    ]
+    for request in (b"", b"nonsense", forged, weak, *strange):
         with pytest.raises(BadValue):
             authority.sign(request, NODE, NOW, 1)
 

@@ -1,6 +1,7 @@
 """Certificates are renewed for who holds the old one and its key, and for nobody else. Real TLS on loopback."""
 
 import asyncio
+import datetime
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
 
+from distributed_grid.coordinator.access import ca
 from distributed_grid.coordinator.access.ca import Lives, Pki, presented
 from distributed_grid.coordinator.access.renewing import AT_MOST, Renewals
 from distributed_grid.coordinator.audit.log import RequestLog
@@ -20,7 +22,15 @@ from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.net.limits import LogThrottle
 from distributed_grid.identity.credentials import client_context, server_context, trusting_context
 from distributed_grid.identity.enrollment import NotRenewed, RenewalRequest, has_expired, renew_expired
-from distributed_grid.identity.keys import certificate_in, key_pem, new_key, read_secret, request_for, save_identity
+from distributed_grid.identity.keys import (
+    certificate_in,
+    key_pem,
+    new_key,
+    read_secret,
+    request_for,
+    save_identity,
+    validity_of,
+)
 from distributed_grid.protocol import codec
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import NewCertificate, Refused, WantCertificate
@@ -205,4 +215,18 @@ def test_the_coordinators_own_certificate_is_renewed_when_most_of_its_life_is_ov
     names = [one.extensions.get_extension_for_class(x509.SubjectAlternativeName).value for one in (before, after)]
     assert names[0] == names[1] and x509.DNSName("localhost") in names[0]
     server_context(pki.folder)
+    pki.close()
+
+
+def test_the_coordinators_own_certificate_is_renewed_when_it_was_made_while_the_clock_was_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pki = Pki.create(tmp_path / "pki", "0a1b", ["localhost"])
+    with monkeypatch.context() as ahead:
+        later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=70)
+        ahead.setattr(ca, "_now", lambda: later)
+        pki.certify_self(["localhost"])
+    assert validity_of(certificate_in(pki.folder)).begin > time.time()
+    assert pki.refresh_self() and validity_of(certificate_in(pki.folder)).begin < time.time()
+    assert not pki.refresh_self()
     pki.close()
