@@ -6,7 +6,9 @@ outside the directory it is unpacked into, whatever order its entries are made i
 """
 
 import hashlib
+import re
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -23,6 +25,10 @@ VERSION = 1
 _HASH_BYTES = 32
 _PATH_BYTES = 4095
 _NAME_BYTES = 255
+
+
+_FEW = msgspec.Meta(max_length=MOST_ENTRIES)
+"""Read off the head of the list: millions of empty entries fit the bytes, and would take half a GiB once decoded."""
 
 
 class Kind(StrEnum):
@@ -50,7 +56,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything to make, ordered by path. Directories above an entry are made as needed and not listed."""
 
-    entries: tuple[Entry, ...]
+    entries: Annotated[tuple[Entry, ...], _FEW]
     version: int = VERSION
 
     @property
@@ -94,6 +100,35 @@ def decode_manifest(frame: bytes) -> Manifest:
         raise _bad(str(error)) from None
     _check(manifest)
     return manifest
+
+
+class _Named(msgspec.Struct, frozen=True, gc=False):
+    kind: Kind = Kind.FILE
+    blob: str = ""
+
+
+class _Names(msgspec.Struct, frozen=True):
+    entries: Annotated[tuple[_Named, ...], _FEW]
+    version: int = VERSION
+
+
+_names_decoder = msgspec.msgpack.Decoder(_Names)
+_HEX = re.compile("[0-9a-f]*")
+
+
+def names_in(frame: bytes) -> frozenset[str]:
+    """The hashes of the contents that the manifest of these bytes names, in a tenth of the time that it takes to check
+    its paths, which whoever unpacks it does. Raises BadValue."""
+    if len(frame) > MANIFEST_BYTES:
+        raise _bad(f"it has {len(frame)} bytes, and {MANIFEST_BYTES} are the most")
+    try:
+        read = _names_decoder.decode(frame)
+    except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as error:
+        raise _bad(str(error)) from None
+    names = frozenset([entry.blob for entry in read.entries if entry.kind is Kind.FILE])
+    if read.version != VERSION or {*map(len, names)} - {2 * _HASH_BYTES} or not _HEX.fullmatch("".join(names)):
+        raise _bad("what it names are no hashes of contents")
+    return names
 
 
 def _bad(why: str) -> BadValue:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from distributed_grid.coordinator.store.open import sync
-from distributed_grid.protocol.bundle import MANIFEST_BYTES, decode_manifest, hasher, is_blob_hash
+from distributed_grid.protocol.bundle import MANIFEST_BYTES, decode_manifest, hasher, is_blob_hash, names_in
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages import BlobData, PutBlob, WantBlob
@@ -32,7 +32,9 @@ LEAST_BYTES = 4096
 REMEMBERED = 10_000
 """Blobs of a user that are remembered before those that count no more are counted_at for."""
 COUNT_SECONDS = 1.0
-"""Minimum interval between searches for blobs that count no more, of a user over the quota."""
+COUNT_PAUSE = 20.0
+"""Minimum interval between searches for blobs that count no more, of a user over the quota: so many seconds, and so
+many times as long as the last one took."""
 
 
 def default_quota(state_dir: Path) -> int:
@@ -50,7 +52,8 @@ class _Account:
         """Manifests whose blobs all count."""
         self.total = 0
         self.arriving = 0
-        self.counted_at = float("-inf")
+        self.counted_at, self.took = float("-inf"), 0.0
+        """When it was searched for what counts no more, and how long that took (s)."""
         self.most = REMEMBERED
 
     @property
@@ -113,9 +116,14 @@ class Quota:
         account = self._account(user)
         if bundle in account.bundles:
             self.refers(user, (bundle,))
-        else:
-            self.refers(user, (bundle, *self._read(bundle)))
-            account.bundles.add(bundle)
+            return
+        now = self._clock()
+        for blob in (bundle, *self._read(bundle)):
+            size = account.blobs[blob][0] if blob in account.blobs else self._size(blob)
+            if size is not None:
+                account.count(blob, size, now)
+        self._check(user, account)
+        account.bundles.add(bundle)
 
     def arrives(self, user: str, size: int) -> None:
         """Bytes of an upload have come; negative: the upload is finished (and counted by `refers`) or given up. Raises
@@ -137,14 +145,15 @@ class Quota:
         if account.counted <= self.limit and len(account.blobs) <= account.most:
             return
         now = self._clock()
-        if now - account.counted_at >= COUNT_SECONDS:
-            account.counted_at = now
+        if now - account.counted_at >= max(COUNT_SECONDS, COUNT_PAUSE * account.took):
+            account.counted_at, began = now, time.monotonic()
             needed = self._needed(user)
             for blob, (_, used) in list(account.blobs.items()):
                 if self._size(blob) is None or (blob not in needed and now - used > RECENT):
                     account.drop(blob)
                     account.bundles.clear()
             account.most = max(REMEMBERED, 2 * len(account.blobs))
+            account.took = time.monotonic() - began
         if account.counted > self.limit:
             raise GridError(
                 f"the files that {user} has shipped are {format_bytes(account.counted)} at the coordinator, and"
@@ -314,7 +323,7 @@ class Blobs:
     def contents(self, bundle: str) -> frozenset[str]:
         """The blobs that a manifest names. Raises OSError, BadValue."""
         with open(self._path(bundle), "rb") as file:
-            return decode_manifest(file.read(MANIFEST_BYTES + 1)).blobs
+            return names_in(file.read(MANIFEST_BYTES + 1))
 
     def shipped_size(self, bundle: str) -> int:
         """Bytes of what a bundle ships; 0 where its manifest cannot be read. May be called by any thread."""
@@ -327,17 +336,22 @@ class Blobs:
             return 0
         return sum(entry.size for entry in entries)
 
-    def _named(self, bundle: str) -> frozenset[str]:
-        """The blobs that a manifest names, from memory if possible; none where it cannot be read."""
-        if (named := self._manifests.get(bundle)) is None:
-            try:
-                named = self.contents(bundle)
-            except (OSError, BadValue):
-                return frozenset()
+    def _is_named(self, blob: str, bundles: Iterable[str]) -> bool:
+        """Whether one of these manifests names a blob. Those in memory are looked at first: a node fetches what one
+        names in a row, and may have jobs with more of them than are kept."""
+        for bundle in sorted(bundles, key=lambda one: one not in self._manifests):
+            named = self._manifests.pop(bundle, None)
+            if named is None:
+                try:
+                    named = self.contents(bundle)
+                except (OSError, BadValue):
+                    continue
             self._manifests[bundle] = named
             if len(self._manifests) > MANIFESTS:
                 del self._manifests[next(iter(self._manifests))]
-        return named
+            if blob in named:
+                return True
+        return False
 
     def missing(self, blobs: Iterable[str], user: str = "") -> tuple[str, ...]:
         """The blobs that the user has to send, in the order asked; the others count for the user. A blob that another
@@ -354,7 +368,8 @@ class Blobs:
         """The answer to an agent that fetches for jobs with these manifests: bytes, or an error."""
         if not is_blob_hash(want.blob) or want.offset < 0 or want.size < 0:
             return BlobData(id=want.id, error="not a blob's hash, offset and size")
-        if not any(want.blob == bundle or want.blob in self._named(bundle) for bundle in bundles):
+        needed = set(bundles)
+        if want.blob not in needed and not self._is_named(want.blob, needed):
             return BlobData(id=want.id, error=f"no job on this node needs the blob {want.blob[:12]}")
         try:
             fd = os.open(self._path(want.blob), os.O_RDONLY | os.O_CLOEXEC)
@@ -376,7 +391,7 @@ class Blobs:
     async def make_room(self) -> None:
         """Raise GridError if the cache has twice its size and none of it may go."""
         if self._size is not None and self._size > 2 * self._most:
-            self._size = await asyncio.to_thread(self._shrink, self._pinned())
+            self._size = await asyncio.to_thread(self._shrink, {*self._needed()})
             if self._size > 2 * self._most:
                 raise GridError(
                     "the coordinator has no room for shipped files now",
@@ -414,8 +429,7 @@ class Blobs:
         if self._size is not None:
             self._size += upload.size
         if self._size is None or self._size > self._most:
-            pinned = self._pinned()
-            self._size = await asyncio.to_thread(self._shrink, pinned)
+            self._size = await asyncio.to_thread(self._shrink, {*self._needed()})
 
     @staticmethod
     def _keep(upload: _Upload, path: Path) -> None:
@@ -433,9 +447,9 @@ class Blobs:
 
     # --- the bound ----------------------------------------------------------------------------------------------------
 
-    def _pinned(self) -> set[str]:
+    def _pinned(self, bundles: Iterable[str]) -> set[str]:
         pinned: set[str] = set()
-        for bundle in set(self._needed()):
+        for bundle in bundles:
             pinned.add(bundle)
             try:
                 pinned |= self.contents(bundle)
@@ -443,9 +457,10 @@ class Blobs:
                 log.warning("a live job's manifest cannot be read", blob=bundle[:12], error=str(error))
         return pinned
 
-    def _shrink(self, pinned: set[str]) -> int:
-        """Remove the least recently used blobs down to the bound; the bytes left. A last use in the future was noted
-        before the wall clock was set back, and counts as none."""
+    def _shrink(self, bundles: set[str]) -> int:
+        """Remove the least recently used blobs down to the bound, but for what these manifests need; the bytes left. A
+        last use in the future was noted before the wall clock was set back, and counts as none. In a thread: to read
+        thousands of manifests takes seconds."""
         now = time.time()
         kept = [
             (entry.stat().st_mtime, entry.stat().st_size, entry.path)
@@ -454,6 +469,7 @@ class Blobs:
             for entry in os.scandir(folder.path)
         ]
         size = sum(row[1] for row in kept)
+        pinned = self._pinned(bundles) if size > self._most else set()
         for used, bytes_, path in sorted(kept):
             if size <= self._most:
                 break

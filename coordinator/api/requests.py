@@ -9,7 +9,7 @@ import math
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import msgspec
@@ -173,7 +173,8 @@ class Requests:
                 no_boosts(message)
                 if any(one.request.immediate for one in message.jobs):
                     await self._placing.fresh()
-                self._submit(asked, client, visibility, message)
+                claimed = await self._submissions.claim(client.user, message)
+                self._submit(asked, client, visibility, message, claimed)
             case messages.RequestBoost() | messages.ExtendBoost() | messages.ListBoosts():
                 await self._boost(asked, client, visibility, message)
             case messages.Watch():
@@ -296,9 +297,16 @@ class Requests:
 
     # --- submit -------------------------------------------------------------------------------------------------------
 
-    def _submit(self, asked: AuditedRequest, client: Client, visibility: Visibility, message: messages.Submit) -> None:
+    def _submit(
+        self,
+        asked: AuditedRequest,
+        client: Client,
+        visibility: Visibility,
+        message: messages.Submit,
+        claimed: Set[str] = frozenset(),
+    ) -> None:
         client.visibility, asked.later = visibility, True
-        found = self._submissions.prepare(visibility, client.host, message)
+        found = self._submissions.prepare(visibility, client.host, message, claimed)
         watched = found.names() if message.watch else []
         for name in watched:
             self.watches.add(client, name)

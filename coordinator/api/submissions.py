@@ -2,9 +2,11 @@
 once, however often they are sent.
 """
 
+import asyncio
 import math
 import secrets
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Set
 from difflib import get_close_matches
 
 import msgspec
@@ -274,6 +276,10 @@ class NewJobs:
         return JobsSubmitted(token, tuple(self.jobs.values()), tuple(self.groups))
 
 
+def _not_sent() -> Unanswerable:
+    return Unanswerable("unavailable", "the shipped files are not here (any more)", hint="send them again, then submit")
+
+
 class Submissions:
     """Turns submissions into jobs."""
 
@@ -284,9 +290,29 @@ class Submissions:
         self._clock = clock
         self._memory = memory
 
-    def prepare(self, visibility: Visibility, host: str, message: Submit) -> NewJobs:
-        """The jobs of a submission, those that are new and those that are known. Raises GridError where one of them
-        cannot be taken: then none is."""
+    async def claim(self, user: str, message: Submit) -> set[str]:
+        """Count the shipped files of new jobs for their user; their manifests. Each job may have one of its own that
+        names a hundred thousand files: others have their turn after each, for as long as it took. Raises GridError
+        where the user has not sent what one names, or is above the quota."""
+        keys = list(dict.fromkeys(one.key for one in message.jobs if one.spec.bundle))
+        known = self._store.known(user, keys) if keys else {}
+        claimed: set[str] = set()
+        for one in message.jobs:
+            bundle = one.spec.bundle
+            if bundle in claimed or one.key in known or (user, one.key) in self._state.keys or not is_blob_hash(bundle):
+                continue
+            began = time.thread_time()
+            if not (self._blobs.has(bundle) and self._blobs.quota.owns_all(user, bundle)):
+                raise _not_sent()
+            self._blobs.quota.submits(user, bundle)
+            claimed.add(bundle)
+            if (took := time.thread_time() - began) > 0.001:
+                await asyncio.sleep(took)
+        return claimed
+
+    def prepare(self, visibility: Visibility, host: str, message: Submit, claimed: Set[str] = frozenset()) -> NewJobs:
+        """The jobs of a submission, those that are new and those that are known; `claimed` by it are the manifests of
+        the new ones. Raises GridError where one of them cannot be taken: then none is."""
         user = visibility.user
         sound: Submission | None = None
         for number, submission in enumerate(message.jobs, 1):
@@ -300,12 +326,8 @@ class Submissions:
         # Keys that are not on disk yet are known to the ledger, which answers with the jobs that are there.
         known = self._store.known(user, keys)
         new = [one for one in message.jobs if one.key not in known and (user, one.key) not in self._state.keys]
-        for bundle in {one.spec.bundle for one in new if one.spec.bundle}:
-            if not (self._blobs.has(bundle) and self._blobs.quota.owns_all(user, bundle)):
-                raise Unanswerable(
-                    "unavailable", "the shipped files are not here (any more)", hint="send them again, then submit"
-                )
-            self._blobs.quota.submits(user, bundle)
+        if {one.spec.bundle for one in new} - claimed - {""}:
+            raise _not_sent()
         if any((user, key) not in self._state.keys for key in keys if key not in known):
             self._driver.trouble.refuse_new()
             self._memory.refuse()

@@ -20,6 +20,7 @@ from distributed_grid.protocol.bundle import (
     encode_manifest,
     hasher,
     is_blob_hash,
+    names_in,
 )
 from distributed_grid.protocol.errors import BadValue
 
@@ -133,6 +134,11 @@ def test_more_than_is_allowed_is_refused_before_it_costs_anything() -> None:
     with pytest.raises(BadValue, match="cannot be used") as many:
         decode_manifest(raw(*(Entry(f"f{i}", blob=BLOB) for i in range(MOST_ENTRIES + 1))))
     assert "entries" in many.value.why
+    # Millions of empty entries fit the bytes: how many there are is judged before one is looked at.
+    for read in (decode_manifest, names_in):
+        with pytest.raises(BadValue) as announced:
+            read(b"\x81\xa7entries\xdd" + (4_700_000).to_bytes(4, "big") + b"\x80" * 10)
+        assert str(MOST_ENTRIES) in announced.value.why
     with pytest.raises(BadValue) as large:
         decode_manifest(b"\0" * (MANIFEST_BYTES + 1))
     assert "bytes" in large.value.why
@@ -143,8 +149,28 @@ def test_more_than_is_allowed_is_refused_before_it_costs_anything() -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_it_raise_anything_else(frame: bytes) -> None:
-    with contextlib.suppress(BadValue):
-        decode_manifest(frame)
+    for read in (decode_manifest, names_in):
+        with contextlib.suppress(BadValue):
+            read(frame)
+
+
+def test_the_names_alone_are_those_of_the_whole_manifest() -> None:
+    other = blob_hash(b"other")
+    entries = (Entry("a", blob=BLOB), Entry("b", blob=other), Entry("c", blob=BLOB), link("d", "a"))
+    frame = encode_manifest(Manifest((*entries, Entry("e", Kind.DIRECTORY))))
+    assert names_in(frame) == decode_manifest(frame).blobs == {BLOB, other}
+    assert names_in(raw()) == frozenset()
+
+
+@pytest.mark.parametrize("blob", ["", "../" + BLOB[3:], BLOB.upper(), BLOB[1:], BLOB + "0", "é" * 64, BLOB[:63] + "\n"])
+def test_names_that_are_no_hashes_are_none(blob: str) -> None:
+    for entries in ((Entry("a", blob=blob),), (Entry("a", blob=BLOB), Entry("b", blob=blob))):
+        with pytest.raises(BadValue):
+            names_in(raw(*entries))
+    with pytest.raises(BadValue):
+        names_in(raw(version=2))
+    with pytest.raises(BadValue):
+        names_in(b"\0" * (MANIFEST_BYTES + 1))
 
 
 names = st.sampled_from(["a", "b", "c"])

@@ -217,6 +217,31 @@ async def test_a_use_that_a_wall_clock_put_into_the_future_keeps_nothing(tmp_pat
     assert {path.name for path in (tmp_path / "blobs").glob("??/*")} == {blob_hash(b"new")}
 
 
+async def test_a_node_with_many_manifests_has_each_read_once_while_it_fetches_what_one_names(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [bytes([number]) for number in range(module.MANIFESTS + 5)]
+    manifests = [encode_manifest(Manifest((Entry("x", size=1, blob=blob_hash(one)),))) for one in files]
+    for content in (*files, *manifests):
+        await send(Uploads(blobs), parts(content, blob_hash(content)))
+    reads: list[str] = []
+    contents = blobs.contents
+
+    def reading(bundle: str) -> frozenset[str]:
+        reads.append(bundle)
+        return contents(bundle)
+
+    monkeypatch.setattr(blobs, "contents", reading)
+    bundles = [*map(blob_hash, manifests)]
+    for content in (files[0], files[-1]):
+        assert blobs.read(WantBlob(1, blob_hash(content), 0, 1), bundles).data == content
+        reads.clear()
+        for _ in range(3):
+            assert blobs.read(WantBlob(1, blob_hash(content), 0, 1), bundles).data == content
+        assert not reads
+    assert blobs.read(WantBlob(1, bundles[0], 0, 1), bundles).data and not reads, "a manifest is its own name"
+
+
 async def test_a_client_ships_and_an_agent_fetches(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as grid:
         ann, worker = await client(grid.url), await agent(grid.url, runs=runs_on)

@@ -119,6 +119,18 @@ def test_a_user_above_the_quota_costs_one_look_a_second(scene: Scene) -> None:
     assert len(looks) == 2, "one for the account, one for the refusal"
 
 
+def test_looks_that_take_long_are_far_between(scene: Scene) -> None:
+    scene.sizes |= {"a": 101}
+    looks: list[str] = []
+    scene.quota._live = lambda user: looks.append(user) or ()  # type: ignore[func-returns-value]
+    for now, all_looks in ((0.0, 2), (59.0, 2), (61.0, 3)):
+        scene.now = now
+        with pytest.raises(GridError):
+            scene.quota.refers("ann", ["a"])
+        assert len(looks) == all_looks
+        scene.quota._account("ann").took = 3.0
+
+
 def test_empty_files_take_room_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blobs, "LEAST_BYTES", 40)
     scene.sizes |= dict.fromkeys("abc", 0)

@@ -1,13 +1,20 @@
 """A submission is made once, and one that cannot be is refused."""
 
+import asyncio
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from distributed_grid.coordinator.api import submissions
+from distributed_grid.protocol.bundle import Entry, Manifest, blob_hash, encode_manifest
 from distributed_grid.protocol.messages import (
+    Done,
     Failed,
     ListJobs,
+    PutBlob,
     Submit,
 )
 from tests.coordinator.ends import (
@@ -36,6 +43,41 @@ async def test_the_same_key_is_the_same_job_live_ended_and_after_a_restart(tmp_p
         ann = await client(grid.url)
         assert await ann.submit(one) == first
         assert (await ann.ended(first[0])).outcome is not None  # told at once to who watches
+        await ann.close()
+
+
+async def test_others_have_their_turn_between_the_manifests_of_one_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = itertools.count(0.0, 0.01)  # each manifest takes a hundredth of a second
+    monkeypatch.setattr(submissions, "time", SimpleNamespace(thread_time=lambda: next(moments)))
+    turns, seen = itertools.count(), []
+
+    async def others() -> None:
+        while True:
+            others_had = next(turns)
+            await asyncio.sleep(0)
+            seen.append(others_had)
+
+    async with coordinator(tmp_path) as grid:
+        ann = await client(grid.url)
+        files = [bytes([number]) for number in range(4)]
+        manifests = [encode_manifest(Manifest((Entry("x", size=1, blob=blob_hash(one)),))) for one in files]
+        for number, content in enumerate((*files, *manifests), 100):
+            assert isinstance(await ann.ask(PutBlob(number, blob_hash(content), 0, content, end=True)), Done)
+        counted: list[int] = []
+        submits = grid.blobs.quota.submits
+
+        def counting(user: str, bundle: str) -> None:
+            counted.append(len(seen))
+            submits(user, bundle)
+
+        monkeypatch.setattr(grid.blobs.quota, "submits", counting)
+        busy = asyncio.create_task(others())
+        jobs = [job("true", key=f"k{number}", bundle=blob_hash(one)) for number, one in enumerate(manifests)]
+        assert len(await ann.submit(*jobs, watch=False)) == 4
+        busy.cancel()
+        assert len(counted) == 4 and all(later > before for before, later in itertools.pairwise(counted))
         await ann.close()
 
 
