@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from distributed_grid.coordinator.net.handshakes import site
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import count
@@ -120,13 +121,14 @@ class FailedTries:
 
     def check(self, peer: str) -> None:
         """Raise GridError for an address that has failed too often."""
-        failures = [at for at in self._failures.get(peer, []) if at > self._clock() - PER]
+        failures = [at for at in self._failures.get(site(peer), []) if at > self._clock() - PER]
         if len(failures) >= FAILURES:
             raise GridError("too many tries from this address have failed", hint=f"wait for {PER:g} s")
 
     def failed(self, peer: str) -> None:
         """Count a failed try of this address."""
-        self._failures[peer] = [*self._failures.pop(peer, []), self._clock()][-FAILURES:]
+        where = site(peer)
+        self._failures[where] = [*self._failures.pop(where, []), self._clock()][-FAILURES:]
         if len(self._failures) > ADDRESSES:
             self._failures.popitem(last=False)
 
@@ -158,12 +160,13 @@ class LogThrottle:
         """Log a warning unless the same was logged for this peer in this interval, or too many; whether it was
         logged."""
         now = time.monotonic() if now is None else now
-        said = self._said.get(peer)
+        where = site(peer)
+        said = self._said.get(where)
         unsaid = 0
         if said is None or now - said.since >= LOG_SECONDS:
             unsaid = said.unsaid if said is not None else 0
-            said = self._said[peer] = _Said(now)
-            self._said.move_to_end(peer)
+            said = self._said[where] = _Said(now)
+            self._said.move_to_end(where)
             if len(self._said) > LOGGED_ADDRESSES:
                 self._said.popitem(last=False)
         line = f"{event} {more}"

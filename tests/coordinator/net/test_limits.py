@@ -1,6 +1,9 @@
 """A token bucket gives what was saved, then a debt with the time that it takes to pay it."""
 
-from distributed_grid.coordinator.net.limits import Bucket
+import pytest
+
+from distributed_grid.coordinator.net.limits import FAILURES, PER, Bucket, FailedTries
+from distributed_grid.protocol.errors import GridError
 
 
 def test_what_was_saved_is_given_at_once_and_what_is_over_takes_its_time() -> None:
@@ -18,3 +21,21 @@ def test_nothing_is_saved_above_the_most_and_a_clock_that_goes_back_gives_nothin
     assert bucket.full(1000.0)
     assert bucket.take(101, 1000.0) == 0.1
     assert bucket.debt(500.0) == 0.1
+
+
+@pytest.mark.parametrize(
+    ("peers", "other"),
+    [(["192.0.2.1"], "192.0.2.2"), ([f"2001:db8::{number}" for number in range(1, FAILURES + 1)], "2001:db8:0:1::1")],
+    ids=["one address", "the addresses of an IPv6 site"],
+)
+def test_who_failed_too_often_is_refused_for_a_while_and_nobody_else(peers: list[str], other: str) -> None:
+    now = 0.0
+    tries = FailedTries(lambda: now)
+    for number in range(FAILURES):
+        tries.check(peers[0])
+        tries.failed(peers[number % len(peers)])
+    with pytest.raises(GridError, match="too many tries"):
+        tries.check(peers[0])
+    tries.check(other)
+    now = PER + 1
+    tries.check(peers[0])
