@@ -81,16 +81,22 @@ class Renewal:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)
 
-    async def revive(self) -> None:
-        """Renew an expired certificate, before connecting. Raises CannotConnect."""
+    async def revive(self, failed: bool = False) -> None:
+        """Renew an expired certificate, before connecting. `failed`: the last try to connect did, so one of the future
+        is renewed, too, if that can be done: the coordinator takes it only if its clock is ahead of ours. Raises
+        CannotConnect."""
         if not self._url.startswith("wss:") or not has_identity(self._folder):
             return
-        from distributed_grid.identity.enrollment import NotRenewed, has_expired, renew_expired
+        from distributed_grid.identity.enrollment import NotRenewed, has_expired, is_of_the_future, renew_expired
 
         try:
             if has_expired(self._folder):
                 await asyncio.to_thread(renew_expired, self._folder, self._url)
                 log.info("certificate renewed after it had expired")
+            elif failed and is_of_the_future(self._folder):
+                with contextlib.suppress(NotRenewed):  # why is said by the next try to connect
+                    await asyncio.to_thread(renew_expired, self._folder, self._url)
+                    log.info("certificate renewed that was made while the clock was ahead")
         except NotRenewed as error:
             raise CannotConnect(error.what, error.why, error.hint, error.final) from None
         except GridError as error:

@@ -236,13 +236,14 @@ class Runtime:
     # --- the coordinator ----------------------------------------------------------------------------------------------
 
     async def _stay_connected(self) -> None:
-        tries, said = 0, ""
+        tries, said, failed = 0, "", False
         while True:
             begun = boot_clock()
             try:
-                await self._connection()
-                said = ""
+                await self._connection(failed)
+                said, failed = "", False
             except CannotConnect as error:
+                failed = True
                 if error.final:
                     raise
                 if error.what != said:  # not repeated every few seconds
@@ -251,9 +252,9 @@ class Runtime:
             tries = 1 if boot_clock() - begun > STEADY else tries + 1
             await asyncio.sleep(back_off(tries))
 
-    async def _connection(self) -> None:
-        """One connection, from its hello to its end."""
-        await self._renewal.revive()
+    async def _connection(self, failed: bool) -> None:
+        """One connection, from its hello to its end. `failed`: the last try to make one did."""
+        await self._renewal.revive(failed)
         place, hello = self._place, self._hello("agent")
         session = await dial(place.url, hello, boot_clock, self._dir / IDENTITY, place.trusts)
         if why := self._fence.accept(session.welcome):

@@ -226,6 +226,17 @@ def has_expired(folder: Path) -> bool:
     return time.time() >= validity_of(certificate_in(folder)).end
 
 
+AHEAD = 3600.0
+"""Seconds by which this machine's clock may be behind the coordinator's before a certificate counts as one of the
+future."""
+
+
+def is_of_the_future(folder: Path) -> bool:
+    """Whether the identity in this folder does not hold yet, by this machine's clock: it was renewed while the clocks
+    were ahead. Raises GridError."""
+    return time.time() < validity_of(certificate_in(folder)).begin - AHEAD
+
+
 def disconnect_reason(url: str, identity: Path | None) -> str:
     """Why a coordinator may have ended a connection before it said a word: what TLS says at the end is often lost."""
     if not url.startswith("wss:"):
@@ -261,7 +272,8 @@ class RenewalRequest:
 
 
 def renew_expired(folder: Path, url: str) -> None:
-    """Renew a node's identity that has expired, by its old key. Raises GridError."""
+    """Renew a node's identity that does not hold now, since it has expired or is of the future, by its old key. Raises
+    GridError."""
     asked, old = RenewalRequest(folder), read_secret(folder / KEY)
     key = serialization.load_pem_private_key(old, None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):

@@ -13,6 +13,7 @@ from distributed_grid.agent import renewal
 from distributed_grid.agent.renewal import Renewal
 from distributed_grid.agent.session import Session, dial
 from distributed_grid.coordinator.access.ca import Authority
+from distributed_grid.identity import enrollment
 from distributed_grid.identity.enrollment import renewal_time
 from distributed_grid.identity.keys import key_pem, new_key, request_for, save_identity
 from distributed_grid.protocol.identity import Identity, Role
@@ -85,3 +86,25 @@ async def test_an_answer_that_nobody_waits_for_and_a_node_without_identity_chang
     one.answered(NewCertificate(certificate="x"))
     await one.revive()
     assert not (tmp_path / "none").exists()
+
+
+async def test_a_certificate_of_the_future_is_renewed_once_a_try_to_connect_has_failed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def renew(folder: Path, url: str) -> None:
+        asked.append(url)
+        raise enrollment.NotRenewed("not now", final=True)
+
+    monkeypatch.setattr(enrollment, "renew_expired", renew)
+    one = Renewal(folder, "wss://master:7433", lambda: None)
+    await one.revive(failed=True)
+    assert not asked, "it holds"
+    key = new_key()
+    later = AUTHORITY.sign(request_for(key), LAB, NOW + datetime.timedelta(days=6), 7 * 86400)
+    save_identity(folder, key_pem(key), pem(later), AUTHORITY.pem.decode())
+    await one.revive()
+    assert not asked, "the coordinator's clock may be ahead of ours, and then it takes it"
+    await one.revive(failed=True)
+    assert asked == ["wss://master:7433"], "and it connects all the same, where it is not renewed"

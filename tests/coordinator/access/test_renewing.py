@@ -21,7 +21,13 @@ from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.net.limits import LogThrottle
 from distributed_grid.identity.credentials import client_context, server_context, trusting_context
-from distributed_grid.identity.enrollment import NotRenewed, RenewalRequest, has_expired, renew_expired
+from distributed_grid.identity.enrollment import (
+    NotRenewed,
+    RenewalRequest,
+    has_expired,
+    is_of_the_future,
+    renew_expired,
+)
 from distributed_grid.identity.keys import (
     certificate_in,
     key_pem,
@@ -92,6 +98,19 @@ async def test_a_node_whose_certificate_expired_while_its_jobs_ran_gets_another_
         shown = presented(certificate_in(node).public_bytes(serialization.Encoding.DER))
         assert shown.identity.uri == "grid://0a1b/agent/lab1"
         assert '"renew"' in (tmp_path / "audit.log").read_text()
+
+
+async def test_a_node_whose_certificate_was_made_while_the_clock_was_ahead_gets_one_that_holds_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with standing(tmp_path) as world:
+        with monkeypatch.context() as ahead:
+            later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=6)
+            ahead.setattr(ca, "_now", lambda: later)
+            node = world.member("lab2", life=60.0)  # no job runs there
+        assert is_of_the_future(node)
+        await asyncio.to_thread(renew_expired, node, world.url)
+        assert not is_of_the_future(node) and not has_expired(node)
 
 
 REFUSED: dict[str, tuple[Callable[[World], Path], str]] = {
