@@ -188,6 +188,7 @@ def update_pki(restored: Path, before: Path) -> None:
             if known.exists():
                 with suppress(sqlite3.Error):  # it may be damaged
                     db.execute("ATTACH ? AS known", (f"file:{quote(str(known))}?mode=ro",))
+                    db.execute("INSERT OR IGNORE INTO members SELECT * FROM known.members")  # with the labels of nodes
                     for table, key in MEMBERS:
                         db.execute(f"INSERT OR IGNORE INTO {table} SELECT * FROM known.{table}")  # noqa: S608
                         db.execute(

@@ -66,6 +66,7 @@ async def test_a_bearer_token_that_was_taken_back_since_the_backup_stays_so_afte
         backup(state, tmp_path / "backup", force=False)
         bearers.withdraw(now, name="ci")
         new = bearers.mint(Role.CLIENT, "later", 3600.0, "ada", now)
+        grid.pki.identities.label(Role.AGENT, "lab9", {"zone": "a"})
     restore(tmp_path / "backup", state, force=True, resume=False)
     async with coordinator(state) as grid:
         assert grid.pki is not None
@@ -73,6 +74,7 @@ async def test_a_bearer_token_that_was_taken_back_since_the_backup_stays_so_afte
         with pytest.raises(GridError, match="was taken back"):
             bearers.verify(gone, now)
         assert [bearers.verify(one, now).name for one in (kept, new)] == ["robot", "later"]
+        assert grid.pki.identities.labels(Role.AGENT, "lab9") == {"zone": "a"}
 
 
 async def test_who_is_revoked_in_the_backup_stays_so_where_the_state_in_its_place_is_older(tmp_path: Path) -> None:
