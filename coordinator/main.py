@@ -43,6 +43,7 @@ from distributed_grid.coordinator.store import boost_import, evidence
 from distributed_grid.coordinator.store.errors import DiskTrouble, Reserve, StoreFailed
 from distributed_grid.coordinator.store.retention import DAY, Keep, Retention
 from distributed_grid.coordinator.store.store import Store
+from distributed_grid.identity.credentials import AUTHORITY
 from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import parse_ports
@@ -106,6 +107,7 @@ class CannotStart(GridError):
 def main(settings: CoordinatorSettings) -> int:
     """Run until SIGTERM or SIGINT; the exit code. Errors a person can act on go to stderr, in three lines."""
     try:
+        _check_authority(settings)
         _check_address(settings)
         _check_ray(settings.config)
         configure_logs(settings.log_level)
@@ -142,6 +144,17 @@ def _fail(error: GridError, code: int) -> int:
 
 
 # --- before listening -------------------------------------------------------------------------------------------------
+
+
+def _check_authority(settings: CoordinatorSettings) -> None:
+    folder = settings.state_dir / PKI
+    if not settings.insecure and not has_authority(folder) and (folder / AUTHORITY).exists():
+        raise CannotStart(
+            f"{folder}/ca.key is missing",
+            why="this grid has an authority, and without its key nobody would be asked who they are",
+            hint=f"put a copy of it back, or restore a backup; or move {folder} away, and nobody is a member any more",
+            code=EX_CONFIG,
+        )
 
 
 def _check_address(settings: CoordinatorSettings) -> None:

@@ -4,6 +4,7 @@ coordinator's own, and the record of tokens and certificates."""
 import datetime
 import ipaddress
 import re
+import sqlite3
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +18,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from distributed_grid.coordinator.access.identities import IDENTITIES, Identities, has_authority
+from distributed_grid.coordinator.store.errors import DiskTrouble, StoreRefused, failure
+from distributed_grid.identity.credentials import AUTHORITY
 from distributed_grid.identity.keys import (
     RENEW_AT,
     Validity,
@@ -217,26 +220,48 @@ class Lives(NamedTuple):
 LIVES = Lives()
 
 
+def _identities(path: Path) -> Identities:
+    """The record of tokens and certificates. Raises GridError where there is none: who was put out would come in."""
+    restore = "grid coordinator restore BACKUP --force"
+    if not path.exists():
+        raise StoreRefused(
+            f"{path} is missing",
+            why="it says whose access was revoked, and without it they would be let in again",
+            hint=f"{restore}; or, if nobody's was: touch {path}",
+        )
+    try:
+        return Identities(path)
+    except sqlite3.Error as error:
+        found = failure(path, error)
+        raise (
+            found
+            if isinstance(found, DiskTrouble)
+            else StoreRefused(f"{path} cannot be read", why=str(error), hint=restore)
+        ) from None
+
+
 class Pki:
     """The authority in use. Times are those of the wall clock, as other machines check certificates."""
 
     def __init__(self, folder: Path, grid: str, lives: Lives = LIVES) -> None:
+        """Raises GridError where the folder is not whole."""
         self.folder = folder
         self.lives = lives
         self.authority = Authority.load(folder, grid)
-        self.identities = Identities(folder / IDENTITIES)
+        self.identities = _identities(folder / IDENTITIES)
         self.presented = presented
 
     @staticmethod
     def create(folder: Path, grid: str, hosts: Iterable[str]) -> "Pki":
         """Make the authority and the coordinator's certificate. Raises GridError where there is one already."""
-        if has_authority(folder):
+        if has_authority(folder) or (folder / AUTHORITY).exists():  # or its key is elsewhere
             raise GridError(
                 f"there is an authority in {folder} already",
                 why="with a new one, all nodes and people would have to join again",
                 hint="see `grid token create`; to begin anew, move that folder away first",
             )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / IDENTITIES).touch(0o600)
         Authority.create(grid, _now()).save(folder)
         pki = Pki(folder, grid)
         try:

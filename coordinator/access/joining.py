@@ -14,11 +14,12 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from distributed_grid.coordinator.access.ca import Pki, checked, is_host
-from distributed_grid.coordinator.access.identities import PKI, has_authority
+from distributed_grid.coordinator.access.identities import PKI
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.net.limits import FailedTries, LogThrottle
 from distributed_grid.coordinator.net.listener import OPEN_TO_PASS
 from distributed_grid.coordinator.store.open import open_store, read_head
+from distributed_grid.identity.credentials import AUTHORITY
 from distributed_grid.identity.keys import key_pem, new_key, request_for, save_identity
 from distributed_grid.identity.member import Member, write_member
 from distributed_grid.protocol import codec
@@ -102,15 +103,16 @@ def _check_hosts(hosts: Iterable[str]) -> None:
 @contextmanager
 def _undone_on_failure(pki: Path, context: Path) -> Iterator[None]:
     """Remove the new authority and the new context where founding fails. What was there before stays."""
-    existed, had_authority = pki.exists(), has_authority(pki)
+    existed, had = pki.exists(), {name for name in ("ca.key", AUTHORITY) if (pki / name).exists()}
     try:
         yield
     except BaseException:
         shutil.rmtree(context, ignore_errors=True)
         if not existed:
             shutil.rmtree(pki, ignore_errors=True)
-        elif not had_authority:
-            (pki / "ca.key").unlink(missing_ok=True)
+        elif not had:
+            for name in ("ca.key", AUTHORITY):
+                (pki / name).unlink(missing_ok=True)
         raise
 
 

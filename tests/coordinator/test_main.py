@@ -19,7 +19,9 @@ import pytest
 from distributed_grid.config.lending import GENERAL
 from distributed_grid.config.schema import SETTINGS, Coordinator, GroupOfUsers, Placement, RightsSection, UserRights
 from distributed_grid.config.settings import ClusterConfig, load
+from distributed_grid.coordinator.access.joining import found
 from distributed_grid.coordinator.main import CoordinatorSettings, _policy, configured, main
+from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Priority, State
 from distributed_grid.protocol.messages import JobUpdate, Launch, ShowJobs, Welcome
 from distributed_grid.protocol.messages.rights import UNLIMITED, GroupRights, Rights, Rules
@@ -145,6 +147,20 @@ def test_a_state_directory_that_cannot_be_written_is_said(tmp_path: Path, capsys
     (tmp_path / "file").write_text("in the way")
     code, said = failing(tmp_path / "file" / "state", capsys)
     assert code == 1 and str(tmp_path / "file" / "state") in said and "--state-dir" in said
+
+
+def test_a_grid_whose_authority_lost_its_key_is_not_run_without_authority(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, context = tmp_path / "state", tmp_path / "context"
+    found(state, [], "ada", context, "wss://localhost:1")
+    key = state / "pki" / "ca.key"
+    key.rename(tmp_path / "ca.key")
+    code, said = failing(state, capsys)
+    assert code == 78 and f"{key} is missing" in said
+    with pytest.raises(GridError, match="there is an authority in"):
+        found(state, [], "ada", tmp_path / "another", "wss://localhost:1")
+    assert not key.exists() and (state / "pki" / "ca.crt").exists(), "its members are still its members"
 
 
 def test_a_damaged_store_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

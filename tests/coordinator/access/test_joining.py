@@ -65,6 +65,22 @@ def test_an_authority_that_others_can_get_at_is_not_used(tmp_path: Path, path: s
     assert error.value.hint.startswith("chmod ")
 
 
+def test_where_nobody_knows_who_was_put_out_nobody_is_let_in(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    found(state, [], "ada", tmp_path / "context", URL)
+    known = state / "pki" / "identities.db"
+    known.unlink()
+    with pytest.raises(GridError, match="identities.db is missing") as error:
+        Pki(state / "pki", grid_of(state))
+    assert "would be let in again" in error.value.why and not known.exists()
+    known.write_bytes(b"no database" * 500)
+    with pytest.raises(GridError, match="identities.db cannot be read") as error:
+        Pki(state / "pki", grid_of(state))
+    assert "grid coordinator restore" in error.value.hint
+    known.write_bytes(b"")  # as the hint says, where nobody's access was revoked
+    Pki(state / "pki", grid_of(state)).close()
+
+
 @pytest.mark.parametrize("host", ["☃", "", "a b", "x:5", "[::1]", "-x", "x" * 64, ".".join(["long"] * 51)])
 def test_what_is_no_host_is_refused_before_anything_is_written(tmp_path: Path, host: str) -> None:
     with pytest.raises(BadValue, match="is not a name or address"):
