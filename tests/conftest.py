@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -87,6 +87,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers():
         if (why := lacks(mark.name)) is not None:
             pytest.skip(why)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """The time limit stands still while it is told why a test failed: where its alarm came then, on a busy machine,
+    it was an error of pytest itself, and ended the whole run."""
+    left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left)
 
 
 @pytest.fixture(params=["openat2", "steps"])

@@ -21,18 +21,20 @@ def verdicts(level: str, *names: str) -> dict[str, dict[str, object]]:
     if why := enclosure.lacking():
         pytest.skip(why)
     inside = [sys.executable, "-m", "tests.abuse.campaign", "--inside", level, *names]
-    done = subprocess.run(inside, cwd=enclosure.ROOT, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(inside, cwd=enclosure.ROOT, capture_output=True, text=True, timeout=220)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert {one["attack"] for one in found} >= set(names), done.stdout + done.stderr
     return {one["attack"]: one for one in found}
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("level", ["user", "namespace"])
 def test_quick_attacks_under_walls_that_hold_harm_nobody(level: str) -> None:
     found = verdicts(level, *QUICK)
     assert {name: one["harms"] for name, one in found.items() if one["harms"]} == {}
 
 
+@pytest.mark.timeout(240)
 def test_the_same_programs_do_harm_where_there_are_no_walls() -> None:
     """Else they would prove nothing."""
     found = verdicts("none", "read-secrets", "look")
