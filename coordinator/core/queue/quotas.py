@@ -144,7 +144,7 @@ class Quotas:
         default = NO_RIGHTS if operator else self.rights_of(Whose.DEFAULT)
         own = self.rights_of(Whose.USER, user)
         groups = {name: self.rights_of(Whose.GROUP, name) for name in self.groups_of(user)}
-        pools = [self._pool(f"{'operator' if operator else 'user'}/{user}", user, user, own.over(default))]
+        pools = [self._pool(pool_of(user, operator), user, user, own.over(default))]
         pools += [
             self._pool(key_of(Whose.GROUP, name), f"group {name}", f"--group {name}", rights)
             for name, rights in groups.items()
@@ -282,6 +282,11 @@ class Quotas:
         """The most memory that a job may ever have on one node, by its quotas; None: any."""
         limits = [pool.limits.memory for pool in self.pools(job) if pool.limits.memory is not None]
         return min(limits) // max(1, request.gang) if limits else None
+
+
+def pool_of(user: str, operator: bool) -> str:
+    """The id of the pool of a user: the jobs of an operator are counted apart."""
+    return f"{'operator' if operator else 'user'}/{user}"
 
 
 def _best(own: Rights, groups: Iterable[Rights], default: Rights, name: str) -> int | None:

@@ -17,7 +17,7 @@ from distributed_grid.coordinator.core.commands import Granted, RecordRights, Re
 from distributed_grid.coordinator.core.model import Allocation, Job
 from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue.queue import Line
-from distributed_grid.coordinator.core.queue.quotas import DAY, Pool, milliseconds
+from distributed_grid.coordinator.core.queue.quotas import DAY, Pool, milliseconds, pool_of
 from distributed_grid.coordinator.core.queue.reservations import STARTING, Ask, asked, ends
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Reason, Request
@@ -496,6 +496,8 @@ def quotas(state: GridState, user: str, operator: bool, everybody: bool = False)
     groups: Iterable[str]
     if not everybody:
         users, groups = set(jobs) if operator else set(), state.quotas.groups_of(user)
+        if operator:  # an operator whose jobs are over is no client of that name
+            users |= {(user, side) for side in (False, True) if pool_of(user, side) in state.quotas.spent}
         users = users or {(user, False)}
     else:
         named = {key.partition("/")[2] for key in granted if key.startswith(f"{Whose.USER}/")}
@@ -507,8 +509,8 @@ def quotas(state: GridState, user: str, operator: bool, everybody: bool = False)
 
 
 def _of_user(state: GridState, user: str, operator: bool, jobs: Collection[Job]) -> Quota:
-    pool = state.quotas.pool(f"{'operator' if operator else 'user'}/{user}")
-    rights = state.quotas.in_force(user, operator)
+    rights = state.quotas.in_force(user, operator)  # which makes the pool of who has no job since a restart
+    pool = state.quotas.pool(pool_of(user, operator))
     if pool is not None:
         return _counted(
             state, pool, Quota(whose=Whose.USER, name=user, rights=rights, holds=Resources(), operator=operator)

@@ -584,6 +584,29 @@ def test_what_is_granted_and_spent_outlives_the_coordinator() -> None:
     assert (mine.holds, mine.core_hours) == (Resources(MILLI), 3000 + 1168)
 
 
+def test_hours_of_who_has_no_job_any_more_are_shown_after_a_restart_and_after_another_grant() -> None:
+    ledger = grid(of_ann(core_hours=4 * MILLI))
+    submit(ledger, "one", asks(3), time_limit=3600.0)
+    end(ledger, "one", NOON + 3600)
+    again = Ledger(epoch=2, policy=ledger.state.policy)
+    nodes = [node.facts for node in ledger.state.nodes.values()]
+    again.restore([], [], nodes, NOON + 3600, spent=ledger.state.quotas.spent)
+    grant(ledger, "ben", Rights(cores=MILLI), at=NOON + 3600)
+    for one in (again, ledger):
+        (mine,) = rights.quotas(one.state, "ann", False)
+        assert mine.core_hours == 3000
+
+
+def test_an_operator_is_shown_as_one_also_when_no_job_of_theirs_lives() -> None:
+    ledger = grid(of_ann(core_hours=4 * MILLI))
+    submit(ledger, "one", asks(3), operator=True, time_limit=3600.0)
+    end(ledger, "one", NOON + 3600)
+    (found,) = rights.quotas(ledger.state, "ann", True)
+    assert (found.operator, found.core_hours) == (True, 3000)
+    (mine,) = rights.quotas(ledger.state, "ann", False)
+    assert (mine.operator, mine.core_hours) == (False, 0), "who asks as a client sees what counts for them as one"
+
+
 def test_a_checkpoint_keeps_who_waits_for_a_quota() -> None:
     ledger = grid(of_ann(cores=4 * MILLI))
     for name, cores in (("a", 3), ("large", 4), ("later", 1)):
