@@ -1,5 +1,6 @@
 """`grid replay`, `grid receipts`, `grid audit`: the coordinator's records of events, preemptions and requests."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -56,7 +57,8 @@ def replay(log: str, until: str | None, job: str, changes: tuple[str, ...]) -> N
 
 def _moment(text: str) -> float:
     try:
-        return float(text)
+        if not math.isnan(at := float(text)):
+            return at
     except ValueError:
         pass
     try:

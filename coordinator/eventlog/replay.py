@@ -354,7 +354,11 @@ def follow(paths: Sequence[Path], until: float, report: Report) -> Iterator[Star
         expected = number + 1 if number else 0
         try:
             yield from _follow(path, until, report, whole)
-            whole = True
+            whole = not report.cut
+            if report.cut and path != paths[-1]:
+                gone = f"the last {report.cut} bytes are no whole record: the coordinator was killed, or it was cut"
+                report.skipped.append(f"{path}: {gone}")
+                report.cut = 0
         except (BadLog, OSError) as error:
             bad = error if isinstance(error, BadLog) else _unreadable(path, error)
             if len(paths) == 1 or (path == paths[-1] and not report.files):

@@ -80,6 +80,7 @@ def test_what_is_missing_at_the_end_is_said_on_stderr(log: Path) -> None:
         (["--set", "strategy=pak"], "unknown strategy 'pak'", 2),
         (["--set", "lost_after"], "'lost_after' sets nothing", 2),
         (["--until", "noon"], "'noon' is no moment", 2),
+        (["--until", "nan"], "'nan' is no moment", 2),
     ],
 )
 def test_what_cannot_be_asked_is_refused(log: Path, words: list[str], said: str, code: int) -> None:

@@ -166,6 +166,23 @@ def test_a_file_that_is_not_there_is_told_and_the_ledgers_around_it_are_not_comp
     assert report.skipped == ["000002.log to 000003.log: not there, so what happened between 000001 and 000004 is not"]
 
 
+def test_a_file_that_ends_early_before_another_is_named_and_the_ledgers_around_the_gap_are_not_compared(
+    tmp_path: Path,
+) -> None:
+    path = written(tmp_path, SILENT)
+    whole, ends = path.read_bytes(), places(path)
+    values = list(msgpack.Unpacker(path.open("rb"), strict_map_key=False))
+    values[0][5] = True  # it follows the one that is cut
+    folder = tmp_path / "events"
+    folder.mkdir()
+    (folder / "000001.log").write_bytes(whole[: ends[2] + 7])
+    (folder / "000002.log").write_bytes(b"".join(msgpack.packb(value) for value in values))
+    report = replay(folder)
+    assert report.files == 2 and report.difference is None and report.cut == 0
+    (told,) = report.skipped
+    assert "000001.log: the last 7 bytes are no whole record" in told
+
+
 def test_where_no_file_can_be_read_that_is_an_error(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / f"{number:06}.log").touch()

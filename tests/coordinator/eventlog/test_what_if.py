@@ -68,6 +68,14 @@ def test_times_at_which_nothing_happened_are_looked_at_too(tmp_path: Path) -> No
     ]
 
 
+def test_what_is_due_by_both_policies_is_decided_at_the_same_time_however_late_that_was(tmp_path: Path) -> None:
+    """Deadlines at 8 s (suspect), 12 s (out of reach) and 72 s (lost), to which the coordinator came 0.3 s late."""
+    late = [(at, Tick()) for at in (8.3, 12.3, 72.3)]
+    path = written(tmp_path, in_order(came(facts("lab1")), [asked("j1", 1.0), (2.0, Tick())], late))
+    assert otherwise(path, "candidates=4") == otherwise(path, "lost_after=60") == []
+    assert otherwise(path, "lost_after=30") == ["40 lab1 would have been taken for lost 32s earlier, ending j1"]
+
+
 def test_other_weights_would_have_taken_another_node(tmp_path: Path) -> None:
     """lab1 is the tighter fit, lab2 is what its owner gives more priority."""
     story = in_order(
