@@ -64,6 +64,25 @@ def format_duration(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
 
 
+def clock(at: float, now: float | None = None) -> str:
+    """A moment for people: `14:05:10 UTC`, and if that is not on the day of `now`, `2026-01-31 14:05:10 UTC`. Both in
+    seconds since the epoch. Without `now` there is no date, for what is only minutes ahead."""
+    day, second = divmod(int(at), 86_400)
+    time = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02} UTC"
+    return time if now is None or day == int(now) // 86_400 else f"{_date(day)} {time}"
+
+
+def _date(day: int) -> str:
+    """The date of a day since the epoch, by arithmetic: there is no calendar here. Years are counted from March, so
+    that the day that only some have is their last."""
+    era, of_era = divmod(day + 719_468, 146_097)
+    years = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
+    of_year = of_era - (365 * years + years // 4 - years // 100)
+    month = (5 * of_year + 2) // 153
+    year, month, of_month = 400 * era + years + month // 10, (month + 2) % 12 + 1, of_year - (153 * month + 2) // 5 + 1
+    return f"{year:04}-{month:02}-{of_month:02}"
+
+
 def counted(count: int, what: str, many: str = "") -> str:
     """`1 node`, `2 nodes`; `many`: the plural, where it is another one."""
     return f"{count} {what if count == 1 else many or what + 's'}"

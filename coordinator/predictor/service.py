@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from distributed_grid.coordinator.core.commands import Event, MemoryAdvised, RunTimesPredicted
 from distributed_grid.coordinator.core.model import Allocation, Job
-from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.predictor.database import UsageDatabase, UsageRow
 from distributed_grid.coordinator.predictor.estimate import MIN_SAMPLES_FOR_STATS
@@ -26,7 +25,7 @@ from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, RetryOn, State, Used
 from distributed_grid.protocol.messages import Exited, Inventory, Need, Needs, Predict, RecordUse, Started
 from distributed_grid.protocol.resources import MOST_COUNT, MOST_FINITE, Resources
-from distributed_grid.protocol.text import format_duration
+from distributed_grid.protocol.text import clock, format_duration
 from distributed_grid.runtime.logs import get_logger
 
 WAITING = 10_000
@@ -294,14 +293,14 @@ class NeedsService:
         return "; ".join(said)
 
     def _chance(self, of: Shape, until: float, begins: float, started: bool, now: float) -> str:
-        wanted = f"over by {clock(until)}"
+        wanted = f"over by {clock(until, now)}"
         chance = self.predictor.within(of, until - begins, now) if until > begins else 0.0
         if chance is None:
             return f"nobody knows whether it is {wanted}: fewer than {MIN_SAMPLES_FOR_STATS} runs like it are known"
         if started and until > begins:  # it has run for a while and is not over
             ran = self.predictor.within(of, now - begins, now) or 0.0
             chance = max(0.0, chance - ran) / (1.0 - ran) if ran < 1.0 else 0.0
-        when = "" if started else f", if it starts {'now' if begins <= now else f'at {clock(begins)}'}"
+        when = "" if started else f", if it starts {'now' if begins <= now else f'at {clock(begins, now)}'}"
         return f"it is {wanted} with a probability of {100 * chance:.0f} %{when}"
 
     async def _measure_bundles(self) -> None:

@@ -1,9 +1,11 @@
-"""Durations in and out of people's hands."""
+"""Durations and moments in and out of people's hands."""
+
+import datetime
 
 import pytest
 
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.text import by_number, format_duration, parse_duration, unknown_node
+from distributed_grid.protocol.text import by_number, clock, format_duration, parse_duration, unknown_node
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,13 @@ from distributed_grid.protocol.text import by_number, format_duration, parse_dur
 )
 def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
+
+
+def test_a_moment_of_another_day_is_told_with_its_date_as_the_calendar_has_it() -> None:
+    assert clock(86_400.0 + 3_723.9, 86_400.0) == clock(86_400.0 + 3_723.9) == "01:02:03 UTC"
+    for day in (*range(-800, 800), *range(0, 80_000, 37), 19_781, 19_782, 47_540, 47_541, 2_900_000):
+        date = datetime.date.fromordinal(719_163 + day).isoformat()
+        assert clock(86_400.0 * day + 61.0, 86_400.0 * (day + 1)) == f"{date} 00:01:01 UTC"
 
 
 @pytest.mark.parametrize("text", ["", "0", "-5", "nan", "inf", "1e308", "soon", "5x", "1m1h", "1:99", "0s"])

@@ -13,7 +13,6 @@ from distributed_grid.coordinator.core.model import AwaitsHold, Earmarked, HeldB
 from distributed_grid.coordinator.core.placement.constraints import amount
 from distributed_grid.coordinator.core.placement.matching import blocker, gang_candidates, has_room
 from distributed_grid.coordinator.core.preemption import earmarks
-from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue import dependencies, reservations, rights
 from distributed_grid.coordinator.core.queue.queue import Line, Members
 from distributed_grid.coordinator.core.state import REASONS_EVERY, GridState
@@ -22,7 +21,7 @@ from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.placement import called
 from distributed_grid.protocol.resources import Resources
-from distributed_grid.protocol.text import counted, listed
+from distributed_grid.protocol.text import clock, counted, listed
 
 LINES = 64
 """Maximum number of watched lines, and of watched new jobs, with reasons after a pass."""
@@ -129,7 +128,7 @@ def _kept(state: GridState, request: Request, job: str) -> Reason | None:
             what = f"{kept.node} is kept for {kept.job}, which needs {first.request.resources}"
             if kept.at == math.inf:
                 return Reason("Reserved", what)
-            until = clock(kept.at)
+            until = clock(kept.at, state.now)
             return Reason("Reserved", f"{what} and starts there by {until}; a time limit that ends before would do")
     return None
 
@@ -187,7 +186,7 @@ def now_for(state: GridState, job: Job) -> Reason | None:
             return of_line(state, state.queue.line(leader.id))
         return dependencies.reason(state, job)
     if isinstance(job.phase, Earmarked):
-        return earmarks.reason(job)
+        return earmarks.reason(job, state.now)
     if isinstance(job.phase, AwaitsHold):
         return holds.reason(state, job.request)
     line = state.queue.line(job.id)
@@ -208,7 +207,8 @@ def _taken(state: GridState, job: Job, why: Reason) -> Reason:
         return why
     until = "it ends"
     if taker.started and taker.spec.time_limit:
-        until = f"{clock(taker.started + taker.spec.time_limit + time_suspended(taker, state.now))} at the latest"
+        ends = taker.started + taker.spec.time_limit + time_suspended(taker, state.now)
+        until = f"{clock(ends, state.now)} at the latest"
     who = f"{taker.id} ({taker.request.priority.word}, {taker.user})"
     return Reason(why.code, f"{who} has its place until {until}; {why.text}")
 

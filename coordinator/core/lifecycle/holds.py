@@ -21,12 +21,11 @@ from distributed_grid.coordinator.core.placement.matching import (
     labels,
     scores,
 )
-from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Reason, Request, State
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.resources import MILLI, Resources
-from distributed_grid.protocol.text import counted, format_duration
+from distributed_grid.protocol.text import clock, counted, format_duration
 
 TOLD = 64
 """Maximum number of watched new jobs, and of watched first ones of equal requests, that are told why they wait after a
@@ -286,5 +285,5 @@ def words(state: GridState, hold: Allocation) -> str:
     room = free(state, hold)
     left = room.left if room is not None else Resources()
     jobs = f", {counted(inside, 'job')} inside" if inside else ""
-    ends = clock(expires(job))
+    ends = clock(expires(job), state.now)
     return f"it holds {hold.grant.resources} of {hold.node} until {ends}; {left or 'nothing'} of that is free{jobs}"

@@ -11,12 +11,13 @@ import msgspec
 from distributed_grid.coordinator.core.commands import RecordReceipt
 from distributed_grid.coordinator.core.model import Allocation, Earmark, Earmarked, Job, Node, Placement, Queued
 from distributed_grid.coordinator.core.placement.matching import Context, able, confidence, scores
-from distributed_grid.coordinator.core.preemption.plan import clock, ending_words
+from distributed_grid.coordinator.core.preemption.plan import ending_words
 from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Reason
 from distributed_grid.protocol.messages.operator import Place, Receipt, Victim
 from distributed_grid.protocol.resources import Grant
+from distributed_grid.protocol.text import clock
 
 
 def keep(state: GridState, job: Job, earmark: Earmark) -> None:
@@ -110,14 +111,14 @@ def placement(state: GridState, job: Job, place: Place) -> Placement:
     return Placement(place.node, place.grant, confidence(said, weights), said)
 
 
-def reason(job: Job) -> Reason:
+def reason(job: Job, now: float) -> Reason:
     """Why a job with an earmark waits."""
     earmark = of(job)
     if earmark.receipt is None:
-        return Reason("Returning", f"what it gave on {earmark.node} is kept for it until {clock(earmark.until)}")
+        return Reason("Returning", f"what it gave on {earmark.node} is kept for it until {clock(earmark.until, now)}")
     jobs = ending_words(len(earmark.receipt.victims))
     on = ", ".join(dict.fromkeys(victim.node or earmark.node for victim in earmark.receipt.victims))
-    return Reason("Preempting", f"{jobs} on {on} until {clock(earmark.ends or earmark.until)}")
+    return Reason("Preempting", f"{jobs} on {on} until {clock(earmark.ends or earmark.until, now)}")
 
 
 # --- calling a preemption off -----------------------------------------------------------------------------------------
@@ -141,7 +142,7 @@ def _resume(state: GridState, loser: Job, name: str, victim: Victim) -> None:
     if not loser.request.gang and state.nodes[name].usable and rights.of(state, loser) is None:
         keep(state, loser, Earmark(name, victim.grant, state.now + state.policy.preempting.hold))
         state.tell(loser, f"gave way for nothing, and is the first to have its place on {name} again")
-        state.waits_for(loser, reason(loser))
+        state.waits_for(loser, reason(loser, state.now))
         state.changed(loser)
 
 

@@ -180,7 +180,7 @@ def _open(state: GridState, job: Job, found: Plan) -> None:
     state.out.append(RecordReceipt(receipt))
     on = ", ".join(dict.fromkeys(victim.node or found.node for victim in found.victims))
     state.tell(job, f"{_jobs(len(found.victims))} to give way on {on}, {found.lost:.0f} core-seconds are lost")
-    state.waits_for(job, earmarks.reason(job))
+    state.waits_for(job, earmarks.reason(job, state.now))
     state.changed(job)
 
 

@@ -16,6 +16,7 @@ from distributed_grid.protocol.jobs import Priority, Request
 from distributed_grid.protocol.messages.operator import Alternative, Place, Victim
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Grant, Resources
+from distributed_grid.protocol.text import clock
 
 GAP = 2
 """Minimum number of priority classes between an urgent request and its victims. At least one, so that no victim can
@@ -258,12 +259,6 @@ def _ending(view: View) -> str:
 def ending_words(count: int) -> str:
     """`1 job ends`, `2 jobs end`."""
     return "1 job ends" if count == 1 else f"{count} jobs end"
-
-
-def clock(at: float) -> str:
-    """A grid time for people: `14:05:10 UTC`."""
-    second = int(at) % 86_400
-    return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02} UTC"
 
 
 EXACT = 8

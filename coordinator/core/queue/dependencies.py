@@ -11,6 +11,7 @@ from distributed_grid.coordinator.core.model import Condition, End, Group, HeldB
 from distributed_grid.coordinator.core.queue import groups
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Reason
+from distributed_grid.protocol.text import clock, format_duration
 
 ENDS_KEPT = 4096
 """Number of ends kept in memory; older ones are on disk for sure, where the shell finds them."""
@@ -163,7 +164,8 @@ def reason(state: GridState, job: Job) -> Reason:
         first = next(iter(unmet))
         more = f", and {len(unmet) - 1} more" if len(unmet) > 1 else ""
         return Reason("Dependency", f"waits for {_label(first)} {_SAYS[first.kind]}{more}")
-    return Reason("Begin", f"is to begin in {max(0.0, waiter.begin - state.now):.0f} s")
+    left = max(0.0, waiter.begin - state.now)
+    return Reason("Begin", f"is to begin at {clock(waiter.begin, state.now)}, in {format_duration(left)}")
 
 
 def _label(condition: Condition) -> str:

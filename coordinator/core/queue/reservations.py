@@ -18,13 +18,14 @@ from distributed_grid.coordinator.core.placement.capacity import FutureCapacity
 from distributed_grid.coordinator.core.placement.catalogue import Shown, Without
 from distributed_grid.coordinator.core.placement.constraints import Trait
 from distributed_grid.coordinator.core.placement.matching import NO_OVERLAY, able, gang_places, has_room, open_to, place
-from distributed_grid.coordinator.core.preemption.plan import clock, may
+from distributed_grid.coordinator.core.preemption.plan import may
 from distributed_grid.coordinator.core.queue.precedence import OVERDUE
 from distributed_grid.coordinator.core.queue.queue import Kept, Line, Reservation, Reservations, Standing
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.trends.stay import AHEAD
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.resources import MILLI, Grant, Resources
+from distributed_grid.protocol.text import clock
 
 COMPARED_MOST = 64
 """Maximum number of nodes compared for a reservation; of more, those with the most capacity free."""
@@ -554,7 +555,7 @@ def words(state: GridState, kept: Reservation) -> str:
     at = max(_begins(state, state.reservations, kept), *(ends(state, one, state.now) for one in waited_for), 0.0)
     frozen = [one.id for one in waited_for if state.jobs[one.job].active.suspended is not None]
     limit = f"at the earliest: {frozen[0]} is suspended" if frozen else "at the latest"
-    when = f", where it can start at {clock(at)} {limit}" if at < math.inf else ""
+    when = f", where it can start at {clock(at, state.now)} {limit}" if at < math.inf else ""
     if len(mine) > 1:
         return f"{', '.join(one.node for one in mine)} are kept for it{when}"
     if when:

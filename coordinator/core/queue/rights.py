@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Granted, RecordRights, Rejected, RightsSet
 from distributed_grid.coordinator.core.model import Allocation, Job
-from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue.queue import Line
 from distributed_grid.coordinator.core.queue.quotas import DAY, Pool, milliseconds, pool_of
 from distributed_grid.coordinator.core.queue.reservations import STARTING, Ask, asked, ends
@@ -34,7 +33,7 @@ from distributed_grid.protocol.messages.rights import (
 )
 from distributed_grid.protocol.resources import NOTHING, Resources, capped
 from distributed_grid.protocol.sharing.policies import OffloadingMode
-from distributed_grid.protocol.text import listed
+from distributed_grid.protocol.text import clock, listed
 
 HOUR = 3_600_000
 """A thousandth of a core-hour, in thousandths of a core times milliseconds."""
@@ -321,7 +320,7 @@ def reason(state: GridState, found: Over) -> Reason:
             )
         holds = limit_words(found.limit, found.has)
         return Reason("Quota", f"{pool.name} may hold {most} at once and holds {holds}; it needs {wants}")
-    turns = clock(day_ends(state.now))
+    turns = clock(day_ends(state.now), state.now)
     when = f"until {turns}" if not found.day else f"for the day after {turns}"
     behind = f"; {found.behind}, which comes first, needs them" if found.behind else ""
     text = f"{pool.name} may use {most} a day, {left} are left {when}; it may use {wants}{behind}"

@@ -10,7 +10,6 @@ from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import start
 from distributed_grid.coordinator.core.model import Job, Node, Placement, Refusal
 from distributed_grid.coordinator.core.placement.matching import has_room
-from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue import ranking, rights
 from distributed_grid.coordinator.core.queue.order import CLASSES_IN_ORDER, Order, OrderOfNew
 from distributed_grid.coordinator.core.queue.queue import Line, Reranked, Reservation, lesser
@@ -32,7 +31,7 @@ from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Resources
-from distributed_grid.protocol.text import format_duration
+from distributed_grid.protocol.text import clock, format_duration
 
 Hopeless = tuple[Resources, Constraints | None, bool, str | None]
 """A request that fits nowhere in this pass: amount, constraints, whether it needs Ray, and whose jobs the nodes run."""
@@ -196,7 +195,7 @@ def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:
         found = places_of(state, job)
         if not isinstance(found, Refusal):
             if (passed := passes(state, job, found[0])) is not None:
-                state.tell(job, _early(job, passed))
+                state.tell(job, _early(job, passed, state.now))
             if _start(state, job, found):
                 _has_started(state, line, job, overdue)
                 return True
@@ -220,9 +219,9 @@ def _has_started(state: GridState, line: Line, job: Job, overdue: bool) -> None:
     ranking.rank_again(state, job.user)
 
 
-def _early(job: Job, passed: Reservation) -> str:
+def _early(job: Job, passed: Reservation, now: float) -> str:
     return (
-        f"starts before {passed.job}, for which {passed.node} is reserved from {clock(passed.at)} on:"
+        f"starts before {passed.job}, for which {passed.node} is reserved from {clock(passed.at, now)} on:"
         f" nine in ten runs like it end within {format_duration(round(job.planned))}"
     )
 

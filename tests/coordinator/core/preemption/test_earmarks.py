@@ -33,7 +33,7 @@ def test_what_is_kept_is_off_the_room_and_its_job_out_of_the_queue() -> None:
     assert node.earmarks == {"waits": ALL.grant}
     assert node.capacity is not None and not node.capacity.left.cpu
     assert earmarks.whole(ledger.state, waits, ALL) is None, "the owner has all of it still"
-    assert earmarks.reason(waits) == Reason("Returning", "what it gave on n1 is kept for it until 00:00:20 UTC")
+    assert earmarks.reason(waits, 10.0) == Reason("Returning", "what it gave on n1 is kept for it until 00:00:20 UTC")
 
 
 def test_what_is_dropped_is_everybodys_again() -> None:

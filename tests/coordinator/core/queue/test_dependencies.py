@@ -150,7 +150,7 @@ def test_an_array_begins_with_as_many_as_may_when_its_dependency_has_ended() -> 
 def test_a_job_begins_at_its_time_and_not_before() -> None:
     ledger = ledger_with()
     assert launched(submit(ledger, waiting_job("j-a", begin=5.0), now=2.0)) == []
-    assert reason(ledger, "j-a") == ("Begin", "is to begin in 3 s")
+    assert reason(ledger, "j-a") == ("Begin", "is to begin at 00:00:05 UTC, in 3.0s")
     assert ledger.next_deadline() is not None
     assert launched(step(ledger, Tick(), 4.9)) == []
     assert launched(step(ledger, Tick(), 5.0)) == ["j-a.1"]

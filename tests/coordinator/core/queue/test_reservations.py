@@ -23,7 +23,6 @@ from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Group, Refusal
 from distributed_grid.coordinator.core.policy import Policy, Sharing
-from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue import reservations
 from distributed_grid.coordinator.core.queue.queue import Reservations
 from distributed_grid.coordinator.core.queue.reservations import STUCK, Ask
@@ -33,6 +32,7 @@ from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, Se
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started, Suspended
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.text import clock
 from tests.coordinator.core.scene import facts, job, join, offer, step
 from tests.depth import tries
 
@@ -204,7 +204,17 @@ def test_the_reason_says_for_whom_a_node_is_kept_and_until_when() -> None:
     assert (why.reason.code, why.reason.text) == ("Reserved", text)
     big = explain.why(ledger.state, "big", None, 2.0).reason
     assert big.code == "Resources" and big.text.endswith("where it can start at 00:01:40 UTC at the latest")
-    assert clock(86_400.0 + 3_723.9) == "01:02:03 UTC"
+
+
+def test_a_time_that_is_days_ahead_is_told_with_its_date() -> None:
+    ledger = grid(4)
+    ask(ledger, "long", 3, 1.0, limit=3 * 86_400.0)
+    run(ledger, "long", now=1.0)
+    ask(ledger, "big", 4, 1.0)
+    ask(ledger, "endless", 1, 2.0)
+    when = "1970-01-04 00:00:01 UTC"
+    big, endless = (explain.why(ledger.state, name, None, 2.0).reason.text for name in ("big", "endless"))
+    assert big.endswith(f"where it can start at {when} at the latest") and f"starts there by {when};" in endless
 
 
 def test_when_the_big_job_is_cancelled_others_start_at_once() -> None:
