@@ -58,7 +58,8 @@ def _screen(answer: Loans) -> str:
         columns = ("DAY", "LENDER", "BORROWER", "NODE", "CORE-HOURS", "GIB-HOURS", "GPU-HOURS")
         text += "\n" + formatting.table(invocation, columns, map(_row, answer.days[:SHOWN]))
         if more := len(answer.days[SHOWN:]) + answer.left_out:
-            text += f"and {counted(more, 'line')} more: -o json\n"
+            where = "fewer --days, --user or --node" if answer.left_out else "-o json"
+            text += f"and {counted(more, 'line')} more: {where}\n"
     half_life = format_duration(answer.half_life)
     return text + f"\nthe past counts half after {half_life}, a credit {answer.credit:g} of a share at most\n"
 

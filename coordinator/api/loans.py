@@ -30,7 +30,7 @@ class LoanAnswers:
         if asked.node and asked.node not in state.nodes and asked.node not in sharing.owners:
             raise unknown_node(asked.node, list(state.nodes))
         whose = {asked.user, only} - {""}
-        days = await self._days(asked, only, now) if asked.days else []
+        days, more = await self._days(asked, only, now) if asked.days else ([], 0)
         found = [one for one in accounts.pairs(state, now) if whose <= {one.lender, one.borrower}]
         pairs = [one for one in found if not asked.node or one.lender == sharing.owners.get(asked.node)]
         shown = whose or {one.user for one in accounts.balances(state, now)}
@@ -43,17 +43,17 @@ class LoanAnswers:
             sharing.credit,
             sharing.half_life,
             owned=len(sharing.owners),
-            left_out=max(0, len(days) - LINES),
+            left_out=more + max(0, len(days) - LINES),
             trouble=self._history.trouble,
         )
 
-    async def _days(self, asked: GetLoans, only: str, now: float) -> list[DayOfLoans]:
+    async def _days(self, asked: GetLoans, only: str, now: float) -> tuple[list[DayOfLoans], int]:
         since = int(now // DAY) - min(asked.days, DAYS) + 1
         whose = (asked.user, only)
-        kept = await self._history.lent(since, asked.node, whose, LINES + 1)
+        kept, more = await self._history.lent(since, asked.node, whose, LINES)
         fresh = [
             one
             for one in self._state.loans.untold(now)
             if one.day >= since and asked.node in ("", one.node) and {*whose} <= {"", one.lender, one.borrower}
         ]
-        return merged_loans([*kept, *fresh])
+        return merged_loans([*kept, *fresh]), more

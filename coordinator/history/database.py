@@ -44,7 +44,7 @@ _LEND = (
     " cpu = cpu + excluded.cpu, memory = memory + excluded.memory, gpu = gpu + excluded.gpu"
 )
 _LENT = (
-    "SELECT * FROM loans WHERE day >= ?1 AND (?2 = '' OR node = ?2)"
+    "SELECT *, count(*) OVER () FROM loans WHERE day >= ?1 AND (?2 = '' OR node = ?2)"
     " AND (?3 = '' OR ?3 IN (lender, borrower)) AND (?4 = '' OR ?4 IN (lender, borrower))"
     " ORDER BY day DESC, share DESC LIMIT ?5"
 )
@@ -98,11 +98,12 @@ class HistoryDatabase(DisposableDatabase):
         with self.writing() as db:
             db.executemany(_LEND, map(msgspec.structs.astuple, days))
 
-    def lent(self, since: int, node: str, users: tuple[str, str], limit: int) -> list[DayOfLoans]:
-        """The loans since a day, the newest and largest first: on this node, and of both of these users (empty: all).
-        Raises sqlite3.Error."""
+    def lent(self, since: int, node: str, users: tuple[str, str], limit: int) -> tuple[list[DayOfLoans], int]:
+        """The loans since a day, the newest and largest first: on this node, and of both of these users (empty: all);
+        and how many there are beyond the limit. Raises sqlite3.Error."""
         with self.reading() as db:
-            return [DayOfLoans(*row) for row in db.execute(_LENT, (since, node, *users, limit))]
+            found = db.execute(_LENT, (since, node, *users, limit)).fetchall()
+        return [DayOfLoans(*row) for *row, _ in found], found[0][-1] - len(found) if found else 0
 
     def _id(self, db: sqlite3.Connection, name: str) -> int:
         if (known := self._ids.get(name)) is None:

@@ -254,10 +254,10 @@ class History:
             self._refused(error)
             return None
 
-    async def lent(self, since: int, node: str, users: tuple[str, str], limit: int) -> list[DayOfLoans]:
-        """The loans since a day, as HistoryDatabase.lent tells them."""
+    async def lent(self, since: int, node: str, users: tuple[str, str], limit: int) -> tuple[list[DayOfLoans], int]:
+        """The loans since a day, and how many more there are, as HistoryDatabase.lent tells them."""
         if (database := self._database) is None:
-            return []
+            return [], 0
         if self._writing is not None:
             await asyncio.wait((self._writing,))
         waiting = [
@@ -266,11 +266,11 @@ class History:
             if one.day >= since and node in ("", one.node) and {*users} <= {"", one.lender, one.borrower}
         ]
         try:
-            found = await self._apart(lambda: database.lent(since, node, users, limit))
+            found, more = await self._apart(lambda: database.lent(since, node, users, limit))
         except (sqlite3.Error, OSError) as error:
             self._refused(error)
-            found = []
-        return merged_loans([*found, *waiting])
+            found, more = [], 0
+        return merged_loans([*found, *waiting]), more
 
     async def names(self) -> list[str]:
         """The nodes of which something is kept."""

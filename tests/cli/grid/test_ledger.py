@@ -77,4 +77,4 @@ def test_without_owners_and_without_loans_it_says_so(grid: Callable[..., Result]
 def test_it_says_where_days_may_be_missing_and_how_many_lines_are_left_out(grid: Callable[..., Result]) -> None:
     done = grid(replace(LENT, trouble="disk full", left_out=5), "ledger")
     assert "history is not written now, so days may be missing: disk full" in done.output
-    assert "and 5 lines more: -o json" in done.output
+    assert "and 5 lines more: fewer --days, --user or --node\n" in done.output

@@ -6,9 +6,14 @@ from typing import Any
 
 import msgspec
 
+from distributed_grid.coordinator.api.loans import LoanAnswers
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.lending.loans import DAY
 from distributed_grid.coordinator.core.policy import Sharing
+from distributed_grid.coordinator.history.database import HistoryDatabase
+from distributed_grid.coordinator.history.history import History
 from distributed_grid.protocol.identity import Role
-from distributed_grid.protocol.messages import Failed, GetLoans, Launch, Loans, Started
+from distributed_grid.protocol.messages import DayOfLoans, Failed, GetLoans, Launch, Loans, Started
 from tests.coordinator.ends import ClientEnd, agent, client, coordinator, job, node
 
 numbers = itertools.count(1)
@@ -56,3 +61,15 @@ async def test_a_client_is_told_of_what_they_lent_and_borrowed_and_others_of_all
         assert isinstance(await ask(ends["op"], node="n3"), Failed)
         for end in (*ends.values(), *nodes):
             await end.close()
+
+
+async def test_lines_that_an_answer_has_no_room_for_are_counted(tmp_path: Path) -> None:
+    now = 20_000 * DAY + 60.0
+    database = HistoryDatabase(tmp_path / "history.db", 1 << 30)
+    database.lend([DayOfLoans(19_999, "ann", f"b{number}", "n1", 1.0, 1.0, 1.0, 0.0) for number in range(2500)])
+    database.close()
+    history = History(tmp_path / "history.db", 1 << 30, lambda: now)
+    history.lend([DayOfLoans(20_000, "ann", "ben", "n1", 1.0, 1.0, 1.0, 0.0)])
+    answer = await LoanAnswers(Ledger().state, history, lambda: now).answer(GetLoans(1), "")
+    assert (len(answer.days), answer.days[0].day, answer.left_out) == (1000, 20_000, 1501)
+    await history.close()
