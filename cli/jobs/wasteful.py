@@ -66,7 +66,9 @@ def waste_of(view: JobView) -> Waste | None:
         return None
     held, cores = grant.resources.memory, grant.resources.cpu / MILLI
     enough_memory = _rounded(peak) if peak else 0
-    enough_cores = max(1, math.ceil(max(most, cpu_seconds / seconds) - 0.05)) if cpu_seconds else 0
+    # How many cores a run used at once that was over before it was measured nobody knows: its mean says too little.
+    known = cpu_seconds and used is not None
+    enough_cores = max(1, math.ceil(max(most, cpu_seconds / seconds) - 0.05)) if known else 0
     found = Waste(
         view,
         max(0, held - peak) * seconds / 3600 / GB if 0 < enough_memory <= TOO_MUCH * held else 0.0,

@@ -33,7 +33,8 @@ def done(seconds: float = 3600.0, cpu: float = 3600.0, peak: int = GIB, **more: 
 
 
 def test_what_was_held_and_not_used_is_counted_by_the_hour() -> None:
-    found = waste_of(view(outcome=done()))
+    used = Used(allocation="j.1", seconds=3600.0, cpu_seconds=3600.0, cpu_peak=1.0, memory=GIB)
+    found = waste_of(view(outcome=done(), used=used))
     assert found is not None
     assert found.core_hours == pytest.approx(7.0) and found.gb_hours == pytest.approx(7 * GIB / 1e9)
     assert found.cores == 1 and GIB * 1.1 <= found.memory < GIB * 1.1 + 2 * MIB
@@ -43,8 +44,10 @@ def test_what_was_held_and_not_used_is_counted_by_the_hour() -> None:
 def test_the_most_at_once_is_what_it_needs_and_not_the_mean() -> None:
     used = Used(allocation="j.1", seconds=3600.0, cpu_seconds=3600.0, cpu_peak=7.4, memory=7 * GIB)
     assert waste_of(view(outcome=done(), used=used)) is None
-    of_another_attempt = Used(allocation="j.0", seconds=3600.0, cpu_seconds=3600.0, cpu_peak=7.4, memory=7 * GIB)
-    assert waste_of(view(outcome=done(), used=of_another_attempt)) is not None
+    of_another_attempt = Used(allocation="j.0", seconds=3600.0, cpu_seconds=3600.0, cpu_peak=1.0, memory=7 * GIB)
+    for unknown in (None, of_another_attempt):
+        found = waste_of(view(outcome=done(), used=unknown))
+        assert found is not None and found.enough() == "--mem 1.1G" and found.core_hours == 0.0
 
 
 def test_less_free_memory_of_a_gpu_may_have_been_enough() -> None:
