@@ -134,7 +134,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "context list": ("grid context list", "grid -o json context list"),
     "context use": ("grid context use lab", "grid context use home"),
     "audit": ("sudo grid audit verify", "grid audit verify audit.log"),
-    "audit verify": ("sudo grid audit verify", "grid audit verify --state-dir /backups/newest"),
+    "audit verify": ("sudo grid audit verify", "sudo grid audit verify /var/lib/grid/coordinator/audit.log.1"),
     # try out and analyse
     "dev": ("grid dev up", "grid dev down"),
     "dev up": ("grid dev up", "grid dev up --nodes 4 --fake-gpus 2 --cpu-percent-max 100"),

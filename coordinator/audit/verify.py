@@ -110,10 +110,20 @@ def read(paths: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
 
 def verify_own(state_dir: Path) -> Verified:
     """As `verify`, for the log of the coordinator that keeps its state here; it may run. Raises GridError."""
-    anchor = 0, NOTHING, 0
-    if (state_dir / "grid.db").exists():
-        anchor = StoreAnchor(state_dir / "grid.db").read()  # before the log, which only grows
-    return verify(read(files_of(state_dir / "audit.log")), anchor)
+    anchor, store, log = (0, NOTHING, 0), state_dir / "grid.db", state_dir / "audit.log"
+    if store.exists():
+        if not any(path.exists() for path in files_of(log)) and _is_backup(store):
+            raise GridError(
+                f"{state_dir} is a backup, which has no audit log",
+                hint="verify the log of the coordinator; or a copy of it that was kept: grid audit verify FILE",
+            )
+        anchor = StoreAnchor(store).read()  # before the log, which only grows
+    return verify(read(files_of(log)), anchor)
+
+
+def _is_backup(store: Path) -> bool:
+    with _opened(store, "ro") as db:
+        return db.execute("SELECT 1 FROM meta WHERE name = 'backup'").fetchone() is not None
 
 
 def verify(files: Iterable[tuple[str, bytes]], anchor: tuple[int, str, int] = (0, NOTHING, 0)) -> Verified:

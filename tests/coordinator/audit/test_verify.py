@@ -8,7 +8,8 @@ from structlog.testing import capture_logs
 
 from distributed_grid.coordinator.audit import log as module
 from distributed_grid.coordinator.audit.log import NOTHING, RequestLog
-from distributed_grid.coordinator.audit.verify import DoesNotFit, StoreAnchor, read
+from distributed_grid.coordinator.audit.verify import DoesNotFit, StoreAnchor, read, verify_own
+from distributed_grid.coordinator.backup.archive import backup
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.errors import GridError
 from tests.coordinator.audit.scene import Kept, judged, written
@@ -34,6 +35,20 @@ def test_the_store_keeps_the_anchor(tmp_path: Path) -> None:
     store = Store(tmp_path / "grid.db")
     assert anchor.read()[0] == 2
     store.close()
+
+
+def test_a_backup_has_no_log_and_that_is_said_instead_of_what_is_missing(tmp_path: Path) -> None:
+    state_dir = tmp_path / "coordinator"
+    state_dir.mkdir()
+    store = Store(state_dir / "grid.db")
+    audit = RequestLog(state_dir / "audit.log", StoreAnchor(state_dir / "grid.db"))
+    audit.request("ann", "status")
+    audit.close()
+    store.close()
+    backup(state_dir, tmp_path / "monday", force=False)
+    assert verify_own(state_dir).lines == 2
+    with pytest.raises(GridError, match="is a backup, which has no audit log"):
+        verify_own(tmp_path / "monday")
 
 
 def test_a_directory_is_no_log(tmp_path: Path) -> None:
