@@ -7,7 +7,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from distributed_grid.runtime.logs import get_logger
@@ -21,8 +21,8 @@ class FullDisk(sqlite3.OperationalError):
 
 
 class DisposableDatabase:
-    """`schema` creates the tables of a new file. A file of another `version` is put aside like a damaged one, and a new
-    one is created. `what`: its content, for the log."""
+    """`schema` creates the tables of a new file. A file of another `version`, or with other tables, is put aside like a
+    damaged one, and a new one is created. `what`: its content, for the log."""
 
     def __init__(self, path: Path, schema: str, version: int, what: str) -> None:
         self._path = path
@@ -82,16 +82,24 @@ class DisposableDatabase:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
             (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version == 0:
+            if version == 0 and not _tables(db):
                 db.executescript(f"BEGIN; {self._schema} PRAGMA user_version = {self._version}; COMMIT;")
             elif version != self._version:
                 raise sqlite3.DatabaseError(f"it has the format {version}, and {self._version} is written")
+            elif not self._wanted().items() <= _tables(db).items():
+                raise sqlite3.DatabaseError("it has not the tables of this version: it is of something else")
             os.chmod(self._path, 0o600)
             self._opened(db)
         except BaseException:
             db.close()
             raise
         return db
+
+    def _wanted(self) -> dict[str, tuple[str, ...]]:
+        """The tables of a new file."""
+        with closing(sqlite3.connect(":memory:")) as db:
+            db.executescript(self._schema)
+            return _tables(db)
 
     def _put_aside(self, error: sqlite3.Error) -> None:
         aside = self._path.with_name(self._path.name + ".damaged")
@@ -102,6 +110,15 @@ class DisposableDatabase:
                 os.unlink(f"{self._path}{suffix}")
         with suppress(FileNotFoundError):
             os.replace(self._path, aside)
+
+
+def _tables(db: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
+    """The columns of each table."""
+    columns = "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c WHERE m.type = 'table'"
+    found: dict[str, tuple[str, ...]] = {}
+    for table, column in db.execute(f"{columns} ORDER BY m.name, c.cid"):
+        found[table] = (*found.get(table, ()), column)
+    return found
 
 
 def _is_damage(error: sqlite3.Error) -> bool:

@@ -1,6 +1,7 @@
 """A file whose loss harms nobody: how it begins, what is put aside, and what is left alone."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,18 @@ def test_a_damaged_file_is_put_aside_and_another_begun(path: Path, content: byte
     keep(database, 1)
     assert kept(database) == [1]
     assert path.with_name("numbers.db.damaged").read_bytes() == content
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("content", ["CREATE TABLE numbers (two TEXT)", "CREATE TABLE others (one INTEGER)"])
+def test_a_file_of_something_else_is_put_aside_whatever_its_version(path: Path, version: int, content: str) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(f"{content}; PRAGMA user_version = {version};")
+    database = of(path)
+    keep(database, 1)
+    assert kept(database) == [1]
+    with closing(sqlite3.connect(path.with_name("numbers.db.damaged"))) as db:
+        assert db.execute("SELECT sql FROM sqlite_master").fetchall() == [(content,)]
 
 
 def test_a_file_that_is_damaged_while_it_is_used_is_put_aside(path: Path) -> None:
