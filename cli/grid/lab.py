@@ -1,5 +1,6 @@
 """`grid simulate --trace`: a workload trace, scheduled by the real ledger and by simple policies for comparison."""
 
+import math
 import os
 import stat
 import time
@@ -261,7 +262,7 @@ def _skipped(text: str | None, jobs: int) -> int:
         return 0
     try:
         part = float(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
-        count = int(part * jobs) if text.endswith("%") else int(text)
+        count = math.floor(part * jobs) if text.endswith("%") else int(text)
     except (ValueError, OverflowError):
         count = -1
     if count < 0:

@@ -61,6 +61,8 @@ def simulate(
     With --trace, the jobs of a file are run through the real ledger and through plain policies under simulated time,
     and what came of each is compared (docs/policy-lab.md)."""
     if trace is not None:
+        if without:
+            raise BadValue("--without is for grids made from a seed", hint="leave it out with --trace")
         simulate_trace(current(), trace, range(seed, seed + seeds), jobs, nodes, lab)
         return
     if given := lab_options_given(lab):

@@ -259,7 +259,7 @@ def _durations(status: Status) -> str:
     def of(one: Durations) -> str:
         return f"{format_duration(one.median)} (median), {format_duration(one.p95)} (95 %)"
 
-    ended = f"{counted(status.runs.count, 'job')} ended since the coordinator started"
+    ended = f"{counted(status.runs.count, 'job')} ran and ended since the coordinator started"
     return f"jobs      waited {of(status.waits)}; ran {of(status.runs)}; {ended}\n"
 
 

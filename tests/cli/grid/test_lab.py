@@ -128,6 +128,8 @@ def test_a_log_that_ends_in_the_middle_of_a_record_is_taken_up_to_there(tmp_path
         (("--skip", "many"), "--skip"),
         (("--skip", "100%"), "leaves none"),
         (("--skip", "-3"), "no number of jobs"),
+        (("--skip", "-0.1%"), "no number of jobs"),
+        (("--without", "reboot"), "--without is for grids made from a seed"),
         (("--skip", "inf%"), "no number of jobs"),
         (("--unit", "9"), "more than the 8 processors"),
         (("--plot", "/no/such/folder/x.svg"), "cannot be written"),

@@ -163,7 +163,7 @@ def test_the_summary_adds_up_the_grid(grid: Callable[..., Result]) -> None:
     pressure, jobs = done.output.splitlines()[-2:]
     assert pressure == "pressure  0.50, of owners alone 0.25; busiest a"
     waited = "waited 0.5s (median), 1m01s (95 %); ran 0.5s (median), 1m01s (95 %)"
-    assert jobs == f"jobs      {waited}; 1204 jobs ended since the coordinator started"
+    assert jobs == f"jobs      {waited}; 1204 jobs ran and ended since the coordinator started"
     told = json.loads(grid("-o", "json", "cluster", "summary", nodes=(node("a", 0.5, CPU),)).output)
     assert told["waits"] == {"count": 1204, "median": 0.5, "p95": 61.0, "p99": 90.0}
     assert told["nodes"] == {"total": 1, "up": 1} and told["used"] == {"cpu": {"all": 0.42, "owner": 0.3}}
