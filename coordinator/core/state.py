@@ -484,7 +484,8 @@ class GridState(GridData):
             node.counting = dict.fromkeys(name for name in offer.counting if name in held or name in within)
             capacity = Capacity.of(node.facts, offer, node.closed)
             if held:
-                capacity.cap(held[name] if name in held else within[name] for name in node.counting)
+                counted = (held[name] if name in held else within[name] for name in node.counting)
+                capacity.cap(node.facts, counted)
                 for name, grant in within.items():  # their holds are taken off in whole
                     if name in node.counting:
                         capacity.give(grant)

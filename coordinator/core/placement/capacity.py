@@ -212,8 +212,10 @@ class Capacity(Free, kw_only=True, gc=False):
         self.debts = sum(milli < 0 for milli in self.cores.values())
         self.whole_gpus = sum(1 for u, m in self.gpus.items() if m == MILLI and u not in self.closed)
 
-    def cap(self, held: Iterable[Grant]) -> None:
-        """Limit each device to what its holders leave, whatever the offer says."""
+    def cap(self, facts: NodeFacts, held: Iterable[Grant]) -> None:
+        """Limit each device to what its holders leave, whatever the offer says. What is held of a device that the node
+        does not have any more is a debt, so that its end makes no room."""
+        real_cores = frozenset(facts.cores)
         cores: dict[int, int] = {}
         gpus: dict[str, int] = {}
         reserved: dict[str, int] = {}
@@ -226,10 +228,14 @@ class Capacity(Free, kw_only=True, gc=False):
                 gpus[gpu.uuid] = gpus.get(gpu.uuid, 0) + gpu.milli
                 reserved[gpu.uuid] = reserved.get(gpu.uuid, 0) + gpu.reserved(self.memory_of(gpu.uuid))
         for core, milli in cores.items():
-            if self.cores.get(core, 0) > MILLI - milli:
+            if core not in real_cores:
+                self.cores[core] = -milli
+            elif self.cores.get(core, 0) > MILLI - milli:
                 self.cores[core] = MILLI - milli
         for uuid, milli in gpus.items():
-            if self.gpus.get(uuid, 0) > MILLI - milli:
+            if uuid not in self.offers:
+                self.gpus[uuid] = -milli
+            elif self.gpus.get(uuid, 0) > MILLI - milli:
                 self.gpus[uuid] = MILLI - milli
             left = self.memory_of(uuid) - reserved[uuid]
             if self.gpu_memory.get(uuid, 0) > left:

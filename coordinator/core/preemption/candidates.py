@@ -115,7 +115,7 @@ def _view(state: GridState, node: Node, request: Request, now: float) -> View:
                 ending += 1
         elif one.grant.slack:
             continue  # its cores are the holder's
-        elif may(request.priority, job.request.priority) and _whole(state, job, one):
+        elif may(request.priority, job.request.priority) and _whole(state, job, one) and not _in_use(node, job, one):
             able_at, lost = _min_hold_and_cost(state, job, one, now)
             if able_at > now:
                 young = min(young or able_at, able_at)
@@ -139,6 +139,14 @@ def _whole(state: GridState, job: Job, allocation: Allocation) -> bool:
         for member in outcomes.gang_members(state, job)
         if (held := state.allocations.get(member.allocation)) is not None
     )
+
+
+def _in_use(node: Node, job: Job, allocation: Allocation) -> bool:
+    """Whether what it holds would not be lent again: the node's owner uses it, or it cannot be read."""
+    if job.active.suspended is not None:
+        return True
+    gpus = {share.uuid for share in allocation.grant.gpus}
+    return bool(gpus) and node.offer is not None and any(one.what in gpus for one in node.offer.withheld)
 
 
 def _is_running(allocation: Allocation) -> bool:

@@ -50,6 +50,20 @@ def test_a_debt_is_remembered_and_is_nobodys_room() -> None:
     assert capacity.left == Resources(cpu=1000, memory=GIB)
 
 
+def test_the_end_of_who_holds_what_the_node_has_no_more_makes_no_room() -> None:
+    of = facts("n", cores=2, gpus=1)
+    capacity = Capacity.of(of, offer(of, cores=(1,), gpus=()))
+    kept, gone = Grant(cores=(0,), gpus=(GpuShare("n-gpu0"),)), Grant(cores=(7,), gpus=(GpuShare("n-gpu1"),))
+    capacity.cap(of, (kept, gone))
+    later = FutureCapacity.of(capacity)
+    for room in (later, capacity):  # those of later are the cores of now
+        room.give(gone)
+        assert room.left == Resources(cpu=1000, memory=of.memory)
+        room.give(kept)
+        assert room.left == Resources(cpu=2000, memory=of.memory, gpu=1000)
+    assert capacity.choose(Resources(cpu=2000, gpu=1000)) == Grant(cores=(1, 0), gpus=(GpuShare("n-gpu0"),))
+
+
 def test_what_was_refused_a_moment_ago_is_there_and_not_to_be_had() -> None:
     of = facts("n", gpus=2)
     capacity = Capacity.of(of, offer(of), frozenset({"n-gpu0", "2", "memory"}))

@@ -8,7 +8,7 @@ from itertools import count
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.core.commands import CancelRequested, JobsSubmitted, MessageReceived, NodeDown
+from distributed_grid.coordinator.core.commands import CancelRequested, JobsSubmitted, MessageReceived, NodeDown, NodeUp
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.placement.matching import able
@@ -17,7 +17,8 @@ from distributed_grid.coordinator.core.preemption import candidates
 from distributed_grid.coordinator.core.preemption.plan import may
 from distributed_grid.coordinator.core.queue.admission import refusal
 from distributed_grid.protocol.jobs import Priority, Request, State
-from distributed_grid.protocol.messages import Started
+from distributed_grid.protocol.messages import Inventory, Started, Suspended
+from distributed_grid.protocol.nodes import Known, Withheld
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from tests.coordinator.core.explain.test_why_changes import grid, request
 from tests.coordinator.core.lifecycle.test_outcomes import DONE, submitted
@@ -32,7 +33,7 @@ from tests.coordinator.core.preemption.test_execute import (
     stops,
     urgent,
 )
-from tests.coordinator.core.scene import facts, job, join, kept_for, step
+from tests.coordinator.core.scene import facts, job, join, kept_for, offer, step
 from tests.depth import tries
 
 PATIENT = Policy(suspect_after=1e6, disconnected_after=2e6, preempting=RULES)
@@ -198,3 +199,49 @@ def test_a_gang_of_which_a_part_cannot_be_reached_does_not_give_way() -> None:
     ledger = of_a_gang(alone=0)
     step(ledger, NodeDown("n0", "session-n0"), 50.0)
     assert stops(urgent(ledger, "u", 51.0)) == []
+
+
+def _with_gpus(cores: int = 2, gpus: int = 2) -> Ledger:
+    """n1 with one low job on each of its GPUs, j0 and so on."""
+    ledger = Ledger(policy=PATIENT)
+    join(ledger, facts("n1", cores, gpus=gpus), 0.0)
+    for number in range(gpus):
+        wanted = Request(Resources(MILLI, 0, MILLI), Priority.LOW)
+        step(ledger, JobsSubmitted(1, (job(f"j{number}", wanted),)), 0.0)
+        step(ledger, MessageReceived("n1", Started(allocation=f"j{number}.1")), 1.0)
+    return ledger
+
+
+def _told_to_stop(ledger: Ledger, gpu: int) -> list[str]:
+    wanted = Request(Resources(0, 0, gpu), Priority.URGENT)
+    return stops(step(ledger, JobsSubmitted(2, (job("u", wanted, 50.0),)), 50.0))
+
+
+@pytest.mark.parametrize("part", [MILLI, MILLI // 2])
+def test_nobody_gives_way_on_a_gpu_that_the_node_came_back_without(part: int) -> None:
+    ledger = _with_gpus()
+    lost = ledger.state.allocations["j1.1"].grant.gpus[0].uuid
+    now = facts("n1", 2, gpus=2)
+    now = msgspec.structs.replace(now, incarnation=2, gpus=tuple(gpu for gpu in now.gpus if gpu.uuid != lost))
+    step(ledger, NodeUp(now, "later"), 40.0)
+    known = tuple(Known(f"j{number}.1", State.RUNNING, started_for=39.0) for number in range(2))
+    step(ledger, MessageReceived("n1", Inventory(known=known)), 40.0)
+    step(ledger, MessageReceived("n1", offer(now, cores=(), gpus=(), counting=("j0.1", "j1.1"))), 40.0)
+    assert _told_to_stop(ledger, part) == ["j0.1"]
+
+
+def test_nobody_gives_way_on_a_gpu_that_cannot_be_read() -> None:
+    ledger = _with_gpus()
+    (lost,) = ledger.state.allocations["j0.1"].grant.gpus
+    why = (Withheld(lost.uuid, "cannot be read: GPU is lost"),)
+    told = offer(facts("n1", 2, gpus=2), 2, cores=(), gpus=(), counting=("j0.1", "j1.1"), withheld=why)
+    step(ledger, MessageReceived("n1", told), 40.0)
+    assert _told_to_stop(ledger, MILLI) == ["j1.1"]
+
+
+def test_who_is_frozen_for_the_owner_does_not_give_way_as_that_would_make_no_room() -> None:
+    ledger = full(count=2)
+    step(ledger, MessageReceived("n1", Suspended(allocation="a1.1", why="foreign CPU 60 % on core 1")), 40.0)
+    assert stops(urgent(ledger, "u", 50.0)) == ["a0.1"], "which has more to lose"
+    step(ledger, MessageReceived("n1", Suspended(allocation="a1.1", in_all=20.0)), 60.0)
+    assert stops(urgent(ledger, "v", 61.0)) == ["a1.1"]
