@@ -82,17 +82,17 @@ class Probe:
         self._trees.walk()
         self._readings = deque([Counters(boot_clock(), host.busy_seconds(), host.traffic(), [], [])])
         self._seen_gpus: tuple[GpuSample, ...] = ()
+        self._usage: dict[int, Usage] = {}
         self.seconds = 0.0
         """How long a measurement takes without its GPUs; the slowest of late counts."""
 
     def watch(self, limits: Limits) -> None:
         """From now on read the signs of an active owner that these limits ask for."""
-        with self._lock:
-            self._pressure = limits.owner_pressure < OFF
-            if not limits.owner_input:
-                self._input = None
-            elif self._input is None:
-                self._input = owner_signs.InputWatch()
+        self._pressure = limits.owner_pressure < OFF
+        if not limits.owner_input:
+            self._input = None
+        elif self._input is None:
+            self._input = owner_signs.InputWatch()
 
     def facts(
         self,
@@ -130,9 +130,9 @@ class Probe:
             return self._sample(boot_clock() if at is None else at, read_gpus)
 
     def usage(self) -> dict[int, Usage]:
-        """Use of each process directly below our supervisors with its tree, by pid, in the last sample."""
-        with self._lock:
-            return self._trees.usage({one.pid: one.memory for one in gpu.processes} for gpu in self._seen_gpus)
+        """Use of each process directly below our supervisors with its tree, by pid, in the last sample. It waits for no
+        measurement, which may hang."""
+        return self._usage
 
     def _sample(self, at: float, read_gpus: bool) -> Sample:
         began = time.perf_counter()
@@ -151,9 +151,11 @@ class Probe:
             before = time.perf_counter()
             self._seen_gpus = self.gpus.sample(self._trees.pids)
             began += time.perf_counter() - before
+        self._usage = self._trees.usage({one.pid: one.memory for one in gpu.processes} for gpu in self._seen_gpus)
         disk = psutil.disk_usage(self._disk)
         rates = [max(0.0, (new - old) / elapsed) for new, old in zip(reading.traffic, since.traffic, strict=True)]
         pressure = owner_signs.pressure(self._trees.pids) if self._pressure else {}
+        watch = self._input
         self.seconds = max(time.perf_counter() - began, 0.95 * self.seconds)
         return Sample(
             at=at,
@@ -173,7 +175,7 @@ class Probe:
             gpus=self._seen_gpus,
             gpu_error=self.gpus.error,
             pressure=pressure,
-            input_idle=round(self._input.idle(), 1) if self._input is not None else -1.0,
+            input_idle=round(watch.idle(), 1) if watch is not None else -1.0,
         )
 
     def _baseline(self, at: float) -> Counters:
@@ -321,10 +323,10 @@ class Meter:
         self._took(sample)
 
     def _lost(self, why: str) -> None:
-        """Report cores and GPUs as unknown instead of as they were a while ago."""
+        """Report cores, memory and GPUs as unknown instead of as they were a while ago."""
         self._log(why)
         last = self.newest
         if last is None:
             return
         gpus = tuple(GpuSample(gpu.uuid, memory_total=gpu.memory_total, error=why) for gpu in last.gpus)
-        self._take(msgspec.structs.replace(last, cores={}, gpus=gpus, gpu_error=why))
+        self._take(msgspec.structs.replace(last, cores={}, memory_total=0, gpus=gpus, gpu_error=why))

@@ -268,12 +268,12 @@ async def test_a_claim_is_measured_for_at_once_where_that_is_quick_and_nothing_m
     assert (await measuring).at == 6.0 and taken == [5.0, 6.0]
 
 
-async def test_cores_count_as_unknown_while_measuring_fails() -> None:
+async def test_cores_and_memory_count_as_unknown_while_measuring_fails() -> None:
     class Failing(Paced):
         def sample(self, at: float, read_gpus: bool) -> Sample:
             if taken:
                 raise OSError("Stale file handle")
-            return Sample(at=at, cores={0: 5}, gpus=(GpuSample("GPU-0"),))
+            return Sample(at=at, cores={0: 5}, memory_total=1 << 30, gpus=(GpuSample("GPU-0"),))
 
     taken: list[Sample] = []
     said: asyncio.Queue[str] = asyncio.Queue()
@@ -283,8 +283,29 @@ async def test_cores_count_as_unknown_while_measuring_fails() -> None:
     measuring.cancel()
     assert why == "measuring this node failed: Stale file handle"
     first, second = taken[:2]
-    assert first.cores == {0: 5}
+    assert (first.cores, first.memory_total) == ({0: 5}, 1 << 30)
     assert second == Sample(at=first.at, gpus=(GpuSample("GPU-0", error=why),), gpu_error=why)
+
+
+def test_what_jobs_use_is_told_while_a_measurement_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, disk_usage = probe(), psutil.disk_usage
+    hangs, go = threading.Event(), threading.Event()
+    waited: list[bool] = []
+
+    def hanging(path: str) -> object:
+        hangs.set()
+        waited.append(go.wait(60))
+        return disk_usage(path)
+
+    monkeypatch.setattr(psutil, "disk_usage", hanging)
+    measuring = threading.Thread(target=slow.sample)
+    measuring.start()
+    assert hangs.wait(60)
+    slow.watch(Limits())
+    slow.usage()
+    assert waited == [], "the agent's loop asked, and waited for it"
+    go.set()
+    measuring.join()
 
 
 def test_how_long_a_measurement_takes_does_not_count_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
