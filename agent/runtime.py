@@ -379,7 +379,7 @@ class Runtime:
 
     def _measured(self, sample: Sample) -> None:
         trees = self._probe.usage()
-        self.table.resident({pid: usage.rss for pid, usage in trees.items()})
+        self.table.measured(trees)
         usage = {key: trees[pid] for key, pid in self.table.pids().items() if pid in trees}
         grants = {holding.allocation: holding.grant for holding in self.table.holdings()}
         used = self._usage.observe(sample.at, usage, grants, sample.gpus)

@@ -6,7 +6,7 @@ kept until the coordinator has acknowledged it, whatever happens to connections.
 holds nothing until its predecessor is over, and then, in the same step, what that one held (chains.py). With shipped
 files it is prepared from then on: they are unpacked where its predecessor ran."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from distributed_grid.agent.core.chains import Chains
 from distributed_grid.agent.core.commands import (
@@ -41,6 +41,7 @@ from distributed_grid.agent.core.slack import SlackUser
 from distributed_grid.agent.core.spare.claim import conflict, slack_conflict
 from distributed_grid.agent.core.spare.holdings import Holdings
 from distributed_grid.agent.core.spare.thresholds import Holding
+from distributed_grid.agent.core.usage import Usage
 from distributed_grid.protocol.jobs import Cause, Outcome, State, bounded
 from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Renice, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, NodeFacts, Stamp
@@ -53,6 +54,7 @@ ALREADY_OVER = Outcome(Cause.NODE_LOST, text="it was over and acknowledged befor
 and how it ended is not known (agent/supervisor/allocations.py says the same)."""
 
 
+_NOTHING = Usage()
 REMEMBERED = 10_000
 """Maximum number of acknowledged ends (also kept by the supervisor) and of declined launches that are remembered."""
 
@@ -137,13 +139,14 @@ class Table:
         return [self._end_of(key, one) for key, one in self.entries.items() if one.over]
 
     def holdings(self) -> list[Holding]:
-        """The holdings of all allocations, with resident memory as last set by `resident`."""
+        """The holdings of all allocations, with what they use of memory as last set by `measured`."""
         return [*self.held.all.values()]
 
-    def resident(self, by_pid: dict[int, int]) -> None:
-        """Set the resident bytes of each job's process tree, by the job's pid."""
+    def measured(self, trees: Mapping[int, Usage]) -> None:
+        """Set what each job's process tree has of memory and on GPUs, by the job's pid."""
         for key in self.held.all:
-            self.held.resident(key, by_pid.get(_pid(self.entries[key]), 0))
+            used = trees.get(_pid(self.entries[key]), _NOTHING)
+            self.held.uses(key, used.rss, used.gpus)
 
     def running(self) -> list[RunningJob]:
         """Jobs that run and were not told to end, if their holdings are known."""

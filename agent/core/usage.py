@@ -25,12 +25,17 @@ MOST = 200
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Use by a process tree: resident bytes, CPU seconds since its start, live processes; and the bytes that it has on
-    the GPU where it has most."""
+    each GPU where it has any, by UUID."""
 
     rss: int = 0
     cpu: float = 0.0
     processes: int = 0
-    gpu_memory: int = 0
+    gpus: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def gpu_memory(self) -> int:
+        """The bytes that it has on the GPU where it has most."""
+        return max((memory for _, memory in self.gpus), default=0)
 
 
 @dataclass(slots=True)

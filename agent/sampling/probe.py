@@ -151,7 +151,9 @@ class Probe:
             before = time.perf_counter()
             self._seen_gpus = self.gpus.sample(self._trees.pids)
             began += time.perf_counter() - before
-        self._usage = self._trees.usage({one.pid: one.memory for one in gpu.processes} for gpu in self._seen_gpus)
+        self._usage = self._trees.usage(
+            {gpu.uuid: {one.pid: one.memory for one in gpu.processes} for gpu in self._seen_gpus}
+        )
         disk = psutil.disk_usage(self._disk)
         rates = [max(0.0, (new - old) / elapsed) for new, old in zip(reading.traffic, since.traffic, strict=True)]
         pressure = owner_signs.pressure(self._trees.pids) if self._pressure else {}

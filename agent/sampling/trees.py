@@ -90,22 +90,22 @@ class Trees:
         own = sum(one.rss for one in self._seen.values() if one.top and not one.sibling)
         return own, sum(one.rss for one in self._seen.values() if one.top and one.sibling)
 
-    def usage(self, on_gpus: Iterable[Mapping[int, int]] = ()) -> dict[int, Usage]:
+    def usage(self, on_gpus: Mapping[str, Mapping[int, int]] | None = None) -> dict[int, Usage]:
         """Use of each process directly below one of our own roots and their spawners with its tree, by pid; including
-        daemons without parent that were seen under it once. `on_gpus`: of each GPU the bytes of processes, by pid."""
+        daemons without parent that were seen under it once. `on_gpus`: by GPU the bytes of processes, by pid."""
         found: dict[int, Usage] = {}
-        most: dict[int, int] = {}
-        for gpu in on_gpus:
+        gpus: dict[int, tuple[tuple[str, int], ...]] = {}
+        for uuid, processes in (on_gpus or {}).items():
             here: dict[int, int] = {}
-            for pid, memory in gpu.items():
-                if (process := self._seen.get(pid)) is not None:
+            for pid, memory in processes.items():
+                if memory and (process := self._seen.get(pid)) is not None:
                     here[process.top] = here.get(process.top, 0) + memory
-            most |= {top: memory for top, memory in here.items() if memory > most.get(top, 0)}
+            gpus |= {top: (*gpus.get(top, ()), (uuid, memory)) for top, memory in here.items()}
         for one in self._seen.values():
             if one.top and not one.sibling:
                 so_far = found.get(one.top, Usage())
                 rss, cpu = so_far.rss + one.rss, so_far.cpu + one.cpu + one.reaped
-                found[one.top] = Usage(rss, cpu, so_far.processes + 1, most.get(one.top, 0))
+                found[one.top] = Usage(rss, cpu, so_far.processes + 1, gpus.get(one.top, ()))
         return found
 
     def _read(self) -> dict[int, Process]:

@@ -136,9 +136,10 @@ def _gpu(
 
 
 def _gpu_memory(held: Others, share: GpuShare, allocation: str, gpu: GpuSample, ours: bool) -> Stale | None:
-    """Whether the memory asked for is unused. Others may have taken some since the offer, up to what makes no new
-    offer."""
-    left = gpu_room(gpu, ours) - held.gpu_memory(share.uuid, gpu.memory_total)
+    """Whether the memory asked for is unused. Others, or jobs that use more than they asked for, may have taken some
+    since the offer, up to what makes no new offer."""
+    total = gpu.memory_total
+    left = gpu_room(gpu, ours) - held.gpu_memory(share.uuid, total) - held.gpu_excess(share.uuid, total)
     if share.memory <= left + tolerance(left):
         return None
     why = f"{format_bytes(max(0, left))} of GPU {share.uuid} is spare now, {format_bytes(share.memory)} was to be had"

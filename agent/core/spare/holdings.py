@@ -23,6 +23,7 @@ class Holdings:
         self.memory = self.excess = self.shared_milli = self.gpu = 0
         self._arrivals: dict[str, int] = {}
         self._arrived = 0
+        self._using_gpus: dict[str, None] = {}
         for one in holdings:
             self.add(one)
 
@@ -50,6 +51,8 @@ class Holdings:
             self.gpu += share.milli
         self.memory += grant.memory
         self.excess += max(0, one.rss - grant.memory)
+        if one.on_gpus:
+            self._using_gpus[key] = None
 
     def remove(self, allocation: str) -> Holding | None:
         """Remove the holding of this allocation, and return it; None if it has none."""
@@ -58,6 +61,7 @@ class Holdings:
             return None
         grant = one.grant
         del self._arrivals[allocation]
+        self._using_gpus.pop(allocation, None)
         for core in grant.cores:
             if (holders := self.holders.get(core)) is not None:
                 holders.pop(allocation, None)
@@ -82,12 +86,17 @@ class Holdings:
         self.excess -= max(0, one.rss - grant.memory)
         return one
 
-    def resident(self, allocation: str, rss: int) -> None:
-        """Set the resident memory of an allocation that has a holding."""
+    def uses(self, allocation: str, rss: int, on_gpus: tuple[tuple[str, int], ...] = ()) -> None:
+        """Set the resident memory, and that on GPUs, of an allocation that has a holding."""
         one = self.all[allocation]
-        if rss != one.rss:
-            self.excess += max(0, rss - one.grant.memory) - max(0, one.rss - one.grant.memory)
-            self.all[allocation] = Holding(allocation, one.grant, rss)
+        if rss == one.rss and on_gpus == one.on_gpus:
+            return
+        self.excess += max(0, rss - one.grant.memory) - max(0, one.rss - one.grant.memory)
+        self.all[allocation] = Holding(allocation, one.grant, rss, on_gpus)
+        if on_gpus:
+            self._using_gpus[allocation] = None
+        else:
+            self._using_gpus.pop(allocation, None)
 
     @property
     def cpu(self) -> int:
@@ -102,6 +111,10 @@ class Holdings:
         """Bytes granted of a GPU with this total, without those of one allocation."""
         on_gpu = self.on_gpu.get(uuid, {})
         return sum(share.reserved(total) for key, shares in on_gpu.items() if key != but for share in shares)
+
+    def gpu_excess(self, uuid: str, total: int, but: str = "") -> int:
+        """Bytes that jobs use of a GPU with this total above their grants, without one of them."""
+        return sum(self.all[key].gpu_excess(uuid, total) for key in self._using_gpus if key != but)
 
     def first(self, cores: Iterable[int]) -> tuple[int, str]:
         """Of the allocations that hold any of these cores exclusively, the one that came first, and before it the
@@ -141,3 +154,7 @@ class Others(NamedTuple):
     def gpu_memory(self, uuid: str, total: int) -> int:
         """Bytes granted of a GPU with this total."""
         return self.holdings.gpu_memory(uuid, total, self.but)
+
+    def gpu_excess(self, uuid: str, total: int) -> int:
+        """Bytes that jobs use of a GPU with this total above their grants."""
+        return self.holdings.gpu_excess(uuid, total, self.but)

@@ -175,7 +175,12 @@ def spare_gpus(
         if facts.uuid not in idle.gpus or milli <= 0:
             continue
         gpu = seen[facts.uuid]
-        free = max(0, gpu_room(gpu, ours(facts.uuid)) - held.gpu_memory(facts.uuid, gpu.memory_total))
+        excess = held.gpu_excess(facts.uuid, gpu.memory_total)
+        free = max(0, gpu_room(gpu, ours(facts.uuid)) - held.gpu_memory(facts.uuid, gpu.memory_total) - excess)
+        if excess and free < limits.gpu_memory_min:
+            least = f"{free // MIB} MiB free < {limits.gpu_memory_min // MIB} MiB (gpu_memory_min_mb)"
+            withheld.append(Withheld(facts.uuid, f"{least}: jobs use {format_bytes(excess)} more than they asked for"))
+            continue
         found.append(GpuOffer(facts.uuid, facts.index, facts.model, gpu.memory_total or facts.memory, free, milli))
     found.sort(key=lambda one: (-(one.memory_free // (256 * MIB)), one.index, one.uuid))
     left = at_most(len(gpus) * MILLI, None if limits.max_share_gpu is None else limits.max_share_gpu * MILLI) - held.gpu
@@ -200,7 +205,11 @@ def supply(plan: Plan, idle: Idle, held: Held, sample: Sample, ours: Callable[[s
         cpu=tuple(sorted(_added(cpu, plan.shares, held.shared.items()).items())),
         memory=plan.memory + held.memory,
         gpus=tuple(sorted(_added(gpus, held.gpus.items()).items())),
-        rooms=tuple((gpu.uuid, gpu_room(gpu, ours(gpu.uuid))) for gpu in sample.gpus if gpu.uuid in gpus),
+        rooms=tuple(
+            (gpu.uuid, max(0, gpu_room(gpu, ours(gpu.uuid)) - held.gpu_excess(gpu.uuid, gpu.memory_total)))
+            for gpu in sample.gpus
+            if gpu.uuid in gpus
+        ),
         withheld=tuple(
             (one.what, re.sub(r"[\d.]+", "#", one.why)) for one in plan.withheld if one.why != idle.busy_cores
         ),

@@ -55,11 +55,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """An allocation that holds resources of this node; `rss` is what its processes have resident, in bytes."""
+    """An allocation that holds resources of this node; `rss` is what its processes have resident, in bytes, `on_gpus`
+    what they have on each GPU, by UUID."""
 
     allocation: str
     grant: Grant
     rss: int = 0
+    on_gpus: tuple[tuple[str, int], ...] = ()
+
+    def gpu_excess(self, uuid: str, total: int) -> int:
+        """The bytes that its processes have on a GPU with this total above what was granted of it."""
+        used = next((memory for one, memory in self.on_gpus if one == uuid), 0)
+        if not used:
+            return 0
+        return max(0, used - sum(share.reserved(total) for share in self.grant.gpus if share.uuid == uuid))
 
 
 class Sums(Protocol):
@@ -73,11 +82,13 @@ class Sums(Protocol):
     def gpu(self) -> int: ...
     def gpu_milli(self, uuid: str) -> int: ...
     def gpu_memory(self, uuid: str, total: int) -> int: ...
+    def gpu_excess(self, uuid: str, total: int) -> int: ...
 
 
 class Held(msgspec.Struct, frozen=True):
     """All holdings added up. `cores` are held exclusively, `shared` maps a core to the milli-cores granted of it,
-    `gpus` a UUID to milli-GPUs, `shares` one to its grants; `excess` is memory used by jobs above their grants."""
+    `gpus` a UUID to milli-GPUs, `shares` one to its grants; `excess` is memory used by jobs above their grants;
+    `on_gpus` are the holdings whose processes have memory on GPUs."""
 
     ids: tuple[str, ...] = ()
     cores: frozenset[int] = frozenset()
@@ -86,6 +97,7 @@ class Held(msgspec.Struct, frozen=True):
     excess: int = 0
     gpus: dict[str, int] = msgspec.field(default_factory=dict)
     shares: dict[str, list[GpuShare]] = msgspec.field(default_factory=dict)
+    on_gpus: tuple[Holding, ...] = ()
 
     @property
     def cpu(self) -> int:
@@ -99,6 +111,10 @@ class Held(msgspec.Struct, frozen=True):
     def gpu_memory(self, uuid: str, total: int) -> int:
         """Bytes granted of a GPU with this total."""
         return sum(share.reserved(total) for share in self.shares.get(uuid, ()))
+
+    def gpu_excess(self, uuid: str, total: int) -> int:
+        """Bytes that jobs use of a GPU with this total above their grants."""
+        return sum(one.gpu_excess(uuid, total) for one in self.on_gpus)
 
     @property
     def gpu(self) -> int:
@@ -125,6 +141,7 @@ def tally(holdings: Sequence[Holding]) -> Held:
         excess=sum(max(0, one.rss - one.grant.memory) for one in holdings),
         gpus=gpus,
         shares=shares,
+        on_gpus=tuple(one for one in holdings if one.on_gpus),
     )
 
 

@@ -26,6 +26,7 @@ from distributed_grid.agent.core.entry import (
     keep,
 )
 from distributed_grid.agent.core.table import Table
+from distributed_grid.agent.core.usage import Usage
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, State
 from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Renice, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, Stamp
@@ -312,10 +313,10 @@ def test_an_end_frees_for_the_next() -> None:
 
 def test_what_is_resident_is_kept_by_the_pid_a_job_began_with() -> None:
     table = running(Table(), pid=7)
-    table.resident({7: GIB, 8: 5})
-    assert table.holdings()[0].rss == GIB
-    table.resident({})
-    assert table.holdings()[0].rss == 0
+    table.measured({7: Usage(GIB, gpus=(("GPU-0", 3),)), 8: Usage(5)})
+    assert (table.holdings()[0].rss, table.holdings()[0].on_gpus) == (GIB, (("GPU-0", 3),))
+    table.measured({})
+    assert (table.holdings()[0].rss, table.holdings()[0].on_gpus) == (0, ())
 
 
 # --- epochs and restarts ----------------------------------------------------------------------------------------------

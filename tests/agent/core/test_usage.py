@@ -40,9 +40,9 @@ def test_mean_and_peak_of_cores_memory_and_the_gpus_it_holds() -> None:
 def test_the_most_memory_on_a_gpu_is_that_of_the_interval() -> None:
     using = UsageReporter(every=10.0)
     for at, memory in ((0.0, 0), (2.0, 500), (4.0, 300)):
-        using.observe(at, {"a.1": Usage(cpu=at, gpu_memory=memory)}, {"a.1": GRANT}, busy(0.0))
-    first = using.observe(10.0, {"a.1": Usage(cpu=10.0, gpu_memory=200)}, {"a.1": GRANT}, busy(0.0))
-    later = using.observe(20.0, {"a.1": Usage(cpu=20.0, gpu_memory=100)}, {"a.1": GRANT}, busy(0.0))
+        using.observe(at, {"a.1": Usage(cpu=at, gpus=(("GPU-0", memory),))}, {"a.1": GRANT}, busy(0.0))
+    first = using.observe(10.0, {"a.1": Usage(cpu=10.0, gpus=(("GPU-0", 200),))}, {"a.1": GRANT}, busy(0.0))
+    later = using.observe(20.0, {"a.1": Usage(cpu=20.0, gpus=(("GPU-0", 100),))}, {"a.1": GRANT}, busy(0.0))
     assert [one.uses[0].gpu_memory for one in (first, later) if one is not None] == [500, 100]
     used = Used(allocation="a.1")
     for one in (first, later):

@@ -47,9 +47,10 @@ def test_memory_on_gpus_is_of_the_job_whose_processes_have_it(processes: list[su
     trees = Trees(lambda: (os.getpid(),))
     trees.walk()
     child = children(first)[0]
-    on_gpus = [{first: 10, child: 20, second: 7, 1: 500}, {child: 25, second: 9}]
+    on_gpus = {"GPU-0": {first: 10, child: 20, second: 7, 1: 500}, "GPU-1": {child: 25, second: 9}}
     found = trees.usage(on_gpus)
-    assert (found[first].gpu_memory, found[second].gpu_memory) == (30, 9), "where it has most, of all its processes"
+    assert found[first].gpus == (("GPU-0", 30), ("GPU-1", 25)), "of all its processes"
+    assert (found[first].gpu_memory, found[second].gpu_memory) == (30, 9), "where it has most"
     assert trees.usage()[first].gpu_memory == 0
 
 

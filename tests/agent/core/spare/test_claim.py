@@ -9,9 +9,9 @@ from distributed_grid.agent.core.spare.claim import conflict, slack_conflict
 from distributed_grid.agent.core.spare.holdings import Holdings
 from distributed_grid.agent.core.spare.lender import Lender
 from distributed_grid.agent.core.spare.thresholds import Holding, Limits
-from distributed_grid.protocol.nodes import GpuProcess
+from distributed_grid.protocol.nodes import GpuProcess, Offer
 from distributed_grid.protocol.resources import GIB, MIB, GpuShare, Grant
-from tests.agent.core.spare.scene import AT_ONCE, FACTS, gpu, gpus, holding, sample, seen
+from tests.agent.core.spare.scene import AT_ONCE, FACTS, gpu, gpus, holding, sample, seen, why
 
 WANTED = Grant(cores=(1,), memory=GIB, gpus=(GpuShare("GPU-0"),))
 
@@ -120,8 +120,35 @@ def test_what_is_offered_of_a_shared_gpu_is_less_the_memory_its_sharers_asked_fo
     assert free(GpuShare("GPU-0")) == -1
 
 
+def test_what_jobs_have_of_a_gpu_beyond_what_they_asked_for_is_not_offered() -> None:
+    def using(gib: int, *shares: GpuShare) -> Offer:
+        job = Holding("j-a.1", Grant(gpus=shares), on_gpus=(("GPU-0", gib * GIB),))
+        offer = seen(Lender(AT_ONCE, FACTS), 100, (job,))
+        assert offer is not None
+        return offer
+
+    def left(offer: Offer) -> int:
+        return next((gpu.memory_free // GIB for gpu in offer.gpus if gpu.uuid == "GPU-0"), -1)
+
+    asked = GpuShare("GPU-0", 500, 2 * GIB)
+    assert [left(using(gib, asked)) for gib in (0, 2, 5, 7)] == [6, 6, 3, 1]
+    assert left(using(3, GpuShare("GPU-1"))) == 5, "nobody gave it any of this one"
+    full = using(8, asked)
+    words = "0 MiB free < 1024 MiB (gpu_memory_min_mb): jobs use 6G more than they asked for"
+    assert (left(full), why(full, "GPU-0")) == (-1, words)
+
+
+def test_a_job_that_takes_more_of_a_gpu_than_it_asked_for_makes_a_new_offer() -> None:
+    lender, grant = Lender(AT_ONCE, FACTS), Grant(gpus=(GpuShare("GPU-0", 500, 2 * GIB),))
+    assert seen(lender, 100, (Holding("j-a.1", grant, on_gpus=(("GPU-0", 2 * GIB),)),)) is not None
+    assert seen(lender, 102, (Holding("j-a.1", grant, on_gpus=(("GPU-0", GIB),)),)) is None
+    assert seen(lender, 104, (Holding("j-a.1", grant, on_gpus=(("GPU-0", 5 * GIB),)),)) is not None
+
+
 def test_a_part_of_a_gpu_is_not_given_where_its_memory_is_not_there_any_more() -> None:
     wanted = Grant(gpus=(GpuShare("GPU-0", 100, 4 * GIB),))
     assert claim(wanted, (holding(gpus=(GpuShare("GPU-0", 100, 4 * GIB),)),)) == ""
     taken = (holding(gpus=(GpuShare("GPU-0", 100, 6 * GIB),)),)
     assert claim(wanted, taken) == "GPU-0|2G of GPU GPU-0 is spare now, 4G was to be had"
+    more = Holding("j-b.1", Grant(gpus=(GpuShare("GPU-0", 100, 2 * GIB),)), on_gpus=(("GPU-0", 6 * GIB),))
+    assert claim(wanted, (more,)) == "GPU-0|2G of GPU GPU-0 is spare now, 4G was to be had"

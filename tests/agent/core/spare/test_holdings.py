@@ -29,13 +29,17 @@ def grants(draw: st.DrawFn) -> Grant:
     )
 
 
+gib = st.integers(0, 6).map(lambda number: number * GIB)
+uses = st.tuples(gib, st.dictionaries(st.sampled_from(GPUS), gib).map(lambda found: tuple(found.items())))
+
+
 @st.composite
 def comings_and_goings(draw: st.DrawFn) -> tuple[Holdings, list[Holding]]:
     """Holdings that were added, removed and measured in any order, and those that are left."""
     holdings, left = Holdings(), dict[str, Holding]()
     for step in draw(st.lists(st.sampled_from(["add", "remove", "resident"]), max_size=20)):
         if step == "add":
-            one = Holding(f"j{len(left)}-{draw(st.integers(0, 99))}", draw(grants()), draw(st.integers(0, 6)) * GIB)
+            one = Holding(f"j{len(left)}-{draw(st.integers(0, 99))}", draw(grants()), *draw(uses))
             if one.allocation not in left:
                 left[one.allocation] = one
                 holdings.add(one)
@@ -44,8 +48,8 @@ def comings_and_goings(draw: st.DrawFn) -> tuple[Holdings, list[Holding]]:
             if step == "remove":
                 assert holdings.remove(key) == left.pop(key)
             else:
-                left[key] = Holding(key, left[key].grant, draw(st.integers(0, 6)) * GIB)
-                holdings.resident(key, left[key].rss)
+                left[key] = Holding(key, left[key].grant, *draw(uses))
+                holdings.uses(key, left[key].rss, left[key].on_gpus)
     return holdings, [*left.values()]
 
 
@@ -66,6 +70,7 @@ def test_holdings_that_come_and_go_add_up_to_the_plain_sum(both: tuple[Holdings,
     assert {uuid: holdings.gpu_milli(uuid) for uuid in holdings.on_gpu} == plain.gpus
     for uuid in GPUS:
         assert holdings.gpu_memory(uuid, 8 * GIB) == plain.gpu_memory(uuid, 8 * GIB)
+        assert holdings.gpu_excess(uuid, 8 * GIB) == plain.gpu_excess(uuid, 8 * GIB)
 
 
 @settings(max_examples=tries(60), deadline=None)
@@ -78,6 +83,7 @@ def test_all_but_one_are_what_they_would_be_if_it_had_never_come(both: tuple[Hol
         assert others.gpu == plain.gpu and {*others.gpus} == {*plain.gpus}
         for uuid in GPUS:
             assert others.gpu_memory(uuid, 8 * GIB) == plain.gpu_memory(uuid, 8 * GIB)
+            assert others.gpu_excess(uuid, 8 * GIB) == plain.gpu_excess(uuid, 8 * GIB)
 
 
 @settings(max_examples=tries(60), deadline=None)
