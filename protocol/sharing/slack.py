@@ -4,7 +4,7 @@ So what a holder is left with beside those who run on its slack is counted in ph
 thread is lent is lent whole.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from distributed_grid.protocol.resources import MILLI, Grant
 
@@ -35,13 +35,18 @@ def left_to(holder: Grant, users: Iterable[Grant], smt: Threads) -> int:
     return left
 
 
-def lendable(holder: Grant, users: Iterable[Grant], smt: Threads, unused: int) -> tuple[int, tuple[int, ...]]:
+def lendable(
+    holder: Grant, users: Iterable[Grant], smt: Threads, unused: int, refused: Container[int] = ()
+) -> tuple[int, tuple[int, ...]]:
     """How much of a holder's cores (milli-cores) may be lent on beside these grants if so much (milli-cores) of its
     physical cores is unused; and the cores, in the order in which they are lent: what is lent of a physical core
-    already, then whole physical cores, so that as few as can be are shared."""
+    already, then whole physical cores, so that as few as can be are shared; none of a physical core with a `refused`
+    one."""
     lent = {core for user in users for core in user.slack}
     cores, milli, alone = list[int](), 0, True
     for group in sorted(physical_cores(holder.cores, smt), key=lambda one: (lent.isdisjoint(one), -len(one), -one[0])):
+        if any(core in refused for core in group):
+            continue
         free = [core for core in reversed(group) if core not in lent]
         alone = alone and len(group) == 1
         # What is lent is spread evenly: a part of a core can be lent where all others are physical cores, too.

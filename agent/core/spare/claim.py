@@ -79,7 +79,7 @@ def check(
 def _cores(
     limits: Limits, cores: Container[int], sample: Sample, held: Others, grant: Grant, allocation: str
 ) -> Stale | None:
-    for core in grant.cores if grant.shared_core < 0 else (*grant.cores, grant.shared_core):
+    for core in (*grant.cores, *grant.slack) if grant.shared_core < 0 else (*grant.cores, grant.shared_core):
         if core not in cores:
             return Stale(allocation, f"core {core} is not managed by this agent", device=str(core))
         if why := clearly_busy(limits, sample, core):

@@ -69,7 +69,9 @@ def left(state: GridData, holder: Allocation, now: float) -> tuple[int, tuple[in
     if now < state.kept_back.get(holder.id, 0.0):
         return 0, ()
     users = [state.allocations[user].grant for user in state.on_slack.get(holder.id, ())]
-    wants, smt = math.ceil(known.cores * MILLI) + MARGIN, state.nodes[holder.node].facts.smt
+    node = state.nodes[holder.node]
+    wants, smt = math.ceil(known.cores * MILLI) + MARGIN, node.facts.smt
     if wants >= holder.grant.resources.cpu:
         return 0, ()
-    return lendable(holder.grant, users, smt, left_to(holder.grant, users, smt) - wants)
+    refused = {int(device) for device in node.closed if device.isdigit()}
+    return lendable(holder.grant, users, smt, left_to(holder.grant, users, smt) - wants, refused)

@@ -46,7 +46,7 @@ def accepted(node: Node, allocation: Allocation) -> None:
     """The node has started an allocation: clear the back-off of its devices."""
     if node.declined:
         grant = allocation.grant
-        cores = (str(core) for core in (*grant.cores, grant.shared_core))
+        cores = (str(core) for core in (*grant.cores, *grant.slack, grant.shared_core))
         for device in ("", "memory", *cores, *(gpu.uuid for gpu in grant.gpus)):
             node.declined.pop(device, None)
 

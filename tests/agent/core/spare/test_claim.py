@@ -46,6 +46,9 @@ def test_a_core_that_was_not_measured_is_not_given() -> None:
     del now.cores[1]
     stale = Lender(AT_ONCE, FACTS).verify(WANTED, now, Holdings(), "j-me.1")
     assert stale is not None and (stale.device, stale.reason) == ("1", "core 1 was not measured")
+    on_slack = Grant(slack=(1, 2), slack_milli=2000, holder="j-a.1")
+    stale = Lender(AT_ONCE, FACTS).verify(on_slack, now, Holdings((holding(cores=(0, 1, 2)),)), "j-me.1")
+    assert stale is not None and (stale.device, stale.reason) == ("1", "core 1 was not measured")
 
 
 @pytest.mark.parametrize(

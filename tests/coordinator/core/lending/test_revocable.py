@@ -12,7 +12,7 @@ from distributed_grid.coordinator.core.commands import BalancingRequested, Comma
 from distributed_grid.coordinator.core.explain.why import why
 from distributed_grid.coordinator.core.lending import slack
 from distributed_grid.protocol.jobs import Cause, Priority, State
-from distributed_grid.protocol.messages import Recalled, Stop, Suspended
+from distributed_grid.protocol.messages import Recalled, Stale, Stop, Suspended
 from distributed_grid.protocol.resources import GIB, Grant, Resources
 from distributed_grid.protocol.sharing.policies import PolicyName
 from tests.coordinator.core.lending.scene import Scene
@@ -104,6 +104,19 @@ def test_parts_of_cores_add_up_to_what_is_left_and_no_more() -> None:
     grants = [scene.grant(name) for name in ("a", "b", "c", "d")]
     assert [grant.slack_milli for grant in grants if grant is not None] == [600, 600, 600]
     assert scene.slack("holder") == 200
+
+
+def test_a_core_that_was_refused_is_not_lent_on_again_at_once() -> None:
+    scene = Scene()
+    scene.uses("holder", 4.0)
+    scene.ask("user", 1000)
+    assert scene.cores_lent("user") == (7,)
+    scene.say(Stale(allocation="user.1", reason="core 7 was not measured", device="7"))
+    assert scene.cores_lent("user") == (6,)
+    scene.begin("user")
+    scene.now += 6.0
+    step(scene.ledger, Tick(), scene.now)
+    assert scene.left("holder") == (2000, (7, 5))
 
 
 def test_nothing_that_a_node_says_makes_more_slack_than_it_has_cores_less_one() -> None:
