@@ -164,13 +164,15 @@ class _Call(Generic[T]):
 
 
 def select(facts: Sequence[GpuFacts], wanted: Sequence[str]) -> tuple[tuple[GpuFacts, ...], list[str]]:
-    """Select GPUs by UUID (or a prefix of one) or index; and the names that match none."""
-    chosen, missing = [], []
+    """Select GPUs by UUID (or a prefix of one) or index, which all MIG instances of a GPU share; and the names that
+    match none."""
+    chosen, missing = list[GpuFacts](), []
     for name in wanted:
         match = [gpu for gpu in facts if gpu.uuid == name or str(gpu.index) == name]
-        match = match or [gpu for gpu in facts if len(name) >= 8 and gpu.uuid.startswith(name)]
-        if len(match) == 1:
-            chosen.append(match[0])
-        else:
+        if not match:
+            match = [gpu for gpu in facts if len(name) >= 8 and gpu.uuid.startswith(name)]
+            match = match if len(match) == 1 else []
+        chosen += match
+        if not match:
             missing.append(name)
     return tuple(gpu for gpu in facts if gpu in chosen), missing

@@ -14,6 +14,9 @@ from distributed_grid.protocol.resources import MIB
 Pair = tuple[int, int]
 
 
+PARTITIONED = "MIG was switched on; restart the agent, which will lend the instances"
+
+
 class NvmlBackend:
     """Reads through NVML. `system_memory` gives total and used bytes of the machine, for GPUs with unified memory."""
 
@@ -25,6 +28,8 @@ class NvmlBackend:
         self._lock = threading.Lock()
         self._processes = Processes()
         self._handles: dict[str, Any] = {}
+        self._whole: set[str] = set()
+        """The GPUs that were not partitioned at the start."""
         self._facts: tuple[GpuFacts, ...] = ()
 
     def facts(self) -> tuple[GpuFacts, ...]:
@@ -54,7 +59,9 @@ class NvmlBackend:
         found, broken = [], []
         for index in range(count):
             try:
-                found += self._read_facts(index)
+                if not (facts := self._read_facts(index)):
+                    broken.append(f"GPU {index}: MIG is on, and it has no instances")
+                found += facts
             except nvml.NVMLError as error:
                 broken.append(f"GPU {index}: {error}")
         self._facts = tuple(found)
@@ -63,11 +70,15 @@ class NvmlBackend:
             self.note = "no NVIDIA GPU"
 
     def _read_facts(self, index: int) -> list[GpuFacts]:
+        """The GPU, or its MIG instances."""
         nvml = self._nvml
         parent = nvml.nvmlDeviceGetHandleByIndex(index)
         facts = []
-        for handle in self._instances(parent) or [parent]:
+        partitioned = self._partitioned(parent)
+        for handle in self._instances(parent) if partitioned else [parent]:
             uuid = str(nvml.nvmlDeviceGetUUID(handle))
+            if not partitioned:
+                self._whole.add(uuid)
             total = self._memory(handle)[0]
             model = str(nvml.nvmlDeviceGetName(handle))
             self._handles[uuid] = handle
@@ -84,17 +95,19 @@ class NvmlBackend:
             return -1
         return pci_node(address.decode() if isinstance(address, bytes) else str(address))
 
-    def _instances(self, parent: Any) -> list[Any]:
-        """The MIG instances of a partitioned GPU, which run programs in its place."""
+    def _partitioned(self, parent: Any) -> bool:
+        """Whether MIG is on: programs run on its instances then, and not on the whole GPU."""
         nvml = self._nvml
         try:
-            if nvml.nvmlDeviceGetMigMode(parent)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-                return []
-            slots = range(nvml.nvmlDeviceGetMaxMigDeviceCount(parent))
+            return bool(nvml.nvmlDeviceGetMigMode(parent)[0] == nvml.NVML_DEVICE_MIG_ENABLE)
         except nvml.NVMLError:
-            return []
+            return False
+
+    def _instances(self, parent: Any) -> list[Any]:
+        """The MIG instances of a partitioned GPU."""
+        nvml = self._nvml
         handles = []
-        for slot in slots:
+        for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(parent)):
             try:
                 handles.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, slot))
             except nvml.NVMLError:
@@ -112,6 +125,8 @@ class NvmlBackend:
         except nvml.NVMLError as error:
             self._handles.pop(gpu.uuid, None)
             return GpuSample(gpu.uuid, memory_total=gpu.memory, error=str(error))
+        if gpu.uuid in self._whole and self._partitioned(handle):
+            return GpuSample(gpu.uuid, memory_total=gpu.memory, error=PARTITIONED)
         return GpuSample(gpu.uuid, utilisation, used, total, heat, processes)
 
     def _handle(self, uuid: str) -> Any:

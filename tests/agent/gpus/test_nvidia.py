@@ -45,6 +45,33 @@ def test_a_gpu_that_fails_has_its_error_and_recovers(devices: Devices) -> None:
     assert [one.error for one in backend.sample(set())] == ["", ""]
 
 
+def test_the_instances_of_a_partitioned_gpu_are_lent_in_its_place(devices: Devices) -> None:
+    instances = [{"uuid": "MIG-a", "memory": GIB, "utilisation": None}, {"uuid": "MIG-b", "memory": 2 * GIB}]
+    devices([{"uuid": "GPU-a", "memory": 4 * GIB, "mig": instances}, {"uuid": "GPU-b"}])
+    backend = open_backend("nvml")
+    assert [(gpu.uuid, gpu.index) for gpu in backend.facts()] == [("MIG-a", 0), ("MIG-b", 0), ("GPU-b", 1)]
+    assert [(one.error, one.memory_total) for one in backend.sample(set())[:2]] == [("", GIB), ("", 2 * GIB)]
+    assert [gpu.uuid for gpu in open_backend("nvml", ["0"]).facts()] == ["MIG-a", "MIG-b"]
+    assert [gpu.uuid for gpu in open_backend("nvml", ["MIG-b", "1"]).facts()] == ["MIG-b", "GPU-b"]
+    devices([{"uuid": "GPU-a", "memory": 4 * GIB, "mig": [{"uuid": "MIG-c"}]}, {"uuid": "GPU-b"}])
+    assert [bool(one.error) for one in backend.sample(set())] == [True, True, False], "others are there now"
+
+
+def test_a_gpu_with_mig_and_no_instances_is_not_lent(devices: Devices) -> None:
+    devices([{"uuid": "GPU-a", "mig": []}, {"uuid": "GPU-b"}])
+    backend = open_backend("nvml")
+    assert [gpu.uuid for gpu in backend.facts()] == ["GPU-b"]
+    assert backend.error == "GPU 0: MIG is on, and it has no instances"
+
+
+def test_a_gpu_that_is_partitioned_later_is_not_lent_as_a_whole(devices: Devices) -> None:
+    devices([{"uuid": "GPU-a"}])
+    backend = open_backend("nvml")
+    assert backend.sample(set())[0].error == ""
+    devices([{"uuid": "GPU-a", "mig": [{"uuid": "MIG-a"}]}])
+    assert backend.sample(set())[0].error == "MIG was switched on; restart the agent, which will lend the instances"
+
+
 def test_figures_that_a_gpu_does_not_support_are_left_out_and_memory_is_the_machines(devices: Devices) -> None:
     devices([{"uuid": "MIG-a", "utilisation": None, "temperature": None, "memory": None}])
     backend = open_backend("nvml")

@@ -6,8 +6,9 @@ each call, so that it can be changed while an agent runs:
     [{"uuid": "GPU-…", "name": "…", "memory": bytes, "used": bytes, "utilisation": percent, "temperature": degrees,
       "processes": [{"pid": 1, "memory": bytes}], "error": "GPU_IS_LOST"}]
 
-All but `uuid` may be left out. `error` is the name of an NVML error, without NVML_ERROR_; figures that are null are
-not supported by that device. An object with only `error` instead of the list is the driver's: nvmlInit fails with it.
+All but `uuid` may be left out. With `mig`, a list of the same, MIG is on, and these are its instances. `error` is the
+name of an NVML error, without NVML_ERROR_; figures that are null are not supported by that device. An object with only
+`error` instead of the list is the driver's: nvmlInit fails with it.
 """
 
 import json
@@ -87,8 +88,13 @@ def _read() -> list[dict[str, Any]]:
     return list(devices)
 
 
+def _everything() -> list[dict[str, Any]]:
+    """All devices and their MIG instances."""
+    return [one for device in _read() for one in (device, *device.get("mig", ()))]
+
+
 def _device(handle: str) -> dict[str, Any]:
-    for device in _read():
+    for device in _everything():
         if device["uuid"] == handle:
             if device.get("error"):
                 raise _error(device["error"])
@@ -119,7 +125,7 @@ def nvmlDeviceGetHandleByIndex(index: int) -> str:
 
 
 def nvmlDeviceGetHandleByUUID(uuid: str) -> str:
-    if all(device["uuid"] != uuid for device in _read()):
+    if all(device["uuid"] != uuid for device in _everything()):
         raise _error("NOT_FOUND")
     return uuid
 
@@ -162,12 +168,17 @@ def nvmlDeviceGetGraphicsRunningProcesses(handle: str) -> list[SimpleNamespace]:
 
 
 def nvmlDeviceGetMigMode(handle: str) -> list[int]:
-    raise _error("NOT_SUPPORTED")
+    if "mig" not in _device(handle):
+        raise _error("NOT_SUPPORTED")
+    return [NVML_DEVICE_MIG_ENABLE] * 2
 
 
 def nvmlDeviceGetMaxMigDeviceCount(handle: str) -> int:
-    return 0
+    return 7 if "mig" in _device(handle) else 0
 
 
 def nvmlDeviceGetMigDeviceHandleByIndex(device: str, index: int) -> str:
-    raise _error("NOT_FOUND")
+    instances = _device(device).get("mig", [])
+    if index >= len(instances):
+        raise _error("NOT_FOUND")
+    return str(instances[index]["uuid"])
