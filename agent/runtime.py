@@ -164,6 +164,7 @@ class Runtime:
             place.ray,
             launcher,
             self._files,
+            probe.gpus.environment,
         )
         self._renewal = Renewal(self._dir / IDENTITY, place.url, lambda: self._session)
         self._session: Session | None = None

@@ -1,11 +1,14 @@
 """AMD GPUs, as the amdgpu driver shows them in sysfs: no library needed. It shows no processes; a GPU is judged by its
 utilisation and memory."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from distributed_grid.protocol.nodes import GpuFacts, GpuSample
 
 VENDOR = "0x1002"
+BY_ADDRESS = "PCI-"
+"""What a GPU without a UUID is called by, before its PCI address; ROCr knows that by its number only."""
 
 
 class AmdBackend:
@@ -45,6 +48,14 @@ class AmdBackend:
         """Read all GPUs."""
         return tuple(self._read(gpu) for gpu in self._facts)
 
+    def environment(self, uuids: Sequence[str]) -> dict[str, str]:
+        """The variables by which a program sees these GPUs and no others. Only ROCr knows GPUs by UUID, and an empty
+        list as none; HIP takes numbers of those that ROCr shows (CUDA's variable is another name for its own)."""
+        index = {gpu.uuid: gpu.index for gpu in self._facts}
+        shown = ",".join(str(index.get(uuid, "")) if uuid.startswith(BY_ADDRESS) else uuid for uuid in uuids)
+        numbers = ",".join(map(str, range(len(uuids))))
+        return {"ROCR_VISIBLE_DEVICES": shown, "HIP_VISIBLE_DEVICES": numbers, "CUDA_VISIBLE_DEVICES": numbers}
+
     def _read(self, gpu: GpuFacts) -> GpuSample:
         device = self._devices[gpu.uuid]
         try:
@@ -66,7 +77,7 @@ def _number(card: Path) -> tuple[int, str]:
 def _uuid(device: Path) -> str:
     """ROCm's name for it (for ROCR_VISIBLE_DEVICES); its PCI address if it has none."""
     unique = _text(device / "unique_id")
-    return f"GPU-{unique.lower().removeprefix('0x')}" if unique else f"PCI-{device.resolve().name}"
+    return f"GPU-{unique.lower().removeprefix('0x')}" if unique else f"{BY_ADDRESS}{device.resolve().name}"
 
 
 def _text(file: Path) -> str:

@@ -34,6 +34,14 @@ class GpuBackend(Protocol):
     def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
         """One measurement of each GPU of `facts`; processes in `own` are the grid's. Never raises."""
 
+    def environment(self, uuids: Sequence[str]) -> dict[str, str]:
+        """The variables by which a program sees these GPUs and no others."""
+
+
+def cuda(uuids: Sequence[str]) -> dict[str, str]:
+    """The variables by which a CUDA program sees these GPUs and no others."""
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(uuids)}
+
 
 class NoGpus:
     """A backend without GPUs."""
@@ -48,6 +56,10 @@ class NoGpus:
     def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
         """None."""
         return ()
+
+    def environment(self, uuids: Sequence[str]) -> dict[str, str]:
+        """That a program sees none."""
+        return cuda(uuids)
 
 
 class Processes:
@@ -128,6 +140,10 @@ class TimeoutBackend:
             shown = {gpu.uuid for gpu in self._facts}
             return tuple(gpu for gpu in seen if gpu.uuid in shown)
         return tuple(GpuSample(gpu.uuid, memory_total=gpu.memory, error=self._stuck) for gpu in self._facts)
+
+    def environment(self, uuids: Sequence[str]) -> dict[str, str]:
+        """The variables by which a program sees these GPUs and no others."""
+        return self._inner.environment(uuids)
 
     def _ask(self, what: Callable[[], tuple[T, ...]], patience: float) -> tuple[T, ...] | None:
         with self._lock:

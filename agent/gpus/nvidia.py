@@ -3,10 +3,10 @@ hides errors). Both packages are passed in: this module imports no vendor librar
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from distributed_grid.agent.gpus.base import Processes
+from distributed_grid.agent.gpus.base import Processes, cuda
 from distributed_grid.agent.sampling.host import pci_node
 from distributed_grid.protocol.nodes import GpuFacts, GpuSample
 from distributed_grid.protocol.resources import MIB
@@ -44,6 +44,10 @@ class NvmlBackend:
             return ()
         with self._lock:
             return tuple(self._read(gpu, own) for gpu in self._facts)
+
+    def environment(self, uuids: Sequence[str]) -> dict[str, str]:
+        """The variables by which a program sees these GPUs and no others."""
+        return cuda(uuids)
 
     def _start(self) -> None:
         nvml = self._nvml
@@ -191,6 +195,10 @@ class GputilBackend:
         """Read all GPUs; one that is not listed any more has an error."""
         seen = {one.uuid: one for one in self._gputil.getGPUs()} if self._facts else {}
         return tuple(self._read(gpu, seen.get(gpu.uuid)) for gpu in self._facts)
+
+    def environment(self, uuids: Sequence[str]) -> dict[str, str]:
+        """The variables by which a program sees these GPUs and no others."""
+        return cuda(uuids)
 
     def _read(self, gpu: GpuFacts, seen: Any) -> GpuSample:
         if seen is None:

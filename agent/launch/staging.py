@@ -2,7 +2,7 @@
 declines the launch; the job ends here only for causes that any node would have."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,7 +36,8 @@ log = get_logger("agent")
 @dataclass(eq=False)
 class Staging:
     """The launches that are being prepared. `verify` checks a launch against a sample, `done` gets the result: Ready,
-    Stale, or Exited. `run_as` finds the account of each, `launcher` the slot of those that need files."""
+    Stale, or Exited. `run_as` finds the account of each, `launcher` the slot of those that need files, `shows` the
+    variables by which programs see GPUs."""
 
     state_dir: Path
     node: str
@@ -50,6 +51,7 @@ class Staging:
     ray: raylet.RaySettings
     launcher: Launcher
     files: JobFiles
+    shows: Callable[[Sequence[str]], dict[str, str]]
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _raylets: dict[str, raylet.Lease] = field(default_factory=dict, init=False)
 
@@ -79,7 +81,8 @@ class Staging:
         and its account (None: the walls decide)."""
         account = self.run_as.take(launch.allocation)
         directory = Path(launch.spec.workdir) if launch.spec.workdir else None
-        environment = workdir.build_env(launch, self.node, directory, self._base(launch, account))
+        gpus = self.shows([share.uuid for share in launch.grant.gpus])
+        environment = workdir.build_env(launch, self.node, directory, self._base(launch, account), gpus)
         environment[workdir.RECALL_VARIABLE] = workdir.recall_path(self.state_dir, launch.allocation)
         if (lease := self._raylets.pop(launch.allocation, None)) is not None:
             launch = raylet.as_job(launch, lease)

@@ -184,18 +184,19 @@ def inherited(base: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     return {name: base[name] for name in base if any(fnmatch.fnmatchcase(name, one) for one in names)}
 
 
-def build_env(launch: Launch, node: str, directory: Path | None, base: Mapping[str, str]) -> dict[str, str]:
-    """The job's environment: `base` (inherited from the agent), the grid's variables, and the job's own. For a job with
-    a directory of its own (None) the supervisor adds the variables that name it."""
+def build_env(
+    launch: Launch, node: str, directory: Path | None, base: Mapping[str, str], gpus: Mapping[str, str]
+) -> dict[str, str]:
+    """The job's environment: `base` (inherited from the agent), the grid's variables, those that show its `gpus`, and
+    the job's own. For a job with a directory of its own (None) the supervisor adds the variables that name it."""
     env = {"PATH": "/usr/local/bin:/usr/bin:/bin", **base}
     grant = launch.grant
     env |= {
         "GRID_JOB_ID": launch.job,
         "GRID_NODE": node,
         "PYTHONUNBUFFERED": "1",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in grant.gpus),
     }
+    env |= gpus
     if directory is not None:
         env |= {"GRID_WORKDIR": str(directory), "PWD": str(directory)}
     env |= dict.fromkeys(_THREADS, str(max(1, len(grant.cores) + len(grant.slack))))

@@ -87,7 +87,7 @@ class Walled:
         launch = Launch(f"{job}.1", job, "bench", 1, Grant(), JobSpec((TRUE,)))
         ended = self._waiting[launch.allocation] = asyncio.get_running_loop().create_future()
         self._folders.make(launch.allocation)
-        self._launcher.launch(launch, None, workdir.build_env(launch, "bench", None, {}))
+        self._launcher.launch(launch, None, workdir.build_env(launch, "bench", None, {}, {}))
         await asyncio.wait_for(ended, PATIENCE)
         del self._waiting[launch.allocation]
 

@@ -99,7 +99,7 @@ class Bench:
             lease=lease,
         )
         self._folders.make(id)
-        env = workdir.build_env(launch, "node1", directory, workdir.inherited(os.environ, PASSED_ON))
+        env = workdir.build_env(launch, "node1", directory, workdir.inherited(os.environ, PASSED_ON), {})
         self.launcher.launch(launch, directory, env, since or procs.now(), chain=chain)
         return id
 

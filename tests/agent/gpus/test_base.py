@@ -2,8 +2,9 @@
 
 import threading
 import time
+from collections.abc import Sequence
 
-from distributed_grid.agent.gpus.base import Processes, TimeoutBackend
+from distributed_grid.agent.gpus.base import Processes, TimeoutBackend, cuda
 from distributed_grid.protocol.nodes import GpuFacts, GpuSample
 from distributed_grid.protocol.resources import GIB
 
@@ -22,6 +23,9 @@ class Sick:
     def facts(self) -> tuple[GpuFacts, ...]:
         self.go.wait(100)
         return (GpuFacts("GPU-s", 0, "m", GIB),)
+
+    def environment(self, uuids: Sequence[str]) -> dict[str, str]:
+        return cuda(uuids)
 
     def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
         self.asked += 1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.agent.gpus.base import cuda
 from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.workdir import Place, SlotIndex
 from distributed_grid.protocol.errors import BadValue
@@ -199,7 +200,8 @@ def test_a_thread_forgets_places_while_others_are_noted_and_none_of_those_is_los
 def test_the_environment_is_an_allow_list_and_the_grids_own(tmp_path: Path) -> None:
     base = {"PATH": "/bin", "HOME": "/h", "LC_ALL": "C", "GRID_TOKEN": "t", "AWS_SECRET": "s", "PYTHONPATH": "p"}
     grant = Grant(cores=(0, 1), gpus=(GpuShare("GPU-a"), GpuShare("GPU-b", 500)))
-    env = workdir.build_env(launch(grant), "node1", tmp_path, workdir.inherited(base, PASSED_ON))
+    gpus = cuda([share.uuid for share in grant.gpus])
+    env = workdir.build_env(launch(grant), "node1", tmp_path, workdir.inherited(base, PASSED_ON), gpus)
     assert env == {
         "PATH": "/bin",
         "HOME": "/h",
@@ -226,7 +228,7 @@ def test_who_has_the_node_says_what_of_the_agents_environment_jobs_get(tmp_path:
 
 
 def test_a_job_without_gpus_sees_none_and_its_own_variables_win(tmp_path: Path) -> None:
-    env = workdir.build_env(launch(OMP_NUM_THREADS="9", GRID_ALLOCATION_ID="mine"), "n", tmp_path, {})
+    env = workdir.build_env(launch(OMP_NUM_THREADS="9", GRID_ALLOCATION_ID="mine"), "n", tmp_path, {}, cuda([]))
     assert (env["CUDA_VISIBLE_DEVICES"], env["OMP_NUM_THREADS"], env["MKL_NUM_THREADS"]) == ("", "9", "1")
     assert env["GRID_ALLOCATION_ID"] == ID  # by it the supervisor knows whose a process is
     assert env["PATH"]
