@@ -386,9 +386,9 @@ class Runtime:
         used = self._usage.observe(sample.at, usage, grants, sample.gpus)
         if used is not None:
             self._say(used)
-        if (bucket := self._buckets.observe(sample)) is not None:
-            self._say(Buckets(at=boot_clock(), buckets=(bucket,)))
         offer = self._lender.observe(sample, self.table.holdings(), boot_clock())
+        if (bucket := self._buckets.observe(sample, self._lender.lends)) is not None:
+            self._say(Buckets(at=boot_clock(), buckets=(bucket,)))
         if offer is not None:
             self._say(offer)
         self._owner.measured(sample)

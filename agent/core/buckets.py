@@ -2,6 +2,7 @@
 coordinator has acknowledged it, for an hour at most. Where nothing was measured there is no bucket."""
 
 from collections import deque
+from collections.abc import Callable
 
 from distributed_grid.protocol.history.buckets import KEPT, PER_MESSAGE, SECONDS, Bucket, GpuBucket, MeanMax, number_of
 from distributed_grid.protocol.messages import Buckets
@@ -36,9 +37,11 @@ class _Gpu:
         self.utilisation, self.foreign, self.memory, self.memory_foreign = _Sum(), _Sum(), _Sum(), _Sum()
         self.total = 0
 
-    def add(self, gpu: GpuSample, weight: float) -> None:
+    def add(self, gpu: GpuSample, weight: float, lent: bool) -> None:
         ours = sum(one.memory for one in gpu.processes if one.own)
-        others = not gpu.processes or any(not one.own for one in gpu.processes)
+        others = any(not one.own for one in gpu.processes)
+        if not gpu.processes:  # the driver may not tell them: what a job holds is in use by that
+            ours, others = (gpu.memory_used, False) if lent else (0, True)
         self.total = max(self.total, gpu.memory_total)
         self.utilisation.add(gpu.utilisation, weight)
         self.foreign.add(gpu.utilisation if others else 0.0, weight)
@@ -59,7 +62,7 @@ class _Open:
         self.waiting: dict[str, _Sum] = {}
         self.gpus: dict[str, _Gpu] = {}
 
-    def add(self, sample: Sample, weight: float) -> None:
+    def add(self, sample: Sample, weight: float, lent: Callable[[str], bool]) -> None:
         self.samples += 1
         self.total, self.cores = sample.memory_total, len(sample.cores)
         self.own_cpu.add(sample.own_cpu, weight)
@@ -72,7 +75,7 @@ class _Open:
             self.waiting.setdefault(name, _Sum()).add(percent, weight)
         for gpu in sample.gpus:
             if not gpu.error:
-                self.gpus.setdefault(gpu.uuid, _Gpu()).add(gpu, weight)
+                self.gpus.setdefault(gpu.uuid, _Gpu()).add(gpu, weight, lent(gpu.uuid))
 
     def close(self) -> Bucket:
         return Bucket(
@@ -110,9 +113,10 @@ class Aggregator:
         self._last = float("-inf")
         self._kept: deque[Bucket] = deque(maxlen=KEPT)
 
-    def observe(self, sample: Sample) -> Bucket | None:
+    def observe(self, sample: Sample, lent: Callable[[str], bool] = lambda uuid: False) -> Bucket | None:
         """Take in a sample; returns the bucket that it closes. A sample that is not newer than the last one (repeated
-        while measuring hangs) counts for nothing."""
+        while measuring hangs) counts for nothing. `lent` tells of a GPU whether a job holds it, or did a moment
+        before."""
         if not sample.at > self._last:
             return None
         weight = min(sample.at - self._last, float(SECONDS))
@@ -124,7 +128,7 @@ class Aggregator:
             self._open = None
         if self._open is None:
             self._open = _Open(number)
-        self._open.add(sample, weight)
+        self._open.add(sample, weight, lent)
         return closed
 
     def unacknowledged(self, at: float) -> list[Buckets]:

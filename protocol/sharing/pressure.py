@@ -3,6 +3,8 @@ use, and of what the node's owner uses alone. The owner's decides who may lend, 
 own jobs lends, and is not in need.
 """
 
+from collections.abc import Container
+
 import msgspec
 
 from distributed_grid.protocol.nodes import GpuSample, Sample
@@ -45,9 +47,9 @@ def of_all(sample: Sample, cores: int) -> Pressure:
     return _waiting(sample, cpu, _part(sample.memory_own + sample.memory_foreign, sample.memory_total), gpu)
 
 
-def of_owner(sample: Sample, cores: int) -> Pressure:
-    """The pressure of what others than the grid's jobs use."""
-    gpu = _mean([_foreign_use(one) for one in sample.gpus]) if sample.gpus else None
+def of_owner(sample: Sample, cores: int, lent: Container[str] = ()) -> Pressure:
+    """The pressure of what others than the grid's jobs use, which hold the GPUs in `lent`."""
+    gpu = _mean([_foreign_use(one, one.uuid in lent) for one in sample.gpus]) if sample.gpus else None
     return _waiting(sample, _part(sample.foreign_cpu, cores), _part(sample.memory_foreign, sample.memory_total), gpu)
 
 
@@ -68,9 +70,10 @@ def _use(gpu: GpuSample) -> float:
     return 1.0 if gpu.error else gpu.utilisation / _PERCENT
 
 
-def _foreign_use(gpu: GpuSample) -> float:
-    """Utilisation is told for the whole device: it counts as the owner's unless all processes there are the grid's."""
-    if gpu.processes and all(one.own for one in gpu.processes):
+def _foreign_use(gpu: GpuSample, lent: bool) -> float:
+    """Utilisation is told for the whole device: it counts as the owner's unless all processes there are the grid's. The
+    driver may not tell processes: then that of a device that is lent is the grid's."""
+    if not gpu.error and (all(one.own for one in gpu.processes) if gpu.processes else lent):
         return 0.0
     return _use(gpu)
 

@@ -72,7 +72,7 @@ class Lender:
         self._idle = self._let_through(sample)
         self._plan = self._make(self._held)
         self._node = None
-        supply = spare_plan.supply(self._plan, self._idle, self._held, sample, self._ours)
+        supply = spare_plan.supply(self._plan, self._idle, self._held, sample, self.lends)
         again = min(self.limits.check_interval, self.limits.offer_expiry / 2)
         if self._told is not None and not supply.differs(self._told) and now - self._told_at < again:
             return None
@@ -82,7 +82,7 @@ class Lender:
     def current(self, now: float) -> Offer:
         """The whole offer as of the last sample, for a new connection."""
         if self._sample is not None:
-            self._told = spare_plan.supply(self._plan, self._idle, self._held, self._sample, self._ours)
+            self._told = spare_plan.supply(self._plan, self._idle, self._held, self._sample, self.lends)
         return self._offer(now)
 
     def verify(self, grant: Grant, sample: Sample, holdings: Holdings, allocation: str) -> Stale | None:
@@ -123,17 +123,18 @@ class Lender:
         if self._sample is None:
             return False
         if self._node is None:
-            self._node = Node(self._managed, self.facts.gpus, self._sample, self._idle, self._plan.cores, self._ours)
+            self._node = Node(self._managed, self.facts.gpus, self._sample, self._idle, self._plan.cores, self.lends)
         return self._node.offers(self.limits, grant, holdings)
 
     def _touch(self, uuids: Iterable[str], now: float) -> None:
         self._on_gpu.update(dict.fromkeys(uuids, now))
 
-    def _ours(self, uuid: str) -> bool:
+    def lends(self, uuid: str) -> bool:
+        """Whether use of a GPU in the last sample is put down to the grid: a job holds it, or did a moment before."""
         return self._sample is not None and self._ours_at(self._sample.at)(uuid)
 
     def _ours_at(self, at: float) -> Callable[[str], bool]:
-        """Whether use of a GPU is put down to the grid: a job holds it, or did a moment before."""
+        """The same at this time, as a function of the GPU."""
         return lambda uuid: uuid in self._on_gpu and at - self._on_gpu[uuid] < SETTLE
 
     def _judge(self, sample: Sample, now: float) -> None:
@@ -146,7 +147,7 @@ class Lender:
             latch.see(busy[core] or crowded.get(core, ""), now, after)
         seen = {gpu.uuid: gpu for gpu in sample.gpus}
         for uuid, latch in self._gpus.items():
-            latch.see(thresholds.gpu_trouble(limits, seen.get(uuid), self._ours(uuid)), now, after)
+            latch.see(thresholds.gpu_trouble(limits, seen.get(uuid), self.lends(uuid)), now, after)
         # Foreign use fluctuates around whole cores: the least of the last seconds keeps the offer stable.
         self._left.append((now, spare_plan.whole_cores(limits, sample, count)))
         while self._left[0][0] < now - after:
@@ -165,7 +166,7 @@ class Lender:
             return self._plan
         preferred = frozenset(self._plan.cores)
         return spare_plan.make(
-            self.limits, self.facts.cores, self.facts.gpus, self._sample, self._idle, held, preferred, self._ours
+            self.limits, self.facts.cores, self.facts.gpus, self._sample, self._idle, held, preferred, self.lends
         )
 
     def _let_through(self, sample: Sample) -> Idle:

@@ -100,7 +100,8 @@ def view_of(state: GridState, look: RayLook, known: BalancingState, now: float |
 def source_of(state: GridState, node: Node, look: RayLook) -> Source:
     """A node as a lender."""
     facts, sample, offer, capacity = node.facts, node.sample, node.offer, node.capacity
-    owner = pressure.of_owner(sample, len(facts.cores)) if sample is not None else None
+    lent = {share.uuid for one in node.allocations.values() for share in one.grant.gpus}
+    owner = pressure.of_owner(sample, len(facts.cores), lent) if sample is not None else None
     idle = sample.at - offer.idle_since if sample is not None and offer is not None and offer.idle_since else 0.0
     free = NOTHING
     if capacity is not None:

@@ -69,6 +69,18 @@ def test_a_bucket_is_told_again_until_it_is_acknowledged_and_an_hour_of_them_is_
     assert [one.number for one in aggregator.unacknowledged(1.0)[0].buckets] == [*range(KEPT + 41, KEPT + 49)]
 
 
+def test_a_gpu_whose_processes_are_not_told_is_foreign_unless_a_job_holds_it() -> None:
+    gpus = (GpuSample("GPU-a", 80.0, 60, 100), GpuSample("GPU-b", 80.0, 60, 100))
+    aggregator = Aggregator()
+    for at in (2.0, 4.0):
+        assert aggregator.observe(sample(at, gpus=gpus), lambda uuid: uuid == "GPU-a") is None
+    bucket = aggregator.observe(sample(12.0))
+    assert bucket is not None
+    lent, other = bucket.gpus
+    assert (lent.utilisation.mean, lent.foreign, lent.memory_foreign) == (80.0, MeanMax(), MeanMax())
+    assert (other.foreign.mean, other.memory_foreign.mean) == (80.0, 60.0)
+
+
 def test_buckets_with_many_gpus_travel_fewer_at_a_time() -> None:
     aggregator = Aggregator()
     gpus = tuple(GpuSample(f"GPU-{number}") for number in range(8))

@@ -38,6 +38,8 @@ def test_gpus_weigh_four_tenths_by_their_mean_utilisation() -> None:
 def test_a_gpu_is_the_owners_unless_all_its_processes_are_the_grids(own: tuple[bool, ...], expected: float) -> None:
     sample = Sample(at=1.0, gpus=(gpu(80.0, *own),))
     assert of_owner(sample, cores=4).gpu == pytest.approx(expected)
+    at_lent = expected if own else 0.0
+    assert of_owner(sample, cores=4, lent={sample.gpus[0].uuid}).gpu == at_lent, "nobody else is told to use it"
     assert of_all(sample, cores=4).gpu == pytest.approx(0.8)
 
 
