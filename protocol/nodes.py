@@ -306,7 +306,8 @@ class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     """One measurement of one GPU: utilisation in percent, bytes, degrees Celsius. A GPU that could not be read has
-    `error` and nothing else; it is never taken for idle."""
+    `error` and nothing else; it is never taken for idle. `untold`: its driver does not tell the utilisation, as of MIG
+    instances."""
 
     uuid: Word
     utilisation: Finite = 0.0
@@ -315,6 +316,7 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     temperature: Finite = 0.0
     processes: tuple[GpuProcess, ...] = ()
     error: Text = ""
+    untold: bool = False
 
 
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -72,7 +72,7 @@ class UsageReporter:
         gpus: Iterable[GpuSample],
     ) -> InUse | None:
         """Take in a measurement; returns the report, if due."""
-        busy = {gpu.uuid: gpu.utilisation for gpu in gpus if not gpu.error}
+        busy = {gpu.uuid: gpu.utilisation for gpu in gpus if not (gpu.error or gpu.untold)}
         self._seen = {key: seen for key, seen in self._seen.items() if key in spent}
         for key, one in spent.items():
             self._refresh(key, now, one, grants.get(key), busy)

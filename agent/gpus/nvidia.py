@@ -131,7 +131,8 @@ class NvmlBackend:
             return GpuSample(gpu.uuid, memory_total=gpu.memory, error=str(error))
         if gpu.uuid in self._whole and self._partitioned(handle):
             return GpuSample(gpu.uuid, memory_total=gpu.memory, error=PARTITIONED)
-        return GpuSample(gpu.uuid, utilisation, used, total, heat, processes)
+        untold = utilisation is None
+        return GpuSample(gpu.uuid, utilisation or 0.0, used, total, heat or 0.0, processes, untold=untold)
 
     def _handle(self, uuid: str) -> Any:
         nvml = self._nvml
@@ -160,12 +161,12 @@ class NvmlBackend:
                 continue  # judged by memory and utilisation alone then
         return found
 
-    def _optional(self, read: Callable[[], float]) -> float:
-        """A figure that not every GPU has (a MIG instance has no utilisation); 0 if missing."""
+    def _optional(self, read: Callable[[], float]) -> float | None:
+        """A figure that not every GPU has (a MIG instance has no utilisation)."""
         try:
             return read()
         except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_NoPermission):
-            return 0.0
+            return None
 
 
 NO_MEMORY = "nvidia-smi does not tell its memory"
@@ -206,7 +207,8 @@ class GputilBackend:
         if math.isnan(seen.memoryUsed) or math.isnan(seen.memoryTotal):
             return GpuSample(gpu.uuid, memory_total=gpu.memory, error=NO_MEMORY)
         load, heat = _known(100 * seen.load), _known(seen.temperature)
-        return GpuSample(gpu.uuid, load, int(seen.memoryUsed) * MIB, int(seen.memoryTotal) * MIB, heat)
+        used, total = int(seen.memoryUsed) * MIB, int(seen.memoryTotal) * MIB
+        return GpuSample(gpu.uuid, load, used, total, heat, untold=math.isnan(seen.load))
 
 
 def _known(value: float) -> float:

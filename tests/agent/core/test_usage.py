@@ -11,8 +11,8 @@ from distributed_grid.protocol.resources import GpuShare, Grant
 GRANT = Grant(cores=(0, 1), gpus=(GpuShare("GPU-1", 1000),))
 
 
-def busy(percent: float, error: str = "") -> list[GpuSample]:
-    return [GpuSample("GPU-1", percent, error=error), GpuSample("GPU-2", 100.0)]
+def busy(percent: float, error: str = "", untold: bool = False) -> list[GpuSample]:
+    return [GpuSample("GPU-1", percent, error=error, untold=untold), GpuSample("GPU-2", 100.0)]
 
 
 def told(using: UsageReporter, now: float, cpu: float, memory: int = 0, gpu: float = 0.0) -> list[Use]:
@@ -63,6 +63,13 @@ def test_a_gpu_that_cannot_be_read_is_not_taken_for_idle() -> None:
     using = UsageReporter(every=2.0)
     for now in (0.0, 1.0, 2.0):
         said = using.observe(now, {"a.1": Usage(0, now)}, {"a.1": GRANT}, busy(0.0, error="lost"))
+    assert said is not None and said.uses[0].gpus == ()
+
+
+def test_a_gpu_whose_use_is_not_told_is_not_taken_for_idle() -> None:
+    using = UsageReporter(every=2.0)
+    for now in (0.0, 1.0, 2.0):
+        said = using.observe(now, {"a.1": Usage(0, now)}, {"a.1": GRANT}, busy(0.0, untold=True))
     assert said is not None and said.uses[0].gpus == ()
 
 

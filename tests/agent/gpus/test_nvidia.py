@@ -30,6 +30,7 @@ def test_a_sample_has_all_figures_and_tells_our_processes_from_others(devices: D
     )
     sample = open_backend("auto").sample({me})[0]
     assert (sample.utilisation, sample.memory_used, sample.memory_total, sample.temperature) == (7, 5 * MIB, GIB, 55)
+    assert not sample.untold
     assert [(one.pid, one.own, one.memory) for one in sample.processes] == [(1, False, 2 * MIB), (me, True, MIB)]
     assert sample.processes[0].user == "root"
 
@@ -76,7 +77,7 @@ def test_figures_that_a_gpu_does_not_support_are_left_out_and_memory_is_the_mach
     devices([{"uuid": "MIG-a", "utilisation": None, "temperature": None, "memory": None}])
     backend = open_backend("nvml")
     sample = backend.sample(set())[0]
-    assert (sample.error, sample.utilisation, sample.temperature) == ("", 0, 0)
+    assert (sample.error, sample.utilisation, sample.untold, sample.temperature) == ("", 0, True, 0)
     assert sample.memory_total == backend.facts()[0].memory > GIB
 
 
