@@ -339,11 +339,13 @@ class Ledger:
         state.snapshot += 1
         if state.quotas.counted:
             state.quotas.forget_used()
-        stirred = False
+        stirred = planning = False
         if state.deadlines.some_due(now):
             for kind, name in state.deadlines.due(now):
                 if kind == "reasons":
                     stirred = True  # said after the matching, which may make them untrue
+                elif kind == "scaling":
+                    planning = True  # after it, too: what starts now needs no machine
                 else:
                     DUE[kind](state, name)
             handle_facts(state)
@@ -360,9 +362,13 @@ class Ledger:
                 rights.drop_reservations(state)
             if state.quotas.excluded and rights.has_changed(state):
                 rights.review(state)
-            if not (state.fresh or state.freed_nodes) or state.halted:
+            if (state.fresh or state.freed_nodes) and not state.halted:
+                scheduler.match(state)
+            elif planning:
+                planning = False
+                DUE["scaling"](state, "")
+            else:
                 break
-            scheduler.match(state)
             handle_facts(state)
         if state.preempting.urgent or state.preempting.refusals:
             execute.plan_preemptions(state)

@@ -141,6 +141,30 @@ def test_a_machine_is_asked_for_within_a_second_and_gets_the_job_with_its_first_
     assert [one.message.allocation for one in calls(came, Send) if isinstance(one.message, Launch)] == ["j-1.1"]
 
 
+def test_what_starts_in_the_turn_of_a_plan_gets_no_machine() -> None:
+    stage = Stage()
+    stage.told()
+    join(stage.ledger, facts("n1"), stage.now)
+    stage.settle(2)
+    stage.now += INTERVAL
+    stage.ledger.state.deadlines.arm("scaling", "", stage.now)
+    out = stage.tell(JobsSubmitted(1, (job("j-1", Request(Resources(1000, GIB)), stage.now),)))
+    assert stage.ledger.state.jobs["j-1"].node == "n1" and stage.ledger.state.scaling.passed == stage.now
+    assert not calls(out, CreateMachine), "a free node was there"
+
+
+def test_the_first_offer_of_a_machine_in_the_turn_of_a_plan_calls_for_no_second_machine() -> None:
+    stage = Stage()
+    stage.told()
+    assert len(calls(stage.ask(), CreateMachine)) == 1
+    stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.DONE, "i-1"), 20.0)
+    stage.now += INTERVAL
+    stage.ledger.state.deadlines.arm("scaling", "", stage.now)
+    out = join(stage.ledger, facts("a-7-1"), stage.now)
+    assert stage.ledger.state.jobs["j-1"].node == "a-7-1" and stage.ledger.state.scaling.passed == stage.now
+    assert not calls(out, CreateMachine)
+
+
 def test_a_job_that_asks_for_more_than_machines_offer_in_fact_gets_one_and_no_second_one() -> None:
     stage = Stage()
     stage.told()
