@@ -43,18 +43,22 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
         return Reason("Store", "the coordinator cannot store what it would start; see `grid status`")
     if not state.nodes:
         return Reason("NoOffers", "no node is known yet; start an agent with `grid agent run`")
-    if not can_fit(state, request):
-        if state.policy.scaling.pools:
-            from distributed_grid.coordinator.core.scaling.fits import pool_for  # only where there are pools
+    could = can_fit(state, request)
+    if could < max(1, request.gang) and state.policy.scaling.pools:
+        from distributed_grid.coordinator.core.scaling.fits import pool_for  # only where there are pools
 
-            if name := pool_for(state, request):
-                return Reason("Machine", f"no node is large enough or as asked for; a machine of pool {name} would be")
+        if name := pool_for(state, request):
+            if could:
+                text = f"needs {wanted} on each of {request.gang} nodes; {could} could, and machines of pool {name}"
+                return Reason("Machine", text)
+            return Reason("Machine", f"no node is large enough or as asked for; a machine of pool {name} would be")
+    if not could:
         what, why, hint = never_fits(state, request)
         if state.index.whose(request.user) is not None:
             return Reason("NeverFits", "; ".join(filter(None, (what, why, hint))))
         return Reason("NeverFits", what if request.constraints is None else f"{what}; {why}")
-    if can_fit(state, request) < request.gang:
-        return Reason("NeverFits", f"needs {wanted} on each of {request.gang} nodes; {can_fit(state, request)} could")
+    if could < request.gang:
+        return Reason("NeverFits", f"needs {wanted} on each of {request.gang} nodes; {could} could")
     if job in state.queue and (quota := rights.of(state, state.jobs[job])) is not None:
         return rights.reason(state, quota)
     bounds = state.index.affinity.bounds(request.constraints)

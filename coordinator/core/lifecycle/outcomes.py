@@ -34,8 +34,8 @@ from distributed_grid.protocol.resources import MILLI, format_bytes
 
 def request_after(state: GridState, job: Job, outcome: Outcome) -> Request | None:
     """The request of the next attempt. If it ran out of its own memory: with what would have been enough for runs like
-    it, where that is known, else with more as its retry policy says, up to what any node could ever lend; None if that
-    is not more than it had."""
+    it, where that is known, else with more as its retry policy says, up to what any node, or machine of a pool, could
+    ever lend; None if that is not more than it had."""
     request = job.request
     had = request.resources
     advised = job.phase.advised if type(job.phase) is Active else 0
@@ -51,13 +51,32 @@ def request_after(state: GridState, job: Job, outcome: Outcome) -> Request | Non
             return None
         wanted = msgspec.structs.replace(had, memory=allowed)
     more = msgspec.structs.replace(request, resources=wanted)
-    if not can_fit(state, more):
+    if not _may_ever_run(state, more):
         could = (node.facts.lendable.memory for node in state.nodes.values() if able(node, request))
-        most = max(could, default=0)
+        most = max(max(could, default=0), _most_memory_of_pools(state, request))
         if most <= had.memory:
             return None
         more = msgspec.structs.replace(request, resources=msgspec.structs.replace(had, memory=most))
     return more
+
+
+def _may_ever_run(state: GridState, request: Request) -> bool:
+    """Whether the nodes could ever run this, or machines of pools."""
+    if can_fit(state, request) >= max(1, request.gang):
+        return True
+    if not state.policy.scaling.pools:
+        return False
+    from distributed_grid.coordinator.core.scaling.fits import pool_for  # only where there are pools
+
+    return bool(pool_for(state, request))
+
+
+def _most_memory_of_pools(state: GridState, request: Request) -> int:
+    if not state.policy.scaling.pools:
+        return 0
+    from distributed_grid.coordinator.core.scaling.fits import most_memory  # only where there are pools
+
+    return most_memory(state, request)
 
 
 def with_more(before: Request, after: Request) -> str:
@@ -67,7 +86,7 @@ def with_more(before: Request, after: Request) -> str:
 
 
 def out_of_memory_for_good(outcome: Outcome) -> Outcome:
-    """The outcome of a job that no node could give the memory for a retry, or no quota allows it."""
+    """The outcome of a job that nothing could give the memory for a retry, or no quota allows it."""
     return msgspec.structs.replace(outcome, text=f"{outcome.text}; it could never be given more")
 
 
@@ -222,7 +241,7 @@ def _gang_request_after(state: GridState, first: Job, part: MemberEnd) -> Reques
     if part.kind is not EndKind.TO_RETRY or part.outcome is None:
         return first.request
     request = request_after(state, first, part.outcome)
-    return request if request is not None and can_fit(state, request) >= request.gang else None
+    return request if request is not None and _may_ever_run(state, request) else None
 
 
 def _first_ended(whole: list[Job]) -> Job | None:

@@ -187,7 +187,7 @@ def refusal(state: GridState, token: int, request: Request) -> Rejected | None:
         return Rejected(token, "never-fits", what, why, hint)
     if request.gang > able:
         what = f"asks {wanted} on each of {request.gang} nodes; {able} of {len(state.nodes)} could ever run it"
-        why, hint = "the members of a gang run on different nodes", f"ask for {able} nodes or less"
+        why, hint = "the members of a gang run on different nodes", f"ask for {text.counted(able, 'node')} or less"
         return Rejected(token, "never-fits", what, why, hint)
     return None
 

@@ -17,6 +17,7 @@ from distributed_grid.coordinator.core.commands import (
     RecordAllocation,
     Send,
 )
+from distributed_grid.coordinator.core.explain.why import why
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import attempts
 from distributed_grid.coordinator.core.policy import Policy
@@ -24,6 +25,7 @@ from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, Sta
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Renewed, Started, Stop
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.resources import GIB, Resources
+from distributed_grid.protocol.scaling.pools import Pool, Scaling, Shape
 from tests.coordinator.core.scene import facts, job, join, offer, state_of, step
 
 N1 = facts("n1", cores=1, instance="first")
@@ -289,9 +291,12 @@ def test_a_job_that_fell_to_its_neighbours_memory_is_run_again_elsewhere_with_th
     assert (ledger.state.jobs["j"].node, ledger.state.jobs["j"].request) == ("n2", asked)
 
 
-def out_of(memory: int, most: int, factor: int, retries: int = 1, cause: Cause = Cause.OUT_OF_MEMORY) -> Ledger:
+def out_of(
+    memory: int, most: int, factor: int, retries: int = 1, cause: Cause = Cause.OUT_OF_MEMORY,
+    pools: tuple[Pool, ...] = (),
+) -> Ledger:  # fmt: skip
     """A job asked for so much memory, on a grid that lends `most`, and has just run out of it."""
-    ledger = Ledger(policy=Policy())
+    ledger = Ledger(policy=Policy(scaling=Scaling(pools=pools)))
     for name in ("n1", "n2"):
         join(ledger, facts(name, cores=1, memory=most))
     asked = Resources(cpu=1000, memory=memory)
@@ -358,6 +363,15 @@ def test_more_memory_is_never_more_than_any_node_could_lend() -> None:
 
 def test_a_job_that_had_all_the_memory_there_is_is_not_run_again() -> None:
     assert "j" not in out_of(4 * GIB, most=4 * GIB, factor=2000).state.jobs
+
+
+@pytest.mark.parametrize(("most", "asks"), [(16, 8), (6, 6)])
+def test_more_memory_than_nodes_have_is_asked_for_where_a_machine_of_a_pool_has_it(most: int, asks: int) -> None:
+    pool = Pool(name="a", provider="p", shapes=(Shape(resources=Resources(1000, most * GIB)),))
+    ledger = out_of(4 * GIB, most=4 * GIB, factor=2000, pools=(pool,))
+    assert ledger.state.jobs["j"].request.resources.memory == asks * GIB
+    reason = why(ledger.state, "j", None, 2.0).reason
+    assert reason.code == "Machine" and "a machine of pool a would be" in reason.text
 
 
 def test_more_memory_is_asked_for_only_after_the_jobs_own_limit_and_only_if_its_owner_said_so() -> None:

@@ -16,6 +16,7 @@ from distributed_grid.coordinator.core.commands import (
     Send,
 )
 from distributed_grid.coordinator.core.explain.why import why
+from distributed_grid.coordinator.core.model import Group
 from distributed_grid.coordinator.core.scaling.budget import DAY
 from distributed_grid.coordinator.core.scaling.events import (
     CreateMachine,
@@ -26,12 +27,13 @@ from distributed_grid.coordinator.core.scaling.events import (
     ScalingRequested,
 )
 from distributed_grid.coordinator.core.scaling.state import INTERVAL, PER_LINE, Answer, CallKind
+from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause, Outcome, Request
 from distributed_grid.protocol.messages import Exited, Launch
 from distributed_grid.protocol.resources import GIB, Resources
 from distributed_grid.protocol.scaling.machines import MachineState
 from distributed_grid.protocol.scaling.plans import ScaleOrder
-from distributed_grid.protocol.scaling.pools import Limits, ScalingMode
+from distributed_grid.protocol.scaling.pools import Limits, Pool, ScalingMode
 from tests.coordinator.core.scaling.test_lists import SHAPE, Stage, calls, machine
 from tests.coordinator.core.scene import facts, job, join
 
@@ -163,6 +165,24 @@ def test_the_first_offer_of_a_machine_in_the_turn_of_a_plan_calls_for_no_second_
     out = join(stage.ledger, facts("a-7-1"), stage.now)
     assert stage.ledger.state.jobs["j-1"].node == "a-7-1" and stage.ledger.state.scaling.passed == stage.now
     assert not calls(out, CreateMachine)
+
+
+def test_a_gang_gets_machines_beside_the_nodes_that_are_there_and_is_told_so() -> None:
+    pools = (Pool(name="a", provider="p", shapes=(SHAPE,), max=1), Pool(name="b", provider="p", shapes=(SHAPE,), max=1))
+    stage = Stage(pools=pools)
+    stage.told()
+    join(stage.ledger, facts("n1"), stage.now)
+    one = job("g", Request(Resources(4000, GIB), gang=3), stage.now)
+    group = Group(
+        id="g", key=one.key, user=one.user, kind=GroupKind.GANG, spec=one.spec, request=one.request,
+        submitted=stage.now, count=3, array=Array(((0, 2, 1),)),
+    )  # fmt: skip
+    out = stage.tell(JobsSubmitted(1, (one,), (group,)))
+    assert not calls(out, Rejected)
+    assert sorted(one.machine.pool for one in calls(out + stage.settle(2), CreateMachine)) == ["a", "b"]
+    reason = why(stage.ledger.state, "g_0", None, stage.now).reason
+    assert reason.code == "Machine"
+    assert reason.text.startswith("needs 4 cpu, 1G memory on each of 3 nodes; 1 could, and machines of pool a; ")
 
 
 def test_a_job_that_asks_for_more_than_machines_offer_in_fact_gets_one_and_no_second_one() -> None:
