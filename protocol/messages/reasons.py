@@ -9,7 +9,7 @@ WAITING: dict[str, str] = {
     "Returning": "it gave its place to somebody who did not take it, and what it gave is kept for it",
     "Priority": "others are served before it: a class above, or those with a higher precedence (docs/shares.md)",
     "Store": "the coordinator cannot store what it would start: its disk is full or fails",
-    "Machine": "no node could ever run it, and a machine of a pool could (docs/scaling.md)",
+    "Machine": "no node could ever run it, or too few for a gang, and machines of pools could (docs/scaling.md)",
     "NeverFits": "no node of the grid could ever run it, whatever became free",
     "Quota": "its user, or a group of its user, holds or uses as much as may be (docs/rights.md)",
     "NoOffers": "no node is known, can be reached, or offers anything that could serve",

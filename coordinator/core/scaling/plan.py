@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.scaling.budget import HOUR, Budget, Refused
+from distributed_grid.coordinator.core.scaling.machines import OVERDUE
 from distributed_grid.coordinator.core.scaling.packing import Ask, Bin, Stock, able, never, node_of, spread
 from distributed_grid.coordinator.core.scaling.state import AsJoined, Key
 from distributed_grid.protocol.resources import Resources
@@ -96,13 +97,25 @@ def idle_time(pool: Pool, type: str, view: View) -> float:
     return max(pool.idle, boot_time(pool, type, view)[1])
 
 
+def lost_time(pool: Pool, type: str, view: View) -> float:
+    """How much of a machine's life is none for jobs (s): until it is up, and from when the last ones are told to
+    leave."""
+    return boot_time(pool, type, view)[1] + _last(pool)
+
+
+def _last(pool: Pool) -> float:
+    """For how long before the end of a machine's life none of its jobs runs any more (s)."""
+    return min(OVERDUE, LEAVE, pool.life / 10)
+
+
 class _Option(NamedTuple):
-    """A type of a pool, its machine as planned, and when it would be up."""
+    """A type of a pool, its machine as planned, when it would be up, and how much of its life is none for jobs."""
 
     pool: Pool
     shape: Shape
     node: Node
     boot: float
+    lost: float
 
 
 class _New(NamedTuple):
@@ -137,6 +150,7 @@ class _Plan:
                 shape,
                 node_of(pool, shape, view.as_joined.get((pool.name, shape.type))),
                 boot_time(pool, shape.type, view)[0],
+                lost_time(pool, shape.type, view),
             )
             for pool in scaling.pools
             for shape in pool.shapes
@@ -208,7 +222,9 @@ class _Plan:
                 comes |= one.state is MachineState.DRAINING and seen.cause in RETURNING and not seen.allocations
             option = self._option_of(one) if comes else None
             if option is not None and option.node.capacity is not None:
-                left = (one.ends_by or self._now + option.pool.life) - self._now
+                # As planned when it was created, unless it is late.
+                up = max(self._now + _last(option.pool), (one.born or self._now) + option.lost)
+                left = (one.ends_by or self._now + option.pool.life) - up
                 bins.append(Bin(option.node, option.node.capacity.copy(), [one.name], left, whole=True))
         return bins
 
@@ -220,7 +236,8 @@ class _Plan:
         if (pool := self._scaling.pool(one.pool)) is None:
             return None
         shape = Shape(type=one.type, resources=one.resources, price=one.price)
-        return _Option(pool, shape, node_of(pool, shape, self._view.as_joined.get((one.pool, one.type))), 0.0)
+        node = node_of(pool, shape, self._view.as_joined.get((one.pool, one.type)))
+        return _Option(pool, shape, node, 0.0, lost_time(pool, one.type, self._view))
 
     # --- up -----------------------------------------------------------------------------------------------------------
 
@@ -257,7 +274,7 @@ class _Plan:
         self._starting[pool.name] += more
         for _ in range(more):
             self._budget.take(pool, option.shape, life)
-        self._stock.repeat(last, keys, life)
+        self._stock.repeat(last, keys, life - option.lost)
         return more + 1
 
     def _take(self, ask: Ask, count: int) -> dict[str, int]:
@@ -304,11 +321,13 @@ class _Plan:
     def _open(self, option: _Option, ask: Ask | None, why: list[str]) -> tuple[str, float] | None:
         """The zone and the life of one more such machine; None: there may be none now."""
         pool, shape, lasts = option.pool, option.shape, ask.lasts if ask is not None else 0.0
-        if lasts and lasts > pool.life:
+        needs = lasts + option.lost if lasts else 0.0
+        if needs > pool.life:
+            left = format_duration(max(0.0, round(pool.life - option.lost)))
             _note(
                 why,
                 f"it may take {format_duration(lasts)}, and a machine of pool {pool.name} lives for "
-                f"{format_duration(pool.life)} (life)",
+                f"{format_duration(pool.life)} (life), of which jobs have {left}",
             )
             return None
         if pool.name in self._view.paused:
@@ -317,11 +336,11 @@ class _Plan:
         if pool.backlog and self._starting[pool.name] >= pool.backlog:
             _note(why, f"{self._starting[pool.name]} machines of pool {pool.name} are on their way (backlog)")
             return None
-        allowed = self._budget.allows(pool, shape, lasts)
+        allowed = self._budget.allows(pool, shape, needs)
         if isinstance(allowed, Refused):
             _note(why, allowed.why)
             return None
-        if lasts > allowed:
+        if needs > allowed:
             _note(why, f"it may take {format_duration(lasts)}, and the day's limit leaves {format_duration(allowed)}")
             return None
         for zone in pool.zones:
@@ -337,7 +356,7 @@ class _Plan:
         """One more machine, with nothing on it."""
         assert option.node.capacity is not None
         key = self._note_new(option, zone, life, why)
-        self._stock.add(Bin(option.node, option.node.capacity.copy(), [key], life, whole=True))
+        self._stock.add(Bin(option.node, option.node.capacity.copy(), [key], life - option.lost, whole=True))
 
     def _note_new(self, option: _Option, zone: str, life: float, why: str) -> str:
         """One more machine, by its key in the stock."""

@@ -143,6 +143,23 @@ def test_a_job_that_outlasts_the_life_of_a_machine_creates_none_and_says_why() -
     assert len(planned(ask(lasts=3600.0), machines=(late,)).creates) == 1
 
 
+def test_of_a_machines_life_its_boot_and_the_end_in_which_jobs_leave_are_none_for_jobs() -> None:
+    """A job that needs them would be told to leave before it is over, on each machine that is created for it."""
+    lives = pool(life=4 * 3600.0, boot=120.0)
+    assert len(planned(ask(lasts=4 * 3600.0 - 180.0), pools=(lives,)).creates) == 1
+    found = planned(ask(lasts=4 * 3600.0 - 179.0), pools=(lives,))
+    assert found.quiet and "lives for 4h00m (life), of which jobs have 3h57m" in found.not_done[0].why
+    short = planned(ask(lasts=69.0), pools=(pool(life=100.0, boot=20.0, idle=20.0),))
+    assert len(short.creates) == 1, "where a life is short, jobs leave in its last tenth"
+
+
+@pytest.mark.parametrize("since", [0.0, 60.0, 119.0])
+def test_a_job_that_just_fits_the_life_of_a_machine_gets_no_second_one_while_the_first_boots(since: float) -> None:
+    lives = pool(life=4 * 3600.0, boot=120.0)
+    first = machine(state=MachineState.BOOTING, born=NOW - since, ends_by=NOW - since + 4 * 3600.0, joined=0.0)
+    assert planned(ask(lasts=4 * 3600.0 - 180.0), pools=(lives,), machines=(first,)).quiet
+
+
 def test_a_gang_gets_a_machine_for_each_missing_member_or_none() -> None:
     assert len(planned(ask(4, gang=3, have=1)).creates) == 2
     assert planned(ask(4, gang=3, have=3)).quiet
