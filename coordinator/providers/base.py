@@ -12,8 +12,9 @@ from distributed_grid.protocol.resources import MILLI, Resources
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A machine to create. `name` is the token of the call: asked for again, the same machine is given. `url` of the
-    coordinator, and an `invitation` to join with, where the grid has an authority. Times are seconds since the epoch,
-    durations seconds. `options`: what its pool says for its provider."""
+    coordinator, and an `invitation` to join with, where the grid has an authority. Times are grid time (seconds since
+    the epoch, which may be far from this machine's clock), durations seconds. `age`: since it was asked for first.
+    `options`: what its pool says for its provider."""
 
     name: str
     pool: str
@@ -21,6 +22,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     zone: str = ""
     spot: bool = False
     born: float = 0.0
+    age: float = 0.0
     ends_by: float = 0.0
     join_within: float = 600.0
     abandoned_after: float = 900.0

@@ -69,6 +69,7 @@ class CommandProvider(CloudProviderBase):
     def create_worker(self, spec: WorkerSpec) -> str:
         """By the program `create`."""
         told = {**msgspec.to_builtins(spec), "grid": self.grid, "machine": machine_json(spec)}
+        del told["age"]  # asked again, a program is told the same
         return self._run("create", told, _Created).handle or spec.name
 
     def terminate_worker(self, name: str, handle: str = "") -> bool:

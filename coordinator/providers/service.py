@@ -155,6 +155,7 @@ class MachineService:
             zone=machine.zone,
             spot=machine.spot,
             born=machine.born,
+            age=max(0.0, self._clock() - machine.born),
             ends_by=machine.ends_by,
             join_within=machine.join_within,
             abandoned_after=machine.abandoned_after,

@@ -231,7 +231,7 @@ class SlurmProvider(CloudProviderBase):
     def _accounted(self, spec: WorkerSpec) -> list[Job]:
         """Jobs of this machine that Slurm's accounting knows, where there is one: squeue forgets what has ended after
         MinJobAge (300 s). Only for a creation that was asked for before."""
-        since = time.time() - spec.born
+        since = spec.age
         if since < AGAIN or shutil.which("sacct") is None:
             return []
         words = ["--noheader", "--allocations", "--parsable2", f"--delimiter={SEPARATOR}", f"--name={spec.name}"]
@@ -354,7 +354,7 @@ def _listed(job: Job) -> Listed:
         pool=what.pool,
         type=what.type,
         born=what.born,
-        ends_by=job.ends if job.state == "RUNNING" else 0.0,
+        left=max(1.0, job.ends - time.time()) if job.state == "RUNNING" and job.ends else 0.0,
         ending=job.state == "COMPLETING",
         queued=waits,
         ended=ended,

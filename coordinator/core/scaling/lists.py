@@ -16,6 +16,8 @@ QUEUE_STEP = 60.0
 """Resolution of the recorded time since when a machine from its provider's queue may run (s)."""
 SLACK = 5.0
 """Tolerated difference between our end of a machine's life and its provider's (s)."""
+LIFE_MOST = 3.2e8
+"""Longest life of a machine that is taken up (s): ten years, as no pool has a longer one."""
 S = MachineState
 ENDS_BY_ITSELF = (S.BOOTING, S.JOINED, S.DRAINING)
 
@@ -87,8 +89,8 @@ def _is_listed(state: GridState, machine: Machine, mine: list[Listed]) -> None:
         _is_queued(state, machine, kept)
     elif kept.failed and machine.state in ENDS_BY_ITSELF and not _is_connected(state, machine):
         _is_dead(state, machine, kept)
-    elif machine.state in (S.JOINED, S.DRAINING) and 0 < kept.ends_by < machine.ends_by - SLACK:
-        machines.move(state, machine, machine.state, ends_by=kept.ends_by)  # its provider's own clock ends it sooner
+    elif machine.state in (S.JOINED, S.DRAINING) and 0 < (ends := kept.end(state.now)) < machine.ends_by - SLACK:
+        machines.move(state, machine, machine.state, ends_by=ends)  # its provider itself ends it sooner
 
 
 def _is_queued(state: GridState, machine: Machine, listed: Listed) -> None:
@@ -161,8 +163,9 @@ def _unrecorded(state: GridState, name: str, provider: Provider, found: list[Lis
         left.append(one)
         before = provider.unrecorded.get(one.handle)
         orphan = before or Orphan(state.now)
-        # After the restore of a backup its agent may not be connected yet, however old it is.
-        old = known is not None or state.now >= max(one.born, orphan.first) + scaling.orphan_after
+        # After the restore of a backup its agent may not be connected yet, however old it is; and however young it is
+        # by what the list says, it was there when it was listed first.
+        old = known is not None or state.now >= orphan.first + scaling.orphan_after
         if before is not None and old and scaling.orphans is Orphans.END:
             if not orphan.ended:
                 state.out.append(
@@ -181,6 +184,9 @@ def _adopt(state: GridState, provider: str, one: Listed, facts: NodeFacts) -> No
     pool = state.policy.scaling.pool(one.pool)
     life = pool.life if pool is not None else 0.0
     shape = pool.shape(one.type) if pool is not None else None
+    born = min(one.born, state.now) if one.born > 0 else state.now
+    if not 0 < (ends_by := one.end(state.now)) <= state.now + LIFE_MOST:  # as where it is told in milliseconds
+        ends_by = born + life
     machine = Machine(
         name=one.name,
         pool=one.pool,
@@ -188,10 +194,10 @@ def _adopt(state: GridState, provider: str, one: Listed, facts: NodeFacts) -> No
         type=one.type,
         zone=one.zone,
         state=S.BOOTING,
-        wanted=one.born or state.now,
+        wanted=born,
         since=state.now,
-        born=one.born or state.now,
-        ends_by=one.ends_by or (one.born or state.now) + life,
+        born=born,
+        ends_by=ends_by,
         handle=one.handle,
         resources=facts.lendable,
         price=shape.price if shape is not None else None,

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from distributed_grid.protocol.nodes import NodeFacts
-from distributed_grid.protocol.resources import Count, Finite, Resources, Text, Word
+from distributed_grid.protocol.resources import Count, Finite, Resources, Span, Text, Word
 from distributed_grid.protocol.scaling.machines import Machine
 from distributed_grid.protocol.scaling.plans import NAMED, ScalePlan
 
@@ -63,7 +63,8 @@ class Listed(msgspec.Struct, frozen=True, omit_defaults=True):
     waits in its provider's queue, and does not run yet. `ended`: it is there no more, and its provider still knows how
     it ended. `failed`: it has ended by what was to run there, rather than by its provider; in a queue: as it is, it
     never begins; else: what was to run there has ended, and is not begun again. `why`: what it waits for, or how it
-    ended."""
+    ended. `born` and `ends_by` as the provider was told at its creation, in grid time; `left`: seconds for which the
+    provider itself lets it be there from now on (0: it does not say)."""
 
     handle: Word
     name: Word
@@ -77,6 +78,11 @@ class Listed(msgspec.Struct, frozen=True, omit_defaults=True):
     ended: bool = False
     failed: bool = False
     why: Text = ""
+    left: Span = 0.0
+
+    def end(self, now: float) -> float:
+        """When it ends by what its provider says; 0: it does not say."""
+        return now + self.left if self.left else self.ends_by
 
 
 class Backoff(msgspec.Struct, frozen=True):

@@ -119,6 +119,13 @@ async def test_an_invitation_holds_until_the_machine_has_to_have_joined_wherever
     pki.close()
 
 
+def test_a_provider_is_told_for_how_long_a_machine_was_asked_for_in_grid_time(tmp_path: Path) -> None:
+    """Grid time may be far from the wall clock: none of the two says anything about the other."""
+    scene = Scene(tmp_path, lag=1e6)
+    machine = replace(MACHINE, born=time.time() - 1e6 - 400.0)
+    assert scene.service._spec(machine).age == pytest.approx(400.0, abs=20.0)
+
+
 async def test_the_end_of_the_coordinator_ends_no_machine(tmp_path: Path) -> None:
     """What nobody uses ends by itself when the coordinator stays away (agent/machine.py); what runs jobs does not."""
     scene = Scene(tmp_path)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Audit, Command, JobsSubmitted, NodeDown, NodeUp
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -22,7 +23,7 @@ from distributed_grid.coordinator.core.scaling.state import Answer, CallKind, Li
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.resources import GIB, Resources
 from distributed_grid.protocol.scaling.machines import Machine, MachineState
-from distributed_grid.protocol.scaling.pools import Orphans, Pool, Scaling, ScalingMode, Shape
+from distributed_grid.protocol.scaling.pools import Limits, Orphans, Pool, Scaling, ScalingMode, Shape
 from tests.coordinator.core.scene import facts, job, join
 
 S = MachineState
@@ -255,6 +256,24 @@ def test_an_orphan_is_ended_when_it_was_seen_twice_and_is_old_enough() -> None:
         assert not calls(stage.told(young), EndMachine)
 
 
+@pytest.mark.parametrize("born", [0.0, 1_700_000_000_000.0])
+def test_an_orphan_is_ended_however_young_its_provider_says_it_is(born: float) -> None:
+    """As one whose program tells times in milliseconds, or whose clock is ahead."""
+    stage = Stage()
+    stage.told(Listed("i-9", "a-1-9", "a", born=born), seconds=stage.scaling.orphan_after)
+    assert [one.name for one in calls(stage.told(Listed("i-9", "a-1-9", "a", born=born)), EndMachine)] == ["a-1-9"]
+
+
+@pytest.mark.parametrize("ends_by", [0.0, 1_700_000_000_000.0, -5.0])
+def test_one_that_is_taken_up_with_a_time_that_cannot_be_lives_for_its_pools_life(ends_by: float) -> None:
+    pool = Pool(name="a", provider="p", shapes=(replace(SHAPE, price=1.0),), life=5000.0)
+    stage = Stage(pools=(pool,), limits=Limits(max_cost_per_day=50.0))
+    join(stage.ledger, facts("a-1-9"), stage.now)
+    stage.told(Listed("i-9", "a-1-9", "a", born=1_700_000_000_000.0, ends_by=ends_by))
+    one = stage.machines["a-1-9"]
+    assert (one.born, one.ends_by) == pytest.approx((stage.now, stage.now + 5000.0), abs=1.0)
+
+
 def test_an_orphan_is_only_told_where_the_configuration_says_so() -> None:
     stage, stray = Stage(orphans=Orphans.REPORT), Listed("i-7", "a-3-9", "a", born=500.0)
     for _ in range(4):
@@ -381,6 +400,8 @@ def test_one_that_joins_from_a_queue_begins_its_life_then_and_ends_as_its_provid
     assert stage.machines["a-1-1"].ends_by == pytest.approx(stage.now + 500, abs=0.1)
     stage.told(Listed("i-1", "a-1-1", "a", ends_by=stage.now + 9999))
     assert stage.machines["a-1-1"].ends_by < stage.now + 501, "its own clock has not become later"
+    stage.told(Listed("i-1", "a-1-1", "a", left=200.0))
+    assert stage.machines["a-1-1"].ends_by == pytest.approx(stage.now + 200, abs=0.1), "whatever clock it goes by"
 
 
 def test_one_that_was_killed_is_ended_at_once_unless_its_agent_is_connected() -> None:
