@@ -104,6 +104,7 @@ def configure(state: GridState, scaling: Scaling) -> None:
     state.policy = replace(state.policy, scaling=scaling)
     state.feasible_nodes.clear()
     state.scaling.begin_anew()
+    state.scaling.last = None
     for provider in state.scaling.providers.values():
         provider.halted, provider.trouble = False, ""
     for name, one in list(state.scaling.paused.items()):

@@ -17,7 +17,7 @@ from distributed_grid.coordinator.core.scaling.events import (
 )
 from distributed_grid.coordinator.core.scaling.plan import ordered, plan
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.scaling.machines import Machine, MachineState
+from distributed_grid.protocol.scaling.machines import STARTING, Machine, MachineState
 from distributed_grid.protocol.scaling.plans import DrainCause, DrainMachine, ScaleOrder, ScalePlan
 from distributed_grid.protocol.scaling.pools import ScalingMode
 from distributed_grid.protocol.text import counted, suggestion
@@ -220,22 +220,30 @@ def _apply_now(state: GridState, event: ScalingRequested) -> None:
 
 def words_for(state: GridState, job: str, now: float) -> str:
     """Which machine is on its way for a waiting job, or why none is; empty: nothing is known about that."""
-    known = state.scaling
-    for one in reversed(known.machines.values()):
-        if job in one.jobs and one.live and not one.joined:
+    coming = [one for one in state.scaling.machines.values() if one.state in STARTING]
+    for one in reversed(coming):
+        if job in one.jobs:
             return _on_its_way(state, one, now)
-    last = known.last
-    if last is None:
+    last, waiting = state.scaling.last, state.queue
+    if last is None or job not in waiting:
         return ""
+    line = waiting.line(job)
+
+    def is_like(names: tuple[str, ...]) -> bool:
+        """Whether this job asks for the same as these, of which only the first are named."""
+        return any(name in waiting and waiting.line(name) is line for name in names)
+
     for new in last.creates:
         if job in new.jobs and state.policy.scaling.mode is ScalingMode.PLAN:
             return f"a machine of pool {new.pool} would be created for it (scaling.mode is plan: grid scale apply)"
+    served = any(is_like(one.jobs) for one in coming)
     for left in last.not_done:
-        if job in left.jobs and left.code in ("no-pool", "limit", "starts-anyway"):
-            return f"no machine is created for it: {left.why}"
-    line = state.queue.line(job) if job in state.queue else None
-    for one in known.machines.values():
-        if line is not None and one.live and not one.joined and any(name in state.queue for name in one.jobs):
+        one_only = left.code == "starts-anyway"
+        if job in left.jobs or not one_only and not served and is_like(left.jobs):
+            said = one_only or left.code in ("no-pool", "limit")
+            return f"no machine is created for it: {left.why}" if said else ""
+    for one in coming:
+        if any(name in waiting for name in one.jobs):
             return _on_its_way(state, one, now)
     return ""
 

@@ -69,6 +69,34 @@ def test_a_paused_pool_creates_nothing_until_it_is_resumed() -> None:
     assert calls(stage.tell(ScalingRequested(6, ScaleOrder.RESUME, "a", "ann"), 5), CreateMachine)
 
 
+def test_each_of_many_equal_jobs_is_told_why_no_machine_is_created_for_it_also_while_one_comes_for_others() -> None:
+    stage = Stage()
+    stage.told()
+    large = [job(f"large-{number}", Request(Resources(64_000, GIB)), stage.now) for number in range(8)]
+    stage.tell(JobsSubmitted(1, tuple(large)))
+    assert len(calls(stage.ask(), CreateMachine)) == 1
+    said = {why(stage.ledger.state, one.id, None, stage.now).reason.text.rpartition("; ")[2] for one in large}
+    assert said == {"no machine is created for it: a machine of pool a lends 4 cpu, 8G memory at the most"}
+
+
+def test_a_machine_that_failed_is_not_said_to_be_on_its_way_while_it_ends() -> None:
+    stage = Stage()
+    stage.told()
+    stage.ask()
+    stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.DONE, "i-1"), 101.0)
+    assert stage.state("a-7-1") is MachineState.ENDING
+    assert "is ending since" not in why(stage.ledger.state, "j-1", None, stage.now).reason.text
+
+
+def test_a_plan_of_before_says_nothing_after_the_configuration_was_changed() -> None:
+    stage = Stage(limits=Limits(max_workers=0))
+    stage.told()
+    stage.ask()
+    assert "(scaling.max_workers)" in why(stage.ledger.state, "j-1", None, stage.now).reason.text
+    stage.tell(ScalingConfigured(replace(stage.scaling, mode=ScalingMode.OFF)), 60.0)
+    assert "(scaling.max_workers)" not in why(stage.ledger.state, "j-1", None, stage.now).reason.text
+
+
 def test_a_machine_is_remembered_as_long_as_it_counts_for_the_day_whatever_the_retention() -> None:
     stage = Stage(machine(MachineState.GONE, over=950.0, price=1.0), retention=10.0)
     stage.told(seconds=5.0)
