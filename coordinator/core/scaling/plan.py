@@ -182,7 +182,7 @@ class _Plan:
             else:
                 self._serve(ask)
         if not self._news:
-            self._raise(bool(asks))
+            self._raise(asks)
         returns = [one for one in self._machines if one.name in self._needed and one.state is MachineState.DRAINING]
         drains = self._drains(busy=bool(asks))
         return ScalePlan(
@@ -450,17 +450,19 @@ class _Plan:
                 self._not_done.append(NotDone(what=what, code="limit", why="; ".join(why[:NAMED])))
                 return
 
-    def _raise(self, waits: bool) -> None:
-        """One machine more, where the grid was used above `up` over a whole window, and jobs wait all the same."""
+    def _raise(self, asks: Iterable[Ask]) -> None:
+        """One machine more, where the grid was used above `up` over a whole window, and jobs wait all the same that it
+        could run."""
         view, scaling = self._view, self._scaling
         used = view.utilisation
-        if used is None or used < scaling.up or not waits or self._now < view.raised + scaling.up_cooldown:
+        if used is None or used < scaling.up or self._now < view.raised + scaling.up_cooldown:
             return
         if any(self._starting.values()):
             return
         why = f"{used:.0%} of the grid was used over {format_duration(scaling.window)} (up: {scaling.up:.0%})"
         for option in sorted(self._options, key=lambda one: (one.shape.price is None, one.shape.price or 0.0)):
-            if (found := self._open(option, None, [])) is not None:
+            runs = any(able(option.node, ask.request) and self._open(option, ask, []) for ask in asks)
+            if runs and (found := self._open(option, None, [])) is not None:
                 self._new(option, *found, why)
                 return
 

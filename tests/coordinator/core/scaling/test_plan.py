@@ -1,5 +1,6 @@
 """The plan: machines for what waits, none for what does not, and none that go to and fro."""
 
+import math
 import random
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.scaling.budget import Budget
-from distributed_grid.coordinator.core.scaling.packing import Ask
+from distributed_grid.coordinator.core.scaling.packing import Ask, Bin, node_of
 from distributed_grid.coordinator.core.scaling.plan import Demand, Seen, View, plan
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import Constraints, LabelRule, Sign
@@ -199,11 +200,23 @@ def test_a_pool_has_its_minimum_without_demand() -> None:
 
 
 def test_utilisation_adds_one_only_while_jobs_wait_and_between_cooldowns() -> None:
-    waits = ask(30)
-    assert len(planned(waits, utilisation=0.9).creates) == 1
-    assert planned(utilisation=0.9).quiet
-    assert planned(waits, utilisation=0.79).quiet
-    assert planned(waits, utilisation=0.9, raised=NOW - 100).quiet
+    waits = ask(1)
+
+    def with_a_node_that_is_free_soon(*asks: Ask, **more: Any) -> ScalePlan:
+        node = node_of(pool(), shape())
+        assert node.capacity is not None
+        return planned(*asks, soon=[Bin(node, node.capacity.copy(), ["n1"], math.inf)], **more)
+
+    assert len(with_a_node_that_is_free_soon(waits, utilisation=0.9).creates) == 1
+    assert with_a_node_that_is_free_soon(utilisation=0.9).quiet
+    assert with_a_node_that_is_free_soon(waits, utilisation=0.79).quiet
+    assert with_a_node_that_is_free_soon(waits, utilisation=0.9, raised=NOW - 100).quiet
+
+
+def test_utilisation_adds_none_for_jobs_that_no_machine_could_run() -> None:
+    """One after the other would be without jobs until it ends, for as long as such a job waits."""
+    assert planned(ask(64), utilisation=0.9).quiet
+    assert planned(ask(1, lasts=5 * 3600.0), pools=(pool(life=4 * 3600.0),), utilisation=0.9).quiet
 
 
 # --- down -------------------------------------------------------------------------------------------------------------
