@@ -1,6 +1,7 @@
 """`grid scale`: machines that the grid creates and ends by itself: their plan, state and history, and orders for
 pools."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +13,9 @@ from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.messages import Done, GetScaling, OrderScaling, PoolView, ScalingStatus
-from distributed_grid.protocol.scaling.machines import Machine
+from distributed_grid.protocol.scaling.machines import Machine, MachineState
 from distributed_grid.protocol.scaling.plans import ScaleOrder, ScalePlan
-from distributed_grid.protocol.scaling.pools import ScalingMode
+from distributed_grid.protocol.scaling.pools import Billing, ScalingMode
 from distributed_grid.protocol.text import counted, format_duration
 
 HOUR = 3600.0
@@ -126,7 +127,7 @@ def _json(answer: ScalingStatus, machines: list[Machine]) -> dict[str, Any]:
         "mode": answer.mode.value,
         "limits": answer.limits,
         "pools": [_pool_json(one) for one in answer.pools],
-        "machines": [_machine_json(one, answer.now) for one in machines],
+        "machines": [_machine_json(one, answer) for one in machines],
         "left_out": answer.left,
     }
 
@@ -136,7 +137,7 @@ def _pool_json(one: PoolView) -> dict[str, Any]:
     return asdict(one) | {"pool": asdict(one.pool) | {"shapes": shapes}}
 
 
-def _machine_json(one: Machine, now: float) -> dict[str, Any]:
+def _machine_json(one: Machine, answer: ScalingStatus) -> dict[str, Any]:
     return {
         "name": one.name,
         "pool": one.pool,
@@ -151,7 +152,7 @@ def _machine_json(one: Machine, now: float) -> dict[str, Any]:
         "ends_by": formatting.iso(one.ends_by),
         "resources": formatting.resources_json(one.resources),
         "price": one.price,
-        "cost": _cost(one, now),
+        "cost": _cost(one, answer),
         "ran": one.ran,
         "why": one.why,
         "text": one.text,
@@ -159,10 +160,15 @@ def _machine_json(one: Machine, now: float) -> dict[str, Any]:
     }
 
 
-def _cost(one: Machine, now: float) -> float | None:
+def _cost(one: Machine, answer: ScalingStatus) -> float | None:
+    """What a machine has cost, with the hours that have begun where its pool is billed by them."""
     if one.price is None or not one.born:
         return None
-    return one.price * max(0.0, (one.over or now) - one.born) / HOUR
+    if one.state is MachineState.FAILED:
+        return 0.0
+    hours = max(0.0, (one.over or answer.now) - one.born) / HOUR
+    by_hour = any(view.pool.name == one.pool and view.pool.billing is Billing.HOUR for view in answer.pools)
+    return one.price * (math.ceil(hours) if by_hour else hours)
 
 
 @scale.command("history")
@@ -182,7 +188,7 @@ def _past(invocation: Invocation, answer: ScalingStatus, gone: list[Machine]) ->
     for one in gone:
         boot = format_duration(round(one.joined - one.born)) if one.joined else "-"
         lived = format_duration(round(one.over - one.born)) if one.born and one.over else "-"
-        cost = _cost(one, answer.now)
+        cost = _cost(one, answer)
         ran = "yes" if one.ran else "no"
         rows.append((
             one.name, one.type or "-", str(one.state), boot, lived, f"{cost:.3f}" if cost is not None else "-", ran,
@@ -190,7 +196,7 @@ def _past(invocation: Invocation, answer: ScalingStatus, gone: list[Machine]) ->
         ))  # fmt: skip
     text = formatting.table(invocation, ("MACHINE", "TYPE", "STATE", "BOOT", "LIVED", "COST", "RAN", "WHY"), rows)
     wasted = [one for one in gone if not one.ran and one.joined]
-    cost = sum(_cost(one, answer.now) or 0.0 for one in wasted)
+    cost = sum(_cost(one, answer) or 0.0 for one in wasted)
     return text + f"\n{counted(len(gone), 'machine')}; {len(wasted)} joined and ran no job, which cost {cost:.2f}\n"
 
 

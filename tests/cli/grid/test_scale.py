@@ -13,7 +13,7 @@ from distributed_grid.protocol.messages import Done, OrderScaling, PoolView, Sca
 from distributed_grid.protocol.resources import GIB, Resources
 from distributed_grid.protocol.scaling.machines import Machine, MachineState
 from distributed_grid.protocol.scaling.plans import Create, DrainCause, DrainMachine, NotDone, ScaleOrder, ScalePlan
-from distributed_grid.protocol.scaling.pools import Pool, ScalingMode, Shape
+from distributed_grid.protocol.scaling.pools import Billing, Pool, ScalingMode, Shape
 
 NOW = 1e9
 POOL = Pool(name="burst", provider="aws", shapes=(Shape(type="x", resources=Resources(4000, 8 * GIB), price=0.5),))
@@ -100,6 +100,13 @@ def test_history_counts_machines_that_ran_no_job(grid: Any) -> None:
     done, _ = grid(STATUS, "scale", "history")
     assert "burst-1-1  x     gone   1m00s  30m00s  0.250  no" in done.output, done.output
     assert "1 machine; 1 joined and ran no job, which cost 0.25" in done.output
+
+
+def test_history_counts_begun_hours_where_they_are_paid_and_nothing_for_a_machine_that_was_refused(grid: Any) -> None:
+    by_hour = PoolView(pool=replace(POOL, billing=Billing.HOUR))
+    refused = replace(GONE, name="burst-1-3", state=MachineState.FAILED, joined=0.0)
+    done, _ = grid(replace(STATUS, pools=(by_hour,), machines=(GONE, refused)), "-o", "json", "scale", "history")
+    assert [one["cost"] for one in json.loads(done.output)["machines"]] == [0.5, 0.0]
 
 
 def test_a_grid_without_pools_says_so(grid: Any) -> None:

@@ -49,6 +49,14 @@ def test_each_limit_of_all_pools_stops_the_second_machine(limits: Limits) -> Non
     assert isinstance(allowed(scaling, machine()), Refused)
 
 
+def test_a_machine_that_its_provider_has_refused_has_cost_nothing_also_where_begun_hours_are_paid() -> None:
+    scaling = Scaling(pools=(pool(billing=Billing.HOUR),), limits=Limits(max_cost_per_day=5.0))
+    refused = [machine(f"a-{n}", state=MachineState.FAILED, over=NOON + 1, born=NOON - 1) for n in range(9)]
+    assert allowed(scaling, *refused) == allowed(scaling) == 4 * HOUR - OVERRUN
+    assert Budget(scaling, refused, {}, NOON).spent(refused) == 0.0
+    assert cost_on(refused[0], 20_000, NOON, Billing.HOUR) == 0.0
+
+
 def test_an_unknown_price_counts_against_the_number_alone() -> None:
     scaling = Scaling(pools=(pool(None),), limits=Limits(max_cost_per_hour=0.5, max_cost_per_day=0.5))
     assert allowed(scaling, machine(price=None)) == 4 * HOUR
