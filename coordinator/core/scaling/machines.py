@@ -180,8 +180,8 @@ def _answered_create(state: GridState, machine: Machine, event: MachineAnswered)
             state.scaling.refused.pop(machine.pool, None)
             state.scaling.backoffs.pop(backoff_key(machine.pool, machine.zone, machine.type), None)
             is_there(state, machine, handle, sure)
-        elif machine.live:
-            move(state, machine, machine.state, handle=handle, answered=sure)
+        elif machine.live:  # of two of its name, as its provider made them, the one that was listed before is it
+            move(state, machine, machine.state, handle=machine.handle or handle, answered=sure)
         return
     if not machine.live:
         return

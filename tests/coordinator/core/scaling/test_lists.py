@@ -243,6 +243,17 @@ def test_of_two_machines_of_one_name_one_is_ended() -> None:
     assert [(one.handle, one.number) for one in calls(out, EndMachine)] == [("i-2", 0)]
 
 
+def test_of_two_machines_of_one_name_the_one_that_has_joined_is_kept_whatever_a_late_answer_says() -> None:
+    """As where a call that was not answered has made one, and the next one another."""
+    stage = Stage(machine(S.CREATING, handle="", calls=2, answered=0))
+    stage.told(Listed("i-1", "a-1-1", "a"))
+    join(stage.ledger, facts("a-1-1", machine="i-1"), stage.now)
+    stage.tell(MachineAnswered("a-1-1", CallKind.CREATE, 2, Answer.DONE, "i-2"))
+    assert (stage.state("a-1-1"), stage.machines["a-1-1"].handle) == (S.JOINED, "i-1")
+    ended = calls(stage.told(Listed("i-1", "a-1-1", "a"), Listed("i-2", "a-1-1", "a")), EndMachine)
+    assert [(one.name, one.handle) for one in ended] == [("a-1-1", "i-2")]
+
+
 def test_an_orphan_is_ended_when_it_was_seen_twice_and_is_old_enough() -> None:
     stage, stray = Stage(), Listed("i-7", "a-3-9", "a", born=500.0)
     for _ in range(3):  # its agent may be on its way back, as after the restore of a backup
