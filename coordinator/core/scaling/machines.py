@@ -454,7 +454,10 @@ def due(state: GridState, name: str) -> None:
 def _never_joined(state: GridState, machine: Machine, what: str) -> None:
     text = f"it {what} within {format_duration(machine.join_within)}{f': {machine.text}' if machine.text else ''}"
     end(state, machine, text)
-    count_never_joined(state, machine, text)
+    if machine.state is S.BOOTING or state.scaling.provider(machine.provider).seen >= machine.born:
+        count_never_joined(state, machine, text)
+    else:  # nothing was heard of its provider all the time, so that the pool is not at fault
+        state.scaling.back_off(machine, text, state.now)
 
 
 def count_never_joined(state: GridState, machine: Machine, text: str) -> None:

@@ -237,6 +237,26 @@ def test_an_old_answer_to_a_list_is_ignored() -> None:
     assert stage.machines["a-1-1"].missed == 0 and stage.state("a-1-1") is S.JOINED
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_pool_is_paused_for_machines_that_were_not_created_only_if_its_provider_answers_lists(answers: bool) -> None:
+    """One that does not answer at all, as without a network, is asked again by itself when it does."""
+    stage = Stage()
+    stage.told()
+    stage.ask()
+    for _ in range(300):
+        for one in [one for one in stage.machines.values() if one.state is S.CREATING]:
+            stage.tell(MachineAnswered(one.name, CallKind.CREATE, one.calls, Answer.LOST, text="no network"))
+        stage.settle(5)
+        if answers:
+            stage.told()
+        else:
+            stage.told(listed=None, trouble="no network")
+    assert bool(stage.ledger.state.scaling.paused) == answers
+    stage.told()
+    out = stage.told(seconds=400.0)
+    assert bool(calls(out, CreateMachine)) != answers
+
+
 def test_of_two_machines_of_one_name_one_is_ended() -> None:
     stage = Stage(machine())
     out = stage.told(Listed("i-1", "a-1-1", "a"), Listed("i-2", "a-1-1", "a"))
