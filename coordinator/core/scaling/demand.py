@@ -5,12 +5,14 @@ a dependency, a time, a quota, another job's node or an owner, or start anyway b
 import math
 from collections.abc import Iterable
 
+from distributed_grid.coordinator.core.explain.feasible import can_fit
 from distributed_grid.coordinator.core.lifecycle.attempts import is_restartable
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.placement.matching import gang_candidates
 from distributed_grid.coordinator.core.queue.queue import Line
 from distributed_grid.coordinator.core.queue.quotas import Pool as QuotaPool
 from distributed_grid.coordinator.core.queue.reservations import ends, likely_ends
+from distributed_grid.coordinator.core.scaling.fits import pool_for
 from distributed_grid.coordinator.core.scaling.packing import Ask, Bin
 from distributed_grid.coordinator.core.scaling.plan import Demand, Seen, View
 from distributed_grid.coordinator.core.state import GridState
@@ -64,7 +66,8 @@ def demand_of(state: GridState, scaling: Scaling, now: float) -> Demand:
             )
             left_out.append(_left(line, names[:1], "starts-anyway", anyway, 1))
             names, count = names[1:], count - 1
-        allowed = _within_quotas(state, line, count, planned)
+        # What never runs, as nothing is large enough for it any more, takes nothing of what is allowed from others.
+        allowed = _within_quotas(state, line, count, planned if _may_ever_run(state, line) else {**planned})
         if allowed < count:
             left_out.append(_left(line, names, "quota", "its user's quotas allow no more at once", count - allowed))
         if allowed:
@@ -104,6 +107,12 @@ def _elsewhere(state: GridState, line: Line, head: str) -> tuple[str, str] | Non
         if bounds.near is not None or bounds.missing:
             return "affinity", f"it is to be near {' and '.join(map(called, asked.near))}"
     return None
+
+
+def _may_ever_run(state: GridState, line: Line) -> bool:
+    """Whether a quota does not matter for what follows, or nodes or machines of pools could ever run these jobs."""
+    request = line.request
+    return not state.quotas.limited or can_fit(state, request) >= max(1, request.gang) or bool(pool_for(state, request))
 
 
 def _within_quotas(state: GridState, line: Line, count: int, planned: dict[str, Resources]) -> int:

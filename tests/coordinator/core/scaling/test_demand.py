@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from distributed_grid.coordinator.core.commands import (
     Accepted,
     JobsSubmitted,
@@ -13,6 +15,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Condition, HeldBack
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.scaling.demand import demand_of, view_of
+from distributed_grid.coordinator.core.scaling.events import ScalingConfigured
 from distributed_grid.coordinator.core.scaling.plan import Demand
 from distributed_grid.protocol.jobs import After, Request
 from distributed_grid.protocol.messages import Started
@@ -71,6 +74,17 @@ def test_what_a_quota_does_not_allow_is_no_demand() -> None:
         submit(grid, f"j-{number}", 2)
     assert sum(one.count for one in demand(grid).asks) == 1
     assert {one.code for one in demand(grid).left_out} == {"quota"}
+
+
+def test_a_job_that_nothing_could_run_any_more_takes_nothing_of_its_users_quota_from_others() -> None:
+    grid = ledger(rights=Rules(default=Rights(cores=20_000)))
+    submit(grid, "j-1", 16)
+    smaller = replace(POOL, shapes=(Shape(resources=Resources(8000, 32 * GIB)),))
+    grid.handle(ScalingConfigured(Scaling(pools=(smaller,))), 0.0)
+    submit(grid, "j-2")
+    submit(grid, "j-3")
+    assert grid.state.jobs["j-2"].node == "lab1"
+    assert [one.jobs for one in demand(grid).asks] == [("j-1",), ("j-3",)]
 
 
 def test_what_names_its_node_is_no_demand() -> None:
