@@ -331,8 +331,11 @@ def begins(machine: Machine, now: float) -> dict[str, float]:
 
 
 def drain(state: GridState, one: DrainMachine) -> None:
-    """Let a machine get no more jobs, and end it when it has none. At the end of its life its jobs are taken back."""
+    """Let a machine get no more jobs, and end it when it has none. At the end of its life its jobs are taken back. One
+    that has not joined ends at once."""
     machine = state.scaling.machines[one.machine]
+    if machine.state in (S.CREATING, S.BOOTING):
+        end(state, machine, one.why)
     if machine.state is not S.JOINED:
         return
     move(state, machine, S.DRAINING, one.why, cause=one.cause)

@@ -230,7 +230,7 @@ class _Plan:
 
     def _option_of(self, one: Machine) -> _Option | None:
         """The type of a machine, also where its pool does not name it any more; None: the pool is configured no more,
-        so that the machine ends when it has joined."""
+        so that the machine ends."""
         if (found := self._by_type.get((one.pool, one.type))) is not None:
             return found
         if (pool := self._scaling.pool(one.pool)) is None:
@@ -473,8 +473,10 @@ class _Plan:
         drains: list[DrainMachine] = []
         left = self._staying()
         joined = [one for one in self._machines if one.state is MachineState.JOINED]
-        for one in joined:
+        for one in self._machines:
             pool = self._scaling.pool(one.pool)
+            if one.state is not MachineState.JOINED and (pool is not None or one.state not in STARTING):
+                continue
             if pool is None:
                 drains.append(_drain(one, DrainCause.REMOVED, f"pool {one.pool} is not configured any more"))
             elif one.ends_by and self._now >= one.ends_by - min(LEAVE, pool.life / 10):

@@ -274,6 +274,19 @@ def test_machines_of_a_pool_that_is_configured_no_more_end_by_order_also_where_t
     assert [one.what for one in refused] == ["there is no pool"]
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_machine_on_its_way_ends_at_once_when_its_pool_is_configured_no_more(answered: bool) -> None:
+    stage = Stage()
+    stage.told()
+    stage.ask()
+    if answered:
+        stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.DONE, "i-1"))
+    out = stage.tell(ScalingConfigured(replace(stage.scaling, pools=())), 3.0)
+    assert stage.state("a-7-1") is MachineState.ENDING and [one.name for one in calls(out, EndMachine)] == ["a-7-1"]
+    assert stage.machines["a-7-1"].text == "pool a is not configured any more"
+    assert not stage.ledger.state.scaling.never_joined
+
+
 def test_a_machine_is_asked_for_as_configured_whatever_the_one_before_has_joined_with() -> None:
     stage = Stage()
     stage.told()
