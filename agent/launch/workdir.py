@@ -90,13 +90,14 @@ class Folders:
         begun = f"{self._place}/{allocation}"
         before = self._clock()
         os.mkdir(begun, 0o700)
-        self._judge(self._clock() - before)
+        took = self._clock() - before
         try:
             os.rename(begun, path)
         except OSError as error:
             os.rmdir(begun)
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
+        self._judge(took)  # last: a place that is left has to be empty
 
     def _begin(self) -> None:
         os.makedirs(self._allocs, 0o700, exist_ok=True)

@@ -112,6 +112,7 @@ def test_another_place_is_taken_once_the_one_there_is_has_become_dear(
     assert places(0.0015, 100, 200) == first, "that is within what differs anyway"
     assert places(0.010, 200, 207) == first, "a few may be slow for any reason"
     assert places(0.010, 207, 220) != first
+    assert len(os.listdir(tmp_path / "folders")) == 1, "of a place that was left nothing stays"
     assert len(os.listdir(tmp_path / "allocs")) == 220
 
 
