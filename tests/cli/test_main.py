@@ -1,6 +1,7 @@
 """What `grid` does before it does anything: its version, its help, and how little it imports for them."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,21 @@ def run(code: str) -> str:
 def test_the_version_is_one_line() -> None:
     code = "import sys; sys.argv[1:] = ['--version']; from distributed_grid.cli.main import main; main()"
     assert run(code) == "grid 0.1.0\n"
+
+
+def test_an_interrupt_while_modules_are_loaded_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import sys; print('loading', flush=True); sys.stdin.read()")
+    words = [sys.executable, "-c", "from distributed_grid.cli.main import main; main()"]
+    pipe, env = subprocess.PIPE, os.environ | {"PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=env) as it:
+        assert it.stdout is not None and it.stdout.readline() == b"loading\n"
+        it.send_signal(signal.SIGINT)
+        assert (it.wait(60), it.communicate()) == (-signal.SIGINT, (b"", b""))
+
+
+def test_a_program_that_loads_it_is_interrupted_as_before() -> None:
+    code = "import signal; import distributed_grid.cli.main; print(signal.getsignal(signal.SIGINT).__name__)"
+    assert run(code) == "default_int_handler\n"
 
 
 def test_help_imports_nothing_slow_and_no_command() -> None:
