@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -195,7 +195,7 @@ def program(named: str) -> Path:
         raise GridError(
             "there is no ray program on this node",
             why=f"{found} cannot be run" if found else "neither beside the agent's Python nor in its PATH",
-            hint=f"there: {pip.install(*pip.EXTRAS['ray'])}; or name one with agent.ray",
+            hint=f"{pip.install(*pip.EXTRAS['ray'])}; or name one with agent.ray",
         )
     return Path(found)
 
@@ -263,21 +263,20 @@ def own_address(head: str) -> str:
 
 BLOCK = 16
 """Ports that are claimed together."""
-_claimed: list[tuple[float, list[socket.socket]]] = []
-"""Claims on port ranges of raylets that may not listen yet, each with the time when it ends."""
+_claimed: list[tuple[float, str, list[socket.socket]]] = []
+"""Claims on port ranges of raylets that may not listen yet, each with the time when it ends and its allocation."""
 _claim_lock = threading.Lock()
 
 
-def ports(first: int, last: int, cores: int, join_within: float = JOIN_WITHIN) -> tuple[int, ...]:
+def ports(first: int, last: int, cores: int, join_within: float = JOIN_WITHIN, allocation: str = "") -> tuple[int, ...]:
     """A range of free ports, not given to another raylet that is about to listen, also by another agent of this
-    machine: one for each service, then the first and the last of the workers'. Raises GridError."""
+    machine: one for each service, then the first and the last of the workers'. They are kept for this allocation until
+    its raylet listens, or has ended. Raises GridError."""
     workers = SPARE_WORKERS + WORKERS * cores
     row = len(SERVICES) + workers
     with _claim_lock:
         now = time.monotonic()
-        for claim in [one for one in _claimed if one[0] < now]:
-            _claimed.remove(claim)
-            _release(claim[1])
+        _release_where(lambda ends, _: ends < now)
         for begin in range(first, last - row + 2, -(-row // BLOCK) * BLOCK):
             end = begin + row - 1
             if (sockets := _claim(begin, end)) is None:
@@ -285,7 +284,7 @@ def ports(first: int, last: int, cores: int, join_within: float = JOIN_WITHIN) -
             if not all(map(port_is_free, range(begin, end + 1))):
                 _release(sockets)
                 continue
-            _claimed.append((now + join_within + LISTEN_TIMEOUT, sockets))
+            _claimed.append((now + join_within + LISTEN_TIMEOUT, allocation, sockets))
             services = range(begin, begin + len(SERVICES))
             return (*services, services.stop, end)
     raise GridError(
@@ -305,6 +304,13 @@ def _claim(begin: int, end: int) -> list[socket.socket] | None:
         _release(claim)
         return None
     return claim
+
+
+def _release_where(over: Callable[[float, str], bool]) -> None:
+    """Release the claims of which this holds, by their end and allocation."""
+    for claim in [one for one in _claimed if over(*one[:2])]:
+        _claimed.remove(claim)
+        _release(claim[2])
 
 
 def _release(claim: list[socket.socket]) -> None:
@@ -348,7 +354,8 @@ def prepare(
     token = find_ray_token(settings.token, "agent.ray_token") if boost.auth is RayAuth.TOKEN else None
     if token is not None:
         check_token(token, boost.address, _python_of(ray), said)
-    row = ports(settings.first_port, settings.last_port, len(launch.grant.cores), boost.join_within)
+    cores = len(launch.grant.cores)
+    row = ports(settings.first_port, settings.last_port, cores, boost.join_within, launch.allocation)
     if walled is not None:
         temp, given = walled.make(launch.allocation, token)
     else:
@@ -441,6 +448,8 @@ def make_folder(allocation: str, account: Account | None = None) -> Path:
 
 
 def ended(allocation: str) -> None:
-    """Remove the folder of an ended allocation, if it has one."""
+    """Release the ports of an ended allocation, and remove its folder, if it has any."""
+    with _claim_lock:
+        _release_where(lambda _, whose: whose == allocation)
     if (path := folder(allocation)).exists():
         shutil.rmtree(path, ignore_errors=True)

@@ -3,6 +3,7 @@ declines the launch; the job ends here only for causes that any node would have.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from distributed_grid.agent.launch.raylet import WalledFolder
 from distributed_grid.agent.sampling.probe import Meter
 from distributed_grid.agent.supervisor.job import SLOT_LOST
 from distributed_grid.agent.walls import enclosure
+from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.messages import Exited, Launch, Stale
@@ -54,6 +56,7 @@ class Staging:
     shows: Callable[[Sequence[str]], dict[str, str]]
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _raylets: dict[str, raylet.Lease] = field(default_factory=dict, init=False)
+    _clearing: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         self._folders = workdir.Folders(self.state_dir)
@@ -101,6 +104,7 @@ class Staging:
     def stop(self, allocation: str) -> None:
         """Cancel its preparation."""
         self.run_as.take(allocation)
+        self._raylets.pop(allocation, None)
         if (task := self._tasks.pop(allocation, None)) is not None:
             task.cancel()
 
@@ -118,6 +122,8 @@ class Staging:
 
     async def _stage_slowly(self, launch: Launch) -> None:
         if not isinstance(result := await self._stage(launch), Ready):
+            if self._raylets.pop(launch.allocation, None) is not None:
+                raylet.ended(launch.allocation)
             self.launcher.unreserve(launch.allocation)
         self.done(result)
 
@@ -144,7 +150,7 @@ class Staging:
             walled = None
             try:
                 walled = None if account is not None else await self._walled_folder(launch)
-                lease = await asyncio.to_thread(raylet.prepare, launch, boost, self.node, self.ray, account, walled)
+                lease = await self._prepare_raylet(launch, boost, account, walled)
             except GridError as error:
                 if walled is not None and await self._is_lost(launch, account, walled.slot):
                     return Stale(allocation=launch.allocation, reason=SLOT_LOST)
@@ -153,6 +159,21 @@ class Staging:
                 return _failed(launch.allocation, why + todo, Cause.NOT_JOINED)
             self._raylets[launch.allocation] = lease
         return stale or self._make_folder(launch)
+
+    async def _prepare_raylet(
+        self, launch: Launch, boost: Boost, account: Account | None, walled: WalledFolder | None
+    ) -> raylet.Lease:
+        """Prepare the raylet of a boost. If that is cancelled, it goes on in its thread, and what it has made is
+        removed after it. Raises GridError."""
+        preparing = asyncio.to_thread(raylet.prepare, launch, boost, self.node, self.ray, account, walled)
+        thread = asyncio.create_task(preparing, name=launch.allocation)
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            clearing = asyncio.create_task(_clear(launch.allocation, walled, thread), name=launch.allocation)
+            self._clearing.add(clearing)
+            clearing.add_done_callback(self._clearing.discard)
+            raise
 
     async def _measure_and_verify(self, launch: Launch) -> Stale | None:
         gpus = bool(launch.grant.gpus)
@@ -203,6 +224,15 @@ class Staging:
         except GridError as error:
             return _failed(launch.allocation, f"its working directory could not be made: {error}")
         return Ready(launch.allocation)
+
+
+async def _clear(allocation: str, walled: WalledFolder | None, preparing: asyncio.Task[raylet.Lease]) -> None:
+    """Remove what was prepared for a raylet that is not to start, the copy of its cluster's token with it."""
+    await asyncio.wait([preparing])
+    if preparing.exception() is None and walled is not None:
+        with suppress(GridError, OSError):  # its slot is gone, and takes with it what its user has in /tmp
+            await asyncio.to_thread(walled.remove, allocation)
+    raylet.ended(allocation)
 
 
 def _unmeasured(allocation: str, error: OSError) -> Stale:

@@ -395,4 +395,8 @@ def _explain(error: OSError | ValueError, program: str, cores: list[int]) -> Can
 
 
 def _why_not(program: str) -> str:
-    return "is a directory" if os.path.isdir(program) else "permission denied (is it executable?)"
+    if os.path.isdir(program):
+        return "is a directory"
+    if os.access(program, os.X_OK):  # then it is another file that the job's own user cannot run
+        return "permission denied (can this job's user run the interpreter in its first line?)"
+    return "permission denied (is it executable?)"

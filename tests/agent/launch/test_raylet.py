@@ -125,6 +125,19 @@ def test_two_agents_of_one_machine_give_their_raylets_other_ports_and_one_that_i
     assert raylet.ports(first, first + 99, 1)[0] == theirs[0]
 
 
+def test_the_ports_of_a_raylet_that_has_ended_are_given_to_the_next_one_at_once() -> None:
+    first = 32008 + os.getpid() % 60 * 48
+    row = raylet.ports(first, first + 47, 1, allocation="j-1.1")
+    with pytest.raises(GridError, match="no 42 ports in a row"):
+        raylet.ports(first, first + 47, 1, allocation="j-2.1")
+    raylet.ended("j-2.1")
+    with pytest.raises(GridError, match="no 42 ports in a row"):
+        raylet.ports(first, first + 47, 1, allocation="j-3.1")
+    raylet.ended("j-1.1")
+    assert raylet.ports(first, first + 47, 1, allocation="j-4.1") == row
+    raylet.ended("j-4.1")
+
+
 def test_a_row_of_ports_is_taken_only_where_all_of_its_services_can_listen() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +215,31 @@ async def test_the_slot_of_a_boost_is_made_while_the_raylet_is_prepared_and_give
     await coordinator.say(msgspec.structs.replace(order, spec=msgspec.structs.replace(order.spec, boost=boost)))
     assert (await coordinator.hears(Exited, "j0.1")).outcome.cause is Cause.NOT_JOINED
     assert said == ["announced", "prepared", "given up j0.1"]
+
+
+async def test_what_was_prepared_for_a_raylet_that_was_stopped_meanwhile_is_removed_after_it(
+    coordinator: Coordinator, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of its cluster's token would stay there for ever."""
+    begun, stopped = threading.Event(), threading.Event()
+    made: list[Path] = []
+
+    def prepare(order: Launch, *about: object) -> raylet.Lease:
+        begun.set()
+        assert stopped.wait(60)
+        made.append(raylet.make_folder(order.allocation))
+        (made[0] / raylet.COPY_NAME).touch()
+        return raylet.Lease((), {})
+
+    monkeypatch.setattr(raylet, "prepare", prepare)
+    with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as short:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", short)
+        order = launch("j0.1")
+        boost = Boost("n", "192.0.2.1:1", ResourceType.CPU, 1)
+        await coordinator.say(msgspec.structs.replace(order, spec=msgspec.structs.replace(order.spec, boost=boost)))
+        await coordinator.until(begun.is_set)
+        await coordinator.say(Stop(allocation="j0.1"))
+        assert (await coordinator.hears(Exited, "j0.1")).outcome.cause is Cause.CANCELLED
+        stopped.set()
+        await coordinator.until(lambda: made and not made[0].exists())
+        await coordinator.until(lambda: not node.runtime._staging._clearing)

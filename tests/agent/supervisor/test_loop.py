@@ -85,6 +85,19 @@ async def test_what_cannot_be_executed_is_126(bench: Bench, tmp_path: Path) -> N
     assert (found.cause, found.started) == (Cause.NOT_EXECUTABLE, False)
 
 
+async def test_an_interpreter_that_cannot_be_executed_is_asked_about_and_not_its_script(
+    bench: Bench, tmp_path: Path
+) -> None:
+    (folder := tmp_path / "here").mkdir()
+    (folder / "plain").write_text("text")
+    (folder / "script").write_text(f"#!{folder / 'plain'}\n")
+    (folder / "script").chmod(0o755)
+    outcome = await bench.run("./script", directory=folder)
+    assert outcome.cause is Cause.NOT_EXECUTABLE and "run the interpreter in its first line?" in outcome.text
+    outcome = await bench.run("./plain", directory=folder)
+    assert outcome.text.endswith("(is it executable?)")
+
+
 async def test_a_missing_interpreter_is_said_to_be_that(bench: Bench, tmp_path: Path) -> None:
     (folder := tmp_path / "here").mkdir()
     (folder / "script").write_text("#!/no/such/interpreter\n")
