@@ -22,13 +22,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import ray
-from ray._raylet import GcsClient
-from ray.core.generated import autoscaler_pb2
-from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest
-from ray.exceptions import AuthenticationError
-
+from distributed_grid import pip
 from distributed_grid.coordinator.ray.bridge_client import BEGUN, JOBS, NAMESPACE, OURS
+
+try:
+    import ray
+    from ray._raylet import GcsClient
+    from ray.core.generated import autoscaler_pb2
+    from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest
+    from ray.exceptions import AuthenticationError
+except ImportError as error:
+    if __name__ != "__main__":
+        raise
+    words = {"error": "the coordinator has no Ray to ask the cluster with", "why": f"{type(error).__name__}: {error}"}
+    print(json.dumps({"id": BEGUN, **words, "hint": f"on its machine: {pip.install(*pip.EXTRAS['ray'])}"}), flush=True)
+    sys.exit(1)
 
 ALIVE = 0
 """The state of a node that is alive, in Ray's list of nodes."""

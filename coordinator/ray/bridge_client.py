@@ -73,6 +73,10 @@ class Bridge:
     def _gone(self, why: str) -> NoRay:
         return NoRay(f"Ray at {self.address} cannot be asked", why=f"of the process that asks it: {why}")
 
+    def _no_head(self) -> NoRay:
+        why = "something listens there, but does not answer as the head of a Ray cluster does"
+        return NoRay(f"there is no Ray at {self.address}", why=why, hint="say where it is (ray.address)")
+
     def another(self) -> "Bridge":
         """A bridge like this one, with a process of its own."""
         return Bridge(self.address, self._environment)
@@ -155,9 +159,11 @@ class Bridge:
         stdout: asyncio.StreamReader,
         asking: dict[int, asyncio.Future[Any]],
     ) -> None:
+        answered = False
         try:
             while line := await stdout.readline():
                 self._take(msgspec.json.decode(line), asking)
+                answered = True
         except ValueError as error:  # more than a line may have, or no answer at all: what follows is none either
             log.error("the bridge to ray is not understood, and ended", address=self.address, why=str(error))
             with contextlib.suppress(ProcessLookupError):
@@ -165,7 +171,9 @@ class Bridge:
         except ConnectionError:
             pass
         code = await process.wait()
-        gone = self._last = self._refused or self._gone(f"it ended with code {code}")
+        # Ray ends the process that cannot connect, by itself and with this code.
+        gone = self._gone(f"it ended with code {code}") if answered or code != 1 else self._no_head()
+        gone = self._last = self._refused or gone
         for waiting in asking.values():
             if not waiting.done():
                 waiting.set_exception(gone)
@@ -174,7 +182,7 @@ class Bridge:
 
     def _take(self, answer: dict[str, Any], asking: dict[int, asyncio.Future[Any]]) -> None:
         if answer["id"] == BEGUN:
-            self._refused = NoRay(answer["error"], why=answer["why"])
+            self._refused = NoRay(answer["error"], why=answer["why"], hint=answer.get("hint", ""))
             return
         self._pause, self._not_before = AGAIN[0], 0.0
         waiting = asking.get(answer["id"])

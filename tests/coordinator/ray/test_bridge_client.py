@@ -55,6 +55,37 @@ async def test_a_bridge_that_is_not_understood_is_ended_and_who_waits_is_told(
         await bridge.close()
 
 
+async def test_a_coordinator_whose_ray_cannot_be_imported_says_so_and_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "ray.py").write_text("raise ModuleNotFoundError('No module named ray')\n")
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        said = environment("disabled") | {"PYTHONPATH": str(tmp_path)}
+        bridge = Bridge(f"127.0.0.1:{listening.getsockname()[1]}", said)
+        for _ in range(2):  # also who asks before it is tried again
+            with pytest.raises(NoRay, match="has no Ray to ask the cluster with") as refused:
+                await bridge.ask("nodes", seconds=60)
+            assert "No module named ray" in refused.value.why and "pip install" in refused.value.hint
+        await bridge.close()
+
+
+async def test_where_something_else_listens_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself waits for ten seconds, and ends the process."""
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        bridge = Bridge(address, environment("disabled"))
+        with pytest.raises(NoRay, match=f"there is no Ray at {address}") as refused:
+            await bridge.ask("nodes", seconds=60)
+        assert "something listens there" in refused.value.why and "ray.address" in refused.value.hint
+        await bridge.close()
+
+
 DEAF = """#!/bin/sh
 echo $$ >> {pids}
 read line
