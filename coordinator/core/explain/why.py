@@ -34,13 +34,16 @@ from distributed_grid.coordinator.core.queue.ranking import precedence_of
 from distributed_grid.coordinator.core.queue.reservations import Places, asked, expected, places_for
 from distributed_grid.coordinator.core.queue.scheduler import next_pass, would
 from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.boosts import Boost, amount_words, needs
 from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.messages import FunnelStep, NodeVerdict, Why
 from distributed_grid.protocol.nodes import AllocationView, NodeState
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, Walls, called
-from distributed_grid.protocol.resources import MIB, MILLI, Resources, format_milli
+from distributed_grid.protocol.resources import MIB, MILLI, Resources, ResourceType, format_milli
 from distributed_grid.protocol.text import listed
 
+LENT_MEMORY = 128 * MIB
+"""Steps in which smaller boosts of memory are looked for: eighths of a GB."""
 FRACTION = 10
 """Parts of a GPU are asked for in hundredths (milli-GPUs)."""
 
@@ -66,6 +69,22 @@ def changes(state: GridState, request: Request, place: Callable[[Request], Place
             where = ", ".join(one.node for one in placed)
             found.append(Change(what, other, placed[0].node, f"{text} it would start now on {where}", cost))
     return sorted(found, key=lambda change: change.cost)
+
+
+def smaller_boost(boost: Boost, request: Request, place: Callable[[Request], Places]) -> list[Change]:
+    """The largest part of a boost that would start now, if any would: a boost is asked for by its amount alone, and
+    what its constraints exclude cannot lend it."""
+    step = LENT_MEMORY if boost.kind is ResourceType.MEMORY else MILLI
+
+    def part(count: int) -> Request:
+        return msgspec.structs.replace(request, resources=needs(boost.kind, count * step))
+
+    count = _largest((boost.amount - 1) // step, lambda count: _starts(place, part(count)))
+    placed = place(part(count)) if count else Refusal(0)
+    if isinstance(placed, Refusal):
+        return []
+    text = f"a boost of {amount_words(boost.kind, count * step)} would start now on {placed[0].node}"
+    return [Change(boost.kind.value, part(count), placed[0].node, text, 1 - count * step / boost.amount)]
 
 
 Other = tuple[str, Request, str, float]
@@ -312,7 +331,9 @@ def _wanted(
         reason, preempts = execute.foresee(seen, request, reason, now)
     if request.revocable and chosen is None and reached is None:
         reason = Reason(reason.code, "; ".join(filter(None, (reason.text, revocable.words(state, request, now)))))
-    other = changes(state, request, place) if chosen is None and reached is None else []
+    boost, other = job.spec.boost if job is not None else None, list[Change]()
+    if chosen is None and reached is None:
+        other = changes(state, request, place) if boost is None else smaller_boost(boost, request, place)
     if reached is not None:
         hint = rights.hint(reached)
     else:

@@ -1,5 +1,8 @@
 """What is said of a request is what is done with it."""
 
+from typing import Any
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,11 +21,13 @@ from distributed_grid.coordinator.core.explain import why
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Condition, HeldBack
 from distributed_grid.coordinator.core.trends.stay import IdleForecast
+from distributed_grid.protocol.boosts import Boost, needs
 from distributed_grid.protocol.history.trends import IdleChance
 from distributed_grid.protocol.jobs import After, Request, State
 from distributed_grid.protocol.messages import Started
 from distributed_grid.protocol.nodes import Withheld
-from distributed_grid.protocol.resources import GIB, Resources
+from distributed_grid.protocol.placement import Constraints
+from distributed_grid.protocol.resources import GIB, Resources, ResourceType
 from tests.coordinator.core.scene import facts, job, join, step
 from tests.depth import tries
 
@@ -130,6 +135,38 @@ def test_where_others_use_what_is_asked_for_the_way_out_is_named() -> None:
     assert said.reason.code == "Thresholds" and "the owner is back" in said.reason.text
     assert said.hint.startswith("master lends it again when others use less there") and "cpu_percent_max" in said.hint
     assert "grid dev up --cpu-percent-max 100" in said.hint and said.hint.endswith("or add nodes")
+
+
+def boost_that_waits(ledger: Ledger, kind: ResourceType, amount: int, **about: Any) -> str:
+    """What would help a boost that starts nowhere now."""
+    asked = Request(needs(kind, amount), requeue=False, **about)
+    boost = job("b", asked, boost=Boost("n9", "192.0.2.1:1", kind, amount))
+    step(ledger, JobsSubmitted(2, (boost,)), 1.0)
+    return why.why(ledger.state, "b", None, 2.0).hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "amount", "said"),
+    [
+        (ResourceType.CPU, 3000, "a boost of 2 cpu would start now on n0"),
+        (ResourceType.MEMORY, 7 * GIB, "a boost of 6.5 GB memory would start now on n0"),
+    ],
+)
+def test_of_a_boost_that_waits_the_smaller_one_is_named_and_no_option_of_a_job(
+    kind: ResourceType, amount: int, said: str
+) -> None:
+    ledger = grid([(3, 8, 0, True)], [])
+    step(ledger, JobsSubmitted(1, (job("a", Request(Resources(cpu=1000, memory=GIB))),)), 0.0)
+    assert boost_that_waits(ledger, kind, amount) == said
+
+
+def test_a_boost_is_not_told_to_use_a_node_whose_ray_cannot_join() -> None:
+    ledger = grid([(1, 8, 0, True), (4, 8, 0, True)], [])
+    step(
+        ledger, JobsSubmitted(1, (job("a", Request(Resources(cpu=1000), constraints=Constraints(only=("n0",)))),)), 0.0
+    )
+    hint = boost_that_waits(ledger, ResourceType.CPU, 1000, constraints=Constraints(exclude=("n1",)))
+    assert "exclude" not in hint and "n1" not in hint
 
 
 def test_a_job_that_waits_for_another_is_not_said_to_wait_for_nodes() -> None:
