@@ -196,7 +196,8 @@ def verdict(view: JobView) -> str:
         case Cause.DEPENDENCY_FAILED:
             said = f"was not run{_because(text)}"
         case Cause.OUT_OF_MEMORY:
-            said = f"ran out of memory{_because(text)} (ask for more with --mem, or see --retry-on oom)"
+            more = "a boost of more memory" if view.spec.boost else "more with --mem, or see --retry-on oom"
+            said = f"ran out of memory{_because(text)} (ask for {more})"
         case Cause.NODE_OUT_OF_MEMORY:
             said = f"was killed when {node} ran out of memory{_because(text)}"
         case Cause.TOO_MANY_PROCESSES:

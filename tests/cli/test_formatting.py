@@ -118,5 +118,7 @@ def test_a_boost_is_shown_by_what_it_does_and_not_by_a_command_that_nobody_typed
     assert formatting.job_row(view)[1] == formatting.command(view.spec) == "boost cpu 2 for gpu-master"
     assert formatting.job_label(view) == "j-abc (boost cpu 2 for gpu-master)"
     assert job_json(view)["boost"]["amount"] == 2 and job_json(job())["boost"] is None
+    failed = job(Outcome(Cause.OUT_OF_MEMORY), spec=view.spec)
+    assert verdict(failed).endswith("ran out of memory (ask for a boost of more memory)")
     named = job(spec=JobSpec(("echo", "a b"), name="greeting"))
     assert (formatting.job_row(named)[1], formatting.command(named.spec)) == ("greeting", "echo 'a b'")
