@@ -42,7 +42,10 @@ OF_CHECKING = 4.0
 that takes."""
 UNSEEN = 6.0
 """Seconds that Ray answers without a boost that had joined, after which the boost is gone."""
-GONE = "Ray does not show it any more: its head was started anew without its memory, or somebody drained it"
+GONE = (
+    "Ray does not show it any more: its head could not reach it for a while, or was started anew without its memory, "
+    "or somebody drained it"
+)
 FIRST_SECONDS = 30.0
 """Time-out for an answer that may have to wait until the bridge has imported ray from a cold disk."""
 RECENT, TOLD = 10.0, 60.0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from distributed_grid.coordinator.ray import boosts
 from distributed_grid.coordinator.ray.boosts import AT_LEAST, EARLY, IMPORTED, OF_WAITING, RECENT, pace
 from distributed_grid.coordinator.ray.bridge_client import NoRay
 from distributed_grid.protocol.errors import BadValue
@@ -69,6 +70,25 @@ async def test_one_that_comes_while_ray_cannot_be_asked_joins_when_it_can(tmp_pa
         assert jobs[boost].state is State.STARTING
         ray.down = False
         await until(lambda: jobs[boost].state is State.RUNNING)
+        await ann.close()
+
+
+async def test_one_that_ray_shows_no_more_ends_and_all_is_named_that_may_be_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boosts, "UNSEEN", 0.0)
+    async with scene(tmp_path) as (grid, ray, worker):
+        jobs, ann = grid.ledger.state.jobs, await client(grid.url)
+        (boost,) = (await ann.ask(asked(1))).jobs
+        await until(lambda: bool(jobs[boost].started))
+        ray.joins(worker.launched[0])
+        await until(lambda: jobs[boost].state is State.RUNNING)
+        allocation = grid.ledger.state.allocations[jobs[boost].allocation]
+        ray.shown.clear()
+        await until(lambda: allocation.stop is not None)
+        assert allocation.stop is not None and allocation.stop.text.startswith("Ray does not show it any more")
+        for cause in ("could not reach it", "started anew", "drained it"):
+            assert cause in allocation.stop.text
         await ann.close()
 
 
