@@ -2,6 +2,7 @@
 the coordinator, briefly.
 """
 
+import re
 from typing import Any
 
 import click
@@ -10,31 +11,39 @@ from distributed_grid.cli.context import Invocation, client
 from distributed_grid.cli.lazy import Command
 
 TIMEOUT = 0.3
+PLAIN = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*")
+"""What every shell reads as the word that it is: bash inserts what it is offered as it stands, and anybody may name a
+job `$(...)`."""
 
 
 def complete_jobs(ctx: Any, param: Any, incomplete: str) -> list[str]:
     """Ids and names of jobs, and `last`."""
     from distributed_grid.protocol.messages import ListJobs
 
-    found = _ask(lambda number: ListJobs(id=number, ended=True, limit=200))
-    words = [word for job in (found.jobs if found else ()) for word in (job.id, job.spec.name) if word]
-    return [word for word in dict.fromkeys([*words, "last"]) if word.startswith(incomplete)]
+    found = _ask(ctx, lambda number: ListJobs(id=number, ended=True, limit=200))
+    words = [word for job in (found.jobs if found else ()) for word in (job.id, job.spec.name)]
+    return _plain([*words, "last"], incomplete)
 
 
 def complete_nodes(ctx: Any, param: Any, incomplete: str) -> list[str]:
     """Names of nodes."""
     from distributed_grid.protocol.messages import GetStatus
 
-    found = _ask(lambda number: GetStatus(id=number))
-    names = [node.facts.name for node in found.nodes] if found else []
-    return [name for name in names if name.startswith(incomplete)]
+    found = _ask(ctx, lambda number: GetStatus(id=number))
+    return _plain([node.facts.name for node in found.nodes] if found else [], incomplete)
 
 
-def _ask(make: Any) -> Any:
+def _plain(words: list[str], incomplete: str) -> list[str]:
+    """Each of them once that begins so and can stand in a command line."""
+    return [word for word in dict.fromkeys(words) if word.startswith(incomplete) and PLAIN.fullmatch(word)]
+
+
+def _ask(ctx: Any, make: Any) -> Any:
     from distributed_grid.protocol.errors import GridError
 
     try:
-        invocation = Invocation()
+        given = (ctx.find_root().obj if ctx else None) or Invocation()
+        invocation = Invocation(config_path=given.config_path, coordinator=given.coordinator, quiet=True)
         seconds = {"connect_seconds": TIMEOUT, "answer_seconds": TIMEOUT}
         with client(invocation.url(), trusts=invocation.trusts(), **seconds) as grid:
             return grid.call(make(grid.number()))

@@ -202,12 +202,23 @@ def _keep(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     return keep
 
 
+def complete_files(ctx: Any, param: Any, incomplete: str) -> list[Any]:
+    """For `shell_complete`: the files and folders that begin so, as the shell finds them."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
+
+
 def _option(names: tuple[str, ...], field: str, about: dict[str, Any]) -> click.Parameter:
     return click.Option(names, callback=_keep(field), expose_value=False, **about)
 
 
 COMMON: list[click.Parameter] = [
-    _option(("-c", "--config"), "config_path", {"metavar": "FILE", "help": "Configuration file."}),
+    _option(
+        ("-c", "--config"),
+        "config_path",
+        {"metavar": "FILE", "shell_complete": complete_files, "help": "Configuration file."},
+    ),
     _option(
         ("--coordinator",), "coordinator", {"metavar": "URL", "help": "Address of the coordinator (GRID_COORDINATOR)."}
     ),

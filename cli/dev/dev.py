@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from distributed_grid.cli.context import Invocation, client, current
+from distributed_grid.cli.context import Invocation, client, complete_files, current
 from distributed_grid.cli.dev import processes
 from distributed_grid.cli.dev.plan import Plan, make_plan
 from distributed_grid.cli.lazy import LazyGroup
@@ -53,7 +53,9 @@ def dev() -> None:
     type=click.IntRange(0, 100),
     help="Lend while others use at most this percentage of the CPU (90).",
 )
-@click.option("--dir", "directory", type=not_empty, metavar="DIR", help="State directory.")
+@click.option(
+    "--dir", "directory", type=not_empty, metavar="DIR", shell_complete=complete_files, help="State directory."
+)
 def up(directory: str | None, **wanted: int | None) -> None:
     """Start a coordinator and agents on this machine; what runs already stays as it is.
 
@@ -81,7 +83,9 @@ def up(directory: str | None, **wanted: int | None) -> None:
 
 
 @dev.command()
-@click.option("--dir", "directory", type=not_empty, metavar="DIR", help="State directory.")
+@click.option(
+    "--dir", "directory", type=not_empty, metavar="DIR", shell_complete=complete_files, help="State directory."
+)
 def down(directory: str | None) -> None:
     """Stop the dev grid: its jobs, agents and coordinator, and nothing else. Its state is kept."""
     invocation = current()

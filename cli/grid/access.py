@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import Invocation, client, current
+from distributed_grid.cli.context import Invocation, client, complete_files, current
 from distributed_grid.cli.lazy import Command, LazyGroup
 from distributed_grid.cli.options import not_empty
 from distributed_grid.coordinator.client.session import user_name
@@ -220,7 +220,7 @@ PORT = 7433
     "--host", "hosts", multiple=True, metavar="NAME", help="A name or address of the coordinator; repeatable."
 )
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the coordinator (as configured; 7433).")
-@click.option("--state-dir", metavar="DIR", help="State directory of the coordinator.")
+@click.option("--state-dir", metavar="DIR", shell_complete=complete_files, help="State directory of the coordinator.")
 @click.option("--context", "context", default="default", metavar="NAME", help="Name of your own context.")
 def init(hosts: tuple[str, ...], port: int | None, state_dir: str | None, context: str) -> None:
     """Create a grid: its certificate authority, its keys, and you as its first operator.

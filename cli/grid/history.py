@@ -12,7 +12,7 @@ import click
 from distributed_grid import __version__
 from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
-from distributed_grid.cli.context import Invocation, current, printable
+from distributed_grid.cli.context import Invocation, complete_files, current, printable
 from distributed_grid.cli.lazy import Command, LazyGroup
 from distributed_grid.cli.options import not_empty
 from distributed_grid.protocol.errors import BadValue, GridError
@@ -311,7 +311,7 @@ def audit() -> None:
 
 
 @audit.command()
-@click.option("--state-dir", metavar="DIR", help="State directory of the coordinator.")
+@click.option("--state-dir", metavar="DIR", shell_complete=complete_files, help="State directory of the coordinator.")
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 def verify(state_dir: str | None, file: Path | None) -> None:
     """Verify that every line of the audit log is unchanged and in order.

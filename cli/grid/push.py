@@ -12,7 +12,7 @@ import click
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
-from distributed_grid.cli.context import Invocation, current, print_error, printable
+from distributed_grid.cli.context import Invocation, complete_files, current, print_error, printable
 from distributed_grid.cli.grid.access import join_address, label_of
 from distributed_grid.cli.lazy import Command
 from distributed_grid.cli.options import lending, lending_options
@@ -40,7 +40,14 @@ SAID = {
 def _ssh_options(command: Any) -> Any:
     options = [
         click.option("--port", type=click.IntRange(1, 65535), help="The port of ssh (as your ssh configuration says)."),
-        click.option("--identity", "-i", metavar="FILE", default="", help="The private key to log in with."),
+        click.option(
+            "--identity",
+            "-i",
+            metavar="FILE",
+            shell_complete=complete_files,
+            default="",
+            help="The private key to log in with.",
+        ),
         click.option("--accept-new", is_flag=True, help="Accept the key of an unknown host, and remember it."),
         click.option("--python", metavar="PATH", default="", help="The Python to use there (the first new enough)."),
     ]

@@ -8,7 +8,7 @@ import click
 from msgspec.structs import replace
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import Invocation, current, printable
+from distributed_grid.cli.context import Invocation, complete_files, current, printable
 from distributed_grid.cli.lazy import Command
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import RetryOn
@@ -64,7 +64,7 @@ def parse_features(words: tuple[str, ...]) -> dict[str, float]:
 @click.command(cls=Command, context_settings={"allow_interspersed_args": False})
 @click.option("--feature", "features", multiple=True, metavar="NAME=N", help="As in run-shared; repeatable.")
 @click.option("--within", metavar="TIME", help="How likely it runs for at most so long, such as 30m.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 def predict(command: tuple[str, ...], features: tuple[str, ...], within: str | None) -> None:
     """Show what a command will need, by what runs like it used.
 

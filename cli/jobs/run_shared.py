@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from distributed_grid.cli.attach.results import check_globs, get_options, ship, shipping_options
 from distributed_grid.cli.completion import complete_nodes
-from distributed_grid.cli.context import Invocation, current, grid_failed
+from distributed_grid.cli.context import Invocation, complete_files, current, grid_failed
 from distributed_grid.cli.jobs.groups import many_options
 from distributed_grid.cli.jobs.predict import filled, parse_features, say_chance
 from distributed_grid.cli.options import Sectioned, limit_options, placing
@@ -104,7 +104,7 @@ class RunShared(Sectioned):
 @many_options
 @click.option("--dry-run", is_flag=True, help="Only say where it would run; exit with 75 if nowhere now.")
 @click.option("--on-exit", type=click.Choice(["cancel", "keep"]), default="cancel", help="If we are ended (cancel).")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 def run_shared(command: tuple[str, ...], **options: Any) -> None:
     """Run a command on borrowed resources of another node.
 

@@ -9,7 +9,7 @@ import click
 from msgspec.structs import replace
 
 from distributed_grid.cli.attach.results import ship, shipping_options
-from distributed_grid.cli.context import current
+from distributed_grid.cli.context import complete_files, current
 from distributed_grid.cli.jobs.run_shared import run_shared, submission_of
 from distributed_grid.cli.lazy import Command
 from distributed_grid.config.kinds import Problem, did_you_mean
@@ -256,7 +256,15 @@ def _empty(node: Any) -> bool:
 
 
 @click.command(cls=Command)
-@click.option("-f", "--file", "path", required=True, metavar="FILE", help="The jobs; - for standard input.")
+@click.option(
+    "-f",
+    "--file",
+    "path",
+    required=True,
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="The jobs; - for standard input.",
+)
 @shipping_options
 def submit(path: str, links: str | None, ship_secrets: bool) -> None:
     """Submit the jobs of a file, all or none, and print their ids.

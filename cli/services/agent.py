@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from distributed_grid.cli.context import Invocation, current
+from distributed_grid.cli.context import Invocation, complete_files, current
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.cli.services import agent_control, service, systemd
 from distributed_grid.cli.services.agent_control import status_of
@@ -34,14 +34,19 @@ def _settings_options(command: Any) -> Any:
         click.option("--gpus", metavar="LIST", help="GPUs it manages, by UUID or index; none for none (all)."),
         click.option("--gpu-backend", metavar="NAME", help="How GPUs are read: auto, nvml, gputil, amd, none."),
         click.option("--virtual", is_flag=True, help="Number the cores without pinning to real ones (to try out)."),
-        click.option("--siblings", metavar="DIR", help="Directory of sibling agents, whose jobs are not foreign."),
+        click.option(
+            "--siblings",
+            metavar="DIR",
+            shell_complete=complete_files,
+            help="Directory of sibling agents, whose jobs are not foreign.",
+        ),
         click.option("--label", "labels", metavar="K=V", multiple=True, help="A label of this node; repeatable."),
         click.option("--walls", metavar="LEVEL", help="Walls for jobs: auto, user, namespace, landlock, none (auto)."),
         click.option(
             "--owner", "owners", metavar="USER", multiple=True, help="A user whose jobs run also behind weak walls."
         ),
         click.option("--trust", metavar="WHOM", help="Whose jobs run behind weak walls: owner or everyone (owner)."),
-        click.option("--state-dir", metavar="DIR", help="State directory."),
+        click.option("--state-dir", metavar="DIR", shell_complete=complete_files, help="State directory."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -66,7 +71,7 @@ def run(insecure: bool, log_level: str, **options: Any) -> None:
 
 @agent.command()
 @click.option("--name", metavar="NODE", help="Name of this node, if the token does not set it (the host name).")
-@click.option("--state-dir", metavar="DIR", help="State directory of its agent.")
+@click.option("--state-dir", metavar="DIR", shell_complete=complete_files, help="State directory of its agent.")
 @click.argument("invitation", metavar="grid://HOST:PORT/TOKEN")
 def join(name: str | None, state_dir: str | None, invitation: str) -> None:
     """Make this machine a node of a grid, with a token from `grid token create` on the master.
@@ -205,7 +210,13 @@ own_option = click.option("--user", "own", is_flag=True, help="A user service, i
 @click.option(
     "--as", "runs_as", metavar="USER", help="The user it and its jobs run as (grid-agent, created if missing)."
 )
-@click.option("--join", "invitation", metavar="FILE", help="Join a grid first, invited by this file; - for stdin.")
+@click.option(
+    "--join",
+    "invitation",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="Join a grid first, invited by this file; - for stdin.",
+)
 @_settings_options
 @click.option("--insecure", is_flag=True, help="Connect to a coordinator that is not on this machine, without TLS.")
 def install(own: bool, runs_as: str | None, invitation: str | None, insecure: bool, **options: Any) -> None:
@@ -314,9 +325,12 @@ def _join(invitation: str, name: str | None, state_dir: str | None) -> str:
 
 
 def _place_options(command: Any) -> Any:
-    command = click.option("--state-dir", metavar="DIR", help="State directory, if it is not installed as a service.")(
-        command
-    )
+    command = click.option(
+        "--state-dir",
+        metavar="DIR",
+        shell_complete=complete_files,
+        help="State directory, if it is not installed as a service.",
+    )(command)
     command = click.option(
         "--name", metavar="NODE", help="Name of its node, if it is not installed as a service (the host name)."
     )(command)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import current, printable
+from distributed_grid.cli.context import complete_files, current, printable
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.cli.services import service, systemd
 from distributed_grid.cli.services.systemd import Unit, program
@@ -27,7 +27,7 @@ def coordinator() -> None:
 @coordinator.command()
 @click.option("--host", metavar="ADDRESS", help="Address to listen on (127.0.0.1).")
 @click.option("--port", metavar="PORT", help="Port to listen on (7433); 0 takes a free one.")
-@click.option("--state-dir", metavar="DIR", help="State directory.")
+@click.option("--state-dir", metavar="DIR", shell_complete=complete_files, help="State directory.")
 @click.option("--insecure", is_flag=True, help="Listen on an address that is not loopback, without TLS.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", hidden=True)
 def run(host: str | None, port: str | None, state_dir: str | None, insecure: bool, log_level: str) -> None:
@@ -67,8 +67,8 @@ def _state_dir(given: str | None) -> Path:
 
 
 @coordinator.command()
-@click.argument("directory", metavar="DIR")
-@click.option("--state-dir", metavar="DIR", help="State directory of the coordinator.")
+@click.argument("directory", metavar="DIR", shell_complete=complete_files)
+@click.option("--state-dir", metavar="DIR", shell_complete=complete_files, help="State directory of the coordinator.")
 @click.option("--force", is_flag=True, help="Replace an existing backup.")
 def backup(directory: str, state_dir: str | None, force: bool) -> None:
     """Write a backup to DIR, a new directory. The coordinator may run meanwhile.
@@ -95,8 +95,10 @@ def backup(directory: str, state_dir: str | None, force: bool) -> None:
 
 
 @coordinator.command()
-@click.argument("source", metavar="DIR")
-@click.option("--state-dir", metavar="DIR", help="New state directory of the coordinator.")
+@click.argument("source", metavar="DIR", shell_complete=complete_files)
+@click.option(
+    "--state-dir", metavar="DIR", shell_complete=complete_files, help="New state directory of the coordinator."
+)
 @click.option("--force", is_flag=True, help="Move an existing state directory aside; it is not removed.")
 @click.option("--resume", is_flag=True, help="Let waiting jobs run: nothing ran since the backup was taken.")
 def restore(source: str, state_dir: str | None, force: bool, resume: bool) -> None:
@@ -132,11 +134,14 @@ def restore(source: str, state_dir: str | None, force: bool, resume: bool) -> No
 
 
 @coordinator.command()
-@click.option("--state-dir", metavar="DIR", help="State directory of the coordinator, or a backup.")
+@click.option(
+    "--state-dir", metavar="DIR", shell_complete=complete_files, help="State directory of the coordinator, or a backup."
+)
 @click.option(
     "--agent-state-dir",
     "agent_dirs",
     metavar="DIR",
+    shell_complete=complete_files,
     multiple=True,
     help="State directory of an agent to check instead; repeatable.",
 )
@@ -174,7 +179,7 @@ ALL = "each may have been started since this store, and be over"
 
 
 @coordinator.command("accept-loss")
-@click.option("--state-dir", metavar="DIR", help="State directory of the coordinator.")
+@click.option("--state-dir", metavar="DIR", shell_complete=complete_files, help="State directory of the coordinator.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--resume", is_flag=True, help="Run the jobs that wait, also those that may have run already.")
 @click.option("--end-waiting", is_flag=True, help="End the jobs that wait, as `restored`.")
@@ -226,7 +231,7 @@ own_option = click.option("--user", "own", is_flag=True, help="A user service, i
 @own_option
 @click.option("--host", metavar="ADDRESS", help="Address to listen on (127.0.0.1).")
 @click.option("--port", metavar="PORT", help="Port to listen on (7433).")
-@click.option("--state-dir", metavar="DIR", help="State directory.")
+@click.option("--state-dir", metavar="DIR", shell_complete=complete_files, help="State directory.")
 @click.option("--insecure", is_flag=True, help="Listen on an address that is not loopback, without TLS.")
 def install(own: bool, host: str | None, port: str | None, state_dir: str | None, insecure: bool) -> None:
     """Install the coordinator as a service of this machine, or change how it runs, and start it.

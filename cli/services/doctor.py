@@ -16,7 +16,7 @@ import click
 
 from distributed_grid import __version__
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import Invocation, client, current, printable
+from distributed_grid.cli.context import Invocation, client, complete_files, current, printable
 from distributed_grid.cli.lazy import Command
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.identity.credentials import IDENTITY, client_context, has_identity, tls_words
@@ -206,8 +206,12 @@ _COLORS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
 
 
 @click.command(cls=Command)
-@click.option("--state-dir", metavar="DIR", help="State directory of this machine's coordinator.")
-@click.option("--agent-state-dir", metavar="DIR", help="State directory of this machine's agent.")
+@click.option(
+    "--state-dir", metavar="DIR", shell_complete=complete_files, help="State directory of this machine's coordinator."
+)
+@click.option(
+    "--agent-state-dir", metavar="DIR", shell_complete=complete_files, help="State directory of this machine's agent."
+)
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 def doctor(state_dir: str | None, agent_state_dir: str | None, as_json: bool) -> None:
     """Check this machine's installation, and say how to repair what is wrong.

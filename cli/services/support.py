@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import Invocation, current
+from distributed_grid.cli.context import Invocation, complete_files, current
 from distributed_grid.cli.lazy import Command
 from distributed_grid.protocol.errors import BadValue, GridError
 
@@ -77,9 +77,13 @@ _SHOWN = {"host", "gpu_backend", "cgroup", "gang_ports", "run_as", "walls", "tru
 
 
 @click.command("support-dump", cls=Command)
-@click.option("--state-dir", metavar="DIR", help="State directory of this machine's coordinator.")
-@click.option("--agent-state-dir", metavar="DIR", help="State directory of this machine's agent.")
-@click.argument("file", metavar="[FILE.tar.gz]", default="")
+@click.option(
+    "--state-dir", metavar="DIR", shell_complete=complete_files, help="State directory of this machine's coordinator."
+)
+@click.option(
+    "--agent-state-dir", metavar="DIR", shell_complete=complete_files, help="State directory of this machine's agent."
+)
+@click.argument("file", metavar="[FILE.tar.gz]", shell_complete=complete_files, default="")
 def support_dump(state_dir: str | None, agent_state_dir: str | None, file: str) -> None:
     """Collect diagnostics in one file, with secrets removed.
 
