@@ -44,9 +44,9 @@ _LEND = (
     " cpu = cpu + excluded.cpu, memory = memory + excluded.memory, gpu = gpu + excluded.gpu"
 )
 _LENT = (
-    "SELECT *, count(*) OVER () FROM loans WHERE day >= ?1 AND (?2 = '' OR node = ?2)"
-    " AND (?3 = '' OR ?3 IN (lender, borrower)) AND (?4 = '' OR ?4 IN (lender, borrower))"
-    " ORDER BY day DESC, share DESC LIMIT ?5"
+    "SELECT *, count(*) OVER () FROM loans WHERE day >= :since AND (:node = '' OR node = :node)"
+    " AND (:one = '' OR :one IN (lender, borrower)) AND (:other = '' OR :other IN (lender, borrower))"
+    " ORDER BY day DESC, share DESC LIMIT :limit"
 )
 _OLD = "DELETE FROM {} WHERE node = ? AND at < ?"
 _OLDEST = "SELECT min(at) FROM {}"
@@ -56,12 +56,12 @@ _GONE = (
     " AND NOT EXISTS (SELECT 1 FROM quarters WHERE node = nodes.id)"
 )
 _INCOMPLETE = (
-    "SELECT DISTINCT at / ?4 FROM minutes WHERE node = ?1 AND at >= ?2 * ?4 AND at < ?3 * ?4"
-    " EXCEPT SELECT at FROM quarters WHERE node = ?1 AND at >= ?2"
+    "SELECT DISTINCT at / :size FROM minutes WHERE node = :node AND at >= :first * :size AND at < :behind * :size"
+    " EXCEPT SELECT at FROM quarters WHERE node = :node AND at >= :first"
 )
 _PUT = (
     "INSERT OR REPLACE INTO {} (node, at, codes) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),"
-    " substr(?2, 1 + key * ?3, ?3) FROM json_each(?1)"
+    " substr(:codes, 1 + key * :size, :size) FROM json_each(:keys)"
 )
 
 
@@ -102,7 +102,8 @@ class HistoryDatabase(DisposableDatabase):
         """The loans since a day, the newest and largest first: on this node, and of both of these users (empty: all);
         and how many there are beyond the limit. Raises sqlite3.Error."""
         with self.reading() as db:
-            found = db.execute(_LENT, (since, node, *users, limit)).fetchall()
+            asked = {"since": since, "node": node, "one": users[0], "other": users[1], "limit": limit}
+            found = db.execute(_LENT, asked).fetchall()
         return [DayOfLoans(*row) for *row, _ in found], found[0][-1] - len(found) if found else 0
 
     def _id(self, db: sqlite3.Connection, name: str) -> int:
@@ -132,7 +133,9 @@ class HistoryDatabase(DisposableDatabase):
         size = QUARTER // MINUTE
         behind = int(now) // QUARTER
         for number in self._ids.values():
-            missing = db.execute(_INCOMPLETE, (number, behind - RECENT, behind, size)).fetchall()
+            missing = db.execute(
+                _INCOMPLETE, {"node": number, "first": behind - RECENT, "behind": behind, "size": size}
+            ).fetchall()
             due = [(number, quarter * size + size - 1, b"") for (quarter,) in missing]
             if due:
                 _put(db, "quarters", self._quarters(db, due))
@@ -214,7 +217,8 @@ class HistoryDatabase(DisposableDatabase):
 def _put(db: sqlite3.Connection, table: str, found: Sequence[tuple[int, int, bytes]]) -> None:
     if found:
         keys = json.dumps([(node, at) for node, at, _ in found])
-        db.execute(_PUT.format(table), (keys, b"".join(codes for *_, codes in found), BYTES))
+        codes = b"".join(codes for *_, codes in found)
+        db.execute(_PUT.format(table), {"keys": keys, "codes": codes, "size": BYTES})
 
 
 def _used(db: sqlite3.Connection) -> int:

@@ -309,7 +309,7 @@ def _missing_jobs(db: sqlite3.Connection, point: Point, traces: Traces) -> list[
         for name, at in traces.accepted
         if at > since
         and not db.execute(
-            "SELECT 1 FROM jobs WHERE id = ?1 UNION SELECT 1 FROM groups WHERE id = ?1", (name,)
+            "SELECT 1 FROM jobs WHERE id = ? UNION SELECT 1 FROM groups WHERE id = ?", (name, name)
         ).fetchone()
     ]
     return [f"the audit log says that {gone[-1]} was taken, and it is not in the store"] if gone else []

@@ -1,5 +1,7 @@
 """The database of the history: minutes, quarters of an hour, and bounds."""
 
+import ast
+import re
 import sqlite3
 from pathlib import Path
 
@@ -103,3 +105,16 @@ def test_a_file_that_is_damaged_begins_anew_without_the_nodes_of_before(tmp_path
     assert database.names() == []
     database.write([minute(FIRST)])
     assert kept(database) == [FIRST]
+
+
+def test_no_statement_of_the_coordinator_numbers_its_parameters() -> None:
+    """Python counts `?1` as a named one, and from 3.14 on refuses a sequence for those."""
+    files = sorted((Path(__file__).parents[3] / "coordinator").rglob("*.py"))
+    texts = [
+        (file.name, node.value)
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    assert len(files) > 50
+    assert [one for one in texts if re.search(r"(?<![\w\])])\?[0-9]", one[1])] == []
