@@ -185,6 +185,11 @@ class Reader:
                 return [f"{key.value}.{name.value}={value.value}" for key, name, value in both]
         pairs = node.value if node.id == "mapping" and one.kind.shape == "map" else None
         if pairs is not None and all(key.id == value.id == "scalar" for key, value in pairs):
+            seen: dict[str, str] = {}
+            for key, _ in pairs:
+                if key.value in seen:
+                    self._problem(key, f"{_dotted((*written, key.value))} appears twice, first at {seen[key.value]}")
+                seen.setdefault(key.value, self._where(key))
             return [f"{key.value}={value.value}" for key, value in pairs]
         self._problem(node, f"{_dotted(written)} must be {one.kind.name}")
         return None

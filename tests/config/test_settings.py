@@ -216,6 +216,8 @@ def test_the_error_for_people_has_no_traceback_and_all_lines(written: Write) -> 
 
 def test_a_key_twice_and_marks_that_are_too_close_are_errors(written: Write) -> None:
     assert problems(written("name: a\nname: b\n")) == ["F:2: name appears twice, first at F:1"]
+    labels = "agent:\n  labels:\n    rack: 1\n    rack: 2\n"
+    assert problems(written(labels)) == ["F:4: agent.labels.rack appears twice, first at F:3"]
     low = "resource_sharing:\n  pressure_thresholds:\n    gpu: {low: 0.9, high: 0.5}\n"
     assert problems(written(low)) == ["F:3: gpu_pressure_low (0.9) is not 0.2 or more below high (0.5)"]
 
