@@ -325,8 +325,10 @@ def verify(state_dir: str | None, file: Path | None) -> None:
     if file is not None:
         found = audit_verify.verify(audit_verify.read([file]))
     else:
+        from distributed_grid.cli.services.service import coordinator_place
+
         config = invocation.whole_config({"coordinator.state_dir": state_dir})
-        file = config.coordinator_state_dir() / "audit.log"
+        file = coordinator_place(config) / "audit.log"
         found = audit_verify.verify_own(file.parent)
     if not found.lines:
         raise GridError(f"there is no audit log at {file}", hint="--state-dir names where the coordinator works")

@@ -238,6 +238,9 @@ def install(own: bool, runs_as: str | None, invitation: str | None, insecure: bo
         systemd.check_runs(program(), user)
     if invitation is not None:
         options["name"] = _join(_read(invitation), options["name"], options["state_dir"])
+    elif options["name"] is None and not invocation.whole_config().agent.name:
+        # The host may have had another name when it became a node.
+        options["name"] = systemd.option_of(systemd.Installed("agent", own), "--name") or None
     settings = _settings(invocation, options, "info")
     _check_url(settings.coordinator, insecure)
     state_dir = settings.state_dir.absolute()

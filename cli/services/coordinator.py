@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import complete_files, current, printable
+from distributed_grid.cli.context import complete_files, current, print_error, printable
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.cli.services import service, systemd
 from distributed_grid.cli.services.systemd import Unit, program
@@ -34,9 +34,13 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
     """Run the coordinator in the foreground until SIGTERM. Agents and jobs go on without it."""
     given = {"coordinator.host": host, "coordinator.port": port, "coordinator.state_dir": state_dir}
     invocation = current()
-    config = invocation.whole_config(given)
-    from distributed_grid.coordinator.main import CoordinatorSettings, main
+    from distributed_grid.coordinator.main import EX_CONFIG, CoordinatorSettings, main
 
+    try:
+        config = invocation.whole_config(given)
+    except GridError as error:
+        print_error("\n".join(error.lines()))
+        raise SystemExit(EX_CONFIG) from None
     raise SystemExit(main(CoordinatorSettings(config, insecure, log_level, lambda: invocation.whole_config(given))))
 
 
@@ -63,7 +67,7 @@ def _clean_up_when_ended() -> None:
 
 
 def _state_dir(given: str | None) -> Path:
-    return current().whole_config({"coordinator.state_dir": given}).coordinator_state_dir()
+    return service.coordinator_place(current().whole_config({"coordinator.state_dir": given}))
 
 
 @coordinator.command()

@@ -247,6 +247,7 @@ def text_of(findings: list[Finding], colored: bool = False) -> str:
 
 def examine(invocation: Invocation, state_dir: str | None, agent_state_dir: str | None) -> Iterator[Finding]:
     """All that can be found here. Nothing is changed."""
+    from distributed_grid.cli.services.service import agent_name, agent_place
     from distributed_grid.config.places import shown
 
     yield from _versions()
@@ -260,8 +261,7 @@ def examine(invocation: Invocation, state_dir: str | None, agent_state_dir: str 
     yield Finding(
         "configuration", Level.OK, f"read from {shown(config.path)}" if config.path else "none: all is as usual"
     )
-    name = config.node_name()
-    here = config.agent_state_dir(name)
+    name, here = agent_name(config), agent_place(config)
     yield from _coordinator(config)
     yield from _agent(config, here)
     yield from _linger()
@@ -281,9 +281,10 @@ def _versions() -> Iterator[Finding]:
 
 
 def _coordinator(config: Any) -> Iterator[Finding]:
+    from distributed_grid.cli.services.service import coordinator_place
     from distributed_grid.coordinator.diagnostics import run_checks
 
-    yield from run_checks(config.coordinator_state_dir(), config.coordinator.host, config.coordinator.port)
+    yield from run_checks(coordinator_place(config), config.coordinator.host, config.coordinator.port)
 
 
 def _agent(config: Any, state_dir: Path) -> Iterator[Finding]:

@@ -3,7 +3,8 @@
 import contextlib
 import os
 import shutil
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +15,9 @@ from distributed_grid.cli.services.systemd import Unit
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.text import counted
 
+if TYPE_CHECKING:
+    from distributed_grid.config.settings import ClusterConfig
+
 
 def config_options(invocation: Invocation) -> list[str]:
     """The configuration that holds here, for a process that is started elsewhere."""
@@ -21,6 +25,31 @@ def config_options(invocation: Invocation) -> list[str]:
 
     file = find(invocation.config_path or None)
     return ["--config", str(file.absolute())] if file is not None else []
+
+
+def _of_unit(kind: str, option: str) -> str:
+    """What the unit of this machine's service (of a person: theirs) gives it by this option; empty: nothing. Whoever
+    sets XDG_STATE_HOME works beside that service."""
+    own = os.geteuid() != 0
+    return "" if os.environ.get("XDG_STATE_HOME") else systemd.option_of(systemd.Installed(kind, own), option)
+
+
+def coordinator_place(config: "ClusterConfig") -> Path:
+    """Where the coordinator of this machine keeps its state: as configured, as its service was installed, or as
+    usual."""
+    said = config.origins.get("coordinator.state_dir", "default") != "default"
+    return Path((not said and _of_unit("coordinator", "--state-dir")) or config.coordinator_state_dir())
+
+
+def agent_name(config: "ClusterConfig") -> str:
+    """The name of this machine's node: as configured, as its service was installed, or the host's."""
+    return config.node_name(config.agent.name or _of_unit("agent", "--name"))
+
+
+def agent_place(config: "ClusterConfig") -> Path:
+    """Where the agent of this machine keeps its state: as configured, as its service was installed, or as usual."""
+    said = any(config.origins.get(f"agent.{name}", "default") != "default" for name in ("name", "state_dir"))
+    return Path((not said and _of_unit("agent", "--state-dir")) or config.agent_state_dir(agent_name(config)))
 
 
 def common_options(invocation: Invocation) -> list[str]:

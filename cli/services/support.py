@@ -113,6 +113,7 @@ def support_dump(state_dir: str | None, agent_state_dir: str | None, file: str) 
 
 def _parts(invocation: Invocation, state_dir: str | None, agent_state_dir: str | None) -> Iterator[tuple[str, str]]:
     from distributed_grid.cli.services.doctor import examine
+    from distributed_grid.cli.services.service import agent_place, coordinator_place
 
     yield "versions.json", _json(_versions())
     yield "doctor.json", _json([redact_all(one._asdict()) for one in examine(invocation, state_dir, agent_state_dir)])
@@ -122,8 +123,8 @@ def _parts(invocation: Invocation, state_dir: str | None, agent_state_dir: str |
     except GridError:
         return  # the doctor has said what is wrong with it
     yield "configuration.json", _json([_setting(row) for row in config.rows()])
-    yield from _coordinator(config.coordinator_state_dir())
-    yield from _agent(config.agent_state_dir(config.node_name()))
+    yield from _coordinator(coordinator_place(config))
+    yield from _agent(agent_place(config))
     yield from _journals()
 
 

@@ -379,13 +379,20 @@ def _start(at: Installed) -> None:
     done = at.run("restart", at.unit)
     if done.returncode == 0:
         return
-    said = _run("journalctl", *at.words, "--unit", at.unit, "--since", f"@{since}", "-o", "cat", "--no-pager")
-    own = [line for line in said.stdout.splitlines() if line.strip() and at.unit not in line][-6:]
+    # What its processes said; by --unit there is what systemd says of it, too.
+    field = "_SYSTEMD_USER_UNIT" if at.own else "_SYSTEMD_UNIT"
+    said = _run("journalctl", *at.words, f"{field}={at.unit}", "--since", f"@{since}", "-o", "cat", "--no-pager")
     raise GridError(
         f"{at.unit} does not start; nothing was left changed",
-        why="\n  ".join(own) or _last(done.stderr),
+        why=reason(said.stdout, at.unit) or _last(done.stderr),
         hint="put that right and install again",
     )
+
+
+def reason(log: str, unit: str) -> str:
+    """Why a service does not start, on one line: the last lines of its log, without what systemd says of the unit."""
+    lines = [line.strip() for line in log.splitlines() if line.strip() and unit not in line]
+    return "; ".join(dict.fromkeys(lines[-6:])).removeprefix("error: ")
 
 
 def remove(at: Installed) -> None:
@@ -399,12 +406,18 @@ def remove(at: Installed) -> None:
 
 def state_dir_of(at: Installed) -> Path | None:
     """Where the service keeps its state, as its unit says."""
-    for line in at.path.read_text().splitlines():
-        if line.startswith("ExecStart="):
-            argv = unquoted(line.partition("=")[2])
-            if "--state-dir" in argv[:-1]:
-                return Path(argv[argv.index("--state-dir") + 1])
-    return None
+    text = option_of(at, "--state-dir")
+    return Path(text) if text else None
+
+
+def option_of(at: Installed, option: str) -> str:
+    """What the unit gives its service by this option; empty: nothing, or the unit is not to be read."""
+    try:
+        lines = at.path.read_text().splitlines()
+    except OSError:
+        return ""
+    argv = next((unquoted(line.partition("=")[2]) for line in lines if line.startswith("ExecStart=")), [])
+    return argv[argv.index(option) + 1] if option in argv[:-1] else ""
 
 
 def user_of(at: Installed) -> str:

@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from distributed_grid.cli.context import Invocation
+from distributed_grid.cli.main import main
+from distributed_grid.cli.services import systemd
 from distributed_grid.cli.services.agent import _owned, _settings
 from distributed_grid.protocol.errors import BadValue, GridError
 
@@ -59,3 +62,24 @@ def test_how_far_jobs_stand_back_comes_from_the_configuration(tmp_path: Path, mo
     assert _settings(said, nothing, "info").own.nice == 15
     file.write_text("agent: {name: n1, nice: 3}\n")
     assert _settings(said, nothing, "info").own.nice == 3
+
+
+@pytest.mark.parametrize(("given", "name"), [([], "lab1"), (["--name", "lab2"], "lab2")])
+def test_what_is_installed_again_keeps_its_name_though_the_host_has_another(
+    given: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be another node, without membership, and its jobs nobody's."""
+    made: list[systemd.Unit] = []
+
+    def install(unit: systemd.Unit) -> systemd.Change:
+        made.append(unit)
+        return systemd.Change(False, False)
+
+    for check in ("require_systemd", "require_root", "make_user", "check_runs", "give"):
+        monkeypatch.setattr(systemd, check, lambda *_: None)
+    monkeypatch.setattr(systemd, "install", install)
+    monkeypatch.setattr(systemd, "MACHINE", str(tmp_path))
+    (tmp_path / "grid-agent.service").write_text("ExecStart=/g/grid agent run --name lab1 --state-dir /s\n")
+    done = CliRunner().invoke(main, ["agent", "install", *given])
+    assert done.exit_code == 0, done.output
+    assert made[0].argv[made[0].argv.index("--name") + 1] == name

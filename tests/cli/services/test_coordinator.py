@@ -22,6 +22,13 @@ def test_without_a_coordinators_state_nothing_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_refused_configuration_ends_a_coordinator_as_its_service_is_not_started_again(tmp_path: Path) -> None:
+    (tmp_path / "grid.yaml").write_text("bogus: 1\n")
+    words = ["-c", str(tmp_path / "grid.yaml"), "coordinator", "run", "--state-dir", str(tmp_path / "state")]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 78 and "unknown key 'bogus'" in done.stderr and not (tmp_path / "state").exists()
+
+
 def test_a_restore_needs_a_backup(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["coordinator", "restore", str(tmp_path), "--state-dir", str(tmp_path / "new")])
     assert done.exit_code == 1 and "error: " in done.stderr and not (tmp_path / "new" / "grid.db").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.cli.services.systemd import UNDER_HOME, Unit, quoted, render, unquoted
+from distributed_grid.cli.services.systemd import UNDER_HOME, Unit, quoted, reason, render, unquoted
 
 ARGV = ["/usr/local/lib/grid/bin/grid", "agent", "run", "--name", "lab1"]
 
@@ -57,6 +57,12 @@ def test_a_unit_of_ones_own_asks_for_nothing_that_takes_rights() -> None:
 @pytest.mark.parametrize("word", ["plain", "with space", "50%", "$HOME", 'a"b', "a\\b", "a;b", "it's", ""])
 def test_a_word_of_a_command_comes_back_as_it_was(word: str) -> None:
     assert unquoted(quoted(word)) == [word]
+
+
+def test_the_reason_why_it_does_not_start_is_one_line_of_its_own_words() -> None:
+    log = "grid-agent.service: Scheduled restart job.\nerror: :7433 is in use\n  why: another program\n" * 2
+    assert reason(log, "grid-agent.service") == ":7433 is in use; why: another program"
+    assert reason("", "grid-agent.service") == ""
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze (Debian: systemd)")
