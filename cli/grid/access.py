@@ -238,14 +238,15 @@ def init(hosts: tuple[str, ...], port: int | None, state_dir: str | None, contex
     founded = found(folder, hosts, user_name(), contexts() / check_name("a context", context), url)
     use_context(context)
     own = " --user" if os.geteuid() else ""
+    every = "::" if hosts and all(":" in host for host in hosts) else "0.0.0.0"  # noqa: S104
     more = (f" --port {port}" if port and port != configured else "") + (f" --state-dir {folder}" if state_dir else "")
     lines = [
         f"grid {founded.grid} is founded; its authority is in {folder / 'pki'} (keep ca.key secret, and a copy of it)",
         f"the coordinator's certificate is for {', '.join(founded.hosts)}",
         f"you ({user_name()}) are its first operator, by {contexts() / context}",
         "",
-        f"next, on this machine:       grid coordinator install{own} --host 0.0.0.0{more}",
-        f"  or in the foreground:      grid coordinator run --host 0.0.0.0{more}",
+        f"next, on this machine:       grid coordinator install{own} --host {every}{more}",
+        f"  or in the foreground:      grid coordinator run --host {every}{more}",
         "for each node, make a token: grid token create --role agent",
         "and on the node:             sudo grid agent install --join FILE, where FILE has the token",
         "  or in the foreground:      grid agent join grid://HOST:PORT/TOKEN, then grid agent run",

@@ -79,6 +79,18 @@ def test_a_grid_is_founded_at_the_configured_port_unless_another_one_is_given(
     assert (f"--port {port}" in done.stdout) == (port != 7544)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "every"), [(["2001:db8::1"], "::"), (["2001:db8::1", "m"], "0.0.0.0"), ([], "0.0.0.0")]
+)
+def test_a_grid_at_ipv6_addresses_is_told_to_listen_there(
+    hosts: list[str], every: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    words = [word for host in hosts for word in ("--host", host)]
+    done = CliRunner().invoke(main, ["init", "--state-dir", str(tmp_path / "state"), *words])
+    assert done.exit_code == 0 and done.stdout.count(f"--host {every} ") == 2, done.output
+
+
 def test_of_a_new_grid_quiet_output_is_its_id_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     done = CliRunner().invoke(main, ["-o", "quiet", "init", "--state-dir", str(tmp_path / "state")])
