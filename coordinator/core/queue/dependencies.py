@@ -126,7 +126,9 @@ def resume(state: GridState, waiters: list[str], ends: dict[str, End]) -> None:
         known.unmet[name] = dict.fromkeys(waiter.after)
         for condition in known.unmet[name]:
             known.on[condition.kind].setdefault(condition.on, {})[name] = condition
-            if condition.kind is After.STARTED and (members := state.groups.get(condition.on)) is not None:
+            if condition.kind is not After.STARTED or condition.on in known.unstarted:
+                continue
+            if (members := state.groups.get(condition.on)) is not None:
                 known.unstarted[condition.on] = {one for one in members.live if not state.jobs[one].has_begun}
 
 
@@ -193,6 +195,8 @@ def _judge(state: GridState, condition: Condition) -> bool | End:
             return False if so_far.ok else so_far
         if not so_far.started:
             return so_far
+        if condition.on in state.dependencies.on[After.STARTED]:  # what another one waits for is counted already
+            return False
         unstarted = {name for name in members.live if not state.jobs[name].has_begun}
         if unstarted:
             state.dependencies.unstarted[condition.on] = unstarted

@@ -291,3 +291,33 @@ def test_ends_are_remembered_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         submit(ledger, job(f"j-{number}", CPU))
         ended(ledger, f"j-{number}.1")
     assert list(ledger.state.dependencies.ends) == ["j-2", "j-3", "j-4"]
+
+
+def test_the_members_of_an_array_are_gone_through_once_for_all_that_wait_for_their_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, plain = list[str](), vars(Job)["has_begun"]
+
+    def counted(of: Job) -> bool:
+        asked.append(of.id)
+        return bool(plain.fget(of))
+
+    ledger = ledger_with(cores=2)
+    step(ledger, submitted("0-19"), 1.0)
+    monkeypatch.setattr(Job, "has_begun", property(counted))
+    submit(ledger, *(waiting_job(f"j-{n}", Condition("j-a", STARTED)) for n in range(30)))
+    assert len(asked) <= 40
+    again, asked[:] = resumed(ledger), []
+    assert again.state.dependencies.unstarted == ledger.state.dependencies.unstarted and len(asked) <= 40
+
+
+def test_who_failed_at_once_leaves_no_wrong_count_of_who_has_started() -> None:
+    ledger = ledger_with(cores=2)
+    step(ledger, submitted("0-1"), 1.0)
+    over = Condition("j-gone", OK, end=End(ok=False, started=True, text="exited with 1"))
+    submit(ledger, waiting_job("j-b", Condition("j-a", STARTED), over))
+    assert "j-b" not in ledger.state.jobs
+    for name in ("j-a_0.1", "j-a_1.1"):
+        step(ledger, MessageReceived("n1", Started(allocation=name)), 2.0)
+    submit(ledger, waiting_job("j-c", Condition("j-a", STARTED)))
+    assert "j-c" in ledger.state.queue
