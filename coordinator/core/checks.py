@@ -152,6 +152,8 @@ def _check_quotas(state: GridState) -> None:
         (excluded if line.excluded else included)[line.standing].append(line)
     for standing in state.queue.standings.values():
         lines = included[standing]
+        needs = Counter(line.need for line in (*lines, *excluded[standing]))
+        assert standing.needs == needs, f"the queue miscounts what the lines of {standing.user} need"
         assert standing.included == len(lines), f"{standing.user} has {len(lines)} lines to serve"
         turns = [_first_turn(state, line) for line in lines]
         assert not turns or standing.place[1] <= min(turns), f"{standing.user} is served by a later job than the first"

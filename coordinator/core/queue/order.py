@@ -1,6 +1,6 @@
 """The order of service in a pass: over the lines with a new job alone, or over all. Of all, behind the first line of a
 user's class that cannot start, only those are visited that may fit a node with new room; an index by needs keeps the
-others out of the pass.
+others out of the pass. Where no reservation can be made either, standings without such a line are passed by as a whole.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -134,19 +134,26 @@ class Order:
         """Large standings with a line that could not start. Of smaller ones, such lines are removed until the end."""
         self._waiting = set[Standing]()
         """All standings with a line that could not start."""
+        self._passed_by = set[Standing]()
+        """Standings of which no line was visited, since none may start."""
+        self._fits: dict[Resources | None, bool] = {None: True}
+        """Which needs may fit, as far as it was asked since a job was started last."""
         self._done: list[tuple[float, int, Standing]] = []
         self._heap: list[tuple[float, int, Rest]] = []
         """Those of this class, by rank and turn of their next line; entries with another rank or turn are stale."""
         self._passed: list[Entry] = []
         self._class: Priority | None = None
 
-    def first(self, priority: Priority) -> Line | None:
-        """The next line of this class; None: none is left."""
+    def first(self, priority: Priority, reserves: bool = True) -> Line | None:
+        """The next line of this class; None: none is left. Unless the first of a standing may get a reservation
+        (`reserves`), the next one of a standing that has a line that may start."""
         if priority is not self._class:
             self._class, self._heap = priority, []
         queue = self._queue
         while self._heap and not self._is_current(self._heap[0]):
             heappop(self._heap)
+        if not reserves:
+            self._pass_by(queue.order[priority], priority)
         while (standing := queue.first(priority)) is not None:
             line = queue.first_line(standing)
             if line is not None:
@@ -155,6 +162,26 @@ class Order:
                 return line
             self._done.append(heappop(queue.order[priority]))
         return self._heap[0][2].line if self._heap else None
+
+    def _pass_by(self, order: list[tuple[float, int, Standing]], priority: Priority) -> None:
+        """Pass by the next standings of which no line may start."""
+        while order:
+            if self._heap:
+                standing = self._queue.first(priority)
+                if standing is None or self._heap[0][:2] < standing.place:
+                    return
+            rank, turn, standing = order[0]
+            if standing.place == (rank, turn):
+                if standing.open or any(map(self._may_start, standing.needs)):
+                    return
+                self._passed_by.add(standing)
+                self._done.append(order[0])
+            heappop(order)
+
+    def _may_start(self, need: Resources | None) -> bool:
+        if (known := self._fits.get(need)) is None:
+            known = self._fits[need] = need is None or self._may_fit(need)
+        return known
 
     def _is_current(self, entry: tuple[float, int, Rest]) -> bool:
         rank, turn, rest = entry
@@ -169,7 +196,7 @@ class Order:
             return False
         if line.excluded:
             return False  # it is out of the order already
-        first = standing not in self._waiting
+        first = standing not in self._waiting and standing not in self._passed_by
         self._waiting.add(standing)
         if first and standing.included > FEW:
             heappop(self._queue.order[standing.priority])
@@ -182,6 +209,7 @@ class Order:
 
     def served(self, line: Line) -> None:
         """Note that a job of the line `first` gave was started, and its user ranked anew."""
+        self._fits = {None: True}
         rest = self._rests.get(line.standing)
         if rest is not None:
             rest.again(self._queue, line)

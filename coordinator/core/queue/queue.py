@@ -105,8 +105,8 @@ class Standing:
     """A user's lines in a priority class that are of one lane, and its rank there; the smallest is served first."""
 
     __slots__ = (
-        "blocks", "by_need", "by_need_size", "count", "due", "excluded", "head", "included", "lane", "lines", "open",
-        "overdue", "place", "priority", "rank", "served_at", "user",
+        "blocks", "by_need", "by_need_size", "count", "due", "excluded", "head", "included", "lane", "lines", "needs",
+        "open", "overdue", "place", "priority", "rank", "served_at", "user",
     )  # fmt: skip
 
     def __init__(self, user: str, priority: Priority, lane: int) -> None:
@@ -135,6 +135,8 @@ class Standing:
         """The waiting turns, in blocks of `BLOCK` turns, so that `Queue.ahead` counts blocks and not jobs."""
         self.open: dict[Line, None] = {}
         """Its lines that are not blocked."""
+        self.needs: dict[Resources | None, int] = {}
+        """How many of its lines need this (`need_of`)."""
         self.by_need: dict[Resources | None, list[Entry]] | None = None
         """Its lines by what they need (`need_of`), as heaps; None: not made yet. Every line that is not excluded is
         there, with a turn that is not after that of its first job; lines that are gone may be there, too."""
@@ -193,7 +195,8 @@ class Queue:
                 self.of_user.setdefault(user, {})[standing] = None
             line = self.lines[key] = Line(request, lasts, operator, standing)
             standing.included += 1
-            self.needs[line.need] = self.needs.get(line.need, 0) + 1
+            for needs in (self.needs, standing.needs):
+                needs[line.need] = needs.get(line.need, 0) + 1
             self._note_least(request.resources)
         standing = line.standing
         if turn < standing.overdue:  # one comes back that is before the job by which it was ranked
@@ -295,9 +298,10 @@ class Queue:
             del self.lines[(standing.user, line.request, line.lasts, line.operator)]
             line.entered = -1
             standing.open.pop(line, None)
-            self.needs[line.need] -= 1
-            if not self.needs[line.need]:
-                del self.needs[line.need]
+            for needs in (self.needs, standing.needs):
+                needs[line.need] -= 1
+                if not needs[line.need]:
+                    del needs[line.need]
             self.departed += 1
             if not line.excluded:
                 self._leave(standing)

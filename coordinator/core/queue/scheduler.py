@@ -147,7 +147,9 @@ def _serve_in_order(
     order, full = Order(queue, may_fit), False
     some_start, some_reserve = may_start(), True
     for priority in CLASSES_IN_ORDER:
-        while not (full or more) and (some_start or some_reserve) and (line := order.first(priority)) is not None:
+        while not (full or more) and (some_start or some_reserve):
+            if (line := order.first(priority, some_reserve)) is None:
+                break
             if line.blocked and not (some_start and _has_grown(state, grown, line.request)):
                 starts = False
             elif starts := _serve(state, line, hopeless):

@@ -150,7 +150,7 @@ def test_every_field_of_what_it_is_made_of_is_kept() -> None:
     derived |= {"scale", "scale_at"}
     assert {name.strip("_") for name in Line.__slots__} == derived ^ {*checkpoint.LineAt.__struct_fields__}
     derived = {"user", "priority", "lines", "place", "count", "included", "blocks", "open", "by_need", "by_need_size"}
-    derived |= {"excluded"}
+    derived |= {"excluded", "needs"}
     ranked = {"lane", "served_at"} | {*Rank.__struct_fields__}
     assert set(Standing.__slots__) == derived | ranked
     derived = {"turns", "_line_of", "order", "standings", "ranks", "of_user", "needs", "_sharing"}

@@ -233,3 +233,31 @@ def test_a_pass_ends_where_nobody_may_start_and_nobody_may_get_a_reservation(mon
     step(ledger, MessageReceived("n1", Exited("large.1", done, True)), 4.0)
     step(ledger, MessageReceived("n1", offer(facts("n1", cores=8), 3)), 4.0)
     assert len(ledger.state.allocations) == 2
+
+
+def test_users_of_whose_jobs_none_fits_are_passed_by_where_none_gets_a_reservation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger, done = Ledger(), Outcome(cause=Cause.EXITED)
+    join(ledger, facts("n1", cores=8), 1.0)
+    large, small = Request(Resources(6000)), Request(Resources(1000))
+    step(ledger, JobsSubmitted(1, (job("large", large, 1.0, time_limit=100.0), job("small", small, 1.0))), 1.0)
+    many = [job(f"j{n}", Request(Resources(7000)), 1.0, user=f"u{n}", time_limit=100.0) for n in range(60)]
+    last = job("last", Request(Resources(2000)), 1.0, user="last", time_limit=1e6)
+    step(ledger, JobsSubmitted(1, (*many, last)), 1.0)
+    assert len(ledger.state.reservations.by_job) == 1
+    seen: list[Line] = []
+    plain = order.Order.skip
+
+    def count(of_pass: order.Order, line: Line) -> bool:
+        seen.append(line)
+        return plain(of_pass, line)
+
+    monkeypatch.setattr(order.Order, "skip", count)
+    step(ledger, MessageReceived("n1", Exited("small.1", done, True)), 2.0)
+    assert ledger.state.queue.line("last") in seen and len(seen) < 10
+    step(ledger, MessageReceived("n1", Exited("large.1", done, True)), 3.0)
+    assert len(ledger.state.allocations) == 1, "who was passed by is in the order again"
+    first = next(iter(ledger.state.allocations))
+    step(ledger, MessageReceived("n1", Exited(first, done, True)), 4.0)
+    assert len(ledger.state.allocations) == 1 and first not in ledger.state.allocations
