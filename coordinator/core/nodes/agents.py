@@ -362,7 +362,7 @@ def _reconcile(state: GridState, node: Node, allocation: Allocation, item: Known
 def _found(state: GridState, node: Node, allocation: Allocation, running: bool, started_for: float = 0.0) -> None:
     """The node is back with this allocation, `running` or not started (perhaps its launch was lost)."""
     name, job = node.facts.name, state.jobs[allocation.job]
-    before = allocation.state
+    before, known = allocation.state, allocation.started
     if running:
         _takes_over(state, node, allocation)
     if running and not allocation.started:
@@ -381,7 +381,7 @@ def _found(state: GridState, node: Node, allocation: Allocation, running: bool, 
     elif not running and not state.loss:
         # The launch may have been lost with the connection. An agent that has it already starts nothing again.
         state.out.append(Send(name, launch(state, job, allocation)))
-    if allocation.state is not before:
+    if allocation.state is not before or allocation.started != known:
         state.changed(job, allocation)
 
 

@@ -7,6 +7,7 @@ from distributed_grid.coordinator.core.commands import (
     AckExits,
     Alarm,
     Audit,
+    CancelRequested,
     Command,
     DrainRequested,
     JobsSubmitted,
@@ -14,6 +15,7 @@ from distributed_grid.coordinator.core.commands import (
     MessageReceived,
     NodeDoubted,
     NodeUp,
+    RecordAllocation,
     RecordJob,
     RecordLoss,
     RecordOrders,
@@ -139,3 +141,13 @@ def test_a_proof_of_an_attempt_that_is_known_ends_nothing() -> None:
     for name in ("a.1", "a.0", "nobody.7", "a.x", "a"):
         step(ledger, MessageReceived("n1", Exited(name, EXITED, stamp=STAMP)), 4.0)
     assert ledger.state.jobs == {}
+
+
+def test_a_start_that_is_heard_of_while_the_job_is_being_stopped_is_stored() -> None:
+    ledger = grid("j")
+    step(ledger, CancelRequested(2, ("j",)), 2.0)
+    out = back(ledger, Known("j.1", State.RUNNING, started_for=8.0))
+    assert [one.message.allocation for one in out if isinstance(one, Send) and isinstance(one.message, Stop)] == ["j.1"]
+    stored = [one for one in out if isinstance(one, RecordAllocation | RecordJob)]
+    assert [type(one) for one in stored] == [RecordAllocation, RecordJob]
+    assert ledger.state.allocations["j.1"].started == ledger.state.jobs["j"].started == 2.0
