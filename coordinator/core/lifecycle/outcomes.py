@@ -272,7 +272,7 @@ def _requeue_gang(state: GridState, whole: list[Job], first: Job, kind: EndKind,
         one.retried += kind is EndKind.TO_RETRY
         began = part is not None and part.outcome is not None and part.outcome.started
         one.evicted += kind is not EndKind.TO_RETRY and began
-        one.amended = one.amended or request is not one.request
+        one.amended = one.amended or request != one.request
         one.request = request
         state.become(one, Queued() if leads_gang(one) else HeldBack(), text)
         if leads_gang(one):
@@ -346,7 +346,7 @@ def over(state: GridState, job: Job, outcome: Outcome, allocation: Allocation, t
         job.retried += 1
         allocation.outcome = outcome
         words = f"{text}; to be run again{with_more(job.request, request)} ({job.retried} of {request.retries})"
-        job.request, job.amended = request, job.amended or request is not job.request
+        job.request, job.amended = request, job.amended or request != job.request
         requeue(state, job, allocation, words)
     else:
         outcome = out_of_memory_for_good(outcome) if wanted else outcome

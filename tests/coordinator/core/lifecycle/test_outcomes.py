@@ -521,3 +521,11 @@ def test_of_a_gang_that_waits_again_it_is_told_who_has_run_and_who_has_not(immed
     assert {name: (one.cause, one.started) for name, one in over.items() if one} == {
         "g_0": (Cause.CANCELLED, False), "g_1": (Cause.CANCELLED, True)
     }  # fmt: skip
+
+
+def test_what_is_asked_for_again_unchanged_is_not_stored_anew_after_a_restart_either() -> None:
+    ledger = resumed(running())
+    for rank in (0, 1):
+        ends(ledger, rank, Outcome(Cause.RECALLED, signal=15))
+    assert member(ledger, 0).tries == 2
+    assert not any(member(ledger, rank).amended for rank in (0, 1))
