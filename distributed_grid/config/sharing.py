@@ -70,7 +70,9 @@ class ResourceSharing:
     monitoring_interval_seconds: float = setting(2.0, SECONDS, "how often a node measures itself")
     check_interval: float = setting(60.0, SECONDS, "maximum interval between repetitions of an unchanged offer")
     offer_expiry: float = setting(300.0, SECONDS, "lifetime of an offer")
-    max_offers_per_node: int = setting(5, count(1, 10_000, "a whole number from 1 to 10000"), "items in one offer")
+    max_offers_per_node: int = setting(
+        5, count(1, 10_000, "a whole number from 1 to 10000"), "items in one offer: CPU, memory, and each GPU"
+    )
     owner_policy: OwnerPolicy = setting(
         OwnerPolicy.SUSPEND, choice(OwnerPolicy), "what happens to jobs while the owner uses the node"
     )

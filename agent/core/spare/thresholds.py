@@ -156,10 +156,11 @@ def lendable(limits: Limits, cores: Sequence[int], memory: int, gpus: Sequence[G
     if not limits.can_share:
         return Resources()
     cpu, left = max(0, len(cores) * MILLI - limits.reserve_cpu), max(0, memory - limits.reserve_memory)
+    most_gpus = at_most(len(gpus), limits.max_offers_per_node)  # each is an item of the offer
     return Resources(
         at_most(cpu if cpu >= limits.cpu_min_cores else 0, limits.max_share_cpu),
         at_most(left if left >= limits.memory_min else 0, limits.max_share_memory),
-        at_most(len(gpus) * MILLI, None if limits.max_share_gpu is None else limits.max_share_gpu * MILLI),
+        at_most(most_gpus * MILLI, None if limits.max_share_gpu is None else limits.max_share_gpu * MILLI),
     )
 
 

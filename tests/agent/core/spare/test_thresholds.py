@@ -6,7 +6,7 @@ import pytest
 from distributed_grid.agent.core.spare.lender import describe
 from distributed_grid.agent.core.spare.thresholds import Limits, lendable
 from distributed_grid.protocol.nodes import GpuProcess, GpuSample
-from distributed_grid.protocol.resources import GIB, MIB, Resources
+from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
 from tests.agent.core.spare.scene import AT_ONCE, FACTS, gpu, gpus, sample, why
 
 
@@ -44,6 +44,12 @@ def test_what_a_node_could_ever_lend_is_capped_and_less_the_reserve() -> None:
     limits = Limits(reserve_cpu=500, max_share_memory=4 * GIB, max_share_gpu=1)
     assert lendable(limits, FACTS.cores, 16 * GIB, FACTS.gpus) == Resources(3500, 4 * GIB, 1000)
     assert lendable(Limits(can_share=False), FACTS.cores, 16 * GIB, FACTS.gpus) == Resources()
+
+
+def test_of_many_gpus_no_more_could_ever_be_lent_than_an_offer_has_items() -> None:
+    gpus = tuple(msgspec.structs.replace(FACTS.gpus[0], uuid=f"GPU-{number}", index=number) for number in range(8))
+    assert lendable(Limits(), FACTS.cores, 16 * GIB, gpus).gpu == 5 * MILLI
+    assert lendable(Limits(max_offers_per_node=10), FACTS.cores, 16 * GIB, gpus).gpu == 8 * MILLI
 
 
 def test_what_is_too_little_to_be_lent_even_when_idle_is_no_part_of_what_a_node_could_ever_lend() -> None:
