@@ -108,20 +108,24 @@ def uninstall(at: systemd.Installed, purge: bool = False) -> None:
 
 
 def about(at: systemd.Installed) -> dict[str, Any]:
-    """How the service is, as systemd says."""
+    """How the service is, as systemd says; and of one that fails, which may be started again and again, what it said
+    last."""
     found = at.shown(
         "ActiveState", "SubState", "MainPID", "NRestarts", "ActiveEnterTimestamp", "StatusText", "UnitFileState"
     )
+    state, detail = found.get("ActiveState", "unknown"), found.get("SubState", "")
+    fails = "failed" in (state, detail) or detail == "auto-restart"
     return {
         "unit": at.unit,
         "path": str(at.path),
-        "state": found.get("ActiveState", "unknown"),
-        "detail": found.get("SubState", ""),
+        "state": state,
+        "detail": detail,
         "since": found.get("ActiveEnterTimestamp", ""),
         "pid": int(found.get("MainPID") or 0),
         "restarts": int(found.get("NRestarts") or 0),
         "enabled": found.get("UnitFileState", "") == "enabled",
         "says": found.get("StatusText", ""),
+        "why": systemd.last_words(at, "-n", "20") if fails else "",
     }
 
 
@@ -133,6 +137,7 @@ def lines(service: dict[str, Any]) -> list[str]:
         f"unit       {service['path']}{'' if service['enabled'] else ', not enabled: it does not start by itself'}",
     ]
     said += [f"process    {service['pid']}"] * bool(service["pid"])
+    said += [f"why        {service['why']}"] * bool(service["why"])
     return said + [f"says       {service['says']}"] * bool(service["says"])
 
 

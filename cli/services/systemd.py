@@ -379,14 +379,21 @@ def _start(at: Installed) -> None:
     done = at.run("restart", at.unit)
     if done.returncode == 0:
         return
-    # What its processes said; by --unit there is what systemd says of it, too.
-    field = "_SYSTEMD_USER_UNIT" if at.own else "_SYSTEMD_UNIT"
-    said = _run("journalctl", *at.words, f"{field}={at.unit}", "--since", f"@{since}", "-o", "cat", "--no-pager")
     raise GridError(
         f"{at.unit} does not start; nothing was left changed",
-        why=reason(said.stdout, at.unit) or _last(done.stderr),
+        why=last_words(at, "--since", f"@{since}") or _last(done.stderr),
         hint="put that right and install again",
     )
+
+
+def last_words(at: Installed, *since: str) -> str:
+    """What its processes said last, on one line; empty where that cannot be read. `since`: options of journalctl."""
+    if shutil.which("journalctl") is None:
+        return ""
+    # By --unit there is what systemd says of it, too.
+    field = "_SYSTEMD_USER_UNIT" if at.own else "_SYSTEMD_UNIT"
+    said = _run("journalctl", *at.words, f"{field}={at.unit}", *since, "-o", "cat", "--no-pager")
+    return reason(said.stdout, at.unit)
 
 
 def reason(log: str, unit: str) -> str:

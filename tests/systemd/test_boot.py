@@ -254,6 +254,18 @@ def test_an_agent_that_hangs_is_replaced_and_its_jobs_go_on(machine: Machine) ->
     assert ended(machine, job) == 7
 
 
+def test_the_status_of_a_service_that_fails_says_why(machine: Machine) -> None:
+    record, aside = "/var/lib/grid/coordinator/pki/identities.db", "/root/identities.db"
+    machine.told("systemctl", "stop", COORDINATOR)
+    machine.told("mv", record, aside)
+    assert machine.run("systemctl", "start", COORDINATOR).returncode != 0
+    status = machine.run(GRID, "coordinator", "status")
+    machine.told("mv", aside, record)
+    machine.told("systemctl", "start", COORDINATOR)
+    assert status.returncode == 3 and f"{record} is missing" in status.stdout, status.stdout + status.stderr
+    machine.until(lambda: node(machine).get("state") == "up", "its node is back")
+
+
 def test_uninstalling_leaves_nothing_but_what_was_to_be_kept(machine: Machine) -> None:
     job, process = begin(machine, "/tmp/end-3")
     refused = machine.run(GRID, "agent", "uninstall", "--purge")

@@ -10,7 +10,7 @@ from distributed_grid.config.settings import load
 
 UNIT = {
     "state": "active", "detail": "running", "since": "", "restarts": 0, "path": "/u", "enabled": True, "pid": 7,
-    "says": "",
+    "says": "", "why": "",
 }  # fmt: skip
 
 
@@ -18,6 +18,8 @@ def test_a_service_is_told_in_lines() -> None:
     assert service.lines(UNIT) == ["service    active (running) since never", "unit       /u", "process    7"]
     odd = service.lines({**UNIT, "restarts": 2, "enabled": False, "pid": 0, "says": "hello"})
     assert "restarted 2 times" in odd[0] and "not enabled" in odd[1] and odd[2:] == ["says       hello"]
+    fails = service.lines({**UNIT, "state": "activating", "detail": "auto-restart", "pid": 0, "why": "no such host"})
+    assert fails[0] == "service    activating (auto-restart) since never" and fails[2:] == ["why        no such host"]
 
 
 def test_a_service_gets_the_configuration_and_coordinator_of_who_installs_it(
