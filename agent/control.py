@@ -166,6 +166,8 @@ def described(
         "nameless": facts.nameless or launcher.nameless,
         "owners": list(facts.owners),
         "trusts": facts.trusts,
+        "limits": launcher.limits,
+        "ends": facts.ends,
         "offers": str(offer.resources),
         "withheld": [f"{one.what}: {one.why}" for one in offer.withheld],
     }

@@ -4,8 +4,10 @@ directory. Nothing is changed."""
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 
@@ -46,7 +48,18 @@ def is_node(state_dir: Path) -> bool:
     return (state_dir / "instance").exists() or has_identity(state_dir / IDENTITY)
 
 
-def run_checks(asked: WallSettings, backend: str, cgroup: str) -> Iterator[Finding]:
+class Running(NamedTuple):
+    """What the agent that runs here says: what enforces each limit, and what proves that nothing of a job is alive. Who
+    asks for the checks is in another control group than it. Empty: none runs, or it does not say."""
+
+    limits: Mapping[str, str] = MappingProxyType({})
+    ends: str = ""
+
+
+UNKNOWN = Running()
+
+
+def run_checks(asked: WallSettings, backend: str, cgroup: str, running: Running = UNKNOWN) -> Iterator[Finding]:
     """All checks, one by one, since some take a while."""
     state_dir = asked.state_dir
     here = is_node(state_dir)
@@ -56,9 +69,9 @@ def run_checks(asked: WallSettings, backend: str, cgroup: str) -> Iterator[Findi
         yield from root_jobs(asked)
         yield from hidden_jobs(asked)
         if os.geteuid() == state_dir.stat().st_uid:
-            yield _ends(asked, cgroup)
+            yield _ends(asked, cgroup, running.ends)
         yield disk("agent's disk", state_dir)
-    for one in (_gpus(backend), _cgroups(cgroup), _pressure()):
+    for one in (_gpus(backend), _cgroups(cgroup, running.limits), _pressure()):
         # On a machine that is no node, problems of a node are information only.
         yield one if here else one._replace(level=Level.OK)
 
@@ -118,13 +131,13 @@ def hidden_jobs(asked: WallSettings) -> Iterator[Finding]:
             yield Finding("processes", Level.ERROR, "the node lends nothing", why, remedy)
 
 
-def _ends(asked: WallSettings, cgroup: str) -> Finding:
+def _ends(asked: WallSettings, cgroup: str, said: str) -> Finding:
     """What proves to this node that nothing of a job is alive."""
     try:
         found, _ = choose_walls(asked)
     except GridError as error:
         return failed("ends", error)
-    how = end_proof(found, asked.run_as, survey(cgroup).home is not None)
+    how = said or end_proof(found, asked.run_as, survey(cgroup).home is not None)
     what = f"that nothing of a job lives is known by its {how}"
     if how != "descent":
         return Finding("ends", Level.OK, what)
@@ -146,13 +159,13 @@ def _gpus(backend: str) -> Finding:
     return Finding("gpus", Level.OK, f"{len(facts)} by {found.name}: {names}" if facts else "none", found.note)
 
 
-def _cgroups(setting: str) -> Finding:
+def _cgroups(setting: str, said: Mapping[str, str]) -> Finding:
     two, one = (CGROUPS / "cgroup.controllers").exists(), (CGROUPS / "unified").exists()
     mode = "v2" if two else "v1 and v2" if one else "v1" if (CGROUPS / "memory").exists() else "none"
     found = survey(setting)
-    kept = ", ".join(f"{name} by {how}" for name, how in described(found).items())
-    what = f"cgroups: {mode}; limits are kept: {kept}"
-    if not found.missing or setting == "none":
+    kept = said or described(found)
+    what = f"cgroups: {mode}; limits are kept: {', '.join(f'{name} by {how}' for name, how in kept.items())}"
+    if not found.missing or setting == "none" or all(how.startswith("cgroup ") for how in said.values() or [""]):
         return Finding("cgroup", Level.OK, what)
     why = "; ".join(dict.fromkeys(found.missing.values()))
     hint = "run the agent as a service (sudo grid agent install), or name a place in agent.cgroup"

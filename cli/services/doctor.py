@@ -6,6 +6,7 @@ import ssl
 import statistics
 import time
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -288,11 +289,16 @@ def _coordinator(config: Any) -> Iterator[Finding]:
 
 
 def _agent(config: Any, state_dir: Path) -> Iterator[Finding]:
-    from distributed_grid.agent.diagnostics import WallSettings, run_checks
+    from distributed_grid.agent.diagnostics import Running, WallSettings, run_checks
+    from distributed_grid.cli.services.agent_control import status_of
 
     own = config.agent
     asked = WallSettings(state_dir, own.run_as, str(own.walls), own.owners, str(own.trust))
-    yield from run_checks(asked, str(own.gpu_backend), own.cgroup)
+    said: dict[str, Any] = {}
+    with suppress(GridError):  # another check reports it
+        said = status_of(state_dir) or {}
+    running = Running(said.get("limits", {}), said.get("ends", ""))
+    yield from run_checks(asked, str(own.gpu_backend), own.cgroup, running)
 
 
 def _linger() -> Iterator[Finding]:

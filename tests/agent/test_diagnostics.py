@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.agent.diagnostics import check_state
+from distributed_grid.agent import diagnostics
+from distributed_grid.agent.cgroups.hierarchies import Survey
+from distributed_grid.agent.diagnostics import UNKNOWN, Running, WallSettings, check_state, run_checks
 from distributed_grid.agent.supervisor.journal import Journal, line
 from distributed_grid.agent.supervisor.procs import boot_id
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.runtime.health import Level
 
 
 def ran(state: Path, *names: str) -> None:
@@ -129,3 +132,21 @@ def test_a_loss_that_nobody_has_looked_into_is_told(state: Path) -> None:
     journal.commit()
     journal.sync()
     assert found(state) == []
+
+
+def test_what_a_running_agent_says_of_its_groups_counts_and_not_what_the_asking_shell_has(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (state / "instance").touch()
+    nothing = Survey({}, {"memory": "none was delegated"}, None)
+    monkeypatch.setattr(diagnostics, "survey", lambda setting: nothing)
+
+    def levels(running: Running) -> list[Level]:
+        asked = WallSettings(state, walls="none")
+        checks = {one.check: one for one in run_checks(asked, "none", "auto", running)}
+        return [checks["cgroup"].level, checks["ends"].level]
+
+    assert levels(UNKNOWN) == [Level.WARNING, Level.WARNING]
+    limits = dict.fromkeys(("memory", "pids", "cpuset", "cpu"), "cgroup v2")
+    assert levels(Running(limits, "control group")) == [Level.OK, Level.OK]
+    assert levels(Running({**limits, "cpu": "none"}, "descent")) == [Level.WARNING, Level.WARNING]
