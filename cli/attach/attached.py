@@ -106,7 +106,7 @@ class Attached:
     def run(self) -> int:
         """Stay with the job to its end; the exit code. Raises GridError where the grid refuses."""
         self.grid.session.patience = math.inf
-        numbers = [signal.SIGTERM, signal.SIGHUP] + ([signal.SIGINT] if self._interactive else [])
+        numbers = [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT] + ([signal.SIGINT] if self._interactive else [])
         with Signals(numbers) as signals:
             try:
                 self._begin()

@@ -36,7 +36,7 @@ class Borrowing:
         """Raises GridError where the grid refuses, SystemExit (128 + the signal) once the request is taken back."""
         self._grid.session.patience = math.inf
         try:
-            with Signals([signal.SIGINT, signal.SIGTERM, signal.SIGHUP]) as signals:
+            with Signals([signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]) as signals:
                 self._question = self._grid.ask(self._asked)
                 while self._view is None and not self._left:
                     self._turn(signals)

@@ -44,10 +44,10 @@ def waiting(grid: Coordinator) -> list[str]:
     return [job.id for job in grid.ledger.state.jobs.values() if job.state is State.WAITING]
 
 
-INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+INT, TERM, HUP, QUIT = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
 
 
-@pytest.mark.parametrize("signals", [(INT,), (INT, INT), (TERM,), (HUP,)])
+@pytest.mark.parametrize("signals", [(INT,), (INT, INT), (TERM,), (HUP,), (QUIT,)])
 async def test_a_signal_takes_back_a_boost_that_waits(tmp_path: Path, signals: tuple[signal.Signals, ...]) -> None:
     async with coordinator(tmp_path, ray=PlayedRay()) as grid, asking(grid.url, tmp_path) as process:
         await line_with(process, "waits: ")

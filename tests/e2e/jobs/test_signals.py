@@ -96,7 +96,7 @@ def test_an_interrupt_of_a_waiting_job_cancels_it(grid: Grid) -> None:
         grid.run("job", "wait", holder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_ending_the_client_cancels_its_job(grid: Grid, number: signal.Signals) -> None:
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("these tests were started so that hang-ups are ignored (nohup), and a client heeds that")
