@@ -89,15 +89,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(why)
 
 
+_left = pytest.StashKey[float]()
+"""Seconds of the time limit that a test had left when a part of it was over."""
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """The time limit stands still while it is told why a test failed: where its alarm came then, on a busy machine,
-    it was an error of pytest itself, and ended the whole run."""
-    left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
-    try:
-        return (yield)
-    finally:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """The time limit stands still while it is told how a part of a test ended, until the next part begins: where its
+    alarm came then, on a busy machine, it was an error of pytest itself, and ended the whole run."""
+    item.stash[_left], _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    return (yield)
+
+
+def _goes_on(item: pytest.Item) -> Generator[None, None, None]:
+    if left := item.stash.get(_left, 0.0):
         signal.setitimer(signal.ITIMER_REAL, left)
+    return (yield)
+
+
+pytest_runtest_call = pytest.hookimpl(wrapper=True, tryfirst=True)(_goes_on)
+pytest_runtest_teardown = pytest.hookimpl(wrapper=True, tryfirst=True)(_goes_on)
 
 
 @pytest.fixture(params=["openat2", "steps"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from distributed_grid.agent.gpus.base import cuda
 from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.supervisor import procs
@@ -99,7 +100,8 @@ class Bench:
             lease=lease,
         )
         self._folders.make(id)
-        env = workdir.build_env(launch, "node1", directory, workdir.inherited(os.environ, PASSED_ON), {})
+        gpus = cuda([share.uuid for share in launch.grant.gpus])
+        env = workdir.build_env(launch, "node1", directory, workdir.inherited(os.environ, PASSED_ON), gpus)
         self.launcher.launch(launch, directory, env, since or procs.now(), chain=chain)
         return id
 
