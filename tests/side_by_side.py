@@ -27,6 +27,7 @@ TOGETHER = {
         "tests/agent/sampling/test_probe.py",
         "tests/agent/sampling/test_trees.py",
         "tests/agent/supervisor/test_spawners_nice.py::test_beside_a_job_on_the_same_core",
+        "tests/agent/supervisor/test_tree_rounds.py",
         "tests/e2e/reliability/test_disk.py::test_a_disk_that_its_errors_made_read_only",
         "tests/e2e/sharing/test_the_owner.py::test_a_foreign_busy_process",
         "tests/e2e/sharing/test_the_owner.py::test_our_own_busy_job",
@@ -48,8 +49,9 @@ cluster or a wheel, or they want so much of the machine that two at once would m
 halves, each with a cluster of its own: one after another they would take longer than all else. Everywhere else no scene
 is shared between files.
 
-Those that are alone are about the machine as a whole (how busy it is, what is mounted), or start two raylets at once,
-which have 30 s by Ray's own clock: no other test runs beside them.
+Those that are alone are about the machine as a whole (how busy it is, what is mounted), start two raylets at once,
+which have 30 s by Ray's own clock, or end fork bombs, which took 12 s alone and 15 minutes beside four others, who got
+no further meanwhile: no other test runs beside them.
 They come last, in one stretch, since each time that one begins the others' tests have to end first."""
 
 FIRST = (
