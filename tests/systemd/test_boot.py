@@ -255,7 +255,7 @@ def test_an_agent_that_hangs_is_replaced_and_its_jobs_go_on(machine: Machine) ->
 
 
 def test_the_status_of_a_service_that_fails_says_why(machine: Machine) -> None:
-    record, aside = "/var/lib/grid/coordinator/pki/identities.db", "/root/identities.db"
+    record, aside = "/var/lib/grid/coordinator/pki/identities.db", "/run/identities.db"
     machine.told("systemctl", "stop", COORDINATOR)
     machine.told("mv", record, aside)
     assert machine.run("systemctl", "start", COORDINATOR).returncode != 0

@@ -53,10 +53,10 @@ def test_the_state_is_where_the_installed_service_keeps_it_unless_something_else
 
     assert places() == (systemd.STATE / "coordinator", host, systemd.STATE / f"agent-{host}")
     (units / "grid-coordinator.service").write_text(
-        "ExecStart=/g/grid coordinator run --state-dir /srv/grid --host ::\n"
+        "ExecStart=/g/grid coordinator run --state-dir /var/lib/elsewhere --host ::\n"
     )
-    (units / "grid-agent.service").write_text('ExecStart=/g/grid agent run --name lab1 --state-dir "/srv/a b"\n')
-    assert places() == (Path("/srv/grid"), "lab1", Path("/srv/a b"))
+    (units / "grid-agent.service").write_text('ExecStart=/g/grid agent run --name lab1 --state-dir "/var/lib/a b"\n')
+    assert places() == (Path("/var/lib/elsewhere"), "lab1", Path("/var/lib/a b"))
     said = load(environment={}, flags={"coordinator.state_dir": "/x", "agent.name": "lab2"})
     assert service.coordinator_place(said) == Path("/x")
     assert (service.agent_name(said), service.agent_place(said)) == ("lab2", systemd.STATE / "agent-lab2")

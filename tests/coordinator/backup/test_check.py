@@ -52,10 +52,10 @@ async def test_what_is_held_beyond_what_a_node_has_is_found(lost: Lost) -> None:
     with sqlite3.connect(lost.backup / STORE) as db:
         (held,) = db.execute("SELECT allocation FROM changes WHERE state = 'running'").fetchone()
         changed = msgspec.msgpack.decode(held)
-        changed["grant"]["cores"] = [0, 77]
+        changed["grant"]["memory"] = 1 << 60
         db.execute("UPDATE changes SET allocation = ? WHERE state = 'running'", (msgspec.msgpack.encode(changed),))
     (found,) = check(lost.backup).findings
-    assert "core 77 of n1 is held and does not exist" in found.what
+    assert f"{1 << 60} bytes of n1 are held, it has " in found.what
 
 
 async def test_shipped_files_that_are_gone_or_changed_are_found(lost: Lost) -> None:
