@@ -43,6 +43,17 @@ def can_fit(state: GridState, request: Request) -> int:
     return count
 
 
+def may_ever_run(state: GridState, request: Request) -> bool:
+    """Whether enough of the known nodes could ever meet this, or machines of pools."""
+    if can_fit(state, request) >= max(1, request.gang):
+        return True
+    if not state.policy.scaling.pools:
+        return False
+    from distributed_grid.coordinator.core.scaling.fits import pool_for  # only where there are pools
+
+    return bool(pool_for(state, request))
+
+
 def unknown_name(state: GridState, request: Request) -> str:
     """An unknown node that the request names; empty: there is none."""
     asked = request.constraints

@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import RecordAllocation
-from distributed_grid.coordinator.core.explain.feasible import can_fit
+from distributed_grid.coordinator.core.explain.feasible import may_ever_run
 from distributed_grid.coordinator.core.lifecycle import attempts
 from distributed_grid.coordinator.core.model import (
     Active,
@@ -51,24 +51,13 @@ def request_after(state: GridState, job: Job, outcome: Outcome) -> Request | Non
             return None
         wanted = msgspec.structs.replace(had, memory=allowed)
     more = msgspec.structs.replace(request, resources=wanted)
-    if not _may_ever_run(state, more):
+    if not may_ever_run(state, more):
         could = (node.facts.lendable.memory for node in state.nodes.values() if able(node, request))
         most = max(max(could, default=0), _most_memory_of_pools(state, request))
         if most <= had.memory:
             return None
         more = msgspec.structs.replace(request, resources=msgspec.structs.replace(had, memory=most))
     return more
-
-
-def _may_ever_run(state: GridState, request: Request) -> bool:
-    """Whether the nodes could ever run this, or machines of pools."""
-    if can_fit(state, request) >= max(1, request.gang):
-        return True
-    if not state.policy.scaling.pools:
-        return False
-    from distributed_grid.coordinator.core.scaling.fits import pool_for  # only where there are pools
-
-    return bool(pool_for(state, request))
 
 
 def _most_memory_of_pools(state: GridState, request: Request) -> int:
@@ -241,7 +230,7 @@ def _gang_request_after(state: GridState, first: Job, part: MemberEnd) -> Reques
     if part.kind is not EndKind.TO_RETRY or part.outcome is None:
         return first.request
     request = request_after(state, first, part.outcome)
-    return request if request is not None and _may_ever_run(state, request) else None
+    return request if request is not None and may_ever_run(state, request) else None
 
 
 def _first_ended(whole: list[Job]) -> Job | None:

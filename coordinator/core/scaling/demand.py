@@ -5,14 +5,13 @@ a dependency, a time, a quota, another job's node or an owner, or start anyway b
 import math
 from collections.abc import Iterable
 
-from distributed_grid.coordinator.core.explain.feasible import can_fit
+from distributed_grid.coordinator.core.explain.feasible import may_ever_run
 from distributed_grid.coordinator.core.lifecycle.attempts import is_restartable
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.placement.matching import gang_candidates
 from distributed_grid.coordinator.core.queue.queue import Line
 from distributed_grid.coordinator.core.queue.quotas import Pool as QuotaPool
 from distributed_grid.coordinator.core.queue.reservations import ends, likely_ends
-from distributed_grid.coordinator.core.scaling.fits import pool_for
 from distributed_grid.coordinator.core.scaling.packing import Ask, Bin
 from distributed_grid.coordinator.core.scaling.plan import Demand, Seen, View
 from distributed_grid.coordinator.core.state import GridState
@@ -67,7 +66,8 @@ def demand_of(state: GridState, scaling: Scaling, now: float) -> Demand:
             left_out.append(_left(line, names[:1], "starts-anyway", anyway, 1))
             names, count = names[1:], count - 1
         # What never runs, as nothing is large enough for it any more, takes nothing of what is allowed from others.
-        allowed = _within_quotas(state, line, count, planned if _may_ever_run(state, line) else {**planned})
+        counts = not state.quotas.limited or may_ever_run(state, line.request)
+        allowed = _within_quotas(state, line, count, planned if counts else {**planned})
         if allowed < count:
             left_out.append(_left(line, names, "quota", "its user's quotas allow no more at once", count - allowed))
         if allowed:
@@ -107,12 +107,6 @@ def _elsewhere(state: GridState, line: Line, head: str) -> tuple[str, str] | Non
         if bounds.near is not None or bounds.missing:
             return "affinity", f"it is to be near {' and '.join(map(called, asked.near))}"
     return None
-
-
-def _may_ever_run(state: GridState, line: Line) -> bool:
-    """Whether a quota does not matter for what follows, or nodes or machines of pools could ever run these jobs."""
-    request = line.request
-    return not state.quotas.limited or can_fit(state, request) >= max(1, request.gang) or bool(pool_for(state, request))
 
 
 def _within_quotas(state: GridState, line: Line, count: int, planned: dict[str, Resources]) -> int:
