@@ -296,12 +296,16 @@ def lost_records(instance: str, before: str) -> bool:
 
 
 class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A process that has memory on a GPU (bytes); `own` if it belongs to one of the grid's jobs."""
+    """A process that has memory on a GPU (bytes); `own` if it belongs to one of the grid's jobs. `graphics`: it only
+    draws, as a display server does, and `utilisation` is what it used of the GPU lately, in percent (below 0: its
+    driver does not tell)."""
 
     pid: Pid
     memory: Count = 0
     user: Word = ""
     own: bool = False
+    graphics: bool = False
+    utilisation: Finite = -1.0
 
 
 class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -317,6 +321,17 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     processes: tuple[GpuProcess, ...] = ()
     error: Text = ""
     untold: bool = False
+
+    def foreign_utilisation(self, lent: bool) -> float:
+        """What others than the grid's jobs use of it, in percent. A driver tells it by process only of those that draw:
+        beside a foreign process that computes, all of it is foreign. Where it tells no processes, all is the grid's if
+        a job holds this GPU (`lent`)."""
+        if not self.processes:
+            return 0.0 if lent else self.utilisation
+        others = [one for one in self.processes if not one.own]
+        if len(others) < len(self.processes) and all(one.graphics and one.utilisation >= 0 for one in others):
+            return min(self.utilisation, sum(one.utilisation for one in others))
+        return self.utilisation
 
 
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

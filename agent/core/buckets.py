@@ -39,12 +39,11 @@ class _Gpu:
 
     def add(self, gpu: GpuSample, weight: float, lent: bool) -> None:
         ours = sum(one.memory for one in gpu.processes if one.own)
-        others = any(not one.own for one in gpu.processes)
-        if not gpu.processes:  # the driver may not tell them: what a job holds is in use by that
-            ours, others = (gpu.memory_used, False) if lent else (0, True)
+        if not gpu.processes and lent:  # the driver may not tell them: what a job holds is in use by that
+            ours = gpu.memory_used
         self.total = max(self.total, gpu.memory_total)
         self.utilisation.add(gpu.utilisation, weight)
-        self.foreign.add(gpu.utilisation if others else 0.0, weight)
+        self.foreign.add(gpu.foreign_utilisation(lent), weight)
         self.memory.add(gpu.memory_used, weight)
         self.memory_foreign.add(max(0, gpu.memory_used - ours), weight)
 

@@ -18,10 +18,10 @@ from distributed_grid.agent.core.spare.thresholds import (
     cpu_trouble,
     foreign_on,
     percent,
+    use_by,
 )
 from distributed_grid.protocol.messages import Suspended
 from distributed_grid.protocol.nodes import OwnerPolicy, Sample
-from distributed_grid.protocol.resources import MIB
 
 HANDS = 10.0
 """Seconds after the last input in which the owner counts as active: the kernel notes input every 8 s."""
@@ -192,7 +192,7 @@ class Owner:
             signs = _busy_cores(limits, sample, held)
         if memory and (victim := self._make_room(jobs, now)):
             signs[victim] = Sign(memory, all=True, frees=True)
-        return signs | _on_gpus(sample, held)
+        return signs | _on_gpus(limits, sample, held)
 
     def _make_room(self, jobs: Sequence[RunningJob], now: float) -> str:
         """Which job to recall for memory: the one with most of it, and of equals the one that ran least."""
@@ -217,16 +217,14 @@ def _waits(limits: Limits, sample: Sample, what: str) -> str:
     return ""
 
 
-def _on_gpus(sample: Sample, held: Sequence[Holding]) -> dict[str, Sign]:
-    """The jobs whose GPUs have a foreign process."""
-    foreign = {gpu.uuid: found[0] for gpu in sample.gpus if not gpu.error and (found := foreign_on(gpu))}
+def _on_gpus(limits: Limits, sample: Sample, held: Sequence[Holding]) -> dict[str, Sign]:
+    """The jobs whose GPUs have a foreign process that is in the way."""
+    foreign = {gpu.uuid: found[0] for gpu in sample.gpus if not gpu.error and (found := foreign_on(limits, gpu))}
     signs = {}
     for one in held:
         for share in one.grant.gpus:
             if (who := foreign.get(share.uuid)) is not None:
-                user = f" of {who.user}" if who.user else ""
-                why = f"process {who.pid}{user} uses {who.memory // MIB} MiB of {share.uuid}"
-                signs[one.allocation] = Sign(why, frees=True)
+                signs[one.allocation] = Sign(f"{use_by(who)} of {share.uuid}", frees=True)
     return signs
 
 

@@ -69,15 +69,24 @@ class Processes:
     def __init__(self) -> None:
         self._ours: dict[str, set[int]] = {}
 
-    def classify(self, uuid: str, found: Iterable[tuple[int, int]], own: set[int]) -> tuple[GpuProcess, ...]:
-        """The processes on a GPU, from their pids and bytes, each listed once and with its owner."""
-        memory: dict[int, int] = {}
-        for pid, used in found:
+    def classify(
+        self, uuid: str, computing: Iterable[tuple[int, int]], drawing: Iterable[tuple[int, int]], own: set[int]
+    ) -> tuple[GpuProcess, ...]:
+        """The processes on a GPU, from pids and bytes of those that compute and of those that draw there (some do
+        both), each listed once and with its owner."""
+        memory, computes = dict[int, int](), set[int]()
+        for pid, used in computing:
+            memory[pid] = max(used, memory.get(pid, 0))
+            computes.add(pid)
+        for pid, used in drawing:
             memory[pid] = max(used, memory.get(pid, 0))
         before = self._ours.get(uuid, set())
         ours = {pid for pid in memory if pid in own or (pid in before and not os.path.exists(f"/proc/{pid}"))}
         self._ours[uuid] = ours
-        return tuple(GpuProcess(pid, memory[pid], user_of(pid), pid in ours) for pid in sorted(memory))
+        return tuple(
+            GpuProcess(pid, memory[pid], user_of(pid), pid in ours, graphics=pid not in computes)
+            for pid in sorted(memory)
+        )
 
 
 def user_of(pid: int) -> str:

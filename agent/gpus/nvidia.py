@@ -3,17 +3,22 @@ hides errors). Both packages are passed in: this module imports no vendor librar
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from distributed_grid.agent.gpus.base import Processes, cuda
 from distributed_grid.agent.sampling.host import pci_node
-from distributed_grid.protocol.nodes import GpuFacts, GpuSample
+from distributed_grid.protocol.nodes import GpuFacts, GpuProcess, GpuSample
 from distributed_grid.protocol.resources import MIB
 
 Pair = tuple[int, int]
 
 
+_LATELY = 2.0
+"""Seconds of which the use by process is asked: drivers measure it once a second or more often."""
 PARTITIONED = "MIG was switched on; restart the agent, which will lend the instances"
 
 
@@ -123,7 +128,7 @@ class NvmlBackend:
         try:
             handle = self._handle(gpu.uuid)
             total, used = self._memory(handle)
-            processes = self._processes.classify(gpu.uuid, self._list(handle), own)
+            processes = self._classify(gpu.uuid, handle, own)
             utilisation = self._optional(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
             heat = self._optional(lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)))
         except nvml.NVMLError as error:
@@ -150,16 +155,38 @@ class NvmlBackend:
             return self._system_memory()
         return int(memory.total), int(memory.used)
 
-    def _list(self, handle: Any) -> list[Pair]:
-        """Pids and bytes of all compute and graphics processes on a GPU."""
+    def _classify(self, uuid: str, handle: Any, own: set[int]) -> tuple[GpuProcess, ...]:
+        """All processes on a GPU, and of others that only draw how much of it they use."""
         nvml = self._nvml
-        found = []
-        for ask in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
-            try:
-                found += [(int(one.pid), int(one.usedGpuMemory or 0)) for one in ask(handle)]
-            except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission, nvml.NVMLError_FunctionNotFound):
-                continue  # judged by memory and utilisation alone then
-        return found
+        computing = self._list(handle, nvml.nvmlDeviceGetComputeRunningProcesses)
+        drawing = self._list(handle, nvml.nvmlDeviceGetGraphicsRunningProcesses)
+        found = self._processes.classify(uuid, computing, drawing, own)
+        if not any(one.graphics and not one.own for one in found) or (used := self._use_by_process(handle)) is None:
+            return found
+        return tuple(
+            msgspec.structs.replace(one, utilisation=used.get(one.pid, 0.0)) if one.graphics else one for one in found
+        )
+
+    def _list(self, handle: Any, ask: Callable[[Any], Any]) -> list[Pair]:
+        """Pids and bytes of the processes of one kind on a GPU."""
+        nvml = self._nvml
+        try:
+            return [(int(one.pid), int(one.usedGpuMemory or 0)) for one in ask(handle)]
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission, nvml.NVMLError_FunctionNotFound):
+            return []  # judged by memory and utilisation alone then
+
+    def _use_by_process(self, handle: Any) -> dict[int, float] | None:
+        """What processes used lately of a GPU's time, in percent, by pid: of its cores, or of its video units if that
+        is more. Those that used none are not told. None: the driver does not tell it at all, as of MIG instances."""
+        nvml = self._nvml
+        used: dict[int, float] = {}
+        try:
+            for one in nvml.nvmlDeviceGetProcessUtilization(handle, int((time.time() - _LATELY) * 1e6)):
+                used[one.pid] = max(used.get(one.pid, 0.0), float(max(one.smUtil, one.encUtil, one.decUtil)))
+        except nvml.NVMLError as error:
+            if error.value not in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND):  # these: nobody used any
+                return None
+        return used
 
     def _optional(self, read: Callable[[], float]) -> float | None:
         """A figure that not every GPU has (a MIG instance has no utilisation)."""

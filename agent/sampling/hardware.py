@@ -48,7 +48,7 @@ class HardwareDetector:
             },
             "gpu": {
                 "devices": len(self._probe.gpus.facts()),
-                "available_devices": sum(not gpu.processes for gpu in gpus),
+                "available_devices": sum(all(one.graphics for one in gpu.processes) for gpu in gpus),
                 "total_memory_mb": sum(gpu.memory_total for gpu in gpus) // MIB,
                 "available_memory_mb": sum(gpu.memory_total - gpu.memory_used for gpu in gpus) // MIB,
             },

@@ -71,11 +71,7 @@ def _use(gpu: GpuSample) -> float:
 
 
 def _foreign_use(gpu: GpuSample, lent: bool) -> float:
-    """Utilisation is told for the whole device: it counts as the owner's unless all processes there are the grid's. The
-    driver may not tell processes: then that of a device that is lent is the grid's."""
-    if not gpu.error and (all(one.own for one in gpu.processes) if gpu.processes else lent):
-        return 0.0
-    return _use(gpu)
+    return 1.0 if gpu.error else gpu.foreign_utilisation(lent) / _PERCENT
 
 
 def _mean(parts: list[float]) -> float | None:

@@ -129,7 +129,7 @@ def _gpu(
     why = gpu_trouble(limits, gpu, ours)
     if not why:
         return _gpu_memory(held, share, allocation, gpu, ours) if gpu is not None and share.memory else None
-    if gpu is not None and not gpu.error and (foreign := foreign_on(gpu)):
+    if gpu is not None and not gpu.error and (foreign := foreign_on(limits, gpu)):
         first = foreign[0]
         return Stale(allocation, why, uuid, first.pid, first.user, first.memory)
     return Stale(allocation, why, device=uuid)

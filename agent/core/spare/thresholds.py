@@ -242,9 +242,23 @@ def memory_trouble(limits: Limits, sample: Sample) -> str:
     return ""
 
 
-def foreign_on(gpu: GpuSample) -> list[GpuProcess]:
-    """Foreign processes on the GPU, those with most memory first."""
-    return sorted((one for one in gpu.processes if not one.own), key=lambda one: (-one.memory, one.pid))
+def foreign_on(limits: Limits, gpu: GpuSample) -> list[GpuProcess]:
+    """Foreign processes for which the GPU is not lent, those with most memory first: all that compute; and those that
+    only draw, such as a display server, while they use more of it than the limit, or how much is not known."""
+    foreign = sorted((one for one in gpu.processes if not one.own), key=lambda one: (-one.memory, one.pid))
+    drawing = [one for one in foreign if one.graphics]
+    known = all(one.utilisation >= 0 for one in drawing)
+    if known and sum(one.utilisation for one in drawing) <= limits.gpu_utilization_max:
+        return [one for one in foreign if not one.graphics]
+    return foreign
+
+
+def use_by(one: GpuProcess) -> str:
+    """What a foreign process uses of a GPU, as text."""
+    who = f"process {one.pid}" + (f" of {one.user}" if one.user else "")
+    return (
+        f"{who} draws with {percent(one.utilisation)}" if one.utilisation > 0 else f"{who} uses {one.memory // MIB} MiB"
+    )
 
 
 def gpu_trouble(limits: Limits, gpu: GpuSample | None, ours: bool) -> str:
@@ -254,10 +268,9 @@ def gpu_trouble(limits: Limits, gpu: GpuSample | None, ours: bool) -> str:
         return "not seen in the last measurement"
     if gpu.error:
         return f"cannot be read: {gpu.error}"
-    if foreign := foreign_on(gpu):
-        first, more = foreign[0], len(foreign) - 1
-        who = f"process {first.pid}" + (f" of {first.user}" if first.user else "")
-        return f"{who} uses {first.memory // MIB} MiB" + (f", and {more} more" if more else "")
+    if foreign := foreign_on(limits, gpu):
+        more = len(foreign) - 1
+        return use_by(foreign[0]) + (f", and {more} more" if more else "")
     if not ours and gpu.utilisation > limits.gpu_utilization_max and limits.gpu_utilization_max < OFF:
         return f"gpu {percent(gpu.utilisation)} > {limits.gpu_utilization_max:g} % (gpu_utilization_max)"
     free = gpu_room(gpu, ours)

@@ -216,6 +216,18 @@ def test_a_strangers_process_on_a_lent_gpu_has_that_gpus_job_recalled_as_freezin
     assert scene.see(4.0, gpus=gpus) == []
 
 
+def test_a_display_server_is_in_nobodys_way_until_it_uses_more_of_the_gpu_than_the_limit() -> None:
+    scene = Scene()
+    scene.jobs = [on_gpu("a", "GPU-0")]
+
+    def drawn(utilisation: float) -> tuple[GpuSample, ...]:
+        return (gpu("GPU-0", GpuProcess(7, 1 << 30, "ada", graphics=True, utilisation=utilisation)),)
+
+    assert [scene.see(float(now), gpus=drawn(20.0)) for now in range(0, 60, 2)] == [[]] * 30
+    assert scene.see(60.0, gpus=drawn(45.0)) == []
+    assert scene.see(62.0, gpus=drawn(45.0)) == [Recall("a", "process 7 of ada draws with 45 % of GPU-0")]
+
+
 def test_a_gpu_that_cannot_be_read_has_nobody_recalled() -> None:
     scene = Scene()
     scene.jobs = [on_gpu("a", "GPU-0")]

@@ -78,7 +78,12 @@ def test_a_library_that_throws_makes_its_gpus_unreadable() -> None:
 def test_a_process_of_ours_that_just_ended_is_ours_while_the_driver_still_lists_it() -> None:
     gone = 4_000_000  # above any pid here
     told = Processes()
-    assert told.classify("GPU-a", [(gone, 5)], {gone})[0].own
-    assert told.classify("GPU-a", [(gone, 5)], set())[0].own
-    assert told.classify("GPU-a", [], set()) == ()
-    assert not told.classify("GPU-a", [(gone, 5)], set())[0].own, "a pid that came back is somebody else's"
+    assert told.classify("GPU-a", [(gone, 5)], [], {gone})[0].own
+    assert told.classify("GPU-a", [(gone, 5)], [], set())[0].own
+    assert told.classify("GPU-a", [], [], set()) == ()
+    assert not told.classify("GPU-a", [(gone, 5)], [], set())[0].own, "a pid that came back is somebody else's"
+
+
+def test_a_program_that_draws_and_computes_is_one_that_computes_and_listed_once() -> None:
+    found = Processes().classify("GPU-a", [(2, 5)], [(1, 3), (2, 9)], set())
+    assert [(one.pid, one.memory, one.graphics) for one in found] == [(1, 3, True), (2, 9, False)]

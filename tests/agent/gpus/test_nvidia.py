@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,24 @@ def test_a_sample_has_all_figures_and_tells_our_processes_from_others(devices: D
     assert not sample.untold
     assert [(one.pid, one.own, one.memory) for one in sample.processes] == [(1, False, 2 * MIB), (me, True, MIB)]
     assert sample.processes[0].user == "root"
+
+
+def drawing(devices: Devices, *processes: dict[str, Any]) -> list[tuple[int, bool, float]]:
+    devices([{"uuid": "GPU-a", "processes": list(processes)}])
+    sample = open_backend("nvml").sample({os.getpid()})[0]
+    assert sample.error == ""
+    return [(one.pid, one.graphics, one.utilisation) for one in sample.processes]
+
+
+def test_of_others_that_only_draw_it_is_known_what_they_use_of_the_gpu(devices: Devices) -> None:
+    server, idle = {"pid": 2, "graphics": True, "utilisation": 3}, {"pid": 3, "graphics": True}
+    assert drawing(devices, {"pid": 1, "utilisation": 50}, server, idle) == [(1, False, -1), (2, True, 3), (3, True, 0)]
+    assert drawing(devices, idle) == [(3, True, 0)], "the driver's error is that nobody used any"
+
+
+def test_a_driver_that_tells_no_use_by_process_leaves_it_unknown(devices: Devices) -> None:
+    assert drawing(devices, {"pid": 2, "graphics": True, "utilisation": None}) == [(2, True, -1)]
+    assert drawing(devices, {"pid": os.getpid(), "graphics": True, "utilisation": 9}) == [(os.getpid(), True, -1)]
 
 
 def test_a_gpu_that_fails_has_its_error_and_recovers(devices: Devices) -> None:

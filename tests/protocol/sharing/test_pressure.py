@@ -43,6 +43,17 @@ def test_a_gpu_is_the_owners_unless_all_its_processes_are_the_grids(own: tuple[b
     assert of_all(sample, cores=4).gpu == pytest.approx(0.8)
 
 
+def test_beside_the_grids_jobs_a_program_that_draws_counts_by_what_it_uses() -> None:
+    def pressure(*others: GpuProcess) -> float | None:
+        return of_owner(
+            Sample(at=1.0, gpus=(GpuSample("g", 80.0, processes=(GpuProcess(1, own=True), *others)),)), 4
+        ).gpu
+
+    server = GpuProcess(2, graphics=True, utilisation=5.0)
+    assert pressure(server) == pytest.approx(0.05)
+    assert pressure(server, GpuProcess(3)) == pressure(GpuProcess(2, graphics=True)) == 0.8, "who uses it is not known"
+
+
 def test_a_gpu_that_cannot_be_read_is_not_idle() -> None:
     assert of_owner(Sample(at=1.0, gpus=(GpuSample("g", error="lost"),)), cores=1).gpu == 1.0
 

@@ -4,7 +4,7 @@
 each call, so that it can be changed while an agent runs:
 
     [{"uuid": "GPU-…", "name": "…", "memory": bytes, "used": bytes, "utilisation": percent, "temperature": degrees,
-      "processes": [{"pid": 1, "memory": bytes}], "error": "GPU_IS_LOST"}]
+      "processes": [{"pid": 1, "memory": bytes, "graphics": true, "utilisation": percent}], "error": "GPU_IS_LOST"}]
 
 All but `uuid` may be left out. With `mig`, a list of the same, MIG is on, and these are its instances. `error` is the
 name of an NVML error, without NVML_ERROR_; figures that are null are not supported by that device. An object with only
@@ -19,6 +19,8 @@ from typing import Any
 STAND_IN = True
 NAME = "Stand-in GPU (no real device)"
 
+NVML_SUCCESS = 0
+NVML_ERROR_NOT_FOUND = 6
 NVML_TEMPERATURE_GPU = 0
 NVML_DEVICE_MIG_ENABLE = 1
 
@@ -158,13 +160,26 @@ def nvmlDeviceGetTemperature(handle: str, sensor: int) -> int:
 
 
 def nvmlDeviceGetComputeRunningProcesses(handle: str) -> list[SimpleNamespace]:
-    found = _device(handle).get("processes", [])
-    return [SimpleNamespace(pid=one["pid"], usedGpuMemory=one.get("memory")) for one in found]
+    return _processes(handle, graphics=False)
 
 
 def nvmlDeviceGetGraphicsRunningProcesses(handle: str) -> list[SimpleNamespace]:
-    _device(handle)
-    return []
+    return _processes(handle, graphics=True)
+
+
+def _processes(handle: str, graphics: bool) -> list[SimpleNamespace]:
+    found = [one for one in _device(handle).get("processes", []) if one.get("graphics", False) is graphics]
+    return [SimpleNamespace(pid=one["pid"], usedGpuMemory=one.get("memory")) for one in found]
+
+
+def nvmlDeviceGetProcessUtilization(handle: str, since: int) -> list[SimpleNamespace]:
+    """What each process used, of those that used any."""
+    used = {one["pid"]: one.get("utilisation", 0) for one in _device(handle).get("processes", [])}
+    if None in used.values():
+        raise _error("NOT_SUPPORTED")
+    if not any(used.values()):
+        raise _error("NOT_FOUND")
+    return [SimpleNamespace(pid=pid, smUtil=of, memUtil=0, encUtil=0, decUtil=0) for pid, of in used.items() if of]
 
 
 def nvmlDeviceGetMigMode(handle: str) -> list[int]:

@@ -34,6 +34,29 @@ def test_a_gpu_in_use_or_unreadable_is_withheld_by_its_uuid(broken: GpuSample, w
     assert why(offer, "GPU-0") == words
 
 
+def test_a_display_server_that_uses_little_leaves_the_gpu_to_be_lent_less_its_memory() -> None:
+    server = GpuProcess(77, GIB, "ada", graphics=True, utilisation=12.0)
+    offer = describe(AT_ONCE, FACTS, sample(gpus=gpus(gpu("GPU-0", GIB, 12, "", server))))
+    assert [one.memory_free for one in offer.gpus if one.uuid == "GPU-0"] == [7 * GIB]
+
+
+@pytest.mark.parametrize(
+    ("processes", "words"),
+    [
+        ([(GIB, True, 13.0), (2 * GIB, True, 9.0)], "process 1 of ada draws with 9 %, and 1 more"),
+        ([(GIB, True, -1.0)], "process 0 of ada uses 1024 MiB"),
+        ([(2 * GIB, True, 1.0), (GIB, False, -1.0)], "process 1 of ada uses 1024 MiB"),
+    ],
+)
+def test_a_gpu_is_withheld_for_programs_that_draw_much_or_unknown_and_for_all_that_compute(
+    processes: list[tuple[int, bool, float]], words: str
+) -> None:
+    found = [GpuProcess(pid, of, "ada", False, draws, used) for pid, (of, draws, used) in enumerate(processes)]
+    offer = describe(AT_ONCE, FACTS, sample(gpus=gpus(gpu("GPU-0", 3 * GIB, 5, "", *found))))
+    assert [one.uuid for one in offer.gpus] == ["GPU-1", "GPU-2"]
+    assert why(offer, "GPU-0") == words
+
+
 def test_a_gpu_that_the_driver_does_not_list_any_more_is_withheld() -> None:
     offer = describe(AT_ONCE, FACTS, sample(gpus=(gpu("GPU-1"),), gpu_error="driver gone"))
     assert [one.uuid for one in offer.gpus] == ["GPU-1"]
