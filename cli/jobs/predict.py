@@ -13,13 +13,11 @@ from distributed_grid.cli.lazy import Command
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import RetryOn
 from distributed_grid.protocol.messages import Need, Needs, Predict, Submission
-from distributed_grid.protocol.messages.needs import MOST_FEATURES, excerpt
+from distributed_grid.protocol.messages.needs import MOST_FEATURES, TRUSTED, excerpt
 from distributed_grid.protocol.placement import NO_CONSTRAINTS
 from distributed_grid.protocol.resources import MILLI, MOST_FINITE, format_bytes
 from distributed_grid.protocol.text import counted, format_duration
 
-TRUSTED = ("shape", "program")
-"""The samples that `--auto` trusts; a user's other jobs say too little about a command."""
 FEWEST_BYTES = 32 << 20
 STEP = 1 << 20
 """Memory is asked for in steps of a MiB."""

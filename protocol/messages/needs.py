@@ -12,6 +12,8 @@ MOST_FEATURES = 16
 Features = Annotated[dict[Word, Finite], msgspec.Meta(max_length=MOST_FEATURES)]
 MOST_WORDS, MOST_CHARACTERS = 48, 20_000
 """Words of a command, and characters of each, by which its needs are known."""
+TRUSTED = ("shape", "program")
+"""Levels of needs by which resources are asked for: a user's other jobs say too little about a command."""
 
 
 def excerpt(argv: Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 from distributed_grid.coordinator.client.compat.connected import Connected
 from distributed_grid.coordinator.client.submission import as_argv
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.messages.needs import MOST_FEATURES, Need, Needs
+from distributed_grid.protocol.messages.needs import MOST_FEATURES, TRUSTED, Need, Needs
 from distributed_grid.protocol.resources import MIB, MILLI, MOST_CPU, MOST_MEMORY, MOST_SPAN
 from distributed_grid.protocol.text import suggestion
 
@@ -48,8 +48,8 @@ _MOST: Mapping[str, float] = {
 class PredictedResources:
     """What a task will need. `requirements`: by the names that `DynamicResourceManager` takes; `execution_time` and
     `planned_time`: the median run time, and the one that nine of ten stay within (s; None: not known). `tier` and
-    `confidence` are the least of those of the requirements; `needs` are the grid's answers one by one, `why` says how
-    each requirement was found."""
+    `confidence` are the least of those of the requirements; `needs` are the grid's answers one by one (what only the
+    user's other jobs suggest is there, and counts for nothing else); `why` says how each requirement was found."""
 
     requirements: dict[str, float]
     execution_time: float | None
@@ -80,7 +80,7 @@ class ResourcePerformancePredictor(Connected):
         """What a task will need, by its own kind, else its program; `DEFAULT_REQUIREMENTS` for what is not known well
         enough. Raises BadValue."""
         found = await self._ask(task)
-        known = {one.of: one for one in found.needs}
+        known = {one.of: one for one in found.needs if one.level in TRUSTED}
         wanted, why = dict(DEFAULT_REQUIREMENTS), dict[str, str]()
         tiers, confidences = [], []
         for name, of, unit in (("cpu_cores", "cores", 1), ("memory_mb", "memory", MIB)):

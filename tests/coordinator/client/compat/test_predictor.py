@@ -56,6 +56,18 @@ async def test_the_three_tiers_answer_by_how_much_is_known(tmp_path: Path) -> No
         assert other.needs[0].level == "program", "another kind of task has only its program in common"
 
 
+async def test_other_tasks_of_the_user_say_nothing_about_one_that_never_ran(tmp_path: Path) -> None:
+    async with learning(tmp_path) as (grid, _), ResourcePerformancePredictor(config(grid.url)) as predictor:
+        for _ in range(6):
+            await predictor.record_task_execution({"command": "sleep 1"}, usage(0, noise=0.05))
+        assert await predictor.train_models() == 6
+        found = await predictor.predict_resource_requirements(task(4))
+        assert {one.level for one in found.needs} == {"user"}, "it is told what is known"
+        assert (found.tier, found.execution_time, found.planned_time) == ("default", None, None)
+        assert found.requirements == {"cpu_cores": 1.0, "memory_mb": 1024.0}
+        assert found.why["memory_mb"] == "the default: fewer than 5 runs like it are known"
+
+
 async def test_the_orchestrator_has_one_over_its_own_connection(tmp_path: Path) -> None:
     async with learning(tmp_path) as (grid, _), GridOrchestrator(config(grid.url)) as orchestrator:
         await orchestrator.predictor.record_task_execution(task(4), usage(4))
