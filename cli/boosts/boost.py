@@ -315,7 +315,7 @@ def release(boost_id: str) -> None:
     invocation = current()
     named = _named(invocation, boost_id)
     answer: Done = invocation.ask(lambda n: Cancel(n, (named,), "released"))
-    invocation.say(answer.text or "released: Ray drains it, then its node has it back")
+    invocation.say(f"{named}: {answer.text or 'released; Ray drains it, then its node has it back'}")
 
 
 @boost.command()

@@ -55,7 +55,7 @@ class Report:
         self._add("skip", what, why)
 
     def error(self, what: str, error: GridError) -> None:
-        self.fail(what, f"{error.what}: {error.why}" if error.why else error.what, error.hint)
+        self.fail(what, _words(error), error.hint)
 
     def _add(self, result: str, what: str, text: str, remedy: str = "") -> None:
         self.found.append({"check": what, "result": result, "text": text, "try": remedy})
@@ -252,7 +252,7 @@ async def _groups(report: Report, bridge: Any, lent: Boosts, live: set[str]) -> 
     try:
         groups = await bridge.ask("reserved", seconds=ASK_SECONDS)
     except NoRay as error:
-        report.skip("placement groups", f"{error.what}: {error.why}")
+        report.skip("placement groups", _words(error))
         return
     known = live | {one.job.id for one in lent.boosts}
     ours = [name for name in sorted(groups) if name.startswith((JOBS, BOOSTS))]
@@ -282,6 +282,10 @@ async def _tasks(report: Report, bridge: Any, lent: Boosts) -> None:
             asked = {"selector": {LABEL: one.job.id}, "within": RUN_SECONDS}
             where = await bridge.ask("run_probe", seconds=RUN_SECONDS + ASK_SECONDS, **asked)
         except NoRay as error:
-            report.fail(what, f"{error.what}: {error.why}", "see the logs of its raylet: grid logs")
+            report.fail(what, _words(error), "see the logs of its raylet: grid logs")
         else:
             report.ok(what, f"ran on {where[:12]}")
+
+
+def _words(error: GridError) -> str:
+    return f"{error.what}: {error.why}" if error.why else error.what

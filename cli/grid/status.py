@@ -373,11 +373,12 @@ def _ray_row(node: RayNode, known: Iterable[NodeView]) -> tuple[str, ...]:
 def _grid_node(node: RayNode, known: Iterable[NodeView]) -> str:
     """The grid's node on the same machine, as far as that can be told: by its name or its address, or by its host's
     name where its agent reaches us from the same machine; empty: none is."""
-    for one in known:
-        facts = one.facts
-        if facts.name in (node.name, node.host) or node.ip == facts.address:
-            return facts.name
-        if facts.hostname == node.host and _is_local(facts.address):
+    there = [one.facts for one in known]
+    named = next((facts.name for facts in there if facts.name in (node.name, node.host)), "")
+    if named:  # it counts before an address, which other agents of the machine have, too
+        return named
+    for facts in there:
+        if node.ip == facts.address or (facts.hostname == node.host and _is_local(facts.address)):
             return facts.name
     return ""
 

@@ -134,4 +134,4 @@ def release(hold_id: str) -> None:
         hint = "grid hold list shows the holds there are"
         raise BadValue(f"{newest.id} is no hold", why="it runs a command", hint=hint)
     answer: Done = invocation.ask(lambda n: Cancel(n, (view.id,), "released"))
-    invocation.say(answer.text or "released")
+    invocation.say(f"{view.id}: {answer.text or 'released'}")

@@ -10,6 +10,7 @@ import msgspec
 from distributed_grid.agent.core.spare.thresholds import Held, Limits, Sums, at_most, gpu_room, tolerance
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, Sample, Withheld
 from distributed_grid.protocol.resources import MIB, MILLI, format_bytes, format_milli
+from distributed_grid.protocol.text import counted
 
 K = TypeVar("K")
 STEP = 16 * MIB
@@ -95,7 +96,7 @@ def gpu_limit(limits: Limits, cpu: bool, memory: bool) -> int:
 
 
 def _too_many(limits: Limits) -> str:
-    return f"no more than {limits.max_offers_per_node} offers (max_offers_per_node)"
+    return f"no more than {counted(limits.max_offers_per_node, 'offer')} (max_offers_per_node)"
 
 
 def _cpu(

@@ -38,8 +38,8 @@ async def test_released_and_extended_are_boosts_and_never_another_job(tmp_path: 
 
         code, said = await grid_command(grid.url, tmp_path, "boost", "extend", "last", "10m")
         assert code == 0 and f"{newer} lasts 1h10m in all" in said
-        code, _ = await grid_command(grid.url, tmp_path, "boost", "release", "last")
-        assert code == 0
+        code, said = await grid_command(grid.url, tmp_path, "boost", "release", "last")
+        assert code == 0 and f"{newer}: released" in said, "whoever says `last` is told which that was"
         await manager.client.wait(newer or "")
         assert [one.boost_id for one in await manager.get_active_boosts()] == [older]
 

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.cli.context import Invocation
+from distributed_grid.cli.grid.cluster_check import Report, _groups
+from distributed_grid.coordinator.ray.bridge_client import NoRay
+from distributed_grid.protocol.messages import Boosts
 from tests.grid_fixture import GRID
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "validate_ray_cluster.py"
@@ -42,3 +46,20 @@ def test_programs_get_each_check_and_who_wants_few_words_those_that_failed(tmp_p
     assert (results["coordinator"], results["configuration"]) == ("fail", "fail") and found["failed"] >= 2
     assert "set ray.address" in next(one["try"] for one in found["checks"] if one["check"] == "configuration")
     assert told(tmp_path, *GRID, "-o", "quiet", "cluster", "check").splitlines()[:2] == ["coordinator", "configuration"]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (NoRay("Ray did not answer within 15 s"), "Ray did not answer within 15 s"),
+        (NoRay("Ray is gone", "it was ended"), "Ray is gone: it was ended"),
+    ],
+)
+async def test_a_ray_that_does_not_answer_is_why_its_groups_are_not_checked(error: NoRay, text: str) -> None:
+    class Silent:
+        async def ask(self, *_: object, **__: object) -> None:
+            raise error
+
+    report = Report(Invocation(output="json"))
+    await _groups(report, Silent(), Boosts(1, ()), set())
+    assert [(one["result"], one["text"]) for one in report.found] == [("skip", text)]

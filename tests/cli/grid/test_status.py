@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.grid.status import (
     _attention,
+    _grid_node,
     _is_local,
     _screen,
     _shared_json,
@@ -14,7 +15,7 @@ from distributed_grid.cli.grid.status import (
     _use,
 )
 from distributed_grid.protocol.jobs import State
-from distributed_grid.protocol.messages import Shared, Status
+from distributed_grid.protocol.messages import RayNode, Shared, Status
 from distributed_grid.protocol.nodes import AllocationView, NodeState, NodeView, OfferView, Withheld
 from distributed_grid.protocol.resources import Grant, Resources
 from tests.coordinator.core.scene import facts
@@ -89,3 +90,10 @@ def test_offers_show_how_likely_the_node_stays_idle_where_that_is_known(capsys: 
 def test_use_of_a_ray_node_and_loopback_addresses() -> None:
     assert (_use("CPU", 2.0, 8.0), _use("GPU", 0.0, 0.0), _use("memory", 1 << 30, 2 << 30)) == ("2/8", "-", "1G/2G")
     assert _is_local("127.0.0.1") and not _is_local("192.0.2.1") and not _is_local("host")
+
+
+def test_a_ray_node_is_the_grids_node_of_its_name_before_one_with_its_address() -> None:
+    known = [NodeView(facts=replace(facts(name), address="192.0.2.2"), state=NodeState.UP) for name in ("lab1", "lab2")]
+    assert _grid_node(RayNode(id="r", ip="192.0.2.2", name="lab2"), known) == "lab2"
+    assert _grid_node(RayNode(id="r", ip="192.0.2.2", name="head"), known) == "lab1"
+    assert _grid_node(RayNode(id="r", ip="192.0.2.3", name="head"), known) == ""

@@ -56,11 +56,11 @@ def test_who_waits_for_room_says_so_and_ends_with_the_hold(grid: Grid) -> None:
 
 def test_a_hold_keeps_its_name_when_a_newer_job_or_hold_of_that_name_has_ended(grid: Grid) -> None:
     hold = grid.run("hold", "request", "--cpus", "0.5", "--name", "evening").stdout.strip()
-    assert grid.run("hold", "request", "--cpus", "0.1", "--name", "evening").returncode == 0
+    newer = grid.run("hold", "request", "--cpus", "0.1", "--name", "evening").stdout.strip()
     inside = ("run-shared", "--in", "evening", "--cpus", "0.1", "--name", "evening", "--no-ship", "true")
-    for left in ([hold], []):
+    for released, left in ((newer, [hold]), (hold, [])):
         assert grid.run(*inside).returncode == 0
-        assert grid.run("hold", "release", "evening").stderr == "grid: released\n"
+        assert grid.run("hold", "release", "evening").stderr == f"grid: {released}: released\n"
         until(partial(holds_are, grid, left), "one is released")
 
 

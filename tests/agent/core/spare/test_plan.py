@@ -35,6 +35,8 @@ def test_no_more_offers_than_allowed_and_the_gpus_with_most_free_memory_first() 
     offer = describe(limits, FACTS, sample(gpus=(gpu("GPU-0", 3 * GIB), gpu("GPU-1", GIB), gpu("GPU-2"))))
     assert [one.uuid for one in offer.gpus] == ["GPU-2", "GPU-1"]
     assert why(offer, "GPU-0") == "no more than 4 offers (max_offers_per_node)"
+    one = describe(msgspec.structs.replace(limits, max_offers_per_node=1), FACTS, sample(gpus=(gpu("GPU-0"),)))
+    assert why(one, "GPU-0") == "no more than 1 offer (max_offers_per_node)"
 
 
 def test_a_cap_below_one_core_leaves_a_share_of_one() -> None:
