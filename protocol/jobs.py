@@ -514,6 +514,9 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     revocable: bool = False
     hold: bool = False
     """It is of a hold (`JobSpec.hold`), which a node without agent takes; the coordinator says this of a submission."""
+    joins: Word = ""
+    """It is a boost for the Ray cluster at this address, and goes to no node where one for that failed a short while
+    ago; the coordinator says this. Empty: it is none, or is to be tried at once on the one node that it names."""
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -504,6 +504,8 @@ class Node:
     """The Ray node there; None: none, or not known yet."""
     ray_refusal: str = ""
     """Why Ray refused a reservation there last."""
+    unjoined: dict[str, str] = field(default_factory=dict)
+    """Why boosts failed there last before they had joined, by the address of their Ray cluster."""
     forecast: IdleForecast | None = None
     """How long it is expected to stay idle, or would if its owner left now; None: nothing is known."""
     thawed: int = 0

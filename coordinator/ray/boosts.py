@@ -209,6 +209,7 @@ class BoostService:
             immediate=not asked.wait,
             requeue=False,
             constraints=constraints,
+            joins=bridge.address if asked.wait or not asked.only_source else "",
         )
         return Submission(asked.key, core_boosts.spec(boost, asked.duration), request)
 

@@ -16,6 +16,7 @@ WAITING: dict[str, str] = {
     "Reserved": "there is room, and it is kept for who comes before it",
     "Resources": "what it needs is in use",
     "Ray": "Ray is to reserve it, and has no room, no node there, or cannot be asked (docs/placement-by-ray.md)",
+    "Unjoined": "a boost failed on the nodes that could lend it, and they are left alone for a while (docs/boosts.md)",
     "Thresholds": "what it needs is there and not lent now: a node's owner uses it, or refused a moment ago",
     "Hold": "the hold that it is to run in (--in) has no room for it now, or has not begun (docs/holds.md)",
     "Affinity": "where the jobs are that it is to be near to, or apart from, leaves no room for it",

@@ -31,6 +31,8 @@ LAST = (1, math.inf, 0)
 """Last in the order of service."""
 NAMED = 3
 """Maximum number of nodes named in a sentence."""
+UNJOINED = 5
+"""And of those that failed to join the Ray cluster of a boost."""
 
 
 def find(state: GridState, request: Request, job: str = "", away: int = -1) -> Reason:
@@ -76,6 +78,7 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
         said.setdefault(code, []).append((node, text))
     gone = f"; {counted(away, 'node')} cannot be reached" if away else ""
     by_ray = _by_ray(state, said.get("ray", ()))
+    unjoined = _unjoined(said.get("unjoined", ()))
     if request.gang and len(state.index):
         return _for_a_gang(state, request, job, f"{by_ray and f'; {by_ray}'}{gone}")
     if "" in said:
@@ -84,10 +87,12 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
         own = reservations.kept_for(state, job) if job else None
         kept = f"; {reservations.words(state, own)}" if own is not None else ""
         unmoved = state.preempting.refusals.get(request, "")
-        more = "".join(f"; {one}" for one in (unmoved, by_ray) if one)
+        more = "".join(f"; {one}" for one in (unmoved, by_ray, unjoined) if one)
         return Reason("Resources", f"needs {wanted}; {_capacities(busy, wanted)}{kept}{gone}{more}")
     if by_ray:
         return Reason("Ray", f"{by_ray}{gone}")
+    if unjoined:
+        return Reason("Unjoined", f"{unjoined}{gone}")
     for code in ("withheld", "declined"):
         if found := said.get(code):
             names = listed([f"{node.facts.name}: {text}" for node, text in found[:NAMED]], NAMED, len(found), "; ")
@@ -158,6 +163,11 @@ def _by_ray(state: GridState, found: Sequence[tuple[Node, str]]) -> str:
     if found and state.ray_trouble:
         return f"Ray is to reserve it, and cannot be asked: {state.ray_trouble}"
     return _names(found) if found else ""
+
+
+def _unjoined(found: Sequence[tuple[Node, str]]) -> str:
+    """Why boosts failed on these nodes; empty: there are none."""
+    return listed([f"{node.facts.name} {text}" for node, text in found[:UNJOINED]], UNJOINED, len(found), "; ")
 
 
 def _names(found: Sequence[tuple[Node, str]]) -> str:

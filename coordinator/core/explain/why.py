@@ -441,6 +441,9 @@ def _funnel(state: GridState, request: Request) -> tuple[FunnelStep, ...]:
             )
     if request.ray:
         left = _step(steps, "where Ray has room", left, [one for one in left if constraints.fits_on_ray(one, request)])
+    if request.joins:
+        free = [one for one in left if not constraints.left_alone(one, request)]
+        left = _step(steps, "where no boost failed a short while ago", left, free)
     return tuple(steps)
 
 

@@ -1,5 +1,6 @@
-"""Boosts: a started raylet stays STARTING until it has joined Ray, and is ended if it does not join in time. In all
-else a boost is a job like any other.
+"""Boosts: a started raylet stays STARTING until it has joined Ray, and is ended if it does not join in time. A boost
+that has failed before that is tried on other nodes, and its node is left alone for a while. In all else a boost is a
+job like any other.
 """
 
 from msgspec.structs import replace
@@ -15,7 +16,9 @@ from distributed_grid.coordinator.core.commands import (
     Send,
 )
 from distributed_grid.coordinator.core.lifecycle import attempts
-from distributed_grid.coordinator.core.model import Allocation, Job, is_over, time_limit
+from distributed_grid.coordinator.core.model import Allocation, Job, Node, is_over, time_limit
+from distributed_grid.coordinator.core.nodes import quarantine
+from distributed_grid.coordinator.core.placement.constraints import left_alone, unjoined_key
 from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.boosts import Boost, last_words
@@ -26,6 +29,15 @@ from distributed_grid.protocol.text import format_duration
 MOST = 366 * 86400.0
 GRACE = 15.0
 """Seconds from the SIGTERM to a raylet to its end: Ray drains it for ten of them."""
+TRIES = 5
+"""Nodes that are tried for a boost that does not wait."""
+ALONE = (60.0, 1800.0)
+"""Seconds for which a node gets no boosts for a Ray cluster after one for it has failed there, doubled from the first
+to the second."""
+WHY_CHARS = 400
+"""Characters of a failure that are kept."""
+FAILED = frozenset({Cause.NOT_JOINED, Cause.SPAWN_FAILED, Cause.WORKDIR_FAILED, Cause.NOT_FOUND, Cause.NOT_EXECUTABLE})
+"""Causes of ends before the join that are due to the node."""
 DRAINED = "; exited with code 1"
 """How `ray start --block` ends after any SIGTERM: omitted, since it looks like an error."""
 
@@ -75,10 +87,50 @@ def joined(state: GridState, event: RayletJoined) -> None:
     if allocation is None or allocation.state is not State.STARTING or not allocation.started:
         return
     job = state.jobs[allocation.job]
+    if job.spec.boost is not None:
+        _has_joined(state, state.nodes[allocation.node], job.spec.boost)
     state.move(allocation, State.RUNNING, f"in Ray as node {event.node[:12]}")
     job.active.attempt.started = state.now
     state.changed(job, allocation)
     again(state, job)
+
+
+def failed(state: GridState, node: Node, allocation: Allocation, outcome: Outcome) -> bool:
+    """An attempt has ended: if its raylet failed before it had joined, leave its node alone for boosts of that cluster.
+    Returns whether other nodes are tried; nothing of the raylet is alive."""
+    job = state.jobs[allocation.job]
+    boost, stop = job.spec.boost, allocation.stop
+    asked = stop is not None and stop.cause != Cause.NOT_JOINED.value
+    if boost is None or job.begun or asked or outcome.cause not in FAILED:
+        return False
+    node.unjoined[boost.address] = outcome.text[:WHY_CHARS] or outcome.cause.value
+    quarantine.back_off(state, node, unjoined_key(boost.address), *ALONE)
+    return bool(job.request.joins) and (job.tries < TRIES or not job.request.immediate)
+
+
+def with_all_failures(state: GridState, job: Job, outcome: Outcome) -> Outcome:
+    """The outcome of a boost for which no other node is tried after this end, with all nodes that failed."""
+    if not job.request.joins or outcome.cause not in FAILED or job.begun:
+        return outcome
+    others = [node for node in state.nodes.values() if left_alone(node, job.request)]
+    if len(others) < 2:
+        return outcome
+    text = "; ".join(f"{node.facts.name} did not join: {node.unjoined[job.request.joins]}" for node in others[:TRIES])
+    return replace(outcome, text=f"{text}; tried no more after {TRIES} nodes")
+
+
+def _has_joined(state: GridState, node: Node, boost: Boost) -> None:
+    """Boosts for its cluster may go to this node."""
+    node.unjoined.pop(boost.address, None)
+    if node.declined.pop(unjoined_key(boost.address), None) is not None:
+        state.rebuild(node)
+
+
+def forget_failures(node: Node) -> None:
+    """The agent of the node is another one, or has other facts: it may be able now to join what it could not."""
+    for address in node.unjoined:
+        node.declined.pop(unjoined_key(address), None)
+    node.unjoined.clear()
 
 
 def left(state: GridState, event: RayletLeft) -> None:

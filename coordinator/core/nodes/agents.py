@@ -127,6 +127,8 @@ def node_up(state: GridState, event: NodeUp) -> None:
         state.out.append(RecordNode(event.facts))
     if old is not None and old.facts.boot_id != event.facts.boot_id:
         old.sample = None  # its clock has begun anew
+    if old is not None and old.facts != event.facts:
+        boosts.forget_failures(old)
     node = know(state, event.facts)
     node.session, node.last_seen = event.session, state.now
     state.move_node(node, NodeState.UP)
@@ -489,7 +491,12 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
             quarantine.decline(state, node, "")  # the next attempt, and everybody else, had better go elsewhere
         quarantine.ended(state, node, job, message.outcome)
         outcome = boosts.outcome_of(job, message.outcome)
-        outcomes.over(state, job, outcome, allocation, _words(outcome))
+        if boosts.failed(state, node, allocation, outcome):
+            allocation.outcome = outcome
+            outcomes.requeue(state, job, allocation, f"{node.facts.name} did not join: {outcome.text}")
+        else:
+            outcome = boosts.with_all_failures(state, job, outcome)
+            outcomes.over(state, job, outcome, allocation, _words(outcome))
     state.out.append(AckExits(node.facts.name, (message.allocation,)))
 
 

@@ -32,7 +32,18 @@ KINDS = ("gpu", "cpu", "memory")
 def marked_for_ray(policy: Policy, request: Request, boost: bool = False) -> Request:
     """The request, marked if it needs a reservation in Ray; boosts do not, since they are lent to Ray."""
     by_ray = policy.by_ray and not boost
-    return request if request.ray == by_ray else replace(request, ray=by_ray)
+    joins = request.joins if boost else ""
+    return request if request.ray == by_ray and request.joins == joins else replace(request, ray=by_ray, joins=joins)
+
+
+def unjoined_key(address: str) -> str:
+    """The key in `Node.declined` of the back-off after a boost for the Ray cluster at this address failed there."""
+    return f"boosts for {address}"
+
+
+def left_alone(node: Node, request: Request) -> bool:
+    """Whether the node failed to join the Ray cluster of this boost, and is left alone for a while."""
+    return bool(request.joins) and unjoined_key(request.joins) in node.closed
 
 
 def ray_bundle(on: OnRay | None, wanted: Resources) -> Resources:

@@ -248,6 +248,8 @@ def open_to(node: Node, request: Request, index: Shown, alone: bool = False) -> 
     """Whether nothing but its capacity keeps the request from the node now; `alone`: Ray's without the grid's jobs."""
     if request.ray and not constraints.fits_on_ray(node, request, alone):
         return False
+    if constraints.left_alone(node, request):
+        return False
     if request.constraints is None:
         return admitted(node.facts, request)
     name = node.facts.name
@@ -277,6 +279,8 @@ def blocker(node: Node, request: Request, bounds: Bounds = ANYWHERE) -> tuple[st
         return "not-apart", "has a job that this is to be apart from"
     if "" in node.closed:
         return "declined", "refused a moment ago and is left alone for a while"
+    if constraints.left_alone(node, request):
+        return "unjoined", f"did not join: {node.unjoined.get(request.joins, '')}"
     if not node.synced or node.capacity is None:
         return "no-offer", "offers nothing now"
     kind = node.capacity.lacks(wanted, request.constraints)
@@ -410,7 +414,9 @@ def candidates(
         return fitting(asked.only)
     trait = index.trait(request)
     accept = (
-        _accept(nodes, request, capacities, bounds.apart) if asked is not None or capacities or request.ray else None
+        _accept(nodes, request, capacities, bounds.apart)
+        if asked is not None or capacities or request.ray or request.joins
+        else None
     )
     if strategy is Strategy.SPREAD or strategy is Strategy.LOAD_BALANCED:
         order = Order.WIDEST
@@ -474,7 +480,7 @@ def _accept(
     asked, wanted = request.constraints, request.resources
     exclude = apart.union(asked.exclude) if asked is not None else apart
     devices = asked is not None and bool(asked.gpu_model or asked.gpu_memory)
-    if not (exclude or devices or capacities or request.ray):
+    if not (exclude or devices or capacities or request.ray or request.joins):
         return None
 
     def accept(name: str) -> bool:
@@ -482,6 +488,8 @@ def _accept(
             return False
         capacity = capacities.get(name)
         if request.ray and not constraints.fits_on_ray(nodes[name], request, capacity is not None):
+            return False
+        if constraints.left_alone(nodes[name], request):
             return False
         if capacity is None and not devices:
             return True

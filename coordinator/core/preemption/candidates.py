@@ -47,6 +47,7 @@ def views(state: GridState, request: Request, now: float) -> list[View]:
     for _, name in passed[: TRIED + len(free) + 2 * request.gang]:
         node = state.nodes[name]
         lets = name not in free and (not request.ray or constraints.fits_on_ray(node, request, alone=True))
+        lets = lets and not constraints.left_alone(node, request)
         if lets and node.usable and able(node, request) and _in_bounds(bounds, name):
             view = _view(state, node, request, now)
             if view.makes_room(request):

@@ -58,8 +58,9 @@ def match(state: GridState) -> None:
         if waiting is not None and waiting.state is State.WAITING and name not in state.fresh:
             state.queue.line(name).blocked = True
             if waiting.request.immediate and not _was_placed(state, waiting):
-                why = reasons.find(state, waiting.request, name).text
-                outcomes.finish(state, waiting, Outcome(cause=Cause.NOT_PLACED, text=why, started=False))
+                why = reasons.find(state, waiting.request, name)
+                cause = Cause.NOT_JOINED if why.code == "Unjoined" else Cause.NOT_PLACED
+                outcomes.finish(state, waiting, Outcome(cause=cause, text=why.text, started=False))
     reasons.announce(state, [line for line in refused if line.count], fresh)
 
 
@@ -203,7 +204,7 @@ def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:
                 return True
         elif found.reserved:
             keep_waiting(state, line, turn, found.reserved)
-        elif not line.request.gang and len(hopeless) < HOPELESS_KEPT:
+        elif not (line.request.gang or line.request.joins) and len(hopeless) < HOPELESS_KEPT:
             hopeless.append((wanted, nodes, by_ray, user))
     if (on_slack := revocable.place(state, line.request, state.now)) is not None:
         start(state, job, on_slack)

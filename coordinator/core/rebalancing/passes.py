@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.lifecycle import attempts, boosts
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
-from distributed_grid.coordinator.core.placement.constraints import meets, owners_words
+from distributed_grid.coordinator.core.placement.constraints import meets, owners_words, unjoined_key
 from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.coordinator.core.preemption.candidates import ran
 from distributed_grid.coordinator.core.preemption.execute import spent
@@ -133,6 +133,8 @@ def _closed(state: GridState, node: Node, look: RayLook) -> str:
         return "it has no Ray"
     if look.ray and (facts.ray != look.ray or not _same_minor(facts.ray_python, look.python)):
         return f"its Ray is {facts.ray} with Python {facts.ray_python}, the cluster's {look.ray} with {look.python}"
+    if unjoined_key(look.address) in node.closed:
+        return f"it did not join: {node.unjoined.get(look.address, '')}"
     if state.policy.owner_rule and not admits(facts.walls, facts.owners, facts.trusts, look.user):
         return f"it {owners_words(facts)}"
     return ""

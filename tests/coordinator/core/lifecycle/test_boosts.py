@@ -20,11 +20,13 @@ from distributed_grid.coordinator.core.commands import (
     Send,
     Tick,
 )
+from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.boosts import Boost
-from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
+from distributed_grid.protocol.jobs import Cause, Outcome, Reason, Request, State
 from distributed_grid.protocol.messages import Exited, Extend, Inventory, Launch, Recalled, Renice, Started, Stop
 from distributed_grid.protocol.nodes import Known, Sample
+from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Resources, ResourceType
 from tests.coordinator.core.scene import facts, job, join, state_of, step
 
@@ -249,3 +251,133 @@ def test_one_whose_time_is_over_is_not_extended_while_its_node_takes_it_back() -
     (refused,) = [one for one in out if isinstance(one, Rejected)]
     assert refused.why == "its time is over, and Ray lets go of it"
     assert ledger.state.jobs["b"].spec.time_limit == 5.0
+
+
+# --- failing before the join -----------------------------------------------------------------------------------------
+
+WANTED = Request(Resources(cpu=2000), immediate=True, requeue=False, joins=LENT.address)
+
+
+def asked_of(*names: str, request: Request = WANTED) -> Ledger:
+    """A boost that was asked for where there are these nodes, and granted on one of them."""
+    ledger = Ledger()
+    for name in names:
+        join(ledger, facts(name))
+    step(ledger, JobsSubmitted(1, (job("b", request, boost=LENT, time_limit=3600.0),)), 1.0)
+    return ledger
+
+
+def heard(ledger: Ledger, now: float) -> None:
+    """All nodes are there."""
+    for name in ledger.state.nodes:
+        step(ledger, HeartbeatReceived(name, Sample(at=now)), now)
+
+
+def fails(ledger: Ledger, why: str, now: float, cause: Cause = Cause.NOT_JOINED, name: str = "b") -> list[Command]:
+    """The node that has the boost cannot start its raylet."""
+    heard(ledger, now)
+    held = ledger.state.jobs[name]
+    exited = Exited(allocation=held.allocation, outcome=Outcome(cause, text=why, started=False))
+    return step(ledger, MessageReceived(held.node, exited), now)
+
+
+def ask(ledger: Ledger, name: str, now: float, request: Request = WANTED) -> str:
+    """Ask for another boost; where it is granted."""
+    heard(ledger, now)
+    step(ledger, JobsSubmitted(2, (job(name, request, boost=LENT, time_limit=3600.0),)), now)
+    return ledger.state.jobs[name].node if name in ledger.state.jobs else ""
+
+
+@pytest.mark.parametrize("cause", [Cause.NOT_JOINED, Cause.NOT_EXECUTABLE, Cause.SPAWN_FAILED])
+def test_one_that_fails_on_a_node_is_tried_on_the_others_and_its_end_names_each_and_why(cause: Cause) -> None:
+    ledger = asked_of("n1", "n2")
+    first = ledger.state.jobs["b"].node
+    fails(ledger, "no ray there", 2.0, cause)
+    second = ledger.state.jobs["b"].node
+    assert {first, second} == {"n1", "n2"} and state_of(ledger, "b") is State.STARTING
+    end = told(fails(ledger, "no port is free", 3.0, cause))
+    assert end is not None and end.cause is Cause.NOT_JOINED and not end.started
+    assert f"{first} did not join: no ray there" in end.text and f"{second} did not join: no port is free" in end.text
+
+
+def test_a_raylet_that_ends_before_it_has_joined_is_tried_elsewhere_and_is_lent_there_once_ray_shows_it() -> None:
+    ledger = asked_of("n1", "n2")
+    first = ledger.state.jobs["b"].node
+    step(ledger, MessageReceived(first, Started(allocation="b.1", pid=7)), 2.0)
+    ended = Exited(allocation="b.1", outcome=Outcome(Cause.EXITED, code=1, stderr_tail=b"timed out during startup"))
+    heard(ledger, 33.0)
+    step(ledger, MessageReceived(first, ended), 33.0)
+    second = ledger.state.jobs["b"].node
+    step(ledger, MessageReceived(second, Started(allocation="b.2", pid=8)), 34.0)
+    assert (second != first, state_of(ledger, "b")) == (True, State.STARTING), "it is not lent before Ray shows it"
+    step(ledger, RayletJoined("b.2", "f00d"), 36.0)
+    assert state_of(ledger, "b") is State.RUNNING
+
+
+def test_a_node_where_one_failed_is_left_alone_for_longer_and_longer_by_those_of_that_cluster_alone() -> None:
+    ledger = asked_of("n1")
+    assert told(fails(ledger, "no ray there", 2.0)) is not None
+    assert ask(ledger, "c", 60.0) == ""
+    elsewhere = replace(WANTED, joins="192.0.2.9:6379")
+    assert ask(ledger, "other", 61.0, elsewhere) == "n1", "another cluster's is tried"
+    assert ask(ledger, "d", 62.0) == "n1"
+    fails(ledger, "no ray there", 63.0, name="d")
+    assert (ask(ledger, "e", 181.0), ask(ledger, "f", 183.0)) == ("", "n1")
+
+
+def test_one_that_waits_is_tried_again_when_its_nodes_are_left_alone_no_more_and_says_why_it_waits() -> None:
+    ledger = asked_of("n1", request=replace(WANTED, immediate=False))
+    fails(ledger, "no ray there", 2.0)
+    assert state_of(ledger, "b") is State.WAITING
+    assert reasons.now_for(ledger.state, ledger.state.jobs["b"]) == Reason("Unjoined", "n1 did not join: no ray there")
+    heard(ledger, 61.0)
+    assert state_of(ledger, "b") is State.WAITING
+    heard(ledger, 62.0)
+    assert ledger.state.jobs["b"].allocation == "b.2"
+
+
+def test_one_that_names_its_only_source_is_tried_there_at_once_however_often_it_fails() -> None:
+    ledger = asked_of("n1", "n2")
+    node = ledger.state.jobs["b"].node
+    fails(ledger, "no ray there", 2.0)
+    named = replace(WANTED, constraints=Constraints(only=(node,)), joins="")
+    for at in (3.0, 4.0):
+        assert ask(ledger, f"c{at}", at, named) == node
+        end = told(fails(ledger, "no ray there", at, name=f"c{at}"))
+        assert end is not None and end.text == "no ray there"
+
+
+def test_a_node_where_one_has_joined_or_whose_agent_has_another_ray_is_left_alone_no_more() -> None:
+    ledger = asked_of("n1")
+    fails(ledger, "no ray there", 2.0)
+    assert ask(ledger, "c", 3.0) == ""
+    join(ledger, replace(facts("n1"), ray="2.60.0", incarnation=2), 4.0)
+    assert ask(ledger, "d", 5.0) == "n1"
+    fails(ledger, "no port is free", 6.0, name="d")
+    assert ask(ledger, "e", 7.0, replace(WANTED, joins="")) == "n1"
+    step(ledger, MessageReceived("n1", Started(allocation="e.1", pid=7)), 8.0)
+    step(ledger, RayletJoined("e.1", "f00d"), 9.0)
+    assert ask(ledger, "f", 10.0) == "n1"
+
+
+def test_no_more_than_five_nodes_are_tried_for_one_that_does_not_wait() -> None:
+    ledger = asked_of(*(f"n{number}" for number in range(9)))
+    for at in range(2, 6):
+        fails(ledger, "no ray there", float(at))
+        assert state_of(ledger, "b") is State.STARTING
+    end = told(fails(ledger, "no ray there", 6.0))
+    assert end is not None and end.text.count("no ray there") == 5
+
+
+def test_one_that_is_released_while_it_fails_ends_as_released_and_is_tried_nowhere_else() -> None:
+    ledger = asked_of("n1", "n2")
+    step(ledger, CancelRequested(5, ("b",), "released"), 1.5)
+    fails(ledger, "no ray there", 2.0)
+    assert "b" not in ledger.state.jobs
+
+
+def test_a_plain_job_goes_to_a_node_where_boosts_failed() -> None:
+    ledger = asked_of("n1")
+    fails(ledger, "no ray there", 2.0)
+    step(ledger, JobsSubmitted(2, (job("j", replace(WANTED, immediate=False)),)), 3.0)
+    assert ledger.state.jobs["j"].node == "n1"
