@@ -292,8 +292,9 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
     # --- utilisation --------------------------------------------------------------------------------------------------
 
     def note_used(self, part: float, now: float, window: float) -> None:
-        """Note how much of the grid is used now."""
-        self.used.append((now, part))
+        """Note how much of the grid is used now, if that has changed."""
+        if not self.used or self.used[-1][1] != part:
+            self.used.append((now, part))
         while len(self.used) > 1 and self.used[1][0] <= now - window:
             del self.used[0]
 

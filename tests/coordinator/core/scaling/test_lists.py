@@ -243,7 +243,7 @@ def test_a_pool_is_paused_for_machines_that_were_not_created_only_if_its_provide
     stage = Stage()
     stage.told()
     stage.ask()
-    for _ in range(300):
+    for _ in range(120):
         for one in [one for one in stage.machines.values() if one.state is S.CREATING]:
             stage.tell(MachineAnswered(one.name, CallKind.CREATE, one.calls, Answer.LOST, text="no network"))
         stage.settle(5)

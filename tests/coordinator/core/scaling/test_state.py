@@ -77,6 +77,16 @@ def test_utilisation_is_the_mean_over_a_whole_window() -> None:
     assert known.utilisation(125.0, 100.0) == pytest.approx(0.25)
 
 
+def test_use_that_stays_the_same_is_noted_once_and_counts_for_as_long_as_it_lasts() -> None:
+    known = ScalingState()
+    for now in range(0, 150, 10):
+        known.note_used(1.0 if now < 50 else 0.5, float(now), 100.0)
+    assert known.used == [(0.0, 1.0), (50.0, 0.5)]
+    assert known.utilisation(100.0, 100.0) == pytest.approx(0.75)
+    known.note_used(0.5, 150.0, 100.0)
+    assert known.used == [(50.0, 0.5)] and known.utilisation(150.0, 100.0) == pytest.approx(0.5)
+
+
 def test_a_copy_shares_nothing_that_changes() -> None:
     known = ScalingState()
     known.provider("p").unrecorded["x"] = Orphan(1.0)
