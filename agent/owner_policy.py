@@ -2,7 +2,6 @@
 coordinator."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,7 +29,6 @@ class OwnerControl:
 
     def __init__(
         self,
-        state_dir: Path,
         interval: float,
         limits: Limits,
         facts: NodeFacts,
@@ -40,7 +38,6 @@ class OwnerControl:
         say: Callable[[Any], None],
         changed: Callable[[], None],
     ) -> None:
-        self._dir = state_dir
         self._owner = Owner(limits, len(facts.cores))
         self.follow(limits, interval)
         self._launcher, self._table, self._stop = launcher, table, stop

@@ -138,7 +138,6 @@ class Runtime:
         )
         self._disk = Disk(self._dir, self._openness_changed)
         self._owner = OwnerControl(
-            self._dir,
             settings.interval,
             settings.limits,
             facts,

@@ -528,7 +528,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Reason(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Why a job waits: a short stable code (`protocol/messages/reasons.py`) and a sentence."""
+    """Why a job waits: a short stable code (docs/why.md names them all) and a sentence."""
 
     code: str
     text: str = ""

@@ -103,16 +103,17 @@ def _data(url: str, trusts: str) -> Iterator[Finding]:
 def _skew(at: float, trip: float) -> Finding:
     """The coordinator read its clock some time within the round trip."""
     ahead = time.time() - trip / 2 - at
-    return _apart("clock skew", ahead, trip / 2)
+    return _apart(ahead, trip / 2)
 
 
-def _apart(check: str, ahead: float, doubt: float) -> Finding:
+def _apart(ahead: float, doubt: float) -> Finding:
     way = "ahead of" if ahead > 0 else "behind"
     what = f"this clock is {abs(ahead):.3f} s {way} the coordinator's (give or take {doubt:.3f} s)"
     if abs(ahead) - doubt < APART:
-        return Finding(check, Level.OK, what)
+        return Finding("clock skew", Level.OK, what)
     level = Level.ERROR if abs(ahead) > FAR_APART else Level.WARNING
-    return Finding(check, level, what, "times that are shown are wrong, and certificates may seem not to hold", CLOCK)
+    why = "times that are shown are wrong, and certificates may seem not to hold"
+    return Finding("clock skew", level, what, why, CLOCK)
 
 
 def _software(status: Status) -> Finding:
@@ -200,7 +201,7 @@ def check_agent_connection(state_dir: Path) -> Iterator[Finding]:
         took = (time.monotonic() - began) * 1000
         yield Finding("agent's way", Level.OK, f"{url} answers in {took:.0f} ms, and takes this node's identity")
         if date := answer.headers.get("Date"):
-            yield _apart("clock skew", time.time() - parsedate_to_datetime(date).timestamp() - 0.5, 0.5)
+            yield _apart(time.time() - parsedate_to_datetime(date).timestamp() - 0.5, 0.5)
 
 
 _COLORS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}

@@ -10,6 +10,7 @@ so however often it is submitted, it is one job.
 import asyncio
 import contextlib
 import secrets
+import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Sequence
 from functools import wraps
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from distributed_grid.coordinator.client import downloads, requests, shipping, walk
 from distributed_grid.coordinator.client.connection import Connection
 from distributed_grid.coordinator.client.downloads import BadAnswer
-from distributed_grid.coordinator.client.input import JobInput, Source
+from distributed_grid.coordinator.client.input import JobInput, Source, pieces_of
 from distributed_grid.coordinator.client.output import (
     HOLD_AGAIN,
     JobOutput,
@@ -27,7 +28,6 @@ from distributed_grid.coordinator.client.output import (
     ResultReader,
     unreadable,
 )
-from distributed_grid.coordinator.client.reading import reader_of
 from distributed_grid.coordinator.client.requests import Steps
 from distributed_grid.coordinator.client.session import (
     PATIENCE,
@@ -267,3 +267,45 @@ class GridClient(Connection):
                 one.cancel()
             await asyncio.gather(*ours, return_exceptions=True)
             self._unfollow(followed)
+
+
+T = TypeVar("T")
+
+
+def reader_of(source: Source | AsyncIterable[bytes]) -> "Callable[[], asyncio.Future[bytes | None]]":
+    """A function that begins to read the next piece; None: there is no more."""
+    if isinstance(source, AsyncIterable):
+        pieces = aiter(source)
+
+        async def piece() -> bytes | None:
+            return await anext(pieces, None)
+
+        return lambda: asyncio.ensure_future(piece())
+    each = pieces_of(source)
+    return lambda: _in_thread(lambda: next(each, None))
+
+
+def _in_thread(work: Callable[[], T]) -> "asyncio.Future[T]":
+    """Run a function that may block for ever in a thread of its own, which the end of the program does not wait for."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        result, failed = None, None
+        try:
+            result = work()
+        except Exception as error:
+            failed = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, result, failed)
+
+    threading.Thread(target=run, name="stdin", daemon=True).start()
+    return future

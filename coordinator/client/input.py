@@ -74,11 +74,6 @@ class JobInput:
             return 0
         return max(0, min(PART_BYTES, self._until - self._end))
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether the job may still wait for bytes of ours."""
-        return self._active and not self._over
-
     def put(self, data: bytes | None) -> None:
         """Take bytes that were read; None: there is no more."""
         self._kept += data or b""

@@ -379,12 +379,6 @@ def _withheld(node: Node) -> tuple[Withheld, ...]:
     return told + ours
 
 
-def offers(state: GridState, now: float, only: str = "") -> tuple[OfferView, ...]:
-    """The valid offers of reachable nodes."""
-    nodes = state.nodes.values() if not only else [state.nodes[only]] if only in state.nodes else []
-    return tuple(view for node in nodes if (view := offer_view(node, now)) is not None)
-
-
 def offer_view(node: Node, now: float) -> OfferView | None:
     """The valid offer of a node; None: it has none, or cannot be reached."""
     if node.state not in (NodeState.UP, NodeState.SUSPECT) or node.offer is None or node.capacity is None:
@@ -438,11 +432,6 @@ def allocation_view(state: GridState, allocation: Allocation) -> AllocationView:
         awaits_reader=job.active.awaits_reader.why if job.active.awaits_reader is not None else "",
         next_after=job.active.predecessor.rpartition(".")[0],
     )
-
-
-def nodes(state: GridState, now: float) -> tuple[NodeView, ...]:
-    """All known nodes, in the order they first came."""
-    return tuple(node_view(node, now) for node in state.nodes.values())
 
 
 def node_view(node: Node, now: float) -> NodeView:

@@ -9,6 +9,8 @@ LENGTH = 200
 """Maximum number of values in a window."""
 EPSILON = 1e-9
 """Probabilities that differ by less are the same."""
+BEYOND = 0.05
+"""By how much a quantile exceeds the largest of too few values, beside the last step."""
 
 
 class Window:
@@ -41,14 +43,14 @@ class Window:
         return list(order[-count:])
 
 
-def quantile(ordered: Sequence[float], level: float, beyond: float = 0.05) -> float:
+def quantile(ordered: Sequence[float], level: float) -> float:
     """The conformal quantile: the smallest value that the next one does not exceed with this probability, where all
-    come in any order (Vovk et al.). With too few values: the largest, the last step once more, and `beyond`."""
+    come in any order (Vovk et al.). With too few values: the largest, the last step once more, and BEYOND."""
     count = len(ordered)
     at = math.ceil(level * (count + 1)) - 1
     if at < count:
         return ordered[max(0, at)]
-    return ordered[-1] + (ordered[-1] - ordered[-2] if count > 1 else 0.0) + beyond
+    return ordered[-1] + (ordered[-1] - ordered[-2] if count > 1 else 0.0) + BEYOND
 
 
 def censored_quantiles(ordered: Sequence[float], censored: Sequence[float], levels: Sequence[float]) -> list[float]:

@@ -162,9 +162,6 @@ class _Latest:
         self.rows.extend(filled)
 
 
-_QUANTITIES = (SECONDS, MEMORY, CORES, GPU_MEMORY)
-
-
 _Running = tuple[float, tuple[float, ...], Answer | None, float]
 """An attempt that runs: since when, its features, the run time that it was planned with, and until when by that. A
 plain tuple, as a prediction unpacks up to 64 of them, which takes three times as long with a named one."""

@@ -135,7 +135,6 @@ class Store:
         except sqlite3.Error as error:
             raise failure(path, error) from error
         self.grid, self.epoch, self.clock = self._point.grid, self._point.epoch, self._point.clock
-        self.opened = max(time.time(), self.clock)
         self._mark = MarkFile(path, self.key)
         self._mark.write(self._point)
         self.restored = float(self._meta("restored") or 0)

@@ -22,8 +22,6 @@ class DrainCause(StrEnum):
     LOST = "lost"
     """Its node was silent for so long that its jobs were given up, and did not come back."""
     TOO_MANY = "too-many"
-    SPOT = "spot"
-    """Its provider takes it back."""
     ORDERED = "ordered"
 
 

@@ -331,10 +331,6 @@ class Catalogue(Index):
         """The labels of a node."""
         return self._known[name].labels
 
-    def values(self, key: str) -> list[str]:
-        """All values of a label."""
-        return sorted(value for other, value in self._labels if other == key)
-
     def whose(self, user: str) -> str | None:
         """The `user` of the trait of nodes that run this user's jobs: empty, if the user owns no node. None: all nodes
         run them, or no user is given."""
@@ -346,11 +342,6 @@ class Catalogue(Index):
         """The trait that a request asks for."""
         user = self.whose(request.user) if request.user else None
         return None if user is None and request.constraints is None else trait_of(request, user)
-
-    @property
-    def keys(self) -> list[str]:
-        """All label keys."""
-        return sorted(self._keys)
 
     def shipped(self, node: Node, bundle: str) -> None:
         """Note that a bundle was sent to a node."""

@@ -2,8 +2,10 @@
 
 No oscillation by construction. Nodes of the cluster never lend to it and all others never borrow, so there is no circle
 of lenders. A source is below all its `low` marks, the demand on a target above `high`, and the two are GAP apart.
-Each move lowers `burden` by EPSILON at least; its reverse is barred for the policy's min-hold, any other move of the
-same pair for its cooldown. If Ray left a boost unused that was lent for some task, none is lent for that task again.
+Each move lowers the burden of the grid by EPSILON at least: demand without a boost on its way, what is lent weighed by
+its lender's own pressure, and MOVE for each boost. The reverse of a move is barred for the policy's min-hold, any other
+move of the same pair for its cooldown. If Ray left a boost unused that was lent for some task, none is lent for that
+task again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,9 +33,9 @@ from distributed_grid.protocol.sharing.pressure import Pressure
 from distributed_grid.protocol.text import counted, format_duration
 
 MOVE = 0.25
-"""The part of `burden` that each lent boost adds, whatever its size (cores' worth)."""
+"""The part of the burden that each lent boost adds, whatever its size (cores' worth)."""
 EPSILON = 0.25
-"""Minimum by which each move lowers `burden` (cores' worth)."""
+"""Minimum by which each move lowers the burden (cores' worth)."""
 START = 3.5
 """How long a new raylet holds its resources before it can use them (s; docs/boosts.md)."""
 UNUSED = 600.0
@@ -43,17 +45,6 @@ ASKS = 32
 NAMED = 3
 """Maximum number of lenders named in a reason."""
 KINDS = ("cpu", "memory", "gpu")
-
-
-def burden(view: View) -> float:
-    """The sum that each move lowers, in cores' worth: demand that nothing is on its way for, what lenders bear by their
-    owners' pressure, and a constant for each boost that the grid has lent by itself."""
-    waits = sum(
-        weight(_times(one.each, count)) for one in view.look.waiting if (count := max(0, one.count - supply(view, one)))
-    )
-    scores = {one.name: one.owner.score for one in view.sources if one.owner is not None}
-    lent = [one for one in view.loans if one.automatic]
-    return waits + sum(weight(one.resources) * scores.get(one.source, 0.0) + MOVE for one in lent)
 
 
 def rebalance(view: View, balancing: Balancing, now: float) -> Pass:

@@ -78,7 +78,6 @@ def _stay(
     there = state.nodes.get(target)
     return Stay(
         job=job.id,
-        user=job.user,
         source=node.facts.name,
         resources=wanted,
         work=work(allocation.grant, node.facts.lendable),

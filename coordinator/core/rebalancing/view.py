@@ -105,7 +105,6 @@ class Stay(msgspec.Struct, frozen=True, kw_only=True):
     likely an owner who returns stays for so long that a job is recalled, and not only frozen."""
 
     job: str
-    user: str
     source: str
     resources: Resources
     work: float

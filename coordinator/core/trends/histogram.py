@@ -1,4 +1,4 @@
-"""Histograms of endless streams (waits, run times) with a relative error of one percent, which can be merged.
+"""Histograms of endless streams (waits, run times) with a relative error of one percent.
 
 Buckets of logarithmic width (DDSketch, Masson, Rim and Lee 2019): a value x > 0 counts in bucket ceil(log_g x) with
 g = (1 + e) / (1 - e), and is answered as the bucket's middle, which errs by at most e."""
@@ -30,13 +30,6 @@ class Histogram:
         else:
             bucket = math.ceil(math.log(min(value, MOST)) / _LOG)
             self._counts[bucket] = self._counts.get(bucket, 0) + 1
-
-    def merge(self, other: "Histogram") -> None:
-        """Add all that the other one counted."""
-        self.count += other.count
-        self._zeros += other._zeros
-        for bucket, count in other._counts.items():
-            self._counts[bucket] = self._counts.get(bucket, 0) + count
 
     def quantile(self, part: float) -> float:
         """The smallest value such that this part of all is not above it; 0 without any."""

@@ -1,8 +1,6 @@
 """A forecast of how long a node stays idle, as placement and rebalancing use it: the probabilities that it was told,
 and what lies between and beyond them."""
 
-import math
-
 import msgspec
 
 from distributed_grid.protocol.history.trends import IdleChance
@@ -52,20 +50,6 @@ class IdleForecast(msgspec.Struct, frozen=True, gc=False, array_like=True):
                 break
             likely, left = likely * least, left - longest
         return likely * _between(known, min(left, longest))
-
-    def lasts(self, confidence: float) -> float:
-        """For how many seconds more it stays idle at least this likely; infinite: longer than is looked ahead, or
-        nothing is known."""
-        known, before, likely, passed = self.used, (0.0, 1.0), 1.0, 0.0
-        for _ in range(BEYOND if known else 0):
-            before = (0.0, 1.0)
-            for point in known:
-                if likely * point[1] < confidence:
-                    (t0, p0), (t1, p1) = before, point
-                    return passed + t0 + (t1 - t0) * (p0 - confidence / likely) / (p0 - p1)
-                before = point
-            likely, passed = likely * known[-1][1], passed + known[-1][0]
-        return math.inf
 
     def words(self, node: str, seconds: float) -> str:
         """What the node's own past says of so many seconds, for people: by the shortest horizon that is not below."""

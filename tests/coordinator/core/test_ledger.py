@@ -81,7 +81,7 @@ def test_a_heartbeat_says_nothing_and_keeps_the_node() -> None:
     join(ledger, facts("n1"))
     for second in range(1, 40):
         assert step(ledger, HeartbeatReceived("n1", Sample(at=float(second))), float(second)) == []
-    assert views.nodes(ledger.state, 40.0)[0].silent_for == 1.0
+    assert views.node_view(ledger.state.nodes["n1"], 40.0).silent_for == 1.0
 
 
 def test_a_heartbeat_from_nowhere_is_nothing() -> None:
@@ -103,7 +103,7 @@ def test_an_offer_that_has_expired_is_not_matched() -> None:
     assert ledger.next_deadline() == 5.0
     out = step(ledger, JobsSubmitted(1, (job("a", ONE),)), 5.0)
     assert not any(isinstance(command, Send) for command in out)
-    assert views.offers(ledger.state, 5.0) == () and views.allocations(ledger.state) == ()
+    assert views.offer_view(ledger.state.nodes["n1"], 5.0) is None and views.allocations(ledger.state) == ()
 
 
 def test_a_closed_connection_of_an_old_session_is_of_no_interest() -> None:

@@ -53,7 +53,6 @@ def test_a_node_that_left_is_forgotten_with_what_was_ordered_for_it() -> None:
     ]
     assert set(ledger.state.nodes) == {"n2"}
     assert ledger.state.shares.capacity == N2.lendable
-    assert ledger.state.index.values("room") == []
     for at in (20.0, 60.0, 500.0):  # nothing that was due for it comes up
         step(ledger, DrainRequested(2, ("n2",)), at)
 

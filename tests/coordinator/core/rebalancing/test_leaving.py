@@ -30,7 +30,7 @@ def stay(job: str = "j-1", source: str = "lab1", target: str = "lab2", **parts: 
     usual = {"ran": 600.0, "within": 1800.0, "returns": 0.95, "soon": 0.95, "looked": 1800.0, "work": 2.0}
     usual |= {"target_returns": 0.05, "target_soon": 0.05}
     amount = Resources(2 * MILLI)
-    return Stay(job=job, user="ann", source=source, target=target, resources=amount, **(usual | parts))
+    return Stay(job=job, source=source, target=target, resources=amount, **(usual | parts))
 
 
 def moves(

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.rebalancing.rebalance import EPSILON, burden, rebalance
-from distributed_grid.coordinator.core.rebalancing.view import Loan, Moved, Steady, View, Waiting
+from distributed_grid.coordinator.core.rebalancing.rebalance import EPSILON, MOVE, rebalance, supply
+from distributed_grid.coordinator.core.rebalancing.view import Loan, Moved, Steady, View, Waiting, weight
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from distributed_grid.protocol.sharing.moves import Move, MoveKind, Pass
 from distributed_grid.protocol.sharing.policies import POLICIES, PolicyName
@@ -30,6 +30,16 @@ def view(*asks: Waiting, sources: Any = (), loans: Any = (), **more: Any) -> Vie
 
 def decided(of: View, name: PolicyName = PolicyName.BALANCED) -> Pass:
     return rebalance(of, balancing(name), NOW)
+
+
+def burden(view: View) -> float:
+    """The sum that each move lowers, in cores' worth: demand that nothing is on its way for, what lenders bear by their
+    owners' pressure, and a constant for each boost that the grid has lent by itself."""
+    left = [(one.each, max(0, one.count - supply(view, one))) for one in view.look.waiting]
+    waits = sum(weight(Resources(each.cpu * n, each.memory * n, each.gpu * n)) for each, n in left if n)
+    scores = {one.name: one.owner.score for one in view.sources if one.owner is not None}
+    lent = [one for one in view.loans if one.automatic]
+    return waits + sum(weight(one.resources) * scores.get(one.source, 0.0) + MOVE for one in lent)
 
 
 def lent(found: Pass) -> list[tuple[str, Resources, int]]:

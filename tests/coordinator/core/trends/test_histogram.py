@@ -33,13 +33,3 @@ def test_what_is_beyond_the_bounds_counts_at_them() -> None:
 def test_a_quantile_is_within_one_percent_of_the_value_of_its_rank(found: list[float], part: float) -> None:
     exact = sorted(found)[max(1, math.ceil(part * len(found))) - 1]
     assert of(found).quantile(part) == pytest.approx(exact, rel=ERROR * 1.0001)
-
-
-@settings(max_examples=tries(50), deadline=None)
-@given(values, values)
-def test_two_merged_are_one_of_both(first: list[float], second: list[float]) -> None:
-    merged = of(first)
-    merged.merge(of(second))
-    whole = of(first + second)
-    assert merged.count == whole.count
-    assert [merged.quantile(part) for part in (0.1, 0.5, 0.9)] == [whole.quantile(part) for part in (0.1, 0.5, 0.9)]

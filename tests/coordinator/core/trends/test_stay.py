@@ -1,5 +1,3 @@
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,15 +26,9 @@ def test_between_horizons_it_falls_evenly_and_beyond_them_as_before() -> None:
     assert [one.stays(hours * HOUR) for hours in (4.5, 8, 12)] == pytest.approx([0.45, 0.25, 0.125])
 
 
-def test_how_long_it_lasts_is_the_inverse() -> None:
-    one = forecast(0.9, 0.6, 0.5)
-    assert [one.lasts(likely) / HOUR for likely in (1.0, 0.95, 0.75, 0.25)] == pytest.approx([0.0, 0.25, 1.25, 8.0])
-    assert forecast(1.0, 1.0, 1.0).lasts(0.5) == math.inf, "a week is as far as is looked"
-
-
 def test_nothing_is_known_without_a_past_or_belief() -> None:
     for one in (forecast(), forecast(0.9, 0.6, 0.5, cases=0), forecast(0.9, 0.6, 0.5, believed=False)):
-        assert one.stays(HOUR) is None and one.at(2 * HOUR) is None and one.lasts(0.9) == math.inf
+        assert one.stays(HOUR) is None and one.at(2 * HOUR) is None
 
 
 def test_a_horizon_that_is_not_believed_is_left_out() -> None:
@@ -50,19 +42,14 @@ def test_a_horizon_that_is_not_believed_is_left_out() -> None:
     st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=3),
     st.floats(0, 1e9),
     st.floats(0, 1e9),
-    st.floats(0.01, 1),
 )
-def test_whatever_is_told_it_is_a_probability_that_only_falls(
-    told: list[float], first: float, then: float, wanted: float
-) -> None:
+def test_whatever_is_told_it_is_a_probability_that_only_falls(told: list[float], first: float, then: float) -> None:
     one = IdleForecast(0.0, 0.0, tuple(IdleChance(7200.0 * (at + 1), likely, 9, 9) for at, likely in enumerate(told)))
     sooner, later = one.stays(min(first, then)), one.stays(max(first, then))
     if sooner is None or later is None:
         assert all(likely != likely for likely in told)
     else:
         assert 0.0 <= later <= sooner <= 1.0
-    lasts = one.lasts(wanted)
-    assert lasts == math.inf or (likely := one.stays(lasts)) is None or likely == pytest.approx(wanted, abs=1e-6)
 
 
 def test_the_past_is_told_in_words_and_so_is_that_it_is_not_believed() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 
-from distributed_grid.coordinator.client.reading import reader_of
+from distributed_grid.coordinator.client.aio import reader_of
 
 
 async def pieces() -> AsyncIterator[bytes]:
