@@ -16,9 +16,9 @@ def test_only_bad_findings_have_reason_and_remedy_and_are_counted() -> None:
 
 
 def test_clocks_are_judged_beyond_doubt() -> None:
-    assert _apart("c", APART + 0.5, 1.0).level is Level.OK
-    assert _apart("c", -APART - 1.5, 1.0).level is Level.WARNING and "behind" in _apart("c", -9.0, 0.0).what
-    assert _apart("c", FAR_APART + 1, 0.0).level is Level.ERROR
+    assert _apart(APART + 0.5, 1.0).level is Level.OK
+    assert _apart(-APART - 1.5, 1.0).level is Level.WARNING and "behind" in _apart(-9.0, 0.0).what
+    assert _apart(FAR_APART + 1, 0.0).level is Level.ERROR
 
 
 def test_another_release_at_the_coordinator_is_a_warning() -> None:
