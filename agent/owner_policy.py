@@ -11,7 +11,7 @@ from distributed_grid.agent.core.slack import SlackWatch
 from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.agent.core.table import Table
 from distributed_grid.agent.launch.launcher import Launcher
-from distributed_grid.agent.sampling.demand import Demand
+from distributed_grid.agent.sampling.trees import Demand
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Recalled, Stop, Suspended
 from distributed_grid.protocol.nodes import NodeFacts, Sample

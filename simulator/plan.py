@@ -1,5 +1,5 @@
-"""What a seed stands for: nodes, jobs and faults, all drawn beforehand, so that a plan can be cut piece by piece while
-what it shows stays.
+"""What a seed stands for: nodes, jobs, demand in Ray and faults, all drawn beforehand, so that a plan can be cut piece
+by piece while what it shows stays.
 """
 
 import random
@@ -14,11 +14,12 @@ from distributed_grid.protocol.messages.rights import GroupRights, Rights, Rules
 from distributed_grid.protocol.placement import Trust
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from distributed_grid.protocol.sharing.policies import POLICIES, Balancing, OffloadingMode, PolicyName
-from distributed_grid.simulator.demand import DemandPlan, demanded
 from distributed_grid.simulator.workload import ENDLESS, SLACK, JobPlan, Shape, planned, submitted, when, zoned
 
 GPU_MEMORY = 16 * GIB
 """What each GPU has, in bytes."""
+AFTERWARDS = 90.0
+"""Seconds without faults in which what waits in Ray mostly waits on."""
 KINDS: dict[str, str] = {
     "partition": "nothing passes between a node and the coordinator",
     "deaf": "nothing reaches a node, what it says arrives",
@@ -94,6 +95,16 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     trusts: str = Trust.OWNER.value
     stays: float | None = None
     """How likely it is forecast to stay idle, for however long; None: nothing is."""
+
+
+class DemandPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """So many tasks that wait in Ray from `at` to `until` for so many `cores` each. `odd`: no boost makes them run."""
+
+    at: float
+    until: float
+    count: int
+    cores: int
+    odd: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -347,3 +358,26 @@ def _drains(chance: random.Random, shape: Shape, busy: int, moments: list[float]
         )
         for number in range(chance.choice((0, 0, 1, 1, 2)))
     ]
+
+
+def demanded(chance: random.Random, balancing: Balancing, seconds: float) -> tuple[Balancing, tuple[DemandPlan, ...]]:
+    """In some worlds tasks wait in Ray, and the grid lends by itself under one of the policies, with times for short
+    worlds; `seconds`: of adversity. Mostly what waits stays the same for long after it."""
+    if chance.random() >= 0.2:
+        return balancing, ()
+    name, wait, hold = chance.choice(list(PolicyName)), chance.choice((0.4, 1.0, 3.0)), chance.choice((7.0, 12.0))
+    if balancing.numbers is not None:
+        numbers = replace(balancing.numbers, min_hold=hold)
+    else:
+        numbers = replace(POLICIES[name], sustained=wait, min_hold=hold, cooldown=0.5, horizon=0.0)
+        balancing = Balancing(mode=OffloadingMode.DYNAMIC_BALANCING, policy=name, interval=0.5)
+    return replace(balancing, numbers=numbers), tuple(
+        DemandPlan(
+            at=chance.uniform(0.0, seconds / 2),
+            until=seconds + AFTERWARDS if chance.random() < 0.7 else chance.uniform(0.6, 1.0) * seconds,
+            count=chance.randint(1, 4),
+            cores=chance.choice((1, 1, 1, 2)),
+            odd=chance.random() < 0.15,
+        )
+        for _ in range(chance.choice((1, 1, 2, 3)))
+    )

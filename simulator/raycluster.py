@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from distributed_grid.coordinator.core.rebalancing.view import RayLook, Waiting
 from distributed_grid.protocol.jobs import Priority, Request
 from distributed_grid.protocol.resources import MILLI, Resources
-from distributed_grid.simulator.demand import DemandPlan
 from distributed_grid.simulator.engine import Engine
 from distributed_grid.simulator.judging.judge import Judge
 from distributed_grid.simulator.judging.truth import Run, number_of
-from distributed_grid.simulator.plan import Plan
+from distributed_grid.simulator.plan import DemandPlan, Plan
 from distributed_grid.simulator.workload import BOOSTS, ENDLESS, JobPlan
 
 USER = "coordinator"

@@ -91,7 +91,7 @@ STARTS: dict[str, set[str]] = {
 }
 
 # The readers of traces: bytes in, jobs out. Unpacking and dates are no I/O either.
-PREDICTOR = {f"coordinator.predictor.{name}" for name in ("shape", "order", "line", "estimate", "predictor")}
+PREDICTOR = {f"coordinator.predictor.{name}" for name in ("shape", "statistics", "estimate", "predictor")}
 READERS = {"simulator.lab.formats.unpack", "simulator.lab.formats.tables"}
 PURE = {"protocol", "coordinator.core", "agent.core", "simulator", "push.plan", *READERS, *PREDICTOR, *SUPERVISORS_PURE}
 PURE_STDLIB = set(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench._common import no_options
 from distributed_grid.coordinator.history.history import TURNS, History
-from distributed_grid.coordinator.history.ring import Ring
+from distributed_grid.coordinator.history.series import Ring
 from distributed_grid.protocol.codec import decode, encode
 from distributed_grid.protocol.history.buckets import SECONDS, Bucket, MeanMax
 from distributed_grid.protocol.messages import Buckets

@@ -10,7 +10,7 @@ from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import current
 from distributed_grid.cli.lazy import Command
 from distributed_grid.protocol.messages import DayOfLoans, GetLoans, Loans, UserBalance, UserLoans
-from distributed_grid.protocol.messages.loans import DAYS
+from distributed_grid.protocol.messages.history import DAYS
 from distributed_grid.protocol.text import counted, format_duration
 
 HOUR = 3600.0

@@ -15,7 +15,7 @@ from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.grid.nodes import names, node_json, orders_words, show_nodes
 from distributed_grid.cli.lazy import Command, Lazy, LazyGroup
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.history.performance import performance
+from distributed_grid.protocol.history.summary import performance
 from distributed_grid.protocol.messages import (
     Boosts,
     Demand,

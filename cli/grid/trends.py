@@ -9,8 +9,7 @@ from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import current, printable
 from distributed_grid.cli.lazy import Command
-from distributed_grid.protocol.history.performance import performance
-from distributed_grid.protocol.history.summary import Summary, summary, trend_of
+from distributed_grid.protocol.history.summary import Summary, performance, summary, trend_of
 from distributed_grid.protocol.history.trends import (
     RATES,
     WINDOWS,

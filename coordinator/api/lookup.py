@@ -29,7 +29,7 @@ from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.groups import GroupView, indexes, member_id, parse_array
-from distributed_grid.protocol.history.performance import core_seconds
+from distributed_grid.protocol.history.summary import core_seconds
 from distributed_grid.protocol.jobs import Cause, JobView, State
 from distributed_grid.protocol.messages import (
     BalancingStatus,

@@ -16,7 +16,7 @@ import msgspec
 
 from distributed_grid import __version__
 from distributed_grid.coordinator.api.blobs import Blobs, Uploads
-from distributed_grid.coordinator.api.loans import LoanAnswers
+from distributed_grid.coordinator.api.history import LoanAnswers, TrendAnswers
 from distributed_grid.coordinator.api.lookup import (
     ANSWER_BYTES,
     GroupWatches,
@@ -39,7 +39,6 @@ from distributed_grid.coordinator.api.submissions import (
     neighbours,
     resolved,
 )
-from distributed_grid.coordinator.api.trends import TrendAnswers
 from distributed_grid.coordinator.audit.entries import NAMED, AuditedRequest
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core import views

@@ -23,7 +23,7 @@ from websockets.http11 import Request, Response
 from distributed_grid import __version__
 from distributed_grid.coordinator.access.admission import Admission, NotAdmitted, facts_of, host_of, is_valid_name
 from distributed_grid.coordinator.api.blobs import Blobs
-from distributed_grid.coordinator.api.loans import LoanAnswers
+from distributed_grid.coordinator.api.history import LoanAnswers, TrendAnswers
 from distributed_grid.coordinator.api.lookup import Lookup
 from distributed_grid.coordinator.api.operator_requests import AccessRequests
 from distributed_grid.coordinator.api.relay import Agent, Relay
@@ -31,7 +31,6 @@ from distributed_grid.coordinator.api.requests import Requests
 from distributed_grid.coordinator.api.sessions import ClientSessions
 from distributed_grid.coordinator.api.settings import NOTHING, Configured, GridSettings
 from distributed_grid.coordinator.api.submissions import new_ids
-from distributed_grid.coordinator.api.trends import TrendAnswers
 from distributed_grid.coordinator.audit.entries import REASON_CHARS
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.commands import (

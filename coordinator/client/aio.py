@@ -269,9 +269,6 @@ class GridClient(Connection):
             self._unfollow(followed)
 
 
-T = TypeVar("T")
-
-
 def reader_of(source: Source | AsyncIterable[bytes]) -> "Callable[[], asyncio.Future[bytes | None]]":
     """A function that begins to read the next piece; None: there is no more."""
     if isinstance(source, AsyncIterable):

@@ -46,7 +46,7 @@ from distributed_grid.protocol.messages import (
     Stop,
     Suspended,
 )
-from distributed_grid.protocol.messages.loans import DayOfLoans
+from distributed_grid.protocol.messages.history import DayOfLoans
 from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.messages.rights import Rights, Whose
 from distributed_grid.protocol.nodes import Lending, NodeFacts, NodeOrders, Offer, Sample

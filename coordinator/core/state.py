@@ -40,7 +40,7 @@ from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.queue.queue import Members, key_of
 from distributed_grid.coordinator.core.scaling.events import RecordMachine
 from distributed_grid.protocol.groups import Gang
-from distributed_grid.protocol.history.performance import core_seconds
+from distributed_grid.protocol.history.summary import core_seconds
 from distributed_grid.protocol.jobs import After, Cause, Priority, Reason, State, Step, has_failed
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.resources import Grant

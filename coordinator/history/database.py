@@ -14,7 +14,7 @@ import msgspec
 
 from distributed_grid.coordinator.history.series import BYTES, COUNT, Series, joined, row, rows
 from distributed_grid.coordinator.store.disposable import DisposableDatabase
-from distributed_grid.protocol.messages.loans import DayOfLoans
+from distributed_grid.protocol.messages.history import DayOfLoans
 
 MINUTE, QUARTER = 60, 900
 DAY = 86400

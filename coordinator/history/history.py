@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from distributed_grid.coordinator.history.database import MINUTE, HistoryDatabase, Row
-from distributed_grid.coordinator.history.ring import Ring
-from distributed_grid.coordinator.history.series import COUNT, GAP, Series, encode, row, rows
+from distributed_grid.coordinator.history.series import COUNT, GAP, Ring, Series, encode, row, rows
 from distributed_grid.protocol.history.buckets import KEPT, SECONDS, Bucket
 from distributed_grid.protocol.messages import Buckets, DayOfLoans
 from distributed_grid.runtime.logs import get_logger

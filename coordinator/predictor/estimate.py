@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from distributed_grid.coordinator.predictor.line import Line
-from distributed_grid.coordinator.predictor.order import Window, censored_quantiles, censored_share, quantile
+from distributed_grid.coordinator.predictor.statistics import Line, Window, censored_quantiles, censored_share, quantile
 
 MIN_SAMPLES_FOR_STATS = 5
 MIN_SAMPLES_FOR_ML = 30

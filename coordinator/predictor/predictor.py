@@ -21,8 +21,8 @@ from distributed_grid.coordinator.predictor.estimate import (
     Method,
     Quantity,
 )
-from distributed_grid.coordinator.predictor.order import LENGTH
 from distributed_grid.coordinator.predictor.shape import FEATURES, Shape
+from distributed_grid.coordinator.predictor.statistics import LENGTH
 
 SHAPES = 100_000
 """Maximum number of shapes, programs and users."""

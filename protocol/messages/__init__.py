@@ -5,15 +5,13 @@ ToAgentData on the one for bulk data, FromClient and ToClient.
 """
 
 from distributed_grid.protocol.messages.agent import *
-from distributed_grid.protocol.messages.balancing import *
+from distributed_grid.protocol.messages.automation import *
 from distributed_grid.protocol.messages.client import *
 from distributed_grid.protocol.messages.handshake import *
-from distributed_grid.protocol.messages.loans import *
+from distributed_grid.protocol.messages.history import *
 from distributed_grid.protocol.messages.needs import *
 from distributed_grid.protocol.messages.operator import *
 from distributed_grid.protocol.messages.rights import *
-from distributed_grid.protocol.messages.scaling import *
-from distributed_grid.protocol.messages.trends import *
 from distributed_grid.protocol.nodes import Offer as Offer
 
 FromAgent = (

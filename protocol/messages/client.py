@@ -8,10 +8,10 @@ from distributed_grid.protocol.groups import Array, GroupView
 from distributed_grid.protocol.history.trends import NodeTrends
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import Dependency, JobSpec, JobView, Precedence, Priority, Reason, Request, State
-from distributed_grid.protocol.messages.balancing import GetBalancing
+from distributed_grid.protocol.messages.automation import GetBalancing
 from distributed_grid.protocol.messages.handshake import Message
+from distributed_grid.protocol.messages.history import GetTrends
 from distributed_grid.protocol.messages.operator import Preemption
-from distributed_grid.protocol.messages.trends import GetTrends
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
 from distributed_grid.protocol.placement import Walls
 from distributed_grid.protocol.resources import Code, Count, Finite, Grant, Number, ResourceType, Span, Text, Word

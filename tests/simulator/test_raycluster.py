@@ -11,7 +11,7 @@ from distributed_grid.coordinator.core.policy import Policy, Preempting
 from distributed_grid.protocol.resources import GIB
 from distributed_grid.protocol.sharing.moves import MoveKind
 from distributed_grid.protocol.sharing.policies import POLICIES, Balancing, OffloadingMode, PolicyName
-from distributed_grid.simulator.demand import DemandPlan
+from distributed_grid.simulator.plan import DemandPlan
 from distributed_grid.simulator.workload import BOOSTS
 from distributed_grid.simulator.world import World
 from tests.simulator.plans import fault, node, run_until, world

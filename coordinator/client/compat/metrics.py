@@ -12,8 +12,7 @@ from msgspec.structs import asdict
 from distributed_grid.config.settings import ClusterConfig, load
 from distributed_grid.coordinator.client.aio import GridClient
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.history.performance import performance
-from distributed_grid.protocol.history.summary import summary, trend_of
+from distributed_grid.protocol.history.summary import performance, summary, trend_of
 from distributed_grid.protocol.history.trends import Measured, NodeTrends, Trend
 from distributed_grid.protocol.messages import Status
 from distributed_grid.protocol.nodes import NodeView

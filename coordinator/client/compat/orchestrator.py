@@ -26,7 +26,7 @@ from distributed_grid.coordinator.client.compat.sharing import (
 from distributed_grid.coordinator.client.output import JobResult
 from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.history.performance import performance
+from distributed_grid.protocol.history.summary import performance
 from distributed_grid.protocol.jobs import Priority, State
 from distributed_grid.protocol.messages import Submission
 from distributed_grid.protocol.resources import ResourceType

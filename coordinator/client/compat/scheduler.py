@@ -15,7 +15,7 @@ from distributed_grid.coordinator.client.compat.sharing import ResourceSharingMa
 from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.coordinator.client.submission import HOLD_DURATION, describe_job
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.history.performance import performance
+from distributed_grid.protocol.history.summary import performance
 from distributed_grid.protocol.jobs import JobView, Priority, State
 from distributed_grid.protocol.placement import Strategy
 from distributed_grid.protocol.text import suggestion

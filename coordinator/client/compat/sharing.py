@@ -11,7 +11,7 @@ from distributed_grid.coordinator.client.compat.boosts import ResourceBoostManag
 from distributed_grid.coordinator.client.compat.connected import Connected, borrowed, given_back
 from distributed_grid.coordinator.client.submission import HOLD_DURATION
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.history.performance import performance
+from distributed_grid.protocol.history.summary import performance
 from distributed_grid.protocol.jobs import JobSpec, JobView, Priority, State, parse_priority
 from distributed_grid.protocol.nodes import AllocationView, OfferView
 from distributed_grid.protocol.resources import GIB, MILLI, Resources, ResourceType, parse_amount, parse_kind

@@ -7,7 +7,7 @@ from distributed_grid.coordinator.core.data import GridData
 from distributed_grid.coordinator.core.lending.loans import Balance, Loan, Pair
 from distributed_grid.coordinator.core.model import Allocation
 from distributed_grid.coordinator.core.queue.fairness import dominant
-from distributed_grid.protocol.messages.loans import UserBalance, UserLoans
+from distributed_grid.protocol.messages.history import UserBalance, UserLoans
 
 SAVED_EVERY = 60.0
 """Interval between saves of changed balances, and between reports of live loans to the history (s): a crash may lose

@@ -14,7 +14,7 @@ import msgspec
 
 from distributed_grid.coordinator.core.policy import Sharing
 from distributed_grid.coordinator.core.queue.fairness import FORGOTTEN, halved
-from distributed_grid.protocol.messages.loans import DayOfLoans
+from distributed_grid.protocol.messages.history import DayOfLoans
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 
 DAY = 86_400.0

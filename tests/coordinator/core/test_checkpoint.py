@@ -18,7 +18,7 @@ from distributed_grid.coordinator.core.commands import (
     Publish,
     Tick,
 )
-from distributed_grid.coordinator.core.deadlines import Deadlines
+from distributed_grid.coordinator.core.data import Deadlines
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lending.loans import Loans
 from distributed_grid.coordinator.core.policy import Policy

@@ -7,7 +7,7 @@ import pytest
 
 from distributed_grid.core import BadValue, GridClient, GridUnavailable, RequestRefused
 from distributed_grid.monitoring.resource_metrics import ResourceMetricsCollector, ResourceType
-from tests.coordinator.api.test_trends import measured
+from tests.coordinator.api.test_history_trends import measured
 from tests.coordinator.client.compat.test_boosts import config
 from tests.coordinator.ends import agent, coordinator, node
 

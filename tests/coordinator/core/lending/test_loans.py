@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from distributed_grid.coordinator.core.lending.loans import DAY, Loan, Loans
 from distributed_grid.coordinator.core.policy import Sharing
-from distributed_grid.protocol.messages.loans import DayOfLoans
+from distributed_grid.protocol.messages.history import DayOfLoans
 from distributed_grid.protocol.resources import GIB, Resources
 from tests.depth import tries
 

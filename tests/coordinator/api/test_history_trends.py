@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
-from distributed_grid.coordinator.api import trends as module
-from distributed_grid.coordinator.api.trends import step_of
+from distributed_grid.coordinator.api import history as module
+from distributed_grid.coordinator.api.history import step_of
 from distributed_grid.coordinator.history.idle import IdleLimits
 from distributed_grid.core import GridClient
 from distributed_grid.protocol.history.trends import WINDOWS, Measured

@@ -5,8 +5,7 @@ import sys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributed_grid.coordinator.history.ring import Ring
-from distributed_grid.coordinator.history.series import COUNT, GAP, Series
+from distributed_grid.coordinator.history.series import COUNT, GAP, Ring, Series
 from distributed_grid.protocol.history.buckets import KEPT
 from tests.depth import tries
 

@@ -1,4 +1,5 @@
-"""Answers about the use of nodes over time, from the history: in pages, computed in a thread."""
+"""Answers from the history: the use of nodes over time, in pages and computed in a thread; and who lent what to whom,
+with the balances of the ledger."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -6,16 +7,19 @@ from functools import partial
 import msgspec
 
 from distributed_grid.coordinator.api.lookup import LIST_BYTES
+from distributed_grid.coordinator.core.lending import accounts
+from distributed_grid.coordinator.core.lending.loans import DAY
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.history import trends
 from distributed_grid.coordinator.history.database import MINUTE, QUARTER
-from distributed_grid.coordinator.history.history import History
+from distributed_grid.coordinator.history.history import History, merged_loans
 from distributed_grid.coordinator.history.idle import IdleWatch
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.history.buckets import SECONDS
 from distributed_grid.protocol.history.trends import POINTS, WINDOWS, Measured, NodeTrends
-from distributed_grid.protocol.messages import GetForecast, GetTrends, NodeForecast, Trends
+from distributed_grid.protocol.messages import DayOfLoans, GetForecast, GetLoans, GetTrends, Loans, NodeForecast, Trends
+from distributed_grid.protocol.messages.history import DAYS
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.resources import MILLI, Resources
 from distributed_grid.protocol.text import unknown_node
@@ -27,6 +31,8 @@ LASTS = 7200
 OVERVIEW = (Measured.CPU, Measured.MEMORY, Measured.GPU)
 """The series in an answer about all nodes."""
 OVERVIEW_POINTS = POINTS // 3
+LINES = 1000
+"""Maximum number of pairs of users, and of lines of days, in an answer."""
 
 
 def step_of(window: float) -> int:
@@ -118,3 +124,48 @@ def _total(node: Node | None) -> Resources:
     if node is None:
         return Resources()
     return Resources(len(node.facts.cores) * MILLI, node.facts.memory, len(node.facts.gpus) * MILLI)
+
+
+class LoanAnswers:
+    """`clock`: grid time."""
+
+    def __init__(self, state: GridState, history: History, clock: Callable[[], float]) -> None:
+        self._state = state
+        self._history = history
+        self._clock = clock
+
+    async def answer(self, asked: GetLoans, only: str) -> Loans:
+        """Who lent what to whom; `only`: just the loans of this user, who may see no others (empty: all). Raises
+        BadValue for an unknown node."""
+        state, now = self._state, self._clock()
+        sharing = state.policy.sharing
+        if asked.node and asked.node not in state.nodes and asked.node not in sharing.owners:
+            raise unknown_node(asked.node, list(state.nodes))
+        whose = {asked.user, only} - {""}
+        days, more = await self._days(asked, only, now) if asked.days else ([], 0)
+        found = [one for one in accounts.pairs(state, now) if whose <= {one.lender, one.borrower}]
+        pairs = [one for one in found if not asked.node or one.lender == sharing.owners.get(asked.node)]
+        shown = whose or {one.user for one in accounts.balances(state, now)}
+        users = [one for one in accounts.balances(state, now) if one.user in shown and only in ("", one.user)]
+        return Loans(
+            asked.id,
+            tuple(users[:LINES]),
+            tuple(pairs[:LINES]),
+            tuple(days[:LINES]),
+            sharing.credit,
+            sharing.half_life,
+            owned=len(sharing.owners),
+            left_out=more + max(0, len(days) - LINES),
+            trouble=self._history.trouble,
+        )
+
+    async def _days(self, asked: GetLoans, only: str, now: float) -> tuple[list[DayOfLoans], int]:
+        since = int(now // DAY) - min(asked.days, DAYS) + 1
+        whose = (asked.user, only)
+        kept, more = await self._history.lent(since, asked.node, whose, LINES)
+        fresh = [
+            one
+            for one in self._state.loans.untold(now)
+            if one.day >= since and asked.node in ("", one.node) and {*whose} <= {"", one.lender, one.borrower}
+        ]
+        return merged_loans([*kept, *fresh]), more

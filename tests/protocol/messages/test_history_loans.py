@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from distributed_grid.protocol.messages.loans import DayOfLoans, GetLoans
+from distributed_grid.protocol.messages.history import DayOfLoans, GetLoans
 
 
 def test_a_week_of_all_loans_is_asked_for_where_nothing_is_said() -> None:

@@ -2,7 +2,7 @@ from random import Random
 
 import pytest
 
-from distributed_grid.coordinator.predictor.line import Line
+from distributed_grid.coordinator.predictor.statistics import Line
 
 
 def test_a_line_is_found_whatever_else_is_noise() -> None:

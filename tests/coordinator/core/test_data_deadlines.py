@@ -1,4 +1,4 @@
-from distributed_grid.coordinator.core.deadlines import Deadlines
+from distributed_grid.coordinator.core.data import Deadlines
 
 
 def test_what_is_due_comes_up_in_order_and_once() -> None:

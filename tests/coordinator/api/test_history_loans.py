@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.coordinator.api.loans import LoanAnswers
+from distributed_grid.coordinator.api.history import LoanAnswers
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lending.loans import DAY
 from distributed_grid.coordinator.core.policy import Sharing

@@ -3,7 +3,7 @@
 import random
 
 from distributed_grid.protocol.sharing.policies import Balancing, OffloadingMode, PolicyName
-from distributed_grid.simulator.demand import AFTERWARDS, demanded
+from distributed_grid.simulator.plan import AFTERWARDS, demanded
 
 
 def test_some_worlds_lend_under_each_policy_and_mostly_what_waits_outlasts_the_faults() -> None:

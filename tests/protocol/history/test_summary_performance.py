@@ -1,6 +1,6 @@
 """The four figures of how well the grid serves its users."""
 
-from distributed_grid.protocol.history.performance import core_seconds, performance
+from distributed_grid.protocol.history.summary import core_seconds, performance
 from distributed_grid.protocol.jobs import Cause, Outcome, Request
 from distributed_grid.protocol.messages import Durations, Status
 from distributed_grid.protocol.resources import Grant, Resources

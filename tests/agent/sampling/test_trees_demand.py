@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from distributed_grid.agent.sampling import demand as demands
-from distributed_grid.agent.sampling.demand import Demand
+from distributed_grid.agent.sampling import trees
+from distributed_grid.agent.sampling.trees import Demand
 
 BUSY = "while True: pass"
 
@@ -73,7 +73,7 @@ def test_a_daemon_that_was_below_it_once_counts_when_it_has_another_parent() -> 
 def test_a_job_of_too_many_threads_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     demand = Demand()
     assert demand.seconds(os.getpid()) is not None
-    monkeypatch.setattr(demands, "MOST", 0)
+    monkeypatch.setattr(trees, "MOST_THREADS", 0)
     assert demand.seconds(os.getpid()) is None
 
 

@@ -3,7 +3,7 @@ from random import Random
 
 import pytest
 
-from distributed_grid.coordinator.predictor.order import (
+from distributed_grid.coordinator.predictor.statistics import (
     LENGTH,
     Window,
     censored_quantiles,
