@@ -2,7 +2,7 @@
 
 from distributed_grid.coordinator.core.scaling import passes
 from distributed_grid.coordinator.core.scaling.budget import Budget, limits_words
-from distributed_grid.coordinator.core.scaling.demand import pauses, unrecorded
+from distributed_grid.coordinator.core.scaling.lives import pauses, unrecorded
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.messages.automation import MACHINES_MOST, GetScaling, PoolView, ScalingStatus
 from distributed_grid.protocol.scaling.pools import Pool

@@ -547,7 +547,9 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
 class Refusal(msgspec.Struct, frozen=True):
     """No node has room now. `offering`: the number of nodes that were considered; `reserved`: the nodes that have room
-    but are reserved, each with the job that it is for."""
+    but are reserved, each with the job that it is for; `ending`: others have room, but are machines that end before it
+    is over, and another one may come."""
 
     offering: int
     reserved: tuple[tuple[str, str], ...] = ()
+    ending: bool = False

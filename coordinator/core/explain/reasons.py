@@ -82,7 +82,9 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
     if request.gang and len(state.index):
         return _for_a_gang(state, request, job, f"{by_ray and f'; {by_ray}'}{gone}")
     if "" in said:
-        return _kept(state, request, job) or Reason("Resources", "its turn comes with the next pass")
+        return _kept(state, request, job) or _ends_before(
+            state, request, job, [node.facts.name for node, _ in said[""]]
+        )
     if busy := said.get("busy"):
         own = reservations.kept_for(state, job) if job else None
         kept = f"; {reservations.words(state, own)}" if own is not None else ""
@@ -116,12 +118,26 @@ def _for_a_gang(state: GridState, request: Request, job: str, gone: str) -> Reas
     """Why a gang waits: the nodes that have room, of those it needs."""
     fitting = gang_candidates(state.nodes, state.index, request, state.policy)
     if len(fitting) >= request.gang:
-        return _kept(state, request, job) or Reason("Resources", "its turn comes with the next pass")
+        return _kept(state, request, job) or _ends_before(state, request, job, fitting)
     names = listed(fitting, NAMED) or "no node"
     has = "have" if len(fitting) > 1 else "has"
     unmoved = state.preempting.refusals.get(request, "")
     wanted = f"{request.resources} on each of {request.gang} nodes at once"
     return Reason("Resources", f"needs {wanted}; {names} {has} it free{gone}{unmoved and f'; {unmoved}'}")
+
+
+def _ends_before(state: GridState, request: Request, job: str, names: Sequence[str]) -> Reason:
+    """Which of these nodes with room are machines that end before it may be over, or that it is about to start."""
+    if job in state.queue and state.scaling.joined:
+        from distributed_grid.coordinator.core.scaling import lives  # only where there are machines
+
+        needs = lives.needs(state, state.queue.line(job))
+        late = lives.ending(state, request, needs, state.now)
+        if said := [
+            f"{name} has room, but {lives.words(state, name, needs, state.now)}" for name in names if name in late
+        ]:
+            return Reason("Machine", listed(said[:NAMED], NAMED, len(said), "; "))
+    return Reason("Resources", "its turn comes with the next pass")
 
 
 def _kept(state: GridState, request: Request, job: str) -> Reason | None:

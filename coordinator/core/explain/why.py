@@ -3,7 +3,7 @@ change of a request with which it could start now. Read-only.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from heapq import nsmallest
 from itertools import islice
 from typing import Any
@@ -308,7 +308,8 @@ def _wanted(
         return _pending(state, job)
     if request.within:
         return _in_hold(state, request, job)
-    place, lasts = _placing(state, job, user, now, lasts), _expected(state, request, job, user, lasts)
+    limit, place = lasts, _placing(state, job, user, now, lasts)
+    lasts = _expected(state, request, job, user, lasts)
     found = place(request) if reached is None else Refusal(len(state.index))
     chosen = None if isinstance(found, Refusal) else found[0]
     ahead = _ahead(state, request, job)
@@ -342,7 +343,7 @@ def _wanted(
         id=0,
         reason=reason,
         funnel=_funnel(state, request),
-        verdicts=_verdicts(state, request, lasts),
+        verdicts=_verdicts(state, request, lasts, _ending(state, request, job, limit)),
         chosen=chosen.node if chosen is not None else "",
         grant=chosen.grant if chosen is not None else None,
         ahead=ahead,
@@ -362,6 +363,18 @@ def _expected(state: GridState, request: Request, job: Job | None, user: str, la
     limit = lasts if job is None else job.spec.time_limit and job.spec.time_limit + job.spec.grace
     planned = job.planned if job is not None else 0.0
     return expected(state, job.user if job is not None else user, request, limit, planned)
+
+
+def _ending(state: GridState, request: Request, job: Job | None, lasts: float) -> dict[str, str]:
+    """The machines that end before this may be over, and that in words. `lasts`: of what is no job yet, see `why`."""
+    if not state.scaling.joined:
+        return {}
+    from distributed_grid.coordinator.core.scaling import lives  # only where there are machines
+
+    if job is not None:
+        lasts = lives.needs(state, state.queue.line(job.id)) if job.id in state.queue else 0.0
+    names = sorted(lives.ending(state, request, lasts, state.now))
+    return {name: lives.words(state, name, lasts, state.now) for name in names}
 
 
 def _lasting(state: GridState, node: str, lasts: float) -> str:
@@ -469,9 +482,10 @@ def _left_out(before: list[Node], after: list[Node]) -> Iterator[str]:
             yield node.facts.name
 
 
-def _verdicts(state: GridState, request: Request, lasts: float) -> tuple[NodeVerdict, ...]:
+def _verdicts(state: GridState, request: Request, lasts: float, ending: Mapping[str, str]) -> tuple[NodeVerdict, ...]:
     """A verdict for each node: those that fit first, by confidence, descending; behind them those whose owner is
-    expected earlier. `lasts`: for how long it is expected to run (s)."""
+    expected earlier, and machines that end before. `lasts`: for how long it is expected to run (s); `ending`: which
+    machines end, in words."""
     good: list[NodeVerdict] = []
     bad: list[NodeVerdict] = []
     weights = weights_for(request, state.policy, state.index, lasts)
@@ -486,8 +500,8 @@ def _verdicts(state: GridState, request: Request, lasts: float) -> tuple[NodeVer
         node = state.nodes[name]
         assert node.capacity is not None
         parts = scores(node, node.capacity, request, weights, context)
-        text = ""
-        if "lasting" in parts and name not in compared and not staying.lasts(name):
+        text = ending.get(name, "")
+        if not text and "lasting" in parts and name not in compared and not staying.lasts(name):
             text = "of how long it stays idle nothing is known"
             if node.forecast is not None and (likely := node.forecast.stays(lasts)) is not None:
                 text = f"its owner is expected before it ends: {likely:.0%} that it stays idle"

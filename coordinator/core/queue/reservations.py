@@ -49,7 +49,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     service: its class, negated, the rank of its user there, and its turn. `expected`: for how long it is expected to
     run (seconds; 0: nobody knows); `left`: the node that it has left before its owner came, and does not go back to
     while there is another one. `planned`: of a job that can be preempted, the run time (seconds) that nine in ten runs
-    like it stay within (0: nobody knows)."""
+    like it stay within (0: nobody knows); `needs`: how long it may take, where machines end (0: unlimited)."""
 
     request: Request
     lasts: float
@@ -57,6 +57,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     expected: float = 0.0
     left: str = ""
     planned: float = 0.0
+    needs: float = 0.0
 
 
 def asked(state: GridState, job: str) -> Ask:
@@ -66,7 +67,12 @@ def asked(state: GridState, job: str) -> Ask:
     length = expected(state, line.standing.user, line.request, line.lasts, known.planned)
     left = state.balancing.left_by(job, state.now)
     planned = known.planned if is_restartable(known) else 0.0
-    return Ask(line.request, line.lasts, _order(state, job), length or (AHEAD if left else 0.0), left, planned)
+    ask = Ask(line.request, line.lasts, _order(state, job), length or (AHEAD if left else 0.0), left, planned)
+    if not state.scaling.joined:
+        return ask
+    from distributed_grid.coordinator.core.scaling import lives  # only where there are machines
+
+    return replace(ask, needs=lives.needs(state, line))
 
 
 def expected(state: GridState, user: str, request: Request, lasts: float, planned: float = 0.0) -> float:
@@ -89,7 +95,7 @@ Places = tuple[Placement, ...] | Refusal
 
 def places_of(state: GridState, job: Job) -> Places:
     """Placements of a waiting job: see `places_for`."""
-    if not state.reservations.by_job and not state.balancing.left:
+    if not (state.reservations.by_job or state.balancing.left or state.scaling.joined):
         line = state.queue.line(job.id)
         length = expected(state, job.user, job.request, line.lasts, job.planned)
         return _places(state, job.request, state.index, length)
@@ -97,12 +103,30 @@ def places_of(state: GridState, job: Job) -> Places:
 
 
 def places_for(state: GridState, kept: Reservations, ask: Ask, now: float) -> Places:
-    """Placements for a request that delay no reservation of a job that comes before it."""
+    """Placements for a request that delay no reservation of a job that comes before it. They are on no machine that
+    ends before it is over, as long as there is another place or another machine may come."""
+    if not ask.needs:
+        return _places_but(state, kept, ask, now)
+    from distributed_grid.coordinator.core.scaling import lives  # only where there are machines
+
+    late = lives.ending(state, ask.request, ask.needs, now)
+    lasting = _places_but(state, kept, ask, now, late)
+    if not late or not isinstance(lasting, Refusal):
+        return lasting
+    found = _places_but(state, kept, ask, now)
+    comes = not isinstance(found, Refusal) and lives.may_come(state, ask.request, ask.needs, now)
+    return replace(lasting, ending=True) if comes else found
+
+
+def _places_but(
+    state: GridState, kept: Reservations, ask: Ask, now: float, without: frozenset[str] = frozenset()
+) -> Places:
+    """As `places_for`, on other nodes than these; on the one that it has left only if there is no other."""
     if ask.left:
-        found = _unreserved(state, kept, ask, now, frozenset((ask.left,)))
+        found = _unreserved(state, kept, ask, now, without | {ask.left})
         if not isinstance(found, Refusal):
             return found
-    return _unreserved(state, kept, ask, now)
+    return _unreserved(state, kept, ask, now, without)
 
 
 def _unreserved(
@@ -453,14 +477,18 @@ def keep_for(state: GridState, kept: Reservations, line: Line, least: Resources,
     gone = own if len(rest) < MOST else own | {max(rest, key=orders.__getitem__)}
     others = {name: one for name, one in kept.by_job.items() if one.job not in gone}
     holders = {one.node: one.job for one in others.values()}
-    names, outlook = _nearest(state, request), Outlook(state, now)
+    names, outlook, late = _nearest(state, request), Outlook(state, now), frozenset[str]()
+    if state.scaling.joined:
+        from distributed_grid.coordinator.core.scaling import lives  # only where there are machines
+
+        late = lives.ending(state, request, lives.needs(state, line), now)
     plans: list[tuple[bool, float, int, str, tuple[str, ...]]] = []
     for name in names:
         if (holder := holders.get(name, "")) in before:
             continue  # one reservation a node: by those of two, more would be kept waiting than either needs
         plan = outlook.plan(state.nodes[name], request)
         if plan is not None:
-            plans.append((name == kept.left or bool(holder), plan[0], len(plan[1]), name, plan[1]))
+            plans.append((name == kept.left or bool(holder) or name in late, plan[0], len(plan[1]), name, plan[1]))
     many = max(1, request.gang)
     if found := len(plans) >= many:
         chosen = sorted(plans)[:many]

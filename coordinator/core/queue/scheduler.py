@@ -90,7 +90,8 @@ def next_pass(state: GridState, request: Request, user: str, lasts: float, now: 
     least = lesser(queue.least, request.resources) if queue.lines else request.resources
     seen.reservations = keep_first(seen, review(seen, least, now)[0], least, now)
     length = expected(state, user, request, lasts)
-    return seen, Ask(request, lasts, (-request.priority, rank, state.next_turn), length)
+    needs = lasts if state.scaling.joined else 0.0
+    return seen, Ask(request, lasts, (-request.priority, rank, state.next_turn), length, needs=needs)
 
 
 # --- a pass -----------------------------------------------------------------------------------------------------------
@@ -199,12 +200,14 @@ def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:
         if not isinstance(found, Refusal):
             if (passed := passes(state, job, found[0])) is not None:
                 state.tell(job, _early(job, passed, state.now))
+            if state.scaling.joined:
+                _tell_end(state, line, job, found)
             if _start(state, job, found):
                 _has_started(state, line, job, overdue)
                 return True
         elif found.reserved:
             keep_waiting(state, line, turn, found.reserved)
-        elif not (line.request.gang or line.request.joins) and len(hopeless) < HOPELESS_KEPT:
+        elif not (line.request.gang or line.request.joins or found.ending) and len(hopeless) < HOPELESS_KEPT:
             hopeless.append((wanted, nodes, by_ray, user))
     if (on_slack := revocable.place(state, line.request, state.now)) is not None:
         start(state, job, on_slack)
@@ -227,6 +230,19 @@ def _early(job: Job, passed: Reservation, now: float) -> str:
         f"starts before {passed.job}, for which {passed.node} is reserved from {clock(passed.at, now)} on:"
         f" nine in ten runs like it end within {format_duration(round(job.planned))}"
     )
+
+
+def _tell_end(state: GridState, line: Line, job: Job, found: tuple[Placement, ...]) -> None:
+    """Tell a job whose machine ends before it may be over."""
+    from distributed_grid.coordinator.core.scaling import lives  # only where there are machines
+
+    needs = lives.needs(state, line)
+    late = lives.ending(state, line.request, needs, state.now)
+    for one in found:
+        if one.node in late:
+            said = lives.words(state, one.node, needs, state.now)
+            state.tell(job, f"starts on {one.node}, though {said}: no other place is free, and no machine comes for it")
+            return
 
 
 def _start(state: GridState, job: Job, found: tuple[Placement, ...]) -> bool:

@@ -2,18 +2,16 @@
 a dependency, a time, a quota, another job's node or an owner, or start anyway before a machine could be up.
 """
 
-import math
 from collections.abc import Iterable
 
 from distributed_grid.coordinator.core.explain.feasible import may_ever_run
-from distributed_grid.coordinator.core.lifecycle.attempts import is_restartable
 from distributed_grid.coordinator.core.model import Node
-from distributed_grid.coordinator.core.placement.matching import gang_candidates
 from distributed_grid.coordinator.core.queue.queue import Line
 from distributed_grid.coordinator.core.queue.quotas import Pool as QuotaPool
 from distributed_grid.coordinator.core.queue.reservations import ends, likely_ends
+from distributed_grid.coordinator.core.scaling import lives
 from distributed_grid.coordinator.core.scaling.packing import Ask, Bin
-from distributed_grid.coordinator.core.scaling.plan import Demand, Seen, View
+from distributed_grid.coordinator.core.scaling.view import Demand, Seen, View
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.messages.rights import HELD
 from distributed_grid.protocol.nodes import NodeState
@@ -25,8 +23,6 @@ from distributed_grid.protocol.text import format_duration
 
 SOON_MOST = 64
 """Maximum number of nodes examined for capacity that is free soon: those where jobs end first."""
-OFFERS_WITHIN = 60.0
-"""How long a machine counts as capacity without an offer, after its agent joined or the coordinator started (s)."""
 LINES_MOST = 2000
 """Maximum number of different requests in one plan, the first in the order of service."""
 
@@ -47,7 +43,7 @@ def demand_of(state: GridState, scaling: Scaling, now: float) -> Demand:
     planned: dict[str, Resources] = {}
     lines = sorted(state.queue.lines.values(), key=lambda line: _place(state, line))
     for number, line in enumerate(lines):
-        names = _jobs_of(state, line)
+        names = lives.jobs_of(state, line)
         if number >= LINES_MOST:
             left_out.append(_left(line, names, "crowded", f"{LINES_MOST} other requests come before it"))
             continue
@@ -58,8 +54,8 @@ def demand_of(state: GridState, scaling: Scaling, now: float) -> Demand:
             left_out.append(_left(line, names, *why))
             continue
         count = line.count
-        if names[0] in soon:
-            kept = soon[names[0]]
+        kept = soon.get(names[0])
+        if kept is not None and not _ends_before(state, line, kept.node, now):
             anyway = (
                 f"{names[0]} starts on {kept.node} in {format_duration(max(1.0, round(kept.at - now)))} at the latest"
             )
@@ -78,13 +74,6 @@ def demand_of(state: GridState, scaling: Scaling, now: float) -> Demand:
 def _place(state: GridState, line: Line) -> tuple[int, float, int]:
     turn = state.queue.head(line)[0]
     return -line.request.priority, state.queue.rank_at(line.standing, turn), turn
-
-
-def _jobs_of(state: GridState, line: Line) -> tuple[str, ...]:
-    """The first jobs of a line, the very first one in front."""
-    head = state.queue.head(line)[1]
-    others = [name for _, name in line.heap[: 4 * NAMED] if name != head and state.queue.turns.get(name) is not None]
-    return (head, *others)
 
 
 def _left(line: Line, names: tuple[str, ...], code: str, why: str, count: int = 0) -> NotDone:
@@ -109,6 +98,11 @@ def _elsewhere(state: GridState, line: Line, head: str) -> tuple[str, str] | Non
     return None
 
 
+def _ends_before(state: GridState, line: Line, node: str, now: float) -> bool:
+    """Whether a node is a machine that ends too soon for these jobs."""
+    return node in lives.ending(state, line.request, lives.needs(state, line), now)
+
+
 def _within_quotas(state: GridState, line: Line, count: int, planned: dict[str, Resources]) -> int:
     """How many of these jobs the quotas allow to run at once, beside what is planned already."""
     pools: tuple[QuotaPool, ...] = ()
@@ -131,27 +125,16 @@ def _within_quotas(state: GridState, line: Line, count: int, planned: dict[str, 
 def _ask(state: GridState, line: Line, names: tuple[str, ...], count: int) -> Ask:
     asked = line.request.constraints or NO_CONSTRAINTS
     own = {name for job in names[:1] for name in (job, state.jobs[job].group, _called(state, job)) if name}
-    have = 0
-    if line.request.gang:
-        have = min(line.request.gang, len(gang_candidates(state.nodes, state.index, line.request, state.policy)))
+    lasts = lives.needs(state, line)
     return Ask(
         request=line.request,
         count=count,
-        lasts=_lasts(state, line, names),
+        lasts=lasts,
         jobs=names[: 4 * NAMED],
         user=line.standing.user,
         alone=bool(own & set(asked.apart)),
-        have=have,
+        have=lives.members(state, line.request, lasts, state.now),
     )
-
-
-def _lasts(state: GridState, line: Line, names: tuple[str, ...]) -> float:
-    """The longest duration of these jobs (s; 0: unlimited): the predicted one, if it is known for all of them and they
-    may be run again should it be wrong, but at most their time limit; else the limit."""
-    jobs = [state.jobs[name] for name in names]
-    if not all(job.planned and is_restartable(job) for job in jobs):
-        return line.lasts
-    return min(line.lasts or math.inf, max(job.planned for job in jobs))
 
 
 def _called(state: GridState, job: str) -> str:
@@ -172,37 +155,13 @@ def view_of(state: GridState, scaling: Scaling, now: float) -> View:
         boots=known.boot_times(),
         as_joined=known.as_joined_now(),
         backoffs=known.backoffs_now(),
-        paused=pauses(state, scaling),
-        unrecorded=unrecorded(state),
+        paused=lives.pauses(state, scaling),
+        unrecorded=lives.unrecorded(state),
         utilisation=known.utilisation(now, scaling.window),
         capacity=whole,
         raised=known.raised,
         lowered=known.lowered,
     )
-
-
-def pauses(state: GridState, scaling: Scaling) -> dict[str, str]:
-    """Pools in which nothing is created now, and why."""
-    found = {}
-    for pool in scaling.pools:
-        provider = state.scaling.providers.get(pool.provider)
-        if (one := state.scaling.paused.get(pool.name)) is not None:
-            found[pool.name] = f"by {one.by}{f': {one.why}' if one.why else ''}" if one.by else one.why
-        elif provider is not None and provider.halted:
-            found[pool.name] = f"provider {pool.provider}: {provider.trouble}"
-        elif provider is None or not provider.answered:
-            trouble = provider.trouble if provider is not None else ""
-            found[pool.name] = f"provider {pool.provider} has not told its machines yet{trouble and ': '}{trouble}"
-    return found
-
-
-def unrecorded(state: GridState) -> dict[str, int]:
-    """How many machines are the grid's and known by no record, by pool."""
-    found: dict[str, int] = {}
-    for provider in state.scaling.providers.values():
-        for one in provider.unknown:
-            found[one.pool] = found.get(one.pool, 0) + 1
-    return found
 
 
 def _seen(state: GridState, name: str, now: float) -> Seen:
@@ -219,15 +178,11 @@ def _seen(state: GridState, name: str, now: float) -> Seen:
         ends=max((ends(state, one, now) for one in held), default=0.0),
         fixed=any(not state.jobs[one.job].request.requeue for one in held),
         reserved=reserved,
-        usable=_offers(node),
-        coming=_offers(node) or now < known.offerless.get(name, now) + OFFERS_WITHIN,
+        usable=lives.offers(node),
+        coming=lives.is_coming(state, node, now),
         lost=node.state is NodeState.LOST,
         cause=cause,
     )
-
-
-def _offers(node: Node) -> bool:
-    return node.state is NodeState.UP and node.synced and node.offer is not None
 
 
 def _usage(state: GridState) -> tuple[float, Resources]:
@@ -248,7 +203,7 @@ def note_usage(state: GridState, scaling: Scaling, now: float) -> None:
     known.note_used(_usage(state)[0], now, scaling.window)
     for name, machine in known.machines.items():
         node = state.nodes.get(name) if machine.live and machine.joined else None
-        if node is not None and not _offers(node):
+        if node is not None and not lives.offers(node):
             known.offerless.setdefault(name, now)
         else:
             known.offerless.pop(name, None)
@@ -271,16 +226,19 @@ def _soon(state: GridState, now: float, until: float) -> list[Bin]:
         over = [name for at, name in times if at <= until]
         if over:
             found.append((min(at for at, _ in times), node, over))
-    return [_bin(node, over) for _, node, over in sorted(found, key=_first)[:SOON_MOST]]
+    return [
+        _bin(node, over, lives.left(state, node.facts.name, now))
+        for _, node, over in sorted(found, key=_first)[:SOON_MOST]
+    ]
 
 
 def _first(one: tuple[float, Node, list[str]]) -> tuple[float, str]:
     return one[0], one[1].facts.name
 
 
-def _bin(node: Node, over: Iterable[str]) -> Bin:
+def _bin(node: Node, over: Iterable[str], left: float) -> Bin:
     assert node.capacity is not None
     capacity = node.capacity.copy()
     for name in over:
         capacity.give(node.allocations[name].grant)
-    return Bin(node, capacity, [node.facts.name], math.inf)
+    return Bin(node, capacity, [node.facts.name], left)

@@ -24,6 +24,7 @@ from distributed_grid.coordinator.core.scaling.events import (
 )
 from distributed_grid.coordinator.core.scaling.state import (
     NEVER_JOINED_MOST,
+    OVERDUE,
     REFUSED_MOST,
     Answer,
     AsJoined,
@@ -47,8 +48,6 @@ AGAIN_FIRST, AGAIN_MOST = 2.0, 60.0
 """Pause before a call is made again, doubled each time (s)."""
 CALLS_MOST = 40
 """A machine that was asked for so often is given up."""
-OVERDUE = 60.0
-"""Time after the end of its life at which a machine that is still there is ended (s)."""
 SOON = 1.0
 S = MachineState
 
@@ -65,6 +64,10 @@ def move(state: GridState, machine: Machine, to: MachineState, text: str = "", *
     if to in OVER and machine.live:
         given["over"] = state.now
     now = state.scaling.machines[name] = replace(machine, **given)
+    if to is S.JOINED:
+        state.scaling.joined[name] = None
+    else:
+        state.scaling.joined.pop(name, None)
     state.out.append(RecordMachine(name, now))
     return now
 
@@ -77,6 +80,8 @@ def restore(state: GridState, machines: Iterable[Machine], paused: Mapping[str, 
         known.machines[one.name] = one
         if one.joined:
             known.booted(one)
+        if one.state is S.JOINED:
+            known.joined[one.name] = None
         if one.state is S.DRAINING:
             known.draining[one.name] = None
         if one.live:

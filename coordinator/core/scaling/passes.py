@@ -5,7 +5,7 @@ has ordered it.
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Granted, Rejected
-from distributed_grid.coordinator.core.scaling import lists, machines
+from distributed_grid.coordinator.core.scaling import lists, lives, machines
 from distributed_grid.coordinator.core.scaling.budget import HOUR, Refused, day_of
 from distributed_grid.coordinator.core.scaling.demand import demand_of, note_usage, view_of
 from distributed_grid.coordinator.core.scaling.events import (
@@ -69,6 +69,7 @@ def due(state: GridState) -> None:
         known.last = proposed(state, now)
         if scaling.mode is ScalingMode.ACT and not state.halted:
             apply(state, known.last)
+            lives.offer_again(state)
     known.passed = now
     state.deadlines.arm("scaling", "", now + _next(state))
 

@@ -10,14 +10,13 @@ followed by down within boot time plus idle.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.scaling.budget import HOUR, Budget, Refused
-from distributed_grid.coordinator.core.scaling.machines import OVERDUE
 from distributed_grid.coordinator.core.scaling.packing import Ask, Bin, Stock, able, never, node_of, spread
-from distributed_grid.coordinator.core.scaling.state import AsJoined, Key
+from distributed_grid.coordinator.core.scaling.state import OVERDUE
+from distributed_grid.coordinator.core.scaling.view import Demand, View
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.scaling.machines import OVER, STARTING, Machine, MachineState
 from distributed_grid.protocol.scaling.plans import (
@@ -39,54 +38,6 @@ SAID = 200
 """Maximum number of entries that a plan has of what is not done."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine's node as it is now: whether it has joined, its allocations and earmarks, since when it has none (0: it
-    has some), when the last of them ends at the latest, and whether one of them may not be moved or a waiting job
-    reserves the node."""
-
-    joined: bool = True
-    allocations: int = 0
-    idle_since: float = 0.0
-    ends: float = 0.0
-    fixed: bool = False
-    reserved: bool = False
-    usable: bool = False
-    coming: bool = True
-    """It is usable, or may be so in a moment: it is not without an offer for long."""
-    lost: bool = False
-    """It is silent for so long that its jobs were given up."""
-    cause: DrainCause | None = None
-    """Why it is drained, if the grid has drained it."""
-
-
-class View(msgspec.Struct, kw_only=True):
-    """What a plan is made from, beside demand and machines. `soon`: existing nodes with what is free of them before a
-    machine could be up. `seen`: machines' nodes, by machine. `boots`: how long machines take to boot (median and 90th
-    percentile), by pool and type; `as_joined`: what the one that joined last has in fact. `backoffs`: what providers
-    have refused, and until when; `paused`: pools and why. `unrecorded`: machines that are the grid's and that no record
-    knows, by pool. `utilisation` over the last window (None: not known for that long), `capacity` what that is a part
-    of, and when machines were added or removed because of it."""
-
-    soon: list[Bin] = []
-    seen: Mapping[str, Seen] = {}
-    boots: Mapping[tuple[str, str], tuple[float, float]] = {}
-    as_joined: Mapping[tuple[str, str], AsJoined] = {}
-    backoffs: Mapping[Key, tuple[float, str]] = {}
-    paused: Mapping[str, str] = {}
-    unrecorded: Mapping[str, int] = {}
-    utilisation: float | None = None
-    capacity: Resources = Resources()
-    raised: float = 0.0
-    lowered: float = 0.0
-
-
-class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs that wait and could start on one more machine, in the order of service; and those that could not."""
-
-    asks: tuple[Ask, ...] = ()
-    left_out: tuple[NotDone, ...] = ()
-
-
 def boot_time(pool: Pool, type: str, view: View) -> tuple[float, float]:
     """How long a machine takes until it can run jobs: at the median, and at the 90th percentile."""
     return view.boots.get((pool.name, type)) or (pool.boot, pool.boot)
@@ -100,10 +51,10 @@ def idle_time(pool: Pool, type: str, view: View) -> float:
 def lost_time(pool: Pool, type: str, view: View) -> float:
     """How much of a machine's life is none for jobs (s): until it is up, and from when the last ones are told to
     leave."""
-    return boot_time(pool, type, view)[1] + _last(pool)
+    return boot_time(pool, type, view)[1] + last(pool)
 
 
-def _last(pool: Pool) -> float:
+def last(pool: Pool) -> float:
     """For how long before the end of a machine's life none of its jobs runs any more (s)."""
     return min(OVERDUE, LEAVE, pool.life / 10)
 
@@ -135,6 +86,11 @@ def ordered(
 ) -> Create | Refused:
     """One machine of a pool that an operator wants; `type` empty: the first type that may be created."""
     return _Plan(view, [*machines], scaling, now).ordered(pool, type, why)
+
+
+def could_come(view: View, ask: Ask, machines: Iterable[Machine], scaling: Scaling, now: float) -> bool:
+    """Whether there are machines for this, if nothing else waits: on their way, or to be created now."""
+    return _Plan(view, [*machines], scaling, now).could_come(ask)
 
 
 class _Plan:
@@ -209,6 +165,12 @@ class _Plan:
                 return self._create(self._news[0], 0, ())
         return Refused("; ".join(refused) or f"pool {pool} has no type {type}")
 
+    def could_come(self, ask: Ask) -> bool:
+        """As the function of this name."""
+        self._stock = Stock(self._bins(), ask.request.resources)
+        (self._serve_gang if ask.gang else self._serve)(ask)
+        return not self._not_done
+
     # --- what is there, or on its way ---------------------------------------------------------------------------------
 
     def _bins(self) -> list[Bin]:
@@ -223,7 +185,7 @@ class _Plan:
             option = self._option_of(one) if comes else None
             if option is not None and option.node.capacity is not None:
                 # As planned when it was created, unless it is late.
-                up = max(self._now + _last(option.pool), (one.born or self._now) + option.lost)
+                up = max(self._now + last(option.pool), (one.born or self._now) + option.lost)
                 left = (one.ends_by or self._now + option.pool.life) - up
                 bins.append(Bin(option.node, option.node.capacity.copy(), [one.name], left, whole=True))
         return bins

@@ -22,6 +22,8 @@ INTERVAL = 0.5
 """Least time between two plans (s)."""
 PER_LINE = 0.005
 """Added to it for each different request that waits, so that planning stays a small part of the time (s)."""
+OVERDUE = 60.0
+"""Time after the end of its life at which a machine that is still there is ended (s)."""
 BOOTS_KEPT = 32
 """Number of boots of a type that are remembered, the newest."""
 BACKOFF_FIRST, BACKOFF_MOST = 60.0, 3600.0
@@ -139,13 +141,14 @@ class AsJoined(msgspec.Struct, frozen=True):
 
 class ScalingState(msgspec.Struct, omit_defaults=True):
     """All that is remembered. `machines` by name, with those that are gone, for the time that they are remembered;
-    `idle`: since when a joined one has no allocation, `offerless`: since when it has no offer; `draining`: those that
-    end when they have none; `number`: how many were named in this epoch. By pool and type: `as_joined`, what the
-    machine that joined last has in fact; `idled`, how many in a row were created for jobs and ran none. `used`:
-    utilisation at the last passes."""
+    `joined`: those that take jobs; `idle`: since when one has no allocation, `offerless`: since when it has no offer;
+    `draining`: those that end when they have none; `number`: how many were named in this epoch. By pool and type:
+    `as_joined`, what the machine that joined last has in fact; `idled`, how many in a row were created for jobs and ran
+    none. `used`: utilisation at the last passes."""
 
     machines: dict[str, Machine] = {}
     number: Count = 0
+    joined: dict[str, None] = {}
     idle: dict[str, float] = {}
     offerless: dict[str, float] = {}
     draining: dict[str, None] = {}
@@ -168,6 +171,7 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
         return msgspec.structs.replace(
             self,
             machines=dict(self.machines),
+            joined=dict(self.joined),
             idle=dict(self.idle),
             offerless=dict(self.offerless),
             draining=dict(self.draining),

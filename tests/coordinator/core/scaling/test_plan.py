@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.scaling.budget import Budget
 from distributed_grid.coordinator.core.scaling.packing import Ask, Bin, node_of
-from distributed_grid.coordinator.core.scaling.plan import Demand, Seen, View, plan
+from distributed_grid.coordinator.core.scaling.plan import plan
+from distributed_grid.coordinator.core.scaling.view import Demand, Seen, View
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import Constraints, LabelRule, Sign
 from distributed_grid.protocol.resources import GIB, Resources
