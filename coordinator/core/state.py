@@ -347,6 +347,17 @@ class GridState(GridData):
         accounts.end(self, allocation)
         self.out += (RecordSpent(*spent) for spent in self.quotas.give(job, allocation, self.now))
 
+    def reduce(self, allocation: Allocation, grant: Grant) -> None:
+        """It holds only this part of its grant from now on: the rest of it is not there any more, and its node offers
+        nothing yet."""
+        job = self.jobs[allocation.job]
+        assert self.nodes[allocation.node].capacity is None, f"{allocation.node} offers something"
+        self._credit(job, allocation)
+        allocation.grant = job.active.attempt.grant = grant
+        allocation.granted = self.now
+        self._charge(job, allocation)
+        self.placements.pop(allocation.id, None)
+
     def take_over(self, allocation: Allocation) -> None:
         """Nothing of what a successor waited for is alive: it holds its room from now on, which does not change."""
         node = self.nodes[allocation.node]

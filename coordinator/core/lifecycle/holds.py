@@ -7,6 +7,8 @@ When the hold ends, each of them holds its own grant and goes on, and those that
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
 
+from msgspec.structs import replace
+
 from distributed_grid.coordinator.core.commands import Rejected
 from distributed_grid.coordinator.core.data import Inside
 from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
@@ -24,9 +26,11 @@ from distributed_grid.coordinator.core.placement.matching import (
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Reason, Request, State
 from distributed_grid.protocol.nodes import NodeState
-from distributed_grid.protocol.resources import MILLI, Resources
-from distributed_grid.protocol.text import clock, counted, format_duration
+from distributed_grid.protocol.resources import MILLI, Grant, Resources
+from distributed_grid.protocol.text import clock, counted, format_duration, listed
 
+NAMED = 5
+"""Maximum number of cores and GPUs named in a sentence."""
 TOLD = 64
 """Maximum number of watched new jobs, and of watched first ones of equal requests, that are told why they wait after a
 change."""
@@ -88,7 +92,7 @@ def refusal_inside(state: GridState, token: int, request: Request, user: str) ->
     if missed is not None:
         what, why = f"the node of the hold {name} does not meet the constraints", f"{hold.node}: {missed.why}"
         return Rejected(token, "never-fits", what, why, "leave out what it does not meet, or request another hold")
-    wanted, whole = request.resources, hold.request.resources
+    wanted, whole = request.resources, outcomes.has_in_all(hold)
     if not wanted.fits(whole):
         what, why = f"asks {wanted} of the hold {name}, which has {whole}", "it could never start there"
         return Rejected(token, "never-fits", what, why, "ask for less, or for a larger hold")
@@ -235,6 +239,48 @@ def due(state: GridState, name: str) -> None:
         cause, text = Cause.TIME_LIMIT, f"it was held for {format_duration(job.spec.time_limit)}"
     outcome = Outcome(cause=cause, text=text, seconds=max(0.0, state.now - allocation.started))
     outcomes.over(state, job, outcome, allocation, text or cause.value)
+
+
+def rebooted(state: GridState, node: Node) -> None:
+    """A node was booted again, and all that ran there is over: its holds go on with those of their cores and GPUs that
+    are still there. One that has none of them any more ends, and so does what waits for more than is left."""
+    for hold in [one for one in node.allocations.values() if one.hold and one.boot not in ("", node.facts.boot_id)]:
+        job, name = state.jobs[hold.job], node.facts.name
+        hold.boot = node.facts.boot_id
+        grant = _still_there(hold.grant, node)
+        if grant == hold.grant:
+            state.changed(job, hold)
+            continue
+        cores = {*hold.grant.cores, hold.grant.shared_core} - {*grant.cores, grant.shared_core}
+        gpus = {gpu.uuid for gpu in hold.grant.gpus} - {gpu.uuid for gpu in grant.gpus}
+        gone = [f"core {core}" for core in sorted(cores)] + [f"GPU {uuid}" for uuid in sorted(gpus)]
+        text = f"{name} was rebooted, and has no {listed(gone, NAMED)} any more"
+        if not (grant.cores or grant.shared_milli or grant.gpus):
+            outcome = Outcome(cause=Cause.REBOOTED, text=text, seconds=max(0.0, state.now - hold.started))
+            outcomes.over(state, job, outcome, hold, text)
+            continue
+        state.reduce(hold, grant)
+        state.tell(job, f"{text}: it holds {grant.resources} from now on")
+        state.changed(job, hold)
+        inside = state.holds.waiting.get(job.id)
+        for one in [*inside.jobs] if inside is not None else []:
+            waits = state.jobs[one]
+            if not waits.request.resources.fits(grant.resources):
+                why = f"its hold {job.id} has only {grant.resources} since {name} was rebooted"
+                outcomes.finish(state, waits, Outcome(cause=Cause.NOT_PLACED, text=why, started=waits.has_begun))
+
+
+def _still_there(grant: Grant, node: Node) -> Grant:
+    """The part of a grant whose cores and GPUs its node has."""
+    has, devices = {*node.facts.cores}, {gpu.uuid for gpu in node.facts.gpus}
+    shared = grant.shared_core in has
+    return replace(
+        grant,
+        cores=tuple(core for core in grant.cores if core in has),
+        shared_core=grant.shared_core if shared else -1,
+        shared_milli=grant.shared_milli if shared else 0,
+        gpus=tuple(gpu for gpu in grant.gpus if gpu.uuid in devices),
+    )
 
 
 # --- explanations -----------------------------------------------------------------------------------------------------

@@ -29,7 +29,12 @@ from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Cause, Outcome, Reason, Request, RetryOn, State
 from distributed_grid.protocol.nodes import NodeState
-from distributed_grid.protocol.resources import MILLI, format_bytes
+from distributed_grid.protocol.resources import MILLI, Resources, format_bytes
+
+
+def has_in_all(hold: Job) -> Resources:
+    """What a hold has, used or not; before it has begun, what it asks for."""
+    return hold.grant.resources if hold.grant is not None else hold.request.resources
 
 
 def request_after(state: GridState, job: Job, outcome: Outcome) -> Request | None:
@@ -44,7 +49,7 @@ def request_after(state: GridState, job: Job, outcome: Outcome) -> Request | Non
     memory = advised if advised > had.memory else had.memory * request.retry_memory // MILLI
     wanted = msgspec.structs.replace(had, memory=memory)
     hold = state.jobs.get(request.within)
-    limits = (state.quotas.most_memory(job, request), hold.request.resources.memory if hold is not None else None)
+    limits = (state.quotas.most_memory(job, request), has_in_all(hold).memory if hold is not None else None)
     allowed = min((most for most in limits if most is not None), default=None)
     if allowed is not None and allowed < wanted.memory:
         if allowed <= had.memory:

@@ -24,7 +24,7 @@ from distributed_grid.coordinator.core.commands import (
     RecordNode,
     Send,
 )
-from distributed_grid.coordinator.core.lifecycle import boosts, outcomes
+from distributed_grid.coordinator.core.lifecycle import boosts, holds, outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import (
     awaits_reader,
     launch,
@@ -321,6 +321,7 @@ def _inventory(state: GridState, node: Node, inventory: Inventory) -> None:
     known = {item.allocation: item for item in inventory.known}
     for allocation in node.launched:
         _reconcile(state, node, allocation, known.pop(allocation.id, None))
+    holds.rebooted(state, node)
     for item in known.values():
         _unknown_allocation(state, node, item)
     state.refresh(node)

@@ -32,7 +32,7 @@ from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Reason, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Recalled, Stale, Started, Stop, Suspended
 from distributed_grid.protocol.messages.rights import Rights, Rules
-from distributed_grid.protocol.nodes import Known, Sample
+from distributed_grid.protocol.nodes import Known, NodeFacts, Sample
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import GIB, Resources
 from tests.coordinator.core.scene import facts, job, join, offer, resumed, state_of, step
@@ -515,6 +515,68 @@ def test_an_agent_that_comes_back_knows_nothing_of_it_and_it_stays() -> None:
     grid.step(MessageReceived("n1", Inventory(known=(Known("j.1", State.RUNNING),))))
     grid.offer("j.1", cores=tuple(core for core in range(4) if core not in grid.cores("j")))
     assert (grid.state("h"), grid.state("j"), grid.free().cpu) == (State.RUNNING, State.RUNNING, 2000)
+
+
+def _reboot(grid: Grid, node: NodeFacts) -> list[Command]:
+    """The node is booted again, as this."""
+    grid.facts = node
+    out = grid.step(NodeUp(node, "again"))
+    out += grid.step(MessageReceived("n1", Inventory(known=())))
+    grid.offer()
+    return out
+
+
+def test_a_reboot_of_the_same_node_changes_nothing_of_it() -> None:
+    grid = Grid()
+    _reboot(grid, facts("n1", boot="b2"))
+    assert (grid.state("h"), len(grid.cores("h")), grid.free().cpu) == (State.RUNNING, 2, 2000)
+
+
+def test_cores_and_gpus_that_are_gone_after_a_reboot_are_held_no_more() -> None:
+    grid = Grid(8, held=Resources(4500, 4 * GIB, 2000), gpus=3)
+    held = grid.ledger.state.jobs["h"].grant
+    assert held is not None
+    grid.submit("all", Resources(4000))
+    out = _reboot(grid, facts("n1", 4, gpus=1, boot="b2"))
+    left = grid.ledger.state.jobs["h"].grant
+    assert left is not None and {*left.cores} == {*held.cores} & {*range(4)} and len(left.gpus) <= 1
+    assert "was rebooted, and has no core" in grid.ledger.state.jobs["h"].story[-1].text
+    assert ended(out, grid, "all")[0] is Cause.REBOOTED, "what ran there"
+    assert grid.ledger.state.shares.accounts["ann"].held == left.resources
+    grid.submit("large", Resources(4500, GIB))
+    assert "large" not in grid.ledger.state.jobs, "more than is left is refused"
+    grid.wait(HOUR)
+    grid.offer()
+    assert "h" not in grid.ledger.state.jobs and grid.free().cpu == 4000
+
+
+def test_who_waits_for_more_than_is_left_of_a_hold_ends() -> None:
+    grid = Grid(held=Resources(4000))
+    grid.submit("first", Resources(3000))
+    grid.submit("all", Resources(4000))
+    grid.submit("some", Resources(2000))
+    out = _reboot(grid, facts("n1", 2, boot="b2"))
+    assert ended(out, grid, "all") == (Cause.NOT_PLACED, "its hold h has only 2 cpu since n1 was rebooted")
+    assert grid.state("some") is State.STARTING and len(grid.cores("h")) == 2
+
+
+def test_a_hold_of_which_nothing_is_left_ends() -> None:
+    grid = Grid(held=Resources(gpu=1000), gpus=1)
+    grid.submit("w", Resources(gpu=500))
+    grid.submit("v", Resources(gpu=1000))
+    out = _reboot(grid, facts("n1", boot="b2"))
+    assert ended(out, grid, "h") == (Cause.REBOOTED, "n1 was rebooted, and has no GPU n1-gpu0 any more")
+    assert "v" not in grid.ledger.state.jobs
+
+
+def test_a_reboot_with_fewer_cores_is_noticed_after_a_restart_too_and_only_once() -> None:
+    grid = Grid()
+    _restarted(grid)
+    _reboot(grid, facts("n1", 1, boot="b2"))
+    assert len(grid.cores("h")) == 1
+    _restarted(grid)
+    _reboot(grid, facts("n1", boot="b2"))
+    assert (len(grid.cores("h")), grid.free().cpu) == (1, 3000)
 
 
 # --- restarts and replay ----------------------------------------------------------------------------------------------
