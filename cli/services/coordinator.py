@@ -123,7 +123,13 @@ def restore(source: str, state_dir: str | None, force: bool, resume: bool) -> No
         "epoch": made.epoch,
         "jobs": {"held_back": made.held_back, "on_nodes": made.on_nodes, "ended": made.content.ended},
         "before": str(made.before or ""),
+        "revocations_unknown": made.unknown,
     }
+    if made.unknown:
+        invocation.say(
+            f"warning: who was revoked, or has joined, since the backup is not known ({made.unknown}): revoke again"
+            " whom you have revoked since (grid access revoke); who has joined since has to join again"
+        )
     lines = [f"{place}: restored as it was on {formatting.clock(made.content.at)}, epoch {made.epoch}"]
     if made.on_nodes:
         lines.append(f"{made.on_nodes} of its jobs held resources then: their nodes will say what became of them")

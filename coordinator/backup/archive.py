@@ -129,13 +129,15 @@ BESIDE = (f"{STORE}-wal", f"{STORE}-shm", BLOBS, "events")
 
 class Restored(NamedTuple):
     """What was restored: from what, under which epoch, how many jobs were held back, how many are left to the word of
-    their nodes, and where what was there before is now (None: there was nothing)."""
+    their nodes, and where what was there before is now (None: there was nothing). `unknown`: why it is not known who
+    was revoked, or has joined, since the backup (empty: it is)."""
 
     content: Content
     epoch: int
     held_back: int
     on_nodes: int
     before: Path | None
+    unknown: str = ""
 
 
 def restore(source: Path, state_dir: Path, force: bool, resume: bool) -> Restored:
@@ -158,13 +160,13 @@ def restore(source: Path, state_dir: Path, force: bool, resume: bool) -> Restore
             with scratch(state_dir / "restore") as fresh:
                 _copy(source, fresh)
                 restored = _renew(fresh, what, _reached(state_dir), resume)
-                update_pki(fresh, state_dir)
+                unknown = update_pki(fresh, state_dir)
                 before = _put_in_place(fresh, state_dir)
         except OSError as error:
             raise GridError(f"{state_dir} cannot be written", why=error.strerror or str(error)) from None
         except sqlite3.Error as error:
             raise failure(state_dir / STORE, error) from None
-    return restored._replace(before=before)
+    return restored._replace(before=before, unknown=unknown)
 
 
 def _refuse_another_grid(source: Path, state_dir: Path, grid: str) -> None:

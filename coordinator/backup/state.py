@@ -7,7 +7,7 @@ import secrets
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -159,6 +159,7 @@ def copy_pki(source: Path, target: Path) -> int:
     not founded. Raises GridError, OSError."""
     if not has_authority(source / PKI):
         return 0
+    _require_readable(source / PKI / IDENTITIES)
     place = target / PKI
     place.mkdir(mode=0o700)
     for name in (IDENTITIES, *PKI_FILES):
@@ -172,31 +173,66 @@ def copy_pki(source: Path, target: Path) -> int:
     return sum((place / name).stat().st_size for name in (IDENTITIES, *PKI_FILES))
 
 
+def _require_readable(path: Path) -> None:
+    """Raise GridError where this record of members is damaged or is not there."""
+    try:
+        with closing(_read_identities(path)) as db:
+            if (said := db.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
+                raise sqlite3.DatabaseError(said)
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise GridError(
+            f"{path}, the record of who is a member and who was revoked, cannot be read",
+            why=str(error),
+            hint="restore the newest backup that has it (grid coordinator restore BACKUP --force), and revoke again"
+            " whom you have revoked since",
+        ) from None
+
+
 MEMBERS = (("certificates", "serial"), ("bearers", "id"))
 """Tables of what members come in by, and their keys."""
 
 
-def update_pki(restored: Path, before: Path) -> None:
+def update_pki(restored: Path, before: Path) -> str:
     """Carry over revocations and members that the backup does not know, as far as they are known, and revoke all tokens
-    to join with, which may have been used since. What is revoked in either stays revoked. Raises GridError."""
+    to join with, which may have been used since. What is revoked in either stays revoked. Returns why not all of it is
+    known (empty: it is). Raises GridError."""
     path, known = restored / PKI / IDENTITIES, before / PKI / IDENTITIES
     if not path.exists():
-        return
+        return ""
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}", uri=True, isolation_level=None)) as db:
             db.execute("UPDATE tokens SET uses = 0")
-            if known.exists():
-                with suppress(sqlite3.Error):  # it may be damaged
-                    db.execute("ATTACH ? AS known", (f"file:{quote(str(known))}?mode=ro",))
-                    db.execute("INSERT OR IGNORE INTO members SELECT * FROM known.members")  # with the labels of nodes
-                    for table, key in MEMBERS:
-                        db.execute(f"INSERT OR IGNORE INTO {table} SELECT * FROM known.{table}")  # noqa: S608
-                        db.execute(
-                            f"UPDATE {table} SET revoked = was.revoked FROM known.{table} AS was"  # noqa: S608
-                            f" WHERE was.{key} = {table}.{key} AND {table}.revoked IS NULL"
-                        )
+            if not known.exists():
+                return f"there is no {known}"
+            lost = [str(error) for statement in _carry_over() if (error := _tried(db, known, statement)) is not None]
+            return f"{known} cannot be read: {lost[0]}" if lost else ""
     except sqlite3.Error as error:
         raise failure(path, error) from None
+
+
+def _carry_over() -> Iterator[str]:
+    """The statements that take over what another record knows, each by itself: a damaged table does not keep back what
+    the others say. Revocations come first."""
+    for table, key in MEMBERS:
+        yield (
+            f"UPDATE {table} SET revoked = was.revoked FROM known.{table} AS was"  # noqa: S608
+            f" WHERE was.{key} = {table}.{key} AND {table}.revoked IS NULL"
+        )
+    for table in (*(table for table, _ in MEMBERS), "members"):  # members have the labels of nodes
+        yield f"INSERT OR IGNORE INTO {table} SELECT * FROM known.{table}"  # noqa: S608
+
+
+def _tried(db: sqlite3.Connection, known: Path, statement: str) -> Exception | None:
+    """Run a statement beside another record; what has kept it from being done."""
+    try:
+        db.execute("ATTACH ? AS known", (f"file:{quote(str(known))}?mode=ro",))
+        try:
+            db.execute(statement)
+        finally:
+            db.execute("DETACH known")
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        return error
+    return None
 
 
 def pki_findings(folder: Path, grid: str) -> Iterator[tuple[str, str, str]]:

@@ -1,9 +1,11 @@
 """The authority goes with a backup: members stay members, and revocations stay."""
 
 import shutil
+import sqlite3
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,7 @@ async def test_who_was_in_comes_in_again_after_a_restore_and_who_was_put_out_doe
     for path in [tmp_path / "backup", *(tmp_path / "backup" / "pki").iterdir()]:
         assert path.stat().st_mode & 0o077 == 0, path
     assert not check(tmp_path / "backup").findings and not check(tmp_path / "state").findings
-    restore(tmp_path / "backup", tmp_path / "state", force=True, resume=False)
+    assert not restore(tmp_path / "backup", tmp_path / "state", force=True, resume=False).unknown
     async with coordinator(tmp_path / "state") as grid:
         assert grid.pki is not None and grid.pki.identities.tokens(time.time()) == []
         assert await let_in(grid, ann) and not await let_in(grid, bob)
@@ -96,10 +98,47 @@ async def test_who_is_revoked_in_the_backup_stays_so_where_the_state_in_its_plac
             grid.pki.identities.bearers.verify(token, now)
 
 
+def _make_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+HARMS: dict[str, Callable[[Path], Any]] = {
+    "garbage": lambda path: path.write_bytes(b"no database" * 500),
+    "half of it": lambda path: path.write_bytes(path.read_bytes()[:4096] + b"U" * (path.stat().st_size - 4096)),
+    "nothing": lambda path: path.unlink(),
+    "a directory": _make_directory,
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+async def test_a_restore_says_that_revocations_since_the_backup_cannot_be_read(tmp_path: Path, harm: str) -> None:
+    await founded(tmp_path)
+    path = tmp_path / "state" / "pki" / "identities.db"
+    HARMS[harm](path)
+    with pytest.raises(GridError) as refused:
+        backup(tmp_path / "state", tmp_path / "another", force=False)
+    assert str(path) in refused.value.what and "revoke again" in refused.value.hint
+    assert not (tmp_path / "another").exists()
+    made = restore(tmp_path / "backup", tmp_path / "state", force=True, resume=False)
+    assert str(path) in made.unknown
+
+
+async def test_what_is_left_of_a_damaged_record_of_members_is_carried_over(tmp_path: Path) -> None:
+    _, bob, _ = await founded(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "state" / "pki" / "identities.db")) as db:
+        db.execute("DROP TABLE members")
+    made = restore(tmp_path / "backup", tmp_path / "state", force=True, resume=False)
+    assert "members" in made.unknown
+    async with coordinator(tmp_path / "state") as grid:
+        assert not await let_in(grid, bob)
+
+
 async def test_on_another_machine_the_restored_coordinator_is_the_one_that_members_know(tmp_path: Path) -> None:
     ann, _, _ = await founded(tmp_path)
     shutil.rmtree(tmp_path / "state")
-    restore(tmp_path / "backup", tmp_path / "elsewhere", force=False, resume=False)
+    made = restore(tmp_path / "backup", tmp_path / "elsewhere", force=False, resume=False)
+    assert "there is no" in made.unknown
     async with coordinator(tmp_path / "elsewhere") as grid:
         assert await let_in(grid, ann)
 
