@@ -49,6 +49,7 @@ _LENT = (
     " ORDER BY day DESC, share DESC LIMIT :limit"
 )
 _OLD = "DELETE FROM {} WHERE node = ? AND at < ?"
+_NEW = "DELETE FROM {} WHERE node = ? AND at > ?"
 _OLDEST = "SELECT min(at) FROM {}"
 _READ = "SELECT at, codes FROM {} WHERE node = ? AND at >= ? AND at < ? ORDER BY at"
 _GONE = (
@@ -141,29 +142,33 @@ class HistoryDatabase(DisposableDatabase):
                 _put(db, "quarters", self._quarters(db, due))
 
     def prune(self, now: float) -> None:
-        """Remove rows that are too old or too many, and nodes without rows. Raises sqlite3.Error."""
+        """Remove rows that are too old or too many, those that are later than now, and nodes without rows. Raises
+        sqlite3.Error."""
         with self.reading() as db:
             oldest = {"minutes": int(now - MINUTES_KEPT) // MINUTE, "quarters": int(now - QUARTERS_KEPT) // QUARTER}
             self._complete(db, now)
-            self._remove(db, oldest)
+            self._remove(db, _OLD, oldest)
+            # What came while the clock was ahead would stay until then, and take the room of what is measured now.
+            self._remove(db, _NEW, {"minutes": int(now) // MINUTE + 1, "quarters": int(now) // QUARTER})
             while (used := _used(db)) > self._size:
                 oldest = self._later(db, now, used)
-                if not self._remove(db, oldest):
+                if not self._remove(db, _OLD, oldest):
                     break
             first = min(oldest["quarters"] * QUARTER // DAY, int(now) // DAY)
-            db.execute("DELETE FROM loans WHERE day < ?", (first,))
+            db.execute("DELETE FROM loans WHERE day < ? OR day > ?", (first, int(now) // DAY))
             db.execute(_GONE)
             db.execute("DELETE FROM learned WHERE node NOT IN (SELECT id FROM nodes)")
             self._ids = dict(db.execute("SELECT name, id FROM nodes"))
 
-    def _remove(self, db: sqlite3.Connection, oldest: dict[str, int]) -> int:
+    def _remove(self, db: sqlite3.Connection, statement: str, bounds: dict[str, int]) -> int:
+        """Remove rows of all nodes by this statement, with the bound of each table; how many."""
         removed = 0
         numbers = [number for (number,) in db.execute("SELECT id FROM nodes")]
         for first in range(0, len(numbers), NODES_AT_ONCE):
             db.execute("BEGIN")
-            for table, at in oldest.items():
+            for table, at in bounds.items():
                 for node in numbers[first : first + NODES_AT_ONCE]:
-                    removed += db.execute(_OLD.format(table), (node, at)).rowcount
+                    removed += db.execute(statement.format(table), (node, at)).rowcount
             db.execute("COMMIT")
         return removed
 

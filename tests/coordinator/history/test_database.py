@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.coordinator.history.database import (
+    DAY,
     MINUTE,
     MINUTES_KEPT,
     QUARTER,
@@ -16,6 +17,7 @@ from distributed_grid.coordinator.history.database import (
     Row,
 )
 from distributed_grid.coordinator.history.series import COUNT, row, rows
+from distributed_grid.protocol.messages.loans import DayOfLoans
 
 NOW = 1_800_000_000
 FIRST = NOW // MINUTE
@@ -77,6 +79,20 @@ def test_minutes_are_kept_for_two_days_and_quarters_for_ninety(database: History
     assert (kept(database), kept(database, QUARTER)) == ([], [NOW // QUARTER])
     database.prune(NOW + QUARTERS_KEPT + 3600.0)
     assert kept(database, QUARTER) == [] and database.names() == []
+
+
+def test_rows_from_when_the_clock_was_ahead_are_removed(database: HistoryDatabase) -> None:
+    ahead = FIRST + 365 * 24 * 60
+    database.write([minute(FIRST - 1), minute(FIRST), minute(FIRST + 1)])
+    database.write([minute(ahead + at) for at in range(30)])
+    database.write([minute(ahead, node="gone")])
+    days = [DayOfLoans(day, "ann", "ben", "lab1", 1.0, 1.0, 1.0, 0.0) for day in (NOW // DAY, NOW // DAY + 365)]
+    database.lend(days)
+    assert kept(database, QUARTER)
+    database.prune(NOW)
+    assert kept(database) == [FIRST - 1, FIRST, FIRST + 1] and not kept(database, QUARTER)[1:]
+    assert database.names() == ["lab1"]
+    assert database.lent(0, "", ("", ""), 10) == (days[:1], 0)
 
 
 def test_beyond_its_size_the_oldest_goes_first(tmp_path: Path) -> None:
