@@ -13,7 +13,7 @@ from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.messages import Done, GetScaling, OrderScaling, PoolView, ScalingStatus
-from distributed_grid.protocol.scaling.machines import Machine, MachineState
+from distributed_grid.protocol.scaling.machines import Machine
 from distributed_grid.protocol.scaling.plans import ScaleOrder, ScalePlan
 from distributed_grid.protocol.scaling.pools import Billing, ScalingMode
 from distributed_grid.protocol.text import counted, format_duration
@@ -164,7 +164,7 @@ def _cost(one: Machine, answer: ScalingStatus) -> float | None:
     """What a machine has cost, with the hours that have begun where its pool is billed by them."""
     if one.price is None or not one.born:
         return None
-    if one.state is MachineState.FAILED:
+    if one.refused:
         return 0.0
     hours = max(0.0, (one.over or answer.now) - one.born) / HOUR
     by_hour = any(view.pool.name == one.pool and view.pool.billing is Billing.HOUR for view in answer.pools)

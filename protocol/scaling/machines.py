@@ -101,6 +101,11 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return self.state not in OVER
 
     @property
+    def refused(self) -> bool:
+        """Whether its provider has refused to create it, so that it has cost nothing."""
+        return self.state is MachineState.FAILED
+
+    @property
     def sure(self) -> bool:
         """Whether no call for it is unanswered."""
         return self.answered == (1 << self.calls) - 1

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from distributed_grid.protocol.scaling.machines import Machine, MachineState
+from distributed_grid.protocol.scaling.machines import Machine
 from distributed_grid.protocol.scaling.pools import Billing, Limits, Pool, Scaling, Shape
 from distributed_grid.protocol.text import format_duration
 
@@ -37,7 +37,7 @@ def day_of(at: float) -> int:
 def cost_on(machine: Machine, day: int, now: float, billing: Billing = Billing.SECOND) -> float:
     """The maximum cost of a machine on this day of UTC: what it has cost, and what it still can."""
     born = machine.born or (now if machine.live else 0.0)
-    if machine.price is None or not born or machine.state is MachineState.FAILED:
+    if machine.price is None or machine.refused or not born:
         return 0.0
     begin, end = max(born, day * DAY), _paid_until(machine, now, billing)
     return machine.price * max(0.0, min(end, (day + 1) * DAY) - begin) / HOUR
@@ -201,7 +201,7 @@ class Budget:
         """What these machines have cost today until now, with the hours that have begun where they are paid whole."""
         day, total = day_of(self._now), 0.0
         for one in machines:
-            if one.price is not None and one.born and one.state is not MachineState.FAILED:
+            if one.price is not None and not one.refused and one.born:
                 until = _billed(one.born, min(one.over or self._now, self._now), self._billing(one))
                 total += one.price * max(0.0, min(until, (day + 1) * DAY) - max(one.born, day * DAY)) / HOUR
         return total
