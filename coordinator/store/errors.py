@@ -36,11 +36,35 @@ _PASSING = (
 """SQLite's error names, and name prefixes, for the disk's state rather than the store's."""
 
 
+CHOICE = "grid coordinator restore BACKUP --force; without one: grid coordinator accept-loss"
+
+
+def damaged(path: Path, why: str, hint: str = CHOICE) -> StoreFailed:
+    """The error for a store whose file is damaged."""
+    return StoreFailed(f"the store {path} is damaged", why=why, hint=hint)
+
+
+NEWEST_FORMAT = 2
+"""The largest format number in the head of a file of SQLite; a file with a larger one cannot be written."""
+
+
+def _write_format(path: Path) -> int:
+    """The number by which SQLite tells whether it can write a file; 0: it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(19)[18]
+    except (OSError, IndexError):
+        return 0
+
+
 def failure(path: Path, error: sqlite3.Error) -> StoreFailed:
     """Convert an error of SQLite; DiskTrouble if it is transient."""
     name = getattr(error, "sqlite_errorname", "") or type(error).__name__
     if name.startswith("SQLITE_FULL"):
         return DiskTrouble(f"no space left for {path}", why=str(error), hint="free some space on that disk")
+    if name.startswith("SQLITE_READONLY") and _write_format(path) > NEWEST_FORMAT:
+        hint = "grid coordinator backup DIR copies what is in it; then grid coordinator restore DIR --force"
+        return damaged(path, "its head names a format that no SQLite writes", hint)
     if name.startswith("SQLITE_READONLY"):
         return DiskTrouble(f"{path} cannot be written", why=str(error), hint="see why its disk is read-only")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
@@ -48,11 +72,7 @@ def failure(path: Path, error: sqlite3.Error) -> StoreFailed:
     if name.startswith(_PASSING):
         return DiskTrouble(f"the disk fails under {path}", why=f"{error} ({name})", hint="look at that disk")
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or name == "DatabaseError":
-        return StoreFailed(
-            f"the store {path} is damaged",
-            why=str(error),
-            hint="grid coordinator restore BACKUP --force; without one: grid coordinator accept-loss",
-        )
+        return damaged(path, str(error))
     return StoreFailed(f"the store {path} cannot be used", why=f"{name}: {error}", hint="look at the disk it is on")
 
 

@@ -28,7 +28,7 @@ from distributed_grid.coordinator.core.rollback import (
 )
 from distributed_grid.coordinator.store import evidence, rows
 from distributed_grid.coordinator.store.damage import remove_damaged
-from distributed_grid.coordinator.store.errors import StoreFailed, StoreRefused, as_sqlite
+from distributed_grid.coordinator.store.errors import StoreFailed, StoreRefused, as_sqlite, damaged
 from distributed_grid.coordinator.store.rows import Damaged
 from distributed_grid.runtime.faults import fault
 from distributed_grid.runtime.logs import get_logger
@@ -113,6 +113,8 @@ def put_key(db: sqlite3.Connection, key: bytes) -> None:
 
 APPLICATION_ID = 0x47524944  # "GRID", as `file` shows it
 SCHEMA = 2
+NEWER_MOST = 100
+"""A schema that is newer by more than this was not written, but comes of damage."""
 PAGE = 1024
 """Bytes of a page of a new store. A commit writes whole pages, and of most it changes a row: small ones are less to
 write; but too small for a job's row they would be more of them."""
@@ -178,16 +180,30 @@ def _bring_up_to_date(db: sqlite3.Connection, path: Path, grid: str) -> None:
 
 
 def refuse_strangers(db: sqlite3.Connection, path: Path) -> None:
-    """Raise StoreFailed for a database that is not a grid's, StoreRefused for one of a newer schema."""
-    if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        raise StoreFailed(f"{path} is not a store of a grid", hint="give another --state-dir")
+    """Raise StoreFailed for a database that is not a grid's, or whose head is damaged, StoreRefused for one of a newer
+    schema."""
+    if (said := db.execute("PRAGMA application_id").fetchone()[0]) != APPLICATION_ID:
+        if not _has_head(db):
+            raise StoreFailed(f"{path} is not a store of a grid", hint="give another --state-dir")
+        raise damaged(path, f"its tables are those of a grid, and its head says that it is of program {said:#x}")
     version = db.execute("PRAGMA user_version").fetchone()[0]
+    if not 0 < version <= SCHEMA + NEWER_MOST:
+        raise damaged(path, f"its head says that its schema is {version}, which no version has written")
     if version > SCHEMA:
         raise StoreRefused(
             f"{path} was written by a newer version",
             why=f"its schema is {version}, this software knows {SCHEMA}",
-            hint="update this software, or give another --state-dir",
+            hint="update this software, or give another --state-dir; if no newer version was ever run here, its head is"
+            " damaged: grid coordinator restore BACKUP --force",
         )
+
+
+def _has_head(db: sqlite3.Connection) -> bool:
+    """Whether a database has what every store of a grid has."""
+    try:
+        return db.execute("SELECT 1 FROM meta WHERE name = 'head'").fetchone() is not None
+    except sqlite3.OperationalError:  # there is no such table
+        return False
 
 
 def _create(db: sqlite3.Connection, grid: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from distributed_grid.coordinator.backup.archive import backup, restore
 from distributed_grid.coordinator.core.commands import (
     Audit,
     RecordAllocation,
@@ -19,7 +20,7 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.model import Active, Allocation, Attempt, Ended, Job
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.store import open, rows
-from distributed_grid.coordinator.store.errors import RESERVE_BYTES, DiskTrouble, Reserve, StoreFailed
+from distributed_grid.coordinator.store.errors import RESERVE_BYTES, DiskTrouble, Reserve, StoreFailed, StoreRefused
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State, Step
 from distributed_grid.protocol.nodes import NodeFacts
@@ -259,6 +260,47 @@ def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None
     other.close()
     with pytest.raises(StoreFailed, match="not a store of a grid"):
         Store(path)
+
+
+@pytest.mark.parametrize(
+    ("byte", "bit", "says"),
+    [
+        (0, 0, "not a database"),
+        (18, 0, "its head names a format"),
+        (18, 7, "its head names a format"),
+        (60, 7, "its schema is -2147483646"),
+        (61, 3, "its schema is 524290"),
+        (63, 1, "its schema is 0"),
+        (68, 0, "is of program 0x46524944"),
+        (71, 7, "is of program 0x475249c4"),
+    ],
+)
+def test_a_flipped_bit_in_the_head_is_damage_and_the_error_says_what_to_do(
+    path: Path, byte: int, bit: int, says: str
+) -> None:
+    Store(path).close()
+    whole = bytearray(path.read_bytes())
+    whole[byte] ^= 1 << bit
+    path.write_bytes(whole)
+    with pytest.raises(StoreFailed, match="is damaged") as found:
+        Store(path)
+    assert says in found.value.why and "grid coordinator restore" in found.value.hint
+    assert not isinstance(found.value, DiskTrouble | StoreRefused)
+
+
+def test_what_is_in_a_store_with_an_impossible_format_is_saved_by_a_backup(path: Path, tmp_path: Path) -> None:
+    store = Store(path)
+    keep(store, RecordJob(a_job(1), new=True))
+    store.close()
+    whole = bytearray(path.read_bytes())
+    whole[18] |= 4
+    path.write_bytes(whole)
+    with pytest.raises(StoreFailed, match="is damaged") as found:
+        Store(path)
+    assert "grid coordinator backup" in found.value.hint
+    backup(path.parent, tmp_path / "copy", force=False)
+    assert restore(tmp_path / "copy", path.parent, force=True, resume=True).content.live == 1
+    Store(path).close()
 
 
 def test_a_store_of_a_newer_version_is_refused(path: Path) -> None:
