@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.scaling.budget import Budget
 from distributed_grid.coordinator.core.scaling.packing import Ask, Bin, node_of
-from distributed_grid.coordinator.core.scaling.plan import plan
+from distributed_grid.coordinator.core.scaling.plan import could_come, plan
 from distributed_grid.coordinator.core.scaling.view import Demand, Seen, View
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import Constraints, LabelRule, Sign
@@ -75,6 +75,17 @@ def test_a_machine_is_created_for_what_waits_and_says_why() -> None:
     assert found.creates[0].why.startswith("2 jobs of ann wait for 2 cpu, 1G memory")
 
 
+def test_whether_a_machine_could_come_is_asked_of_one_job_alone() -> None:
+    scaling = Scaling(pools=(pool(max=1, life=3600.0, boot=60.0),))
+    coming, there = machine(state=MachineState.BOOTING, born=NOW, ends_by=NOW + 3600.0), machine()
+    assert could_come(View(), ask(), [], scaling, NOW)
+    assert not could_come(View(), ask(lasts=3600.0), [], scaling, NOW), "none lives for so long"
+    assert could_come(View(), ask(lasts=1800.0), [coming], scaling, NOW), "it is on its way"
+    assert not could_come(View(), ask(), [there], scaling, NOW), "there may be no other"
+    assert not could_come(View(), ask(gang=2), [], scaling, NOW), "of two members one would have none"
+    assert could_come(View(), ask(gang=2, have=1), [], scaling, NOW)
+
+
 def test_jobs_are_packed_and_not_given_a_machine_each() -> None:
     assert sizes(planned(ask(1, 9), ask(3, 1))) == [("a", "", 4), ("a", "", 4), ("a", "", 2)]
 
@@ -96,18 +107,6 @@ def test_of_equal_prices_what_comes_up_sooner() -> None:
 def test_what_is_on_its_way_is_filled_first(state: MachineState) -> None:
     assert planned(ask(1, 4), machines=(machine(state=state),)).quiet
     assert sizes(planned(ask(1, 5), machines=(machine(state=state),))) == [("a", "", 1)]
-
-
-def test_a_machine_that_has_just_joined_and_does_not_offer_yet_counts_as_on_its_way() -> None:
-    assert planned(ask(1, 4), machines=(machine(),), seen={"a-1": Seen()}).quiet
-
-
-@pytest.mark.parametrize(
-    "one", [machine(), machine(state=MachineState.DRAINING)], ids=["joined", "that could be taken back"]
-)
-def test_a_machine_that_has_no_offer_for_long_is_not_counted_on(one: Machine) -> None:
-    found = planned(ask(), machines=(one,), seen={"a-1": Seen(coming=False, cause=DrainCause.IDLE)})
-    assert len(found.creates) == 1 and not found.returns
 
 
 def test_a_machine_that_ends_is_not_counted_on() -> None:
