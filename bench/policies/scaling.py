@@ -41,10 +41,9 @@ from distributed_grid.coordinator.core.scaling.events import (
     MachineAnswered,
     MachinesListed,
 )
-from distributed_grid.coordinator.core.scaling.packing import Ask
+from distributed_grid.coordinator.core.scaling.packing import Ask, Demand, Seen, View
 from distributed_grid.coordinator.core.scaling.plan import plan
 from distributed_grid.coordinator.core.scaling.state import Answer, CallKind, Listed
-from distributed_grid.coordinator.core.scaling.view import Demand, Seen, View
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started
 from distributed_grid.protocol.nodes import NodeFacts, Offer

@@ -10,8 +10,7 @@ from distributed_grid.coordinator.core.queue.queue import Line
 from distributed_grid.coordinator.core.queue.quotas import Pool as QuotaPool
 from distributed_grid.coordinator.core.queue.reservations import ends, likely_ends
 from distributed_grid.coordinator.core.scaling import lives
-from distributed_grid.coordinator.core.scaling.packing import Ask, Bin
-from distributed_grid.coordinator.core.scaling.view import Demand, Seen, View
+from distributed_grid.coordinator.core.scaling.packing import Ask, Bin, Demand, Seen, View
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.messages.rights import HELD
 from distributed_grid.protocol.nodes import NodeState

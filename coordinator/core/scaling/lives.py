@@ -9,9 +9,8 @@ from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.placement.catalogue import Shown, Without
 from distributed_grid.coordinator.core.placement.matching import gang_candidates
 from distributed_grid.coordinator.core.queue.queue import Line
-from distributed_grid.coordinator.core.scaling.packing import Ask
+from distributed_grid.coordinator.core.scaling.packing import Ask, Seen, View
 from distributed_grid.coordinator.core.scaling.plan import could_come, last
-from distributed_grid.coordinator.core.scaling.view import Seen, View
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import NodeState

@@ -1,5 +1,5 @@
 """Machines as planned: nodes as they will be, filled by the functions that match jobs with nodes. Machines that are
-equally full are one `Bin`, so that a thousand equal jobs cost what one costs.
+equally full are one `Bin`, so that a thousand equal jobs cost what one costs. And all else that a plan is made from.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,11 +12,12 @@ from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.placement.constraints import meets, unmet
 from distributed_grid.coordinator.core.placement.matching import could_ever, labels
-from distributed_grid.coordinator.core.scaling.state import AsJoined
+from distributed_grid.coordinator.core.scaling.state import AsJoined, Key
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, NodeState, Offer
 from distributed_grid.protocol.placement import Trust
 from distributed_grid.protocol.resources import MILLI, Resources
+from distributed_grid.protocol.scaling.plans import DrainCause, NotDone
 from distributed_grid.protocol.scaling.pools import Pool, Shape
 
 POOL_LABEL = "pool"
@@ -266,3 +267,54 @@ def spread(served: Mapping[str, int], jobs: tuple[str, ...], most: int) -> dict[
         found[key] = jobs[at : at + min(count, most)]
         at += count
     return found
+
+
+# --- what a plan is made from ---------------------------------------------------------------------------------------
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine's node as it is now: whether it has joined, its allocations and earmarks, since when it has none (0: it
+    has some), when the last of them ends at the latest, and whether one of them may not be moved or a waiting job
+    reserves the node."""
+
+    joined: bool = True
+    allocations: int = 0
+    idle_since: float = 0.0
+    ends: float = 0.0
+    fixed: bool = False
+    reserved: bool = False
+    usable: bool = False
+    coming: bool = True
+    """It is usable, or may be so in a moment: it is not without an offer for long."""
+    lost: bool = False
+    """It is silent for so long that its jobs were given up."""
+    cause: DrainCause | None = None
+    """Why it is drained, if the grid has drained it."""
+
+
+class View(msgspec.Struct, kw_only=True):
+    """What a plan is made from, beside demand and machines. `soon`: existing nodes with what is free of them before a
+    machine could be up. `seen`: machines' nodes, by machine. `boots`: how long machines take to boot (median and 90th
+    percentile), by pool and type; `as_joined`: what the one that joined last has in fact. `backoffs`: what providers
+    have refused, and until when; `paused`: pools and why. `unrecorded`: machines that are the grid's and that no record
+    knows, by pool. `utilisation` over the last window (None: not known for that long), `capacity` what that is a part
+    of, and when machines were added or removed because of it."""
+
+    soon: list[Bin] = []
+    seen: Mapping[str, Seen] = {}
+    boots: Mapping[tuple[str, str], tuple[float, float]] = {}
+    as_joined: Mapping[tuple[str, str], AsJoined] = {}
+    backoffs: Mapping[Key, tuple[float, str]] = {}
+    paused: Mapping[str, str] = {}
+    unrecorded: Mapping[str, int] = {}
+    utilisation: float | None = None
+    capacity: Resources = Resources()
+    raised: float = 0.0
+    lowered: float = 0.0
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs that wait and could start on one more machine, in the order of service; and those that could not."""
+
+    asks: tuple[Ask, ...] = ()
+    left_out: tuple[NotDone, ...] = ()

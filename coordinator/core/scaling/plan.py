@@ -14,9 +14,18 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.scaling.budget import HOUR, Budget, Refused
-from distributed_grid.coordinator.core.scaling.packing import Ask, Bin, Stock, able, never, node_of, spread
+from distributed_grid.coordinator.core.scaling.packing import (
+    Ask,
+    Bin,
+    Demand,
+    Stock,
+    View,
+    able,
+    never,
+    node_of,
+    spread,
+)
 from distributed_grid.coordinator.core.scaling.state import OVERDUE
-from distributed_grid.coordinator.core.scaling.view import Demand, View
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.scaling.machines import OVER, STARTING, Machine, MachineState
 from distributed_grid.protocol.scaling.plans import (

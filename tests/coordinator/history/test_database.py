@@ -17,7 +17,7 @@ from distributed_grid.coordinator.history.database import (
     Row,
 )
 from distributed_grid.coordinator.history.series import COUNT, row, rows
-from distributed_grid.protocol.messages.loans import DayOfLoans
+from distributed_grid.protocol.messages.history import DayOfLoans
 
 NOW = 1_800_000_000
 FIRST = NOW // MINUTE

@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.model import Condition, HeldBack
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.scaling.demand import demand_of, view_of
 from distributed_grid.coordinator.core.scaling.events import ScalingConfigured
-from distributed_grid.coordinator.core.scaling.view import Demand
+from distributed_grid.coordinator.core.scaling.packing import Demand
 from distributed_grid.protocol.jobs import After, Request
 from distributed_grid.protocol.messages import Started
 from distributed_grid.protocol.messages.rights import Rights, Rules

@@ -8,9 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.scaling.budget import Budget
-from distributed_grid.coordinator.core.scaling.packing import Ask, Bin, node_of
+from distributed_grid.coordinator.core.scaling.packing import Ask, Bin, Demand, Seen, View, node_of
 from distributed_grid.coordinator.core.scaling.plan import could_come, plan
-from distributed_grid.coordinator.core.scaling.view import Demand, Seen, View
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import Constraints, LabelRule, Sign
 from distributed_grid.protocol.resources import GIB, Resources
@@ -107,6 +106,18 @@ def test_of_equal_prices_what_comes_up_sooner() -> None:
 def test_what_is_on_its_way_is_filled_first(state: MachineState) -> None:
     assert planned(ask(1, 4), machines=(machine(state=state),)).quiet
     assert sizes(planned(ask(1, 5), machines=(machine(state=state),))) == [("a", "", 1)]
+
+
+def test_a_machine_that_has_just_joined_and_does_not_offer_yet_counts_as_on_its_way() -> None:
+    assert planned(ask(1, 4), machines=(machine(),), seen={"a-1": Seen()}).quiet
+
+
+@pytest.mark.parametrize(
+    "one", [machine(), machine(state=MachineState.DRAINING)], ids=["joined", "that could be taken back"]
+)
+def test_a_machine_that_has_no_offer_for_long_is_not_counted_on(one: Machine) -> None:
+    found = planned(ask(), machines=(one,), seen={"a-1": Seen(coming=False, cause=DrainCause.IDLE)})
+    assert len(found.creates) == 1 and not found.returns
 
 
 def test_a_machine_that_ends_is_not_counted_on() -> None:
