@@ -21,7 +21,7 @@ from distributed_grid.config.schema import SETTINGS, Placement, Ray, RightsOf, R
 from distributed_grid.config.settings import ClusterConfig
 from distributed_grid.config.sharing import ResourceSharing
 from distributed_grid.coordinator.access.identities import PKI, has_authority
-from distributed_grid.coordinator.api.blobs import Blobs
+from distributed_grid.coordinator.api.blobs.cache import Blobs
 from distributed_grid.coordinator.api.server import LOOPBACK, Server
 from distributed_grid.coordinator.api.settings import Configured
 from distributed_grid.coordinator.api.submissions import new_ids

@@ -1,7 +1,8 @@
 """The limits that protect the coordinator, as a table made from the constants in the code."""
 
 from distributed_grid.coordinator.access import joining
-from distributed_grid.coordinator.api import blobs, relay, server, sessions
+from distributed_grid.coordinator.api import relay, server, sessions
+from distributed_grid.coordinator.api.blobs import quota as ship_quota
 from distributed_grid.coordinator.net import connection, handshakes, limits, listener, memory
 from distributed_grid.protocol import codec
 
@@ -56,7 +57,7 @@ def guards() -> str:
         ),
         (
             "shipped files of one person",
-            f"`coordinator.ship_quota`: {size(blobs.QUOTA)}, or 1/{blobs.PART_OF_DISK} of the free disk",
+            f"`coordinator.ship_quota`: {size(ship_quota.QUOTA)}, or 1/{ship_quota.PART_OF_DISK} of the free disk",
             "refused, with what counts and for how long",
         ),
         (

@@ -20,6 +20,8 @@ MANIFEST_BYTES = 32 << 20
 """The largest manifest."""
 BUNDLE_BYTES = 256 << 20
 """The largest sum of file sizes that a caller's directory is shipped with, unless the caller says otherwise."""
+BLOB_BYTES = 1 << 30
+"""The largest content of one file."""
 MODE_BITS = 0o777
 VERSION = 1
 _HASH_BYTES = 32

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from distributed_grid.coordinator.api.blobs import Uploads
+from distributed_grid.coordinator.api.blobs.cache import Uploads
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.coordinator.net.connection import Connection

@@ -9,13 +9,13 @@ import math
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import msgspec
 
 from distributed_grid import __version__
-from distributed_grid.coordinator.api.blobs import Blobs, Uploads
+from distributed_grid.coordinator.api.blobs.cache import Blobs, Uploads
 from distributed_grid.coordinator.api.history import LoanAnswers, TrendAnswers
 from distributed_grid.coordinator.api.lookup import (
     ANSWER_BYTES,
@@ -138,8 +138,7 @@ class Requests:
             if not asked.later:
                 asked.done()
         except GridError as error:
-            code = "bad-value" if isinstance(error, BadValue) else getattr(error, "code", "unavailable")
-            asked.fail(code, error.what, error.why, error.hint)
+            asked.fail(_code(error), error.what, error.why, error.hint)
         except sqlite3.Error as error:
             what, hint = "the coordinator's store cannot be read now", "look at the disk it is on"
             asked.fail("unavailable", what, str(error), hint)
@@ -147,6 +146,30 @@ class Requests:
             log.exception("a request failed", user=client.user, request=type(message).__name__)
             what = f"the coordinator could not do this: {type(error).__name__}"
             asked.fail("internal", what, hint="see the coordinator's log")
+
+    async def keep_blobs(self, client: Client, sent: Sequence[messages.PutBlob]) -> None:
+        """Handle blobs that came whole and together: the same syncs have them on disk, and each is answered."""
+        if reach(client.role, messages.PutBlob) is None:
+            for one in sent:
+                await self.handle(client, one)
+            return
+        asked = [AuditedRequest(self._audit, client, one) for one in sent]
+        try:
+            answers = await self._uploads(client).put_whole(sent)
+        except Exception as error:
+            log.exception("a request failed", user=client.user, request="PutBlob")
+            what = f"the coordinator could not do this: {type(error).__name__}"
+            answers = [Unanswerable("internal", what, hint="see the coordinator's log")] * len(sent)
+        for request, failed in zip(asked, answers, strict=True):
+            if failed is None:
+                client.connection.send(messages.Done(request.message.id))
+                request.done()
+            else:
+                request.fail(_code(failed), failed.what, failed.why, failed.hint)
+
+    def _uploads(self, client: Client) -> Uploads:
+        client.uploads = client.uploads or Uploads(self._blobs, self._driver.trouble.refuse, client.user)
+        return client.uploads
 
     def answer(self, command: Accepted | Rejected | Granted) -> None:
         """The ledger's answer to a token."""
@@ -207,12 +230,10 @@ class Requests:
                 found = self._store.receipts(max(0, min(message.limit, RECEIPTS)), job, message.node, visibility.only)
                 self._reply(client, messages.Receipts(message.id, tuple(filter(None, map(visibility.receipt, found)))))
             case messages.WantBlobs():
-                client.connection.send(
-                    messages.MissingBlobs(message.id, self._blobs.missing(message.blobs, client.user))
-                )
+                missing = await self._blobs.missing(message.blobs, client.user)
+                client.connection.send(messages.MissingBlobs(message.id, missing))
             case messages.PutBlob():
-                client.uploads = client.uploads or Uploads(self._blobs, self._driver.trouble.refuse, client.user)
-                if await client.uploads.put(message):
+                if await self._uploads(client).put(message):
                     client.connection.send(messages.Done(message.id))
             case messages.MakeToken() | messages.ListAccess() | messages.Withdraw():
                 self._reply(client, self._access.answer(client.user, message, client.connection))
@@ -466,3 +487,7 @@ def _spread(found: Histogram) -> messages.Durations | None:
     if not found.count:
         return None
     return messages.Durations(found.count, found.quantile(0.5), found.quantile(0.95), found.quantile(0.99))
+
+
+def _code(error: GridError) -> str:
+    return "bad-value" if isinstance(error, BadValue) else getattr(error, "code", "unavailable")

@@ -22,7 +22,7 @@ from websockets.http11 import Request, Response
 
 from distributed_grid import __version__
 from distributed_grid.coordinator.access.admission import Admission, NotAdmitted, facts_of, host_of, is_valid_name
-from distributed_grid.coordinator.api.blobs import Blobs
+from distributed_grid.coordinator.api.blobs.cache import Blobs
 from distributed_grid.coordinator.api.history import LoanAnswers, TrendAnswers
 from distributed_grid.coordinator.api.lookup import Lookup
 from distributed_grid.coordinator.api.operator_requests import AccessRequests

@@ -3,7 +3,7 @@ and their end."""
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,7 +15,7 @@ from distributed_grid.coordinator.net.limits import OUT_OF_TURN, LogThrottle, Pa
 from distributed_grid.coordinator.net.memory import Memory, Shortage
 from distributed_grid.protocol.codec import Unusable
 from distributed_grid.protocol.identity import Role
-from distributed_grid.protocol.messages import Failed, Refused
+from distributed_grid.protocol.messages import Failed, PutBlob, Refused
 
 CONNECTIONS_OF_ONE = 256
 """Maximum number of connections of one user. (A node has two; an agent with the same name replaces them.)"""
@@ -74,8 +74,10 @@ class ClientSessions:
         pace = self._paces.of(client.user)
         try:
             while True:
-                for message in await connection.receive():
-                    if type(message) is Unusable:
+                for message in _together(await connection.receive()):
+                    if isinstance(message, list):
+                        await self._keep(client, pace, message)
+                    elif type(message) is Unusable:
                         error = message.error
                         self._throttle.warning("out of bounds", peer=connection.wire.address, user=user, why=error.why)
                         connection.send(Failed(message.id, "bad-value", error.what, error.why))
@@ -103,8 +105,30 @@ class ClientSessions:
             if client.connection.turn_is_over():
                 await asyncio.sleep(0)
 
+    async def _keep(self, client: Client, pace: Pace, sent: list[PutBlob]) -> None:
+        if (seconds := pace.wait(sent[0], time.monotonic())) > 0:
+            await asyncio.sleep(seconds)
+        await self._requests.keep_blobs(client, sent)
+        for message in sent:
+            pace.spend(message, 0.0, time.monotonic())
+
     def _too_much(self, client: Client, number: int, seconds: float) -> Failed:
         self._throttle.warning("too much is asked for", peer=client.connection.wire.address, user=client.user)
         what = "you ask for more than the coordinator does for one person"
         why = "requests on many connections, or large ones, came faster than they can be done beside those of others"
         return Failed(number, "busy", what, why, f"try again in {seconds:.0f} s")
+
+
+def _together(messages: Sequence[Any]) -> Iterator[Any]:
+    """The messages of a frame, with a list in place of blobs that came whole, one after the other."""
+    whole: list[PutBlob] = []
+    for message in messages:
+        if type(message) is PutBlob and message.end and not message.offset:
+            whole.append(message)
+            continue
+        if whole:
+            yield whole
+            whole = []
+        yield message
+    if whole:
+        yield whole

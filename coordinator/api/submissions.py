@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 import msgspec
 
-from distributed_grid.coordinator.api.blobs import Blobs
+from distributed_grid.coordinator.api.blobs.cache import Blobs
 from distributed_grid.coordinator.api.idempotency import check_keys
 from distributed_grid.coordinator.api.lookup import Lookup, Unanswerable
 from distributed_grid.coordinator.core.commands import JobsSubmitted
@@ -302,9 +302,9 @@ class Submissions:
             if bundle in claimed or one.key in known or (user, one.key) in self._state.keys or not is_blob_hash(bundle):
                 continue
             began = time.thread_time()
-            if not (self._blobs.has(bundle) and self._blobs.quota.owns_all(user, bundle)):
+            if not (self._blobs.has(bundle) and await self._blobs.quota.owns_all(user, bundle)):
                 raise _not_sent()
-            self._blobs.quota.submits(user, bundle)
+            await self._blobs.quota.submits(user, bundle)
             claimed.add(bundle)
             if (took := time.thread_time() - began) > 0.001:
                 await asyncio.sleep(took)

@@ -37,7 +37,7 @@ from distributed_grid.runtime import beneath
 CHUNK = 1 << 20
 _TRIES = 3
 _ASKED_AT_ONCE = 10_000  # blobs in one question
-_SENT_AT_ONCE, _FILES_AT_ONCE = 1 << 20, 8  # bytes of small files, and these, on their way at the same time
+_SENT_AT_ONCE, _FILES_AT_ONCE = 1 << 20, 256  # bytes of small files, and these, on their way at the same time
 _SETTLED = 2.0  # seconds: a file changed more recently may change again within one tick of its time stamp
 
 
@@ -155,16 +155,19 @@ def _send_missing(number: Callable[[], int], bundle: Bundle) -> Steps[int]:
     for at in range(0, len(hashes), _ASKED_AT_ONCE):
         missing += (yield WantBlobs(id=0, blobs=tuple(hashes[at : at + _ASKED_AT_ONCE]))).blobs
     small: list[PutBlob] = []
+    size = 0
     for blob in (wanted := asked_for(bundle, missing)):
         if bundle.sizes[blob] < PART_BYTES:
             data = b"".join(bundle.read(blob))
             small.append(PutBlob(id=0, blob=blob, offset=0, data=data, end=True))
-            if sum(len(one.data) for one in small) < _SENT_AT_ONCE and len(small) < _FILES_AT_ONCE:
+            size += len(data)
+            if size < _SENT_AT_ONCE and len(small) < _FILES_AT_ONCE:
                 continue
         else:
             yield from _put(number, blob, lambda blob=blob: bundle.read(blob))  # type: ignore[misc]
         yield Together(tuple(small))
         small.clear()
+        size = 0
     yield Together(tuple(small))
     # Last, so that a manifest is never there without what it names.
     if (yield WantBlobs(id=0, blobs=(bundle.hash,))).blobs:

@@ -18,6 +18,7 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from distributed_grid.protocol.bundle import (
+    BLOB_BYTES,
     BUNDLE_BYTES,
     MOST_ENTRIES,
     Entry,
@@ -161,6 +162,13 @@ class Walk:
         yield from self._directory("", prefix, ignores)
         if self._stop_at:
             self._refuse()
+        if huge := {name: size for name, size in self._sizes.items() if size > BLOB_BYTES}:
+            name, size = max(huge.items(), key=lambda one: one[1])
+            raise ShippingError(
+                f"{self._shown} cannot be shipped",
+                why=f"{name} has {format_bytes(size)}, and {format_bytes(BLOB_BYTES)} are the most of one file",
+                hint=REMEDY,
+            )
 
     def said(self) -> list[str]:
         """What was left out, for who ships it."""

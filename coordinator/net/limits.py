@@ -51,6 +51,8 @@ SECONDS_A_JOB = 20e-6
 """Cost of a submitted job beyond its request: matching, storing, launching."""
 SECONDS_A_BYTE = 2e-9
 """Cost of a byte of a blob: it is written while others have their turn, so its time cannot be measured."""
+SECONDS_A_BLOB = 100e-6
+"""Cost of a blob beyond its bytes: a file that is made, synced and named."""
 SLOWEST = 1.0
 """The longest wait of a connection before its next request."""
 FAR_OVER = 10.0
@@ -85,7 +87,7 @@ class Pace(Bucket):
     def spend(self, message: Any, seconds: float, now: float) -> None:
         """Charge the CPU time that a request took."""
         if isinstance(message, messages.PutBlob):
-            seconds = len(message.data) * SECONDS_A_BYTE
+            seconds = len(message.data) * SECONDS_A_BYTE + message.end * SECONDS_A_BLOB
         elif isinstance(message, messages.Submit):
             seconds += SECONDS_A_JOB * sum(count(job.array.parts) if job.array else 1 for job in message.jobs)
         self.take(seconds, now)

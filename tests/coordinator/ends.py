@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 
 from distributed_grid.coordinator.access.ca import Pki
 from distributed_grid.coordinator.access.identities import PKI, has_authority
-from distributed_grid.coordinator.api.blobs import Blobs
+from distributed_grid.coordinator.api.blobs.cache import Blobs
 from distributed_grid.coordinator.api.server import Server
 from distributed_grid.coordinator.api.settings import Configured
 from distributed_grid.coordinator.audit.log import RequestLog

@@ -68,9 +68,9 @@ async def test_others_have_their_turn_between_the_manifests_of_one_call(
         counted: list[int] = []
         submits = grid.blobs.quota.submits
 
-        def counting(user: str, bundle: str) -> None:
+        async def counting(user: str, bundle: str) -> None:
             counted.append(len(seen))
-            submits(user, bundle)
+            await submits(user, bundle)
 
         monkeypatch.setattr(grid.blobs.quota, "submits", counting)
         busy = asyncio.create_task(others())

@@ -255,3 +255,15 @@ def test_an_ignore_file_that_is_a_fifo_a_link_or_endless_harms_nothing(tmp_path:
     (tmp_path / name).write_bytes(b"x" * ((1 << 20) + 1))
     with pytest.raises(ShippingError, match="cannot be read"):
         scan(tmp_path)
+
+
+def test_a_file_that_is_too_large_for_the_grid_is_named_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walks, "BLOB_BYTES", 1000)
+    (tmp_path / "small").write_bytes(b"x" * 1000)
+    scan(tmp_path)
+    (tmp_path / "huge").write_bytes(b"x" * 1001)
+    with pytest.raises(ShippingError) as refused:
+        scan(tmp_path)
+    assert refused.value.why == "huge has 1001B, and 1000B are the most of one file"

@@ -1,20 +1,31 @@
 """Shipped files at the coordinator: blobs by the hash of their content, on disk, with who has sent them, bounded by the
-size of the cache and by a quota for each user.
+size of the cache.
 """
 
 import asyncio
+import ctypes
 import hashlib
 import os
+import re
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from distributed_grid.coordinator.api.blobs.quota import Quota, default_quota
 from distributed_grid.coordinator.store.open import sync
-from distributed_grid.protocol.bundle import MANIFEST_BYTES, decode_manifest, hasher, is_blob_hash, names_in
+from distributed_grid.protocol.bundle import (
+    BLOB_BYTES,
+    MANIFEST_BYTES,
+    blob_hash,
+    decode_manifest,
+    hasher,
+    is_blob_hash,
+    names_in,
+)
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages import BlobData, PutBlob, WantBlob
@@ -22,161 +33,6 @@ from distributed_grid.protocol.resources import format_bytes
 from distributed_grid.runtime.faults import fault
 from distributed_grid.runtime.logs import get_logger
 
-QUOTA = 10 << 30
-PART_OF_DISK = 4
-"""The default quota: this many bytes, or a quarter of the disk that is free at the start, whichever is less."""
-RECENT = 3600.0
-"""Seconds after its last use during which a blob counts in any case."""
-LEAST_BYTES = 4096
-"""Minimum that a blob counts, as a file takes on a disk."""
-REMEMBERED = 10_000
-"""Blobs of a user that are remembered before those that count no more are counted_at for."""
-COUNT_SECONDS = 1.0
-COUNT_PAUSE = 20.0
-"""Minimum interval between searches for blobs that count no more, of a user over the quota: so many seconds, and so
-many times as long as the last one took."""
-
-
-def default_quota(state_dir: Path) -> int:
-    """The quota if nothing is configured."""
-    disk = os.statvfs(state_dir)
-    return min(QUOTA, disk.f_bavail * disk.f_frsize // PART_OF_DISK)
-
-
-class _Account:
-    """What counts for one user: blobs with sizes and last uses, and bytes of uploads in progress."""
-
-    def __init__(self) -> None:
-        self.blobs: dict[str, tuple[int, float]] = {}
-        self.bundles: set[str] = set()
-        """Manifests whose blobs all count."""
-        self.total = 0
-        self.arriving = 0
-        self.counted_at, self.took = float("-inf"), 0.0
-        """When it was searched for what counts no more, and how long that took (s)."""
-        self.most = REMEMBERED
-
-    @property
-    def counted(self) -> int:
-        """What counts now, in bytes; an upper bound while it is below the quota."""
-        return self.total + self.arriving
-
-    def count(self, blob: str, size: int, now: float) -> None:
-        size = max(size, LEAST_BYTES)
-        before, _ = self.blobs.get(blob, (0, 0.0))
-        self.total += size - before
-        self.blobs[blob] = (size, now)
-
-    def drop(self, blob: str) -> None:
-        self.total -= self.blobs.pop(blob)[0]
-
-
-class Quota:
-    """`limit` is in bytes. `size` tells a blob's size (None: it is gone), `contents` the blobs of a manifest, `live`
-    the manifests that live jobs of a user need, and `sent` what the user had sent before the coordinator started."""
-
-    def __init__(
-        self,
-        limit: int,
-        size: Callable[[str], int | None],
-        contents: Callable[[str], Iterable[str]],
-        live: Callable[[str], Iterable[str]],
-        clock: Callable[[], float] = time.monotonic,
-        sent: Callable[[str], Iterable[str]] = lambda user: (),
-    ) -> None:
-        self.limit = limit
-        self._sent = sent
-        self._size = size
-        self._contents = contents
-        self._live = live
-        self._clock = clock
-        self._accounts: dict[str, _Account] = {}
-
-    def owns(self, user: str, blob: str) -> bool:
-        """Whether the user has sent this blob, as far as that is remembered: while it counts, and mostly longer."""
-        return blob in self._account(user).blobs
-
-    def owns_all(self, user: str, bundle: str) -> bool:
-        """The same of a manifest and all that it names."""
-        account = self._account(user)
-        return bundle in account.blobs and (
-            bundle in account.bundles or all(blob in account.blobs for blob in self._read(bundle))
-        )
-
-    def refers(self, user: str, blobs: Iterable[str]) -> None:
-        """The user has sent these blobs, or uses what was sent before. Raises GridError above the quota."""
-        account, now = self._account(user), self._clock()
-        for blob in blobs:
-            if (size := self._size(blob)) is not None:
-                account.count(blob, size, now)
-        self._check(user, account)
-
-    def submits(self, user: str, bundle: str) -> None:
-        """The user submits jobs with this manifest. Raises GridError above the quota."""
-        account = self._account(user)
-        if bundle in account.bundles:
-            self.refers(user, (bundle,))
-            return
-        now = self._clock()
-        for blob in (bundle, *self._read(bundle)):
-            size = account.blobs[blob][0] if blob in account.blobs else self._size(blob)
-            if size is not None:
-                account.count(blob, size, now)
-        self._check(user, account)
-        account.bundles.add(bundle)
-
-    def arrives(self, user: str, size: int) -> None:
-        """Bytes of an upload have come; negative: the upload is finished (and counted by `refers`) or given up. Raises
-        GridError above the quota."""
-        account = self._account(user)
-        account.arriving = max(0, account.arriving + size)
-        if size > 0:
-            self._check(user, account)
-
-    def _account(self, user: str) -> _Account:
-        if (account := self._accounts.get(user)) is None:
-            account = self._accounts[user] = _Account()
-            for blob in self._needed(user).union(self._sent(user)):  # before this coordinator started
-                if (size := self._size(blob)) is not None:
-                    account.count(blob, size, self._clock() - RECENT)
-        return account
-
-    def _check(self, user: str, account: _Account) -> None:
-        if account.counted <= self.limit and len(account.blobs) <= account.most:
-            return
-        now = self._clock()
-        if now - account.counted_at >= max(COUNT_SECONDS, COUNT_PAUSE * account.took):
-            account.counted_at, began = now, time.monotonic()
-            needed = self._needed(user)
-            for blob, (_, used) in list(account.blobs.items()):
-                if self._size(blob) is None or (blob not in needed and now - used > RECENT):
-                    account.drop(blob)
-                    account.bundles.clear()
-            account.most = max(REMEMBERED, 2 * len(account.blobs))
-            account.took = time.monotonic() - began
-        if account.counted > self.limit:
-            raise GridError(
-                f"the files that {user} has shipped are {format_bytes(account.counted)} at the coordinator, and"
-                f" {format_bytes(self.limit)} are the most for one user",
-                why="they count while a live job needs them, and for an hour after their last use",
-                hint="ship less (.gridignore), wait, or have an operator raise coordinator.ship_quota",
-            )
-
-    def _needed(self, user: str) -> set[str]:
-        needed: set[str] = set()
-        for bundle in set(self._live(user)):
-            needed.add(bundle)
-            needed.update(self._read(bundle))
-        return needed
-
-    def _read(self, bundle: str) -> Iterable[str]:
-        with suppress(OSError, GridError):
-            return self._contents(bundle)
-        return ()
-
-
-BLOB_BYTES = 1 << 30
-"""The largest blob."""
 CACHE_BYTES = 10 << 30
 """Size of the cache; above it the least recently used blobs go, unless a live job needs them. Above twice this, no
 upload begins."""
@@ -184,6 +40,8 @@ UPLOADS = 16
 """Blobs one connection may be sending at the same time."""
 MANIFESTS = 16
 """Manifests that are kept decoded."""
+FEW = 4
+"""Up to so many files are synced one by one: what others write to the disk does not delay them."""
 MIN_GC_AGE = 3600.0
 """Minimum time since its last use before a blob may be removed (s): its job may not have been submitted yet."""
 
@@ -207,6 +65,40 @@ class Uploads:
         self._refuse = refuse
         self._open: dict[str, _Upload | None] = {}  # None: failed, the rest of it is not counted_at at
 
+    async def put_whole(self, sent: Sequence[PutBlob]) -> list[GridError | None]:
+        """Take blobs that came whole, each in one part, and together; for each why it was not kept (None: it is on
+        disk)."""
+        answers: list[GridError | None] = []
+        new: dict[str, bytes] = {}
+        for part in sent:
+            self._drop(part.blob)
+            try:
+                self._refuse()
+                _check(part.blob)
+                _check_content(part.blob, blob_hash(part.data))
+                new[part.blob] = part.data
+                answers.append(None)
+            except GridError as error:
+                answers.append(error)
+        why: GridError | None = None
+        try:
+            await self._keep(new)
+        except GridError as error:
+            why = error
+        except OSError as error:
+            why = _cannot_store(error)
+        return [why if one is None else one for one in answers]
+
+    async def _keep(self, new: dict[str, bytes]) -> None:
+        quota, size = self._blobs.quota, sum(map(len, new.values()))
+        try:
+            await quota.arrives(self._user, size)
+            await self._blobs.make_room()
+            await self._blobs.keep_all(new, self._user)
+        finally:
+            quota.leaves(self._user, size)
+        await quota.refers(self._user, new)
+
     async def put(self, part: PutBlob) -> bool:
         """Take a part; whether the blob is complete. Raises GridError once for an upload that cannot go on."""
         if part.offset == 0:
@@ -222,14 +114,14 @@ class Uploads:
                 await self._blobs.make_room()
                 upload = self._open[part.blob] = self._blobs.begin(part.blob, len(self._open))
             self._blobs.append(upload, part)
-            self._blobs.quota.arrives(self._user, len(part.data))
+            await self._blobs.quota.arrives(self._user, len(part.data))
             if not part.end:
                 return False
             del self._open[part.blob]
             await self._blobs.finish(upload, part.blob)
             size, upload.size = upload.size, 0
-            self._blobs.quota.arrives(self._user, -size)
-            self._blobs.quota.refers(self._user, (part.blob,))
+            self._blobs.quota.leaves(self._user, size)
+            await self._blobs.quota.refers(self._user, (part.blob,))
             await asyncio.to_thread(self._blobs.note_sender, self._user, part.blob)
             return True
         except (GridError, OSError) as error:
@@ -239,8 +131,7 @@ class Uploads:
             if not part.end and len(self._open) < UPLOADS:
                 self._open[part.blob] = None
             if isinstance(error, OSError):
-                hint = "see to the disk the coordinator's state directory is on"
-                raise GridError("the coordinator cannot store the shipped files", _reason(error), hint) from error
+                raise _cannot_store(error) from error
             raise
 
     def _drop(self, blob: str) -> None:
@@ -248,7 +139,7 @@ class Uploads:
             self._discard(upload)
 
     def _discard(self, upload: _Upload) -> None:
-        self._blobs.quota.arrives(self._user, -upload.size)
+        self._blobs.quota.leaves(self._user, upload.size)
         upload.file.close()
         with suppress(OSError):  # what cannot be removed now goes at the next start
             upload.path.unlink()
@@ -353,15 +244,16 @@ class Blobs:
                 return True
         return False
 
-    def missing(self, blobs: Iterable[str], user: str = "") -> tuple[str, ...]:
+    async def missing(self, blobs: Iterable[str], user: str = "") -> tuple[str, ...]:
         """The blobs that the user has to send, in the order asked; the others count for the user. A blob that another
         user has sent counts as missing: else its hash would be enough to learn that it is here, and to have it laid out
         for a job. Raises BadValue for a malformed hash, GridError above the user's quota."""
         wanted = tuple(dict.fromkeys(blobs))
         for blob in wanted:
             _check(blob)
-        missing = tuple(blob for blob in wanted if not (self.quota.owns(user, blob) and self.has(blob)))
-        self.quota.refers(user, set(wanted).difference(missing))
+        owned = await self.quota.owned(user, wanted)
+        missing = tuple(blob for blob in wanted if not (blob in owned and self.has(blob)))
+        await self.quota.refers(user, set(wanted).difference(missing))
         return missing
 
     def read(self, want: WantBlob, bundles: Iterable[str]) -> BlobData:
@@ -419,17 +311,48 @@ class Blobs:
         upload.size += len(part.data)
 
     async def finish(self, upload: _Upload, blob: str) -> None:
-        if upload.digest.hexdigest() != blob:
-            raise BadValue(
-                "a shipped file does not have the content it was announced with",
-                why=f"the hash of what came is {upload.digest.hexdigest()[:12]}…, not {blob[:12]}…",
-                hint="it may have changed while it was sent: submit again",
-            )
+        _check_content(blob, upload.digest.hexdigest())
         await asyncio.to_thread(self._keep, upload, self._path(blob))
+        await self._grow(upload.size)
+
+    async def keep_all(self, contents: dict[str, bytes], user: str) -> None:
+        """Have these blobs on disk, as sent by this user. Raises OSError: then none counts as kept."""
+        if contents:
+            await asyncio.to_thread(self._keep_all, contents, user)
+            await self._grow(sum(map(len, contents.values())))
+
+    async def _grow(self, size: int) -> None:
         if self._size is not None:
-            self._size += upload.size
+            self._size += size
         if self._size is None or self._size > self._most:
             self._size = await asyncio.to_thread(self._shrink, {*self._needed()})
+
+    def _keep_all(self, contents: dict[str, bytes], user: str) -> None:
+        """Write files, sync them together, give them their names, and sync these: two syncs for any number of files."""
+        paths = {blob: self._arriving / f"{blob[:12]}.{secrets.token_hex(6)}" for blob in contents}
+        named: list[Path] = []
+        root = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # knows of errors from now on
+        try:
+            for blob, path in paths.items():
+                with open(path, "xb", buffering=0, opener=_private) as file:
+                    left = memoryview(contents[blob])
+                    while left:
+                        left = left[file.write(left) :]
+            _sync_together(root, [*paths.values()])
+            for blob, path in paths.items():
+                named.append(self._path(blob))
+                named[-1].parent.mkdir(mode=0o700, exist_ok=True)
+                os.replace(path, named[-1])
+            _sync_together(root, [self._root, *{path.parent for path in named}])
+        except OSError:
+            for path in (*paths.values(), *named):
+                with suppress(OSError):
+                    path.unlink()
+            raise
+        finally:
+            os.close(root)
+        for blob in contents:
+            self.note_sender(user, blob)
 
     @staticmethod
     def _keep(upload: _Upload, path: Path) -> None:
@@ -490,6 +413,45 @@ class Blobs:
 @fault("coordinator.blob")
 def _sync(fd: int) -> None:
     os.fsync(fd)
+
+
+@fault("coordinator.blob")
+def _sync_together(folder: int, paths: Sequence[Path]) -> None:
+    """Sync these files or names: with the whole filesystem of the folder, where the kernel then tells of every error
+    since that was opened (Linux 5.8); else one by one."""
+    if len(paths) > FEW and _LIBC is not None:
+        if _LIBC.syncfs(folder):
+            raise OSError(number := ctypes.get_errno(), os.strerror(number))
+        return
+    for path in paths:
+        sync(path)
+
+
+def _tells_errors(release: str) -> bool:
+    """Whether syncfs of this kernel fails where something could not be written."""
+    version = re.match(r"(\d+)\.(\d+)", release)
+    return version is not None and (int(version[1]), int(version[2])) >= (5, 8)
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True) if _tells_errors(os.uname().release) else None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _cannot_store(error: OSError) -> GridError:
+    hint = "see to the disk the coordinator's state directory is on"
+    return GridError("the coordinator cannot store the shipped files", _reason(error), hint)
+
+
+def _check_content(blob: str, found: str) -> None:
+    if found != blob:
+        raise BadValue(
+            "a shipped file does not have the content it was announced with",
+            why=f"the hash of what came is {found[:12]}…, not {blob[:12]}…",
+            hint="it may have changed while it was sent: submit again",
+        )
 
 
 def _folder_of(user: str) -> str:

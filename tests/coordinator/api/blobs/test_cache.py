@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.api import blobs as module
-from distributed_grid.coordinator.api.blobs import Blobs, Uploads
+from distributed_grid.coordinator.api.blobs import cache as module
+from distributed_grid.coordinator.api.blobs.cache import Blobs, Uploads
 from distributed_grid.protocol.bundle import Entry, Manifest, blob_hash, encode_manifest
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages import (
@@ -27,7 +27,7 @@ from distributed_grid.protocol.messages import (
     WantBlobs,
     WantOutput,
 )
-from tests.coordinator.ends import DataEnd, agent, client, coordinator, job, node, runs_on
+from tests.coordinator.ends import DataEnd, agent, answer_to, client, coordinator, job, node, runs_on
 
 CONTENT = bytes(range(256)) * 2000
 HASH = blob_hash(CONTENT)
@@ -53,7 +53,7 @@ def leftovers(blobs: Blobs) -> list[str]:
 
 async def test_a_blob_is_there_when_its_last_part_came(blobs: Blobs) -> None:
     assert await send(Uploads(blobs), parts()) == [False] * 5 + [True]
-    assert blobs.has(HASH) and blobs.missing([HASH, "0" * 64, "0" * 64]) == ("0" * 64,)
+    assert blobs.has(HASH) and await blobs.missing([HASH, "0" * 64, "0" * 64]) == ("0" * 64,)
     read = b""
     while not (part := blobs.read(WantBlob(7, HASH, len(read), 1 << 30), [HASH])).end:
         assert part.id == 7 and not part.error
@@ -167,7 +167,7 @@ async def test_names_that_are_no_hashes_never_reach_the_disk(blobs: Blobs, name:
     assert not blobs.has(name)
     assert blobs.read(WantBlob(1, name, 0, 10), [name]).error
     with pytest.raises(BadValue, match="not a blob"):
-        blobs.missing([name])
+        await blobs.missing([name])
     with pytest.raises(BadValue, match="not a blob"):
         await Uploads(blobs).put(PutBlob(1, name, 0, b"x"))
 
@@ -364,3 +364,81 @@ async def test_a_node_gets_the_files_of_the_jobs_that_it_was_granted_and_of_no_o
         assert [(one.data, bool(one.error)) for one in got] == [(b"", True), (b"", True), (b"", False), (other, False)]
         for one in (ann, bob, honest, evil):
             await one.close()
+
+
+# --- many together ----------------------------------------------------------------------------------------------------
+
+
+def whole(*contents: bytes) -> list[PutBlob]:
+    return [PutBlob(number, blob_hash(one), 0, one, end=True) for number, one in enumerate(contents, 100)]
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_many_files_that_come_together_are_on_disk_by_the_same_syncs(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    synced: list[int] = []
+    sync_together = module._sync_together
+
+    def counting(folder: int, paths: list[Path]) -> None:
+        assert all(path.exists() for path in paths)
+        synced.append(len(paths))
+        sync_together(folder, paths)
+
+    monkeypatch.setattr(module, "_sync_together", counting)
+    if not together:  # an older kernel
+        monkeypatch.setattr(module, "_LIBC", None)
+    contents = [b"%d" % number for number in range(100)]
+    assert await Uploads(blobs, user="ann").put_whole(whole(*contents)) == [None] * 100
+    assert all(blobs.has(blob_hash(one)) and blobs.size(blob_hash(one)) == len(one) for one in contents)
+    assert synced[0] == 100 and len(synced) == 2 and leftovers(blobs) == []
+    assert len(blobs.sent_by("ann")) == 100
+
+
+def test_only_kernels_that_tell_of_failed_writes_sync_everything() -> None:
+    assert [module._tells_errors(one) for one in ("5.7.0", "5.8.0-12-generic", "6.1", "4.19.0-26", "strange")] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+async def test_one_of_many_that_is_not_what_was_announced_spoils_no_other(blobs: Blobs) -> None:
+    sent = [*whole(b"a", b"b"), PutBlob(9, blob_hash(b"c"), 0, b"d", end=True), PutBlob(10, "../x", 0, b"", end=True)]
+    first, second, other, name = await Uploads(blobs).put_whole(sent)
+    assert first is None and second is None and isinstance(other, BadValue) and isinstance(name, BadValue)
+    assert blobs.has(blob_hash(b"a")) and blobs.has(blob_hash(b"b")) and not blobs.has(blob_hash(b"c"))
+
+
+@pytest.mark.parametrize("sync", [0, 1])
+async def test_of_many_that_cannot_be_synced_none_stays_or_counts(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch, sync: int
+) -> None:
+    passes = iter(range(9))
+
+    def failing(folder: int, paths: list[Path]) -> None:
+        if next(passes) == sync:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(module, "_sync_together", failing)
+    answers = await Uploads(blobs, user="ann").put_whole(whole(b"a", b"b"))
+    assert [one.what for one in answers if one] == ["the coordinator cannot store the shipped files"] * 2
+    assert leftovers(blobs) == [] and not blobs.has(blob_hash(b"a")) and not blobs.sent_by("ann")
+    assert (await blobs.quota._account("ann")).counted == 0
+
+
+async def test_a_coordinator_keeps_the_blobs_of_one_frame_together_and_answers_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(module, "_sync_together", lambda folder, paths: synced.append(len(paths)))
+    async with coordinator(tmp_path) as grid:
+        ann = await client(grid.url)
+        sent = [*whole(*(b"%d" % number for number in range(50))), PutBlob(60, "0" * 64, 0, b"no", end=True)]
+        await ann.say(*sent)
+        answers = [await ann.until(answer_to(one.id)) for one in sent]
+        assert all(isinstance(one, Done) for one in answers[:50]) and isinstance(answers[50], Failed)
+        assert synced[0] == 50 and len(synced) == 2
+        await ann.close()
