@@ -37,8 +37,9 @@ EDGES: dict[str, set[str]] = {
     # What all rooms share.
     "identity": {"protocol", "identity"},
     "runtime": {"protocol", "runtime", "identity"},
-    "runtime.beneath": set(),  # these three run in the supervisor too
+    "runtime.beneath": set(),  # these run in the supervisor too
     "runtime.faults": set(),
+    "runtime.sparse": set(),  # how clients, agents and the coordinator write contents alike
     "runtime.unix": set(),
     "config": {"protocol", "config", "identity.member", "runtime.local"},
     "push": {"", "protocol", "push"},
@@ -53,6 +54,7 @@ EDGES: dict[str, set[str]] = {
         "runtime.local",
         "runtime.loopback",
         "runtime.beneath",
+        "runtime.sparse",
     },
     "coordinator": {"", "protocol", "coordinator", "identity", "runtime"},
     "coordinator.main": {"", "protocol", "coordinator", "identity", "runtime", "config"},  # there is one schema

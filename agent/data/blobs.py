@@ -10,6 +10,7 @@ from pathlib import Path
 from distributed_grid.protocol.bundle import MANIFEST_BYTES, Manifest, decode_manifest, hasher, is_blob_hash
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import BlobData
+from distributed_grid.runtime.sparse import write_sparse
 
 KEPT_BYTES = 2 << 30
 AT_ONCE = 8
@@ -97,16 +98,16 @@ class BlobCache:
         aside = self.directory / f".{blob}"
         content, size = hasher(), 0
         try:
-            with open(aside, "wb", opener=_private) as file:  # noqa: ASYNC230 - into the page cache, in small parts
+            with open(aside, "wb", buffering=0, opener=_private) as file:  # noqa: ASYNC230 - in small parts
                 while True:
                     part = await self._part(blob, size)
                     if part.error:
                         raise GridError("what was shipped with the job is not to be had", why=part.error)
-                    size += len(part.data)
-                    if size > most:
+                    if size + len(part.data) > most:
                         raise GridError("what was shipped with the job is not what was announced", why="it is larger")
                     content.update(part.data)
-                    file.write(part.data)
+                    write_sparse(file.fileno(), part.data, size)
+                    size += len(part.data)
                     if part.end:
                         break
                     if not part.data:

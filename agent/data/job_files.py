@@ -56,10 +56,13 @@ class JobFiles:
             entries.append(FileEntry(text, size, mode & MODE_BITS, raw))
         return entries
 
-    def read(self, slot: str, root: Root, path: str, offset: int, size: int) -> tuple[bytes, bool]:
-        """Up to `size` bytes of a file, and whether they are its last. Raises GridError and OSError."""
+    def read(
+        self, slot: str, root: Root, path: str, offset: int, size: int, holes: bool = False
+    ) -> tuple[bytes, bool, int]:
+        """Up to `size` bytes of a file, whether they are its last, and 0; with `holes` a long hole has no bytes, and
+        its length. Raises GridError and OSError."""
         check_relative(path)
-        return self._with(slot, lambda files: files.read(root, os.fsencode(path), offset, size))
+        return self._with(slot, lambda files: files.read(root, os.fsencode(path), offset, size, holes))
 
     def lay_out(self, slot: str, allocation: str, manifest: Manifest, blobs: Path) -> None:
         """Make a working directory with what was shipped; what an earlier attempt left there is removed. Raises

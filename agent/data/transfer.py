@@ -369,8 +369,9 @@ class DataConnection:
     async def _read(self, want: WantFile) -> FileData:
         size = min(want.size, PART_BYTES)
         async with self._turn(want.allocation):
-            data, end = await asyncio.get_running_loop().run_in_executor(self._threads, self._part, want, size)
-        return FileData(id=want.id, data=data, end=end)
+            part = await asyncio.get_running_loop().run_in_executor(self._threads, self._part, want, size)
+        data, end, hole = part
+        return FileData(id=want.id, data=data, end=end, hole=hole)
 
     @contextlib.asynccontextmanager
     async def _turn(self, allocation: str) -> AsyncIterator[None]:
@@ -391,8 +392,9 @@ class DataConnection:
     def _find(self, want: WantFiles) -> list[FileEntry]:
         return self._files.find(*self._place(want.allocation), want.globs)
 
-    def _part(self, want: WantFile, size: int) -> tuple[bytes, bool]:
-        return self._files.read(*self._place(want.allocation), from_wire(want.path, want.raw), want.offset, size)
+    def _part(self, want: WantFile, size: int) -> tuple[bytes, bool, int]:
+        path = from_wire(want.path, want.raw)
+        return self._files.read(*self._place(want.allocation), path, want.offset, size, want.holes)
 
     def _place(self, allocation: str) -> tuple[str, Root]:
         """The slot and working directory of an allocation. Raises GridError also if that is the agent's own

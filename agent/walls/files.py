@@ -33,6 +33,7 @@ _PATHS_BYTES = 8 << 20  # maximum length of the paths kept while directories are
 _BELOW_BYTES = 32 << 20  # maximum memory for the directories still to be searched
 _BATCH = 4096  # names of a directory read at a time while it is emptied
 _ROUNDS = 16
+_LEAST_HOLE = 256 << 10  # shorter holes are read as the zeros that they are
 _OURS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
@@ -134,12 +135,31 @@ def _make(entry: Entry, name: bytes, parent: int, blobs: Sequence[int]) -> None:
 
 
 def _copy(source: int, copy: int, size: int) -> None:
+    """Copy so many bytes, and leave the holes in them out."""
     offset = 0
     while offset < size:
-        sent = os.sendfile(copy, source, offset, min(size - offset, 1 << 24))
-        if not sent:
-            raise OSError(errno.EIO, "the content was cut meanwhile")
-        offset += sent
+        if hole := min(_hole(source, offset), size - offset):
+            offset = os.lseek(copy, offset + hole, os.SEEK_SET)
+            continue
+        until = min(size, os.lseek(source, offset, os.SEEK_HOLE))
+        while offset < until:
+            sent = os.sendfile(copy, source, offset, min(until - offset, 1 << 24))
+            if not sent:
+                raise OSError(errno.EIO, "the content was cut meanwhile")
+            offset += sent
+    os.ftruncate(copy, size)
+
+
+def _hole(fd: int, offset: int) -> int:
+    """Bytes of the hole that a file has at this offset; 0: there is none, or no file."""
+    try:
+        return os.lseek(fd, offset, os.SEEK_DATA) - offset
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing but a hole is left
+            return max(0, os.fstat(fd).st_size - offset)
+        if error.errno == errno.EINVAL:  # a filesystem without holes
+            return 0
+        raise
 
 
 def _plain(name: bytes, path: bytes) -> bytes:
@@ -200,16 +220,19 @@ def open_for_reading(root: int, path: bytes) -> int:
     return beneath.open_regular(root, resolve(root, path), xdev=True)
 
 
-def read(root: int, path: bytes, offset: int, size: int) -> tuple[bytes, bool]:
-    """Up to `size` bytes of that file, and whether they are its last. Raises OSError."""
+def read(root: int, path: bytes, offset: int, size: int, holes: bool = False) -> tuple[bytes, bool, int]:
+    """Up to `size` bytes of that file, whether they are its last, and 0; with `holes`, where a long hole begins, no
+    bytes, whether the file ends with it, and its length. Raises OSError."""
     fd = open_for_reading(root, path)
     try:
+        if holes and (hole := _hole(fd, offset)) >= _LEAST_HOLE:
+            return b"", offset + hole >= os.fstat(fd).st_size, hole
         parts, at = [], offset
         while size > 0 and (data := os.pread(fd, size, at)):
             parts.append(data)
             at += len(data)
             size -= len(data)
-        return b"".join(parts), at >= os.fstat(fd).st_size
+        return b"".join(parts), at >= os.fstat(fd).st_size, 0
     finally:
         os.close(fd)
 

@@ -86,14 +86,19 @@ class Files:
             raise _unusable("its list of files is none, or too long")
         return sorted(_found(one) for one in found)
 
-    def read(self, root: Root, path: bytes, offset: int, size: int, seconds: float = 60.0) -> tuple[bytes, bool]:
-        """Up to `size` bytes of a file, and whether they are its last."""
+    def read(
+        self, root: Root, path: bytes, offset: int, size: int, holes: bool = False, seconds: float = 60.0
+    ) -> tuple[bytes, bool, int]:
+        """As files.read. A process of an older release tells of no holes."""
         size = min(size, READ_BYTES)
-        asked = {"op": "read", "path": _text(path), "offset": offset, "size": size}
+        asked = {"op": "read", "path": _text(path), "offset": offset, "size": size, "holes": holes}
         answer, data = self._ask(asked, root, seconds, most=size)
         if type(answer.get("end")) is not bool:
             raise _unusable("it does not say whether the file ends")
-        return data, answer["end"]
+        hole = answer.get("hole", 0)
+        if type(hole) is not int or not 0 <= hole <= _LARGEST or (hole and (data or not holes)):
+            raise _unusable("a hole in it cannot be")
+        return data, answer["end"], hole
 
     def remove(self, root: Root, name: bytes, seconds: float = 60.0) -> None:
         """Remove this name in the directory."""
@@ -323,8 +328,9 @@ def _operate(asked: dict[str, Any], root: int, blobs: list[int]) -> tuple[dict[s
             found = files.find(root, asked["patterns"], Limits(*asked["limits"]))
             return {"found": [[path.hex(), size, mode] for path, size, mode in found]}, b""
         case "read":
-            data, end = files.read(root, _bytes(asked["path"]), asked["offset"], min(asked["size"], READ_BYTES))
-            return {"end": end}, data
+            path, size = _bytes(asked["path"]), min(asked["size"], READ_BYTES)
+            data, ends, hole = files.read(root, path, asked["offset"], size, asked.get("holes", False))
+            return {"end": ends, "hole": hole}, data
         case "remove":
             files.remove(root, _bytes(asked["name"]), asked["seconds"])
         case "measure":

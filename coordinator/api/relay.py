@@ -318,7 +318,9 @@ def _misfit(pending: _Pending, answer: Answer) -> str:
             if answer.offset < want.offset:
                 return f"output from offset {answer.offset} where {want.offset} was asked for"
         case (WantFile(), FileData()):
-            if not (answer.data or answer.end or answer.error) and pending.size:
+            if answer.hole and (answer.data or not want.holes):
+                return "a hole in a file where none was asked for"
+            if not (answer.data or answer.end or answer.error or answer.hole) and pending.size:
                 return "a part of a file without bytes that is not its end"
         case (PutInput(), InputTaken()):
             return ""

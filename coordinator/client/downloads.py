@@ -29,6 +29,7 @@ from distributed_grid.protocol.jobs import JobView
 from distributed_grid.protocol.messages import FileData, FileEntry, Files, WantFile, WantFiles
 from distributed_grid.protocol.resources import format_bytes
 from distributed_grid.protocol.text import check_relative, from_wire, shown
+from distributed_grid.runtime.sparse import write_sparse
 
 PART_KEPT_FREE = 20
 SPACE_KEPT_FREE = 1 << 30
@@ -143,6 +144,7 @@ def _fetch(view: JobView, file: Download, folder: "Folder", rules: Rules) -> Ste
                 offset=writer.offset,
                 size=writer.wanted,
                 raw=file.entry.raw,
+                holes=True,
             )
             writer.take((yield from _answer(wanted)))
         writer.finish()
@@ -322,14 +324,18 @@ class Writer:
             raise GridUnavailable(f"{path} cannot be brought back from node {self._node}", why=answer.error)
         if len(answer.data) > self.wanted:
             raise _bad(self._node, f"it sent {len(answer.data)} bytes of {path!r} where {self.wanted} were asked for")
-        if not answer.data or (answer.end and self.offset + len(answer.data) < self.file.entry.size):
-            size = self.offset + len(answer.data)
+        # A hole at the end of a file that grows is longer than what was listed.
+        size = min(self.file.entry.size, self.offset + (answer.hole or len(answer.data)))
+        if size == self.offset or (answer.end and size < self.file.entry.size):
             raise _bad(self._node, f"{path!r} has {size} bytes instead of the {self.file.entry.size} that it listed")
+        if answer.hole and answer.data:
+            raise _bad(self._node, f"it sent bytes of {path!r} and a hole at once")
         with _as_refusals(self.file.path):
-            left = memoryview(answer.data)
-            while left:
-                left = left[os.write(self._fd, left) :]
-        self.offset += len(answer.data)
+            if answer.hole:
+                os.ftruncate(self._fd, size)
+            else:
+                write_sparse(self._fd, answer.data, self.offset)
+        self.offset = size
 
     def finish(self) -> None:
         """Give the file its name. Raises NotWritten where what has that name now is to stay, GridError."""

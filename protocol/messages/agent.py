@@ -284,7 +284,8 @@ class Files(Message, frozen=True, tag="files"):
 
 
 class WantFile(Message, frozen=True, tag="want-file"):
-    """Up to `size` bytes of a file in the allocation's working directory. `raw` as in FileEntry."""
+    """Up to `size` bytes of a file in the allocation's working directory. `raw` as in FileEntry. `holes`: a long hole
+    may be answered by its length."""
 
     id: Number
     allocation: Word
@@ -292,15 +293,17 @@ class WantFile(Message, frozen=True, tag="want-file"):
     offset: Count
     size: Count
     raw: bytes = b""
+    holes: bool = False
 
 
 class FileData(Message, frozen=True, tag="file-data"):
-    """Bytes of a file; `end` when it has no more."""
+    """Bytes of a file; `end` when it has no more. `hole`: instead of bytes, so many zeros that take no room there."""
 
     id: Number
     data: bytes = b""
     end: bool = False
     error: Text = ""
+    hole: Count = 0
 
 
 class PutInput(Message, frozen=True, tag="put-input"):

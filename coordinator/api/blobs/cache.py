@@ -32,6 +32,7 @@ from distributed_grid.protocol.messages import BlobData, PutBlob, WantBlob
 from distributed_grid.protocol.resources import format_bytes
 from distributed_grid.runtime.faults import fault
 from distributed_grid.runtime.logs import get_logger
+from distributed_grid.runtime.sparse import write_sparse
 
 CACHE_BYTES = 10 << 30
 """Size of the cache; above it the least recently used blobs go, unless a live job needs them. Above twice this, no
@@ -304,9 +305,7 @@ class Blobs:
             raise BadValue("parts of a blob out of order", why=f"offset {part.offset} after {upload.size} bytes")
         if upload.size + len(part.data) > BLOB_BYTES:
             raise BadValue("a shipped file is too large", why=f"more than {BLOB_BYTES >> 20} MiB are not taken")
-        left = memoryview(part.data)
-        while left:
-            left = left[upload.file.write(left) :]
+        write_sparse(upload.file.fileno(), part.data, upload.size)
         upload.digest.update(part.data)
         upload.size += len(part.data)
 
@@ -335,9 +334,7 @@ class Blobs:
         try:
             for blob, path in paths.items():
                 with open(path, "xb", buffering=0, opener=_private) as file:
-                    left = memoryview(contents[blob])
-                    while left:
-                        left = left[file.write(left) :]
+                    write_sparse(file.fileno(), contents[blob], 0)
             _sync_together(root, [*paths.values()])
             for blob, path in paths.items():
                 named.append(self._path(blob))

@@ -116,7 +116,7 @@ def processes(state: Path, *do: Callable[[socket.socket], None]) -> Iterator[Job
 
 def test_where_the_process_was_killed_another_one_does_it(tmp_path: Path) -> None:
     with processes(tmp_path, killed, serve) as files:
-        assert files.read("s1", files.root("s1", "j0.1"), "a", 1, 100) == (b"ello", True)
+        assert files.read("s1", files.root("s1", "j0.1"), "a", 1, 100) == (b"ello", True, 0)
 
 
 def test_where_the_next_one_is_killed_too_it_is_told(tmp_path: Path) -> None:

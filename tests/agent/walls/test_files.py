@@ -283,10 +283,39 @@ def test_a_tree_that_grows_all_the_time_is_an_error_in_time(theirs: Path, root: 
 
 @pytest.mark.parametrize("path", [b"out.txt", b"full", b"sub/../out.txt", b"./out.txt"])
 def test_files_are_read_in_parts_also_through_links_inside(results: Path, root: int, path: bytes) -> None:
-    assert files.read(root, path, 0, 3) == (b"out", False)
-    assert files.read(root, path, 3, 100) == (b".txt", True)
-    assert files.read(root, path, 100, 100) == (b"", True)
-    assert files.read(root, b"dir/a.csv", 0, 100) == (b"sub/a.csv", True)
+    assert files.read(root, path, 0, 3) == (b"out", False, 0)
+    assert files.read(root, path, 3, 100) == (b".txt", True, 0)
+    assert files.read(root, path, 100, 100) == (b"", True, 0)
+    assert files.read(root, b"dir/a.csv", 0, 100) == (b"sub/a.csv", True, 0)
+
+
+def test_a_long_hole_is_told_and_not_read(theirs: Path, root: int) -> None:
+    with open(theirs / "sparse", "wb") as file:
+        file.seek(10 << 30)
+        file.write(b"x" * 4096)
+        file.truncate(20 << 30)
+    assert files.read(root, b"sparse", 5, 100, holes=True) == (b"", False, (10 << 30) - 5)
+    assert files.read(root, b"sparse", 10 << 30, 10, holes=True) == (b"x" * 10, False, 0)
+    assert files.read(root, b"sparse", (10 << 30) + 4096, 10, holes=True) == (b"", True, (10 << 30) - 4096)
+    assert files.read(root, b"sparse", 20 << 30, 10, holes=True) == (b"", True, 0)
+    assert files.read(root, b"sparse", 5, 100) == (bytes(100), False, 0), "for who does not ask for holes"
+
+
+def test_holes_are_unpacked_as_holes(theirs: Path, root: int, tmp_path: Path) -> None:
+    size = (64 << 20) + 3 * 4096
+    with open(tmp_path / "blob", "wb") as file:
+        file.write(b"a" * 4096)
+        file.seek(32 << 20)
+        file.write(b"b" * 4096)
+        file.truncate(size)
+    blob = os.open(tmp_path / "blob", os.O_RDONLY)
+    try:
+        files.unpack([("file", b"copy", 0o644, b"", size, 0)], [blob], root)
+    finally:
+        os.close(blob)
+    seen = (theirs / "copy").stat()
+    assert seen.st_size == size and seen.st_blocks * 512 < 1 << 20
+    assert (theirs / "copy").read_bytes() == (tmp_path / "blob").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -307,7 +336,7 @@ def test_a_long_chain_of_links_is_refused_like_a_loop(theirs: Path, root: int) -
     (theirs / "0").write_bytes(b"end")
     for number in range(2000):
         (theirs / str(number + 1)).symlink_to(str(number))
-    assert files.read(root, b"40", 0, 10) == (b"end", True)
+    assert files.read(root, b"40", 0, 10) == (b"end", True, 0)
     for name in (b"41", b"2000"):
         with pytest.raises(OSError, match="Too many levels"):
             files.read(root, name, 0, 10)

@@ -74,8 +74,8 @@ def test_all_operations_are_done_by_the_other_process(theirs: Path, root: int, t
         caller.make_directory(at, b"new\xff", 0o750)
         caller.unpack(at, [(FILE, b"new\xff/file\n", 0o755, b"", 7, 0)], open_blob)
         assert caller.find(at, ["**"]) == [(b"new\xff/file\n", 7, 0o755)]
-        assert caller.read(at, b"new\xff/file\n", 3, 100) == (b"tent", True)
-        assert caller.read(at, b"new\xff/file\n", 0, 3) == (b"con", False)
+        assert caller.read(at, b"new\xff/file\n", 3, 100) == (b"tent", True, 0)
+        assert caller.read(at, b"new\xff/file\n", 0, 3) == (b"con", False, 0)
         caller.remove(at, b"new\xff")
     assert os.listdir(theirs) == []
 
@@ -247,6 +247,19 @@ def test_an_answer_of_millions_of_values_takes_little_memory(root: int) -> None:
             tracemalloc.stop()
 
 
+@pytest.mark.parametrize("hole", ["-1", "1.5", "true", str(1 << 63), "[]"])
+def test_a_hole_that_cannot_be_is_not_believed(root: int, hole: str) -> None:
+    raw = b'{"end": true, "hole": ' + hole.encode() + b"}"
+    with process(saying(message(raw))) as (caller, _), pytest.raises(NoAnswer, match="cannot be used"):
+        caller.read(Root(root), b"file", 0, 100, holes=True)
+
+
+def test_a_hole_that_was_not_asked_for_is_not_believed(root: int) -> None:
+    raw = b'{"end": true, "hole": 5}'
+    with process(saying(message(raw))) as (caller, _), pytest.raises(NoAnswer, match="a hole in it cannot be"):
+        caller.read(Root(root), b"file", 0, 100)
+
+
 def test_a_process_of_the_same_user_cannot_take_descriptors_from_it(root: int) -> None:
     """Root may; so this is asked by another user, who both of them become."""
     if os.geteuid() != 0:
@@ -332,5 +345,5 @@ def test_descriptors_that_come_with_an_answer_are_dropped(root: int) -> None:
 
     before = os.listdir("/proc/self/fd")
     with process(generous) as (caller, _):
-        assert caller.read(Root(root), b"file", 0, 100) == (b"data", True)
+        assert caller.read(Root(root), b"file", 0, 100) == (b"data", True, 0)
     assert os.listdir("/proc/self/fd") == before

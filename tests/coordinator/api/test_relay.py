@@ -58,6 +58,7 @@ CASES: dict[str, tuple[Any, Any]] = {
     "another kind": (output, lambda want: FileData(want.id, b"x")),
     "another number": (output, lambda want: Output(want.id + 1, want.offset, b"x")),
     "more of a file": (file, lambda want: FileData(want.id, b"x" * (want.size + 1))),
+    "a hole that was not asked for": (file, lambda want: FileData(want.id, hole=1000)),
     "nothing, and no end": (file, lambda want: FileData(want.id)),
     "a file for input": (piece, lambda put: FileData(put.id, b"x")),
     "a file for a list": (files, lambda want: FileData(want.id, b"x")),

@@ -167,8 +167,10 @@ def test_a_wildcard_brings_no_configuration_that_the_next_command_would_read() -
         FileData(id=1, data=b"ab", end=True),
         FileData(id=1, data=b""),
         FileData(id=1, data=b"", end=True),
+        FileData(id=1, data=b"a", hole=2),
+        FileData(id=1, hole=2, end=True),
     ],
-    ids=["more", "less", "nothing", "nothing at the end"],
+    ids=["more", "less", "nothing", "nothing at the end", "bytes and a hole", "a hole and no more"],
 )
 def test_data_that_does_not_fit_the_list_is_an_error_and_leaves_nothing(tmp_path: Path, answer: FileData) -> None:
     (file,) = listed(["a"], FileEntry("a", 3)).files
@@ -177,6 +179,33 @@ def test_data_that_does_not_fit_the_list_is_an_error_and_leaves_nothing(tmp_path
             writer.take(answer)
             writer.finish()
     assert names(tmp_path) == []
+
+
+def test_a_hole_is_brought_as_one(tmp_path: Path) -> None:
+    size = 10 << 30
+    (file,) = listed(["a"], FileEntry("a", size)).files
+    with Folder(tmp_path) as folder, folder.begin(file, Rules(time.time()), NODE) as writer:
+        writer.take(FileData(id=1, data=b"x"))
+        writer.take(FileData(id=1, hole=size - 2))
+        writer.take(FileData(id=1, data=b"y", end=True))
+        assert not writer.wanted
+        writer.finish()
+    seen = (tmp_path / "a").stat()
+    assert seen.st_size == size and seen.st_blocks * 512 < 1 << 20
+
+
+def test_zeros_that_are_brought_take_no_room(tmp_path: Path) -> None:
+    bring(tmp_path, "a", bytes(1 << 20) + b"x")
+    assert (tmp_path / "a").stat().st_blocks * 512 < 1 << 20
+    assert (tmp_path / "a").read_bytes() == bytes(1 << 20) + b"x"
+
+
+def test_a_hole_beyond_what_was_listed_brings_no_more_than_that(tmp_path: Path) -> None:
+    (file,) = listed(["a"], FileEntry("a", 3)).files
+    with Folder(tmp_path) as folder, folder.begin(file, Rules(time.time()), NODE) as writer:
+        writer.take(FileData(id=1, hole=1 << 60, end=True))
+        writer.finish()
+    assert (tmp_path / "a").read_bytes() == bytes(3)
 
 
 def test_a_file_that_grows_on_the_node_is_brought_as_it_was_listed(tmp_path: Path) -> None:
