@@ -22,7 +22,7 @@ from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import Failed, PoolView, ScalingStatus
 from distributed_grid.protocol.resources import MILLI, Resources
 from distributed_grid.protocol.scaling.machines import Machine, MachineState
-from distributed_grid.protocol.scaling.pools import Pool, Shape, check_pool_name
+from distributed_grid.protocol.scaling.pools import NAME_CHARS, Pool, Shape, is_pool_name
 from distributed_grid.protocol.text import suggestion
 
 T = TypeVar("T")
@@ -65,7 +65,9 @@ class CloudProviderManager:
     def add_provider(self, name: str, provider: CloudProviderBase) -> None:
         """Register a provider for this manager, under a name that the configuration of the coordinator does not have.
         (A provider for pools is an entry point of the group `distributed_grid.providers`.) Raises BadValue."""
-        check_pool_name(name)
+        if not isinstance(name, str) or not is_pool_name(_in_names(name)):
+            hint = f"lower-case letters, digits, - and _ between them, up to {NAME_CHARS} characters, a letter first"
+            raise BadValue(f"a provider cannot be called {name!r:.80}", hint=hint)
         if not isinstance(provider, CloudProviderBase):
             hint = "derive it from CloudProviderBase of distributed_grid.orchestration.cloud_provider_manager"
             raise BadValue(f"{type(provider).__name__} is no provider", hint=hint)
@@ -101,7 +103,8 @@ class CloudProviderManager:
     async def _create(
         self, name: str, provider: CloudProviderBase, wanted: Resources, worker_type: str, life: float
     ) -> str:
-        worker, now = f"{name}-{secrets.token_hex(4)}", time.time()
+        pool = _in_names(name)
+        worker, now = f"{pool}-{secrets.token_hex(4)}", time.time()
         labels = {"provider": name}
         try:
             token = await self.client.make_token(Role.AGENT, worker, JOIN_WITHIN, labels)
@@ -112,7 +115,7 @@ class CloudProviderManager:
             invitation = ""
         spec = WorkerSpec(
             name=worker,
-            pool=name,
+            pool=pool,
             type="" if worker_type in KINDS else worker_type,
             born=now,
             ends_by=now + life,
@@ -183,6 +186,11 @@ class CloudProviderManager:
             hint = suggestion(provider, names) or f"there are {', '.join(names)}" if names else "see docs/scaling.md"
             raise BadValue(f"no pool has a provider {provider!r}", "and none of that name was added", hint)
         return status
+
+
+def _in_names(provider: str) -> str:
+    """An added provider in the names of its workers, which are names of hosts: `docker-local` for `docker_local`."""
+    return provider.replace("_", "-")
 
 
 async def _ask(name: str, what: Callable[..., T], *words: Any) -> T:

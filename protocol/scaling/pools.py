@@ -128,10 +128,15 @@ NO_SCALING = Scaling()
 
 def check_pool_name(name: str) -> str:
     """The name, if a pool can have it. Raises BadValue."""
-    if not _NAME.match(name) or len(name) > NAME_CHARS:
+    if not is_pool_name(name):
         hint = f"lower-case letters, digits and - between them, up to {NAME_CHARS} characters, a letter first"
         raise BadValue(f"a pool cannot be called {name[:80]!r}", hint=hint)
     return name
+
+
+def is_pool_name(name: str) -> bool:
+    """Whether it fits wherever a machine is named."""
+    return _NAME.match(name) is not None and len(name) <= NAME_CHARS
 
 
 def machine_name(pool: str, epoch: int, number: int) -> str:

@@ -103,6 +103,18 @@ async def test_an_added_provider_is_called_by_the_program_itself(tmp_path: Path)
         assert await manager.list_workers("lab") == [], "its provider still knows how it ended"
 
 
+async def test_a_provider_is_added_by_the_documents_own_name(tmp_path: Path) -> None:
+    own = Own()
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        manager = CloudProviderManager(client)
+        manager.add_provider("docker_local", own)
+        worker = await manager.create_worker(provider="docker_local", resources={"cpu_cores": 2})
+        assert worker.startswith("docker-local-"), "its node has the name of a host"
+        assert (own.made[worker].pool, own.made[worker].labels) == ("docker-local", {"provider": "docker_local"})
+        assert (await manager.get_worker_status("docker_local", worker))["status"] == "running"
+        assert await manager.terminate_worker(provider="docker_local", worker_id=worker) is True and not own.made
+
+
 async def test_what_an_added_provider_refuses_is_an_error_of_the_grid_as_for_a_pool(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
         manager = CloudProviderManager(client)
@@ -148,5 +160,6 @@ def test_what_cannot_be_added_is_said() -> None:
         manager.add_provider("lab", Own())
     with pytest.raises(BadValue, match="object is no provider"):
         manager.add_provider("other", object())  # type: ignore[arg-type]
-    with pytest.raises(BadValue, match="cannot be called"):
-        manager.add_provider("No Name", Own())
+    for name in ("No Name", "_lab", "Lab", "x" * 25, ""):
+        with pytest.raises(BadValue, match="a provider cannot be called"):
+            manager.add_provider(name, Own())
