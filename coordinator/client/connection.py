@@ -68,7 +68,9 @@ class Connection:
         self._flushing = False
 
     async def connect(self) -> None:
-        """Connect; what is connected already stays as it is. Raises GridUnavailable where nobody answers."""
+        """Connect; what is connected already stays as it is, unless its event loop was closed. Raises GridUnavailable
+        where nobody answers."""
+        self._forget_closed_loop()
         self._check_loop()
         loop = asyncio.get_running_loop()
         if self._loop is None:
@@ -93,8 +95,7 @@ class Connection:
 
     async def close(self) -> None:
         """Leave; jobs run on. It may be connected again then, in another event loop too."""
-        if self._loop is not None and self._loop.is_closed():
-            self._forget_loop()
+        self._forget_closed_loop()
         self._check_loop()
         last = self._session.close()
         if self._writer is not None:
@@ -110,12 +111,14 @@ class Connection:
             raise GridError(
                 "this GridClient belongs to another event loop",
                 why=f"it was connected in one that {how} (asyncio.run makes a new one each time)",
-                hint="close it first, make one client for each loop (`async with GridClient(…)`), or use"
-                " distributed_grid.sync, which needs no loop",
+                hint="connect it here once that one is closed, make one client for each loop"
+                " (`async with GridClient(…)`), or use distributed_grid.sync, which needs no loop",
             )
 
-    def _forget_loop(self) -> None:
-        """The event loop is closed, and with it all that served the connection."""
+    def _forget_closed_loop(self) -> None:
+        """Where the event loop is closed, so is all that served the connection."""
+        if self._loop is None or not self._loop.is_closed():
+            return
         self._session.close()
         self._session.take_events()
         self._tasks.clear()

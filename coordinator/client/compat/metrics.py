@@ -50,10 +50,10 @@ class ResourceMetricsCollector:
 
     async def stop(self) -> None:
         """Stop polling, and disconnect."""
-        if self._polling is not None:
-            self._polling.cancel()
-            await asyncio.gather(self._polling, return_exceptions=True)
-            self._polling = None
+        polling, self._polling = self._polling, None
+        if polling is not None and not polling.done():  # it has ended where its event loop was closed
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
         if self._own:
             await self.client.close()
 

@@ -207,7 +207,7 @@ def test_a_client_whose_event_loop_is_closed_is_closed_and_used_in_another(tmp_p
             await here(client.connect())
             with pytest.raises(GridError, match="belongs to another event loop") as caught:
                 await here(client.jobs())
-            assert "is closed" in caught.value.why and caught.value.hint.startswith("close it first")
+            assert "is closed" in caught.value.why and caught.value.hint.startswith("connect it here")
 
             async def again() -> Any:
                 await client.close()
@@ -216,6 +216,13 @@ def test_a_client_whose_event_loop_is_closed_is_closed_and_used_in_another(tmp_p
 
             for _ in range(2):
                 assert await here(again()) == []
+
+            async def connected_anew() -> Any:
+                await client.connect()
+                return await client.jobs()
+
+            for _ in range(2):
+                assert await here(connected_anew()) == []
 
         serving.run(both())
         serving.run(made.__aexit__(None, None, None))

@@ -311,6 +311,21 @@ async def test_a_caller_who_gives_up_before_he_has_an_id_leaves_nothing_lent_eit
         assert await manager.get_active_boosts() == []
 
 
+async def test_each_call_may_have_an_asyncio_run_of_its_own(tmp_path: Path) -> None:
+    """As a program has it that is no coroutine: the guide's signatures do not say that these are."""
+    async with scene(tmp_path) as (grid, _, _):
+        manager = ResourceBoostManager(config(grid.url))
+
+        def program() -> list[Any]:
+            boost = asyncio.run(manager.request_boost(asked()))
+            lent = [one.boost_id for one in asyncio.run(manager.get_active_boosts())]
+            released = asyncio.run(manager.release_boost(boost))
+            asyncio.run(manager.shutdown())
+            return [lent == [boost], released]
+
+        assert await asyncio.to_thread(program) == [True, True]
+
+
 async def test_a_job_is_not_released_as_a_boost_and_what_nobody_knows_is_not_there(tmp_path: Path) -> None:
     async with scene(tmp_path) as (grid, _, _), ResourceBoostManager(config(grid.url)) as manager:
         job = await manager.client.submit("sleep 60")

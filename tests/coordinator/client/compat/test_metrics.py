@@ -96,6 +96,18 @@ async def test_nodes_are_polled_until_it_is_stopped_also_after_its_connection_wa
         await worker.close()
 
 
+async def test_it_is_stopped_and_started_again_where_the_event_loop_that_polled_is_closed(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        collector = ResourceMetricsCollector(config(grid.url))
+
+        def program() -> None:
+            for call in (collector.start, collector.stop, collector.start, collector.get_cluster_summary):
+                asyncio.run(call())
+            asyncio.run(collector.stop())
+
+        await asyncio.to_thread(program)
+
+
 async def _seen(collector: ResourceMetricsCollector, count: int) -> None:
     async with asyncio.timeout(60.0):
         while len(collector.get_all_latest_snapshots()) < count:  # noqa: ASYNC110 (as its user would)
