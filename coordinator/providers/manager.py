@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from distributed_grid.coordinator.client.aio import GridClient
+from distributed_grid.coordinator.client.compat.connected import WithClient
 from distributed_grid.coordinator.client.compat.resources import plain_requirements, requirements
 from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.coordinator.core.scaling.state import Listed
@@ -34,33 +35,13 @@ JOIN_WITHIN, ABANDONED_AFTER = 600.0, 900.0
 """As of a pool (s)."""
 
 
-class CloudProviderManager:
-    """Creates, lists and ends workers of providers. Worker ids are the names of machines, and of their nodes.
-
-    It connects on first use; `async with` and `shutdown()` disconnect, and workers stay. A given `client` is used as it
-    is: its owner connects and closes it. For operators."""
+class CloudProviderManager(WithClient):
+    """Creates, lists and ends workers of providers. Worker ids are the names of machines, and of their nodes. When it
+    disconnects, workers stay. For operators."""
 
     def __init__(self, client: GridClient | None = None) -> None:
-        self.client = client or GridClient()
-        self._own = client is None
+        super().__init__(client or GridClient(), client is None)
         self._added: dict[str, CloudProviderBase] = {}
-
-    async def initialize(self) -> None:
-        """Connect now. Raises GridUnavailable if no coordinator answers."""
-        if self._own:
-            await self.client.connect()
-
-    async def shutdown(self) -> None:
-        """Disconnect."""
-        if self._own:
-            await self.client.close()
-
-    async def __aenter__(self) -> "CloudProviderManager":
-        await self.initialize()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.shutdown()
 
     def add_provider(self, name: str, provider: CloudProviderBase) -> None:
         """Register a provider for this manager, under a name that the configuration of the coordinator does not have.

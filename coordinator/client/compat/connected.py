@@ -1,5 +1,5 @@
-"""The base of the guides' classes: a connection, their own or a given one; and borrowing and giving back, as a boost or
-as a hold."""
+"""The bases of the guides' classes: a connection, their own or a given one; and borrowing and giving back, as a boost
+or as a hold."""
 
 import asyncio
 import contextlib
@@ -20,14 +20,13 @@ NO_NODE = "No nodes have sufficient available resources"
 """What the guides say where nobody has it."""
 
 
-class Connected:
-    """Made with a configuration (default: the one that `grid` would find), it connects on first use; `async with` and
-    `shutdown()` disconnect. A given `client` is used as it is: its owner connects and closes it."""
+class WithClient:
+    """It connects on first use; `async with` and `shutdown()` disconnect. A client that is not its `own` is used as it
+    is: its owner connects and closes it."""
 
-    def __init__(self, cluster_config: ClusterConfig | None = None, client: GridClient | None = None) -> None:
-        self.config = cluster_config or load()
-        self.client = client or GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
-        self._own = client is None
+    def __init__(self, client: GridClient, own: bool) -> None:
+        self.client = client
+        self._own = own
 
     async def initialize(self) -> None:
         """Connect now. Raises GridUnavailable if no coordinator answers."""
@@ -45,6 +44,15 @@ class Connected:
 
     async def __aexit__(self, *_: object) -> None:
         await self.shutdown()
+
+
+class Connected(WithClient):
+    """Made with a configuration (default: the one that `grid` would find), or with a client."""
+
+    def __init__(self, cluster_config: ClusterConfig | None = None, client: GridClient | None = None) -> None:
+        self.config = cluster_config or load()
+        one = client or GridClient(self.config.client_url(), trusts=self.config.coordinator.user)
+        super().__init__(one, client is None)
 
 
 async def borrowed(
