@@ -1,5 +1,5 @@
-"""The readers who read along with running jobs: how far each has read is passed on to the supervisor, and which jobs
-are frozen until theirs has read more, to the coordinator."""
+"""The attached readers of running jobs: how far each has read is passed on to the supervisor; and which jobs are frozen
+until theirs has read more, to the coordinator."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

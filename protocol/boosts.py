@@ -18,7 +18,7 @@ JOIN_WITHIN = 60.0
 DURATION = 3600.0
 """Seconds that a boost lasts if nothing else is said (as seed 000 has it)."""
 OVERHEAD = 512 * MIB
-"""Bytes that a raylet takes for itself: its processes have some 220 MB (reference/ray.md), and there is its object
+"""Bytes that a raylet takes for itself: its processes have some 220 MB (Ray 2.60), and there is its object
 store."""
 OBJECT_STORE = 80 << 20
 """Bytes of its object store; Ray takes no less than 75 MiB."""

@@ -1,5 +1,5 @@
 """What a node is and what it measures, offers and holds, as it travels on the wire; what the operator has ordered for
-it; and what holds for all that it says of itself together, beyond the bounds of each field (bounds.py).
+it; and what holds for all that it says of itself together, beyond the bounds of each field (resources.py).
 """
 
 import re

@@ -1,1 +1,1 @@
-"""Standing by jobs: output, signals, progress, results."""
+"""Attached to jobs: output, signals, progress, results."""

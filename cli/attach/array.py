@@ -1,4 +1,4 @@
-"""Standing by an array: the output of all members comes out of ours line by line, behind their index in brackets, in
+"""Follow an array: the output of all members is written to ours line by line, behind their index in brackets, in
 the order in which it comes. So many members are read at once, from the lowest index on, as an array may have a hundred
 thousand; those after them are read as these end.
 """

@@ -1,4 +1,4 @@
-"""Standing by a gang: the output of its first member comes out of ours as it is, that of the others line by line behind
+"""Follow a gang: the output of its first member is written to ours as it is, that of the others line by line behind
 their rank in brackets. ^C ends all of it: members that wait for one another do not end by themselves when one does.
 """
 

@@ -1,4 +1,4 @@
-"""Waiting for jobs and groups to end, and the progress line meanwhile."""
+"""Wait for jobs and groups to end, and the progress line meanwhile."""
 
 import math
 import time

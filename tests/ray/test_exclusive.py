@@ -1,4 +1,4 @@
-"""Exclusive boosts in a real Ray cluster: acceptance 11 of reference/ray.md."""
+"""Exclusive boosts in a real Ray cluster."""
 
 import pytest
 

@@ -289,7 +289,7 @@ def watched(ledger: Ledger) -> Iterator[None]:
 
 
 def _lacks_room(ledger: Ledger, other: Job) -> bool:
-    """Also where what is free is kept for somebody before it (test_reserving.py)."""
+    """Also where what is free is kept for somebody before it (test_reservations.py)."""
     ask = reservations.asked(ledger.state, other.id)
     return isinstance(reservations.places_for(ledger.state, ledger.state.reservations, ask, ledger.state.now), Refusal)
 
