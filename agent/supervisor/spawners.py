@@ -51,7 +51,8 @@ class Noted(NamedTuple):
 
 class Spawning(Use):
     """A spawner, as its supervisor sees it. `place` is None until it is ready, `pid` 0 until it is forked. `noted`:
-    once it has ended, the main processes in its note, by allocation."""
+    once it has ended, the main processes in its note, by allocation. `killed`: it was gone before it was ready, and did
+    not say why; `second`: it was made in place of such a one."""
 
     def __init__(self, kind: Kind, slot: Slot, channel: socket.socket) -> None:
         super().__init__(kind, slot.name, procs.now())
@@ -60,6 +61,7 @@ class Spawning(Use):
         self.place: Place | None = None
         self.pid = 0
         self.noted: dict[str, Noted] = {}
+        self.killed = self.second = False
 
     @property
     def ready(self) -> bool:
@@ -116,6 +118,12 @@ class Spawners:
         found = self._table.take(kind, allocation, procs.now()) or self._make(kind, allocation)
         self._poll_at = min(self._poll_at, found.since + _STOPPED_EVERY)
         return found
+
+    def replace(self, spawning: Spawning) -> Spawning:
+        """A new spawner in place of one that was killed before it was ready. Raises OSError if none can be made."""
+        made = self._make(spawning.kind, spawning.taken)
+        made.second = True
+        return made
 
     def release(self, spawning: Spawning) -> None:
         """Its job is over or was never started: it becomes idle."""
@@ -282,6 +290,7 @@ class Spawners:
             return
         except wire.Closed:
             if spawning.place is None:
+                spawning.killed = True
                 self._lost(spawning, "it ended before it was ready")
             else:
                 self.give_up(spawning, "")  # its processes are found when it is reaped
@@ -432,8 +441,13 @@ class Launches:
                 self._slots.release(found)
 
     def came(self, spawning: Spawning, why: str) -> None:
-        """A spawner is ready, or has failed with this reason."""
+        """A spawner is ready, or has failed with this reason. One that was killed is replaced once."""
         key = spawning.taken
+        if why and spawning.killed and not spawning.second:
+            for use in (self._spawners, self._reserved):
+                if use.get(key) is spawning:
+                    with contextlib.suppress(OSError):
+                        use[key] = self._slots.replace(spawning)
         if why and self._spawners.get(key) is spawning:
             del self._orders[key], self._spawners[key]
             self._failed(key, CannotStart("spawn-failed", f"its walls cannot be built on this node: {why}"))

@@ -136,7 +136,10 @@ def _serve(channel: socket.socket) -> NoReturn:
         while True:
             message, fds = wire.receive(channel)
             cgroup_procs = message["slot"]["cgroup_procs"] if message["op"] == "make" else ()
-            _fork(lambda message=message, fds=fds: _do(message, fds), fds, cgroup_procs)  # type: ignore[misc]
+            try:
+                _fork(lambda message=message, fds=fds: _do(message, fds), fds, cgroup_procs)  # type: ignore[misc]
+            except OSError as error:  # the machine, or the service, may have no more processes now
+                _tell_not_forked(message, fds, error)
             for fd in fds:
                 os.close(fd)
     except (wire.Closed, OSError):
@@ -218,12 +221,12 @@ def _do(message: wire.Message, fds: list[int]) -> None:
             with contextlib.suppress(OSError, ValueError):  # then it has no name, and the node's facts say why
                 accounts.mount_over(slot.login, slot.uid, slot.gid, slot.folder)
         enclosure.enter(slot)
+        ready, begin = os.pipe()
+        pid = os.fork()
     except OSError as error:
         if message["op"] == "make":
             _tell_failed(peer, error)
         return
-    ready, begin = os.pipe()
-    pid = os.fork()
     if pid == 0:
         os.close(begin)
         os.read(ready, 1)
@@ -262,6 +265,12 @@ def _begin(op: str, slot: Slot, peer: socket.socket, note: int = -1) -> NoReturn
 def _tell_failed(peer: socket.socket, error: OSError) -> None:
     with contextlib.suppress(wire.Closed):
         wire.send(peer, {"op": "failed", "text": error.strerror or str(error)})
+
+
+def _tell_not_forked(message: wire.Message, fds: list[int], error: OSError) -> None:
+    if message["op"] == "make":
+        with socket.socket(fileno=os.dup(fds[0])) as peer:
+            _tell_failed(peer, OSError(error.errno, f"no process could be forked: {error.strerror}"))
 
 
 def _make_folder(slot: Slot) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 
+from distributed_grid.agent.supervisor import procs
 from distributed_grid.protocol.jobs import Cause, JobSpec
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.resources import Grant
@@ -50,3 +51,14 @@ async def test_a_launch_is_taken_back_when_the_spawner_dies_in_whose_slot_its_fi
     outcome = await bench.ended("j-a.1")
     assert (outcome.cause, outcome.started) == (Cause.WITHDRAWN, False)
     assert (await bench.ended(bench.launch("true"))).code == 0, "what is reserved for nobody takes another slot"
+
+
+async def test_spawners_that_are_killed_before_they_are_ready_are_replaced_whoever_waits_for_them(bench: Bench) -> None:
+    [server] = procs.children(bench.launcher.supervisor_pid)  # it forks spawners; there is none yet
+    os.kill(server, signal.SIGSTOP)
+    announced = asyncio.create_task(bench.launcher.reserve(ANNOUNCED))
+    id = bench.launch("true")
+    await bench.until(lambda: len(os.listdir(bench.dir / "spawners")) == 2)
+    os.kill(server, signal.SIGKILL)
+    assert (await bench.ended(id)).code == 0
+    assert await announced, "who has files to unpack there gets a slot, too"

@@ -1,6 +1,7 @@
 """The fork server is a process of its own that makes spawners, is replaced when it is gone, and makes nobody a person.
 (What its spawners do: test_spawner.py.)"""
 
+import errno
 import fcntl
 import gc
 import os
@@ -62,6 +63,33 @@ def test_one_that_is_gone_is_replaced_by_the_next_request(server: ForkServer, tm
     os.kill(first, signal.SIGKILL)
     os.waitpid(first, 0)
     assert made_by(server, tmp_path) and server.pid != first
+
+
+@pytest.mark.parametrize("which", [2, 3], ids=["the first of two", "the second of two"])
+def test_where_a_fork_fails_that_is_told_and_it_serves_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    forked, fork = 0, os.fork
+
+    def once_not() -> int:
+        nonlocal forked
+        forked += 1
+        if forked == which:  # in the fork server, which was the first one, or in its child
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return fork()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fork", once_not)
+        server = ForkServer()
+    wanted = Slot("s1", NONE, str(tmp_path / "slot"), str(tmp_path), os.geteuid(), os.getegid())
+    with server.make(wanted, 2) as channel:
+        said = hears(channel)
+    assert said["op"] == "failed" and said["text"].endswith("Resource temporarily unavailable")
+    if which == 2:  # else each of its children fails once
+        assert made_by(server, tmp_path)
+    assert os.waitpid(server.pid, os.WNOHANG) == (0, 0)
+    server.close()
+    os.waitpid(server.pid, 0)
 
 
 def test_garbage_of_its_parent_closes_nothing_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
