@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, TextIO
 
 # A ^C while the rest is loaded, which is most of a short command, ends it as it ends any program: without a traceback.
 _LOADED_BY = signal.getsignal(signal.SIGINT)
@@ -134,6 +134,7 @@ class Grid(LazyGroup):
             return super().__call__(*args, **kwargs)
         finally:
             gc.freeze()
+            _forget_unwritable()
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         _open_standard_files()
@@ -224,9 +225,23 @@ def _open_standard_files() -> None:
 
 def _forget_stdout() -> None:
     """The reader went away: what is still buffered must not fail again at exit."""
+    _forget(sys.stdout)
+
+
+def _forget_unwritable() -> None:
+    """What is still buffered for a full disk was told of: failing again at exit, it would be told once more in Python's
+    own words, and the exit code would be Python's."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            _forget(stream)
+
+
+def _forget(stream: TextIO) -> None:
     import os
 
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @click.group(cls=Grid, table=COMMANDS, sections=SECTIONS)

@@ -167,11 +167,13 @@ def test_what_stdout_cannot_encode_is_escaped(tmp_path: Path) -> None:
     assert b"\\u2603 \xdclm" in done.stdout
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["jobs", "--help"]])
-def test_a_full_disk_under_the_help_is_told_in_a_line(words: list[str]) -> None:
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["jobs", "--help"], ["config", "schema"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_under_the_output_is_told_in_a_line(words: list[str], unbuffered: str) -> None:
     with open("/dev/full", "w") as full:
         call = [sys.executable, "-m", "distributed_grid.cli.main", *words]
-        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, env=env, timeout=60)
     assert (done.returncode, done.stderr) == (70, "error: No space left on device\n")
 
 
