@@ -370,7 +370,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         signed = config.certificates
         lives = Lives(signed.agent_life, signed.person_life, signed.server_life, signed.renew_expired)
         pki = Pki(state_dir / PKI, store.grid, lives)
-        pki.refresh_self()
+        pki.refresh_self(own.url)
     bridge = None
     if config.ray.address:
         bridge = Bridge(config.ray.address, environment(config.ray.auth.value, _ray_token(config.ray)))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -280,13 +281,18 @@ class Pki:
         chain = signed.public_bytes(serialization.Encoding.PEM) + self.authority.pem
         replace_identity(self.folder, key_pem(key), chain.decode())
 
-    def refresh_self(self) -> bool:
+    def refresh_self(self, reached_at: str = "") -> bool:
         """Renew the coordinator's certificate if it is due, for the same names; whether it was. One that does not hold
-        yet was made while the clock was ahead, and nobody takes it."""
-        life = validity_of(certificate_in(self.folder))
-        if life.begin <= time.time() < life.at(RENEW_AT):
+        yet was made while the clock was ahead, and nobody takes it. `reached_at` is an address (wss://) that it has to
+        be for as well, as after a move to another machine."""
+        life, hosts = validity_of(certificate_in(self.folder)), self.hosts()
+        parts = urlsplit(reached_at)
+        host = parts.hostname if parts.scheme == "wss" else None
+        if host and is_host(host) and _host(host) not in map(_host, hosts):
+            hosts.append(host)
+        elif life.begin <= time.time() < life.at(RENEW_AT):
             return False
-        self.certify_self(self.hosts())
+        self.certify_self(hosts)
         return True
 
     def hosts(self) -> list[str]:

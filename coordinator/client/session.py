@@ -538,17 +538,17 @@ def not_dialled(url: str, error: OSError | NoSocket, identity: Path | None) -> G
     if isinstance(error, ConnectionResetError | BrokenPipeError):
         return not_let_in(url, identity, "", False)
     if type(error).__module__ == "ssl":
-        return _expired(url, identity) or unreachable(url, words_of(error))
+        from distributed_grid.identity.member import other_address
+
+        return _expired(url, identity) or unreachable(url, words_of(error), other_address(url, identity))
     return unreachable(url, words_of(error), lasting=(error.errno or 0) < 0)  # the numbers of getaddrinfo are negative
 
 
 def not_let_in(url: str, identity: Path | None, why: str, answered: bool) -> GridError:
-    """The error for a connection that ended before we were let in, after a word of the other side (`answered`) or
-    not."""
+    """The error for a connection that ended before we were let in; `answered`: the other side had said something."""
     if answered or why == TIMED_OUT:
         hint = "grid login, with a new token from one of its operators" if why.startswith("it answered 401") else ""
-        lasting = why.startswith(("it answered ", "what listens there ", "what came "))
-        return unreachable(url, why, hint, lasting)
+        return unreachable(url, why, hint, why.startswith(("it answered ", "what listens there ", "what came ")))
     from distributed_grid.identity.enrollment import disconnect_reason
 
     return _expired(url, identity) or unreachable(url, disconnect_reason(url, identity))

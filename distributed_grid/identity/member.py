@@ -73,9 +73,12 @@ def all_contexts() -> list[tuple[str, Member]]:
 
 
 def identity_for(url: str) -> Path | None:
-    """The folder of our identity where this is the coordinator's address; the current context's before others."""
+    """The folder of our identity at this address of a coordinator: of the context that names it, the current one before
+    others; where none does, the current one, whose grid may be there now. The handshake tells: only what the authority
+    in that folder has signed is shown our certificate."""
     current = current_context()
-    matching = [name for name, member in all_contexts() if member.url == url]
+    found = all_contexts()
+    matching = [name for name, member in found if member.url == url] or [name for name, _ in found if name == current]
     if not matching:
         return None
     return contexts() / (current if current in matching else matching[0])
@@ -90,3 +93,12 @@ def identity_at(url: str) -> Path:
             hint="grid login grid://HOST:PORT/TOKEN, with a token from one of its operators; grid context list",
         )
     return identity
+
+
+def other_address(url: str, identity: Path | None) -> str:
+    """What to do where TLS fails at an address that this identity does not name; empty: it names it."""
+    member = read_member(identity) if identity is not None else None
+    if identity is None or member is None or member.url == url:
+        return ""
+    another = "if another one is there: grid login, with a token from one of its operators"
+    return f"the context {identity.name!r} is for the grid at {member.url}; {another}"

@@ -35,3 +35,21 @@ def test_a_context_is_chosen_by_name_and_the_environment_wins(tmp_path: Path, mo
     assert [name for name, _ in member.all_contexts()] == ["home", "work"]
     monkeypatch.setenv("GRID_CONTEXT", "work")
     assert member.current_context() == "work"
+
+
+def test_the_current_context_is_tried_at_an_address_that_none_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("GRID_CONTEXT", raising=False)
+    work = Member("wss://w:1", "h", Role.CLIENT, "ann")
+    for name, one in (("home", ANN), ("work", work)):
+        (member.contexts() / name).mkdir(parents=True)
+        member.write_member(member.contexts() / name, one)
+    assert member.identity_for("wss://moved:1") is None
+    member.use_context("home")
+    home = member.identity_for("wss://moved:1")
+    assert home == member.contexts() / "home"
+    assert member.identity_for("wss://w:1") == member.contexts() / "work"
+    assert "the context 'home' is for the grid at wss://m:1; " in member.other_address("wss://moved:1", home)
+    assert not member.other_address("wss://m:1", home) and not member.other_address("wss://moved:1", None)

@@ -237,6 +237,18 @@ def test_the_coordinators_own_certificate_is_renewed_when_most_of_its_life_is_ov
     pki.close()
 
 
+def test_the_coordinators_own_certificate_is_for_the_host_where_it_is_said_to_be_reached(tmp_path: Path) -> None:
+    pki = Pki.create(tmp_path / "pki", "0a1b", ["old.example.org", "2001:db8::1"])
+    for known in ("", "wss://old.example.org:7433", "wss://[2001:DB8:0::1]:7433", "ws://new.example.org:7433"):
+        assert not pki.refresh_self(known)
+    assert not pki.refresh_self("wss://ü.example.org:7433")
+    assert pki.refresh_self("wss://new.example.org:7433")
+    assert pki.hosts() == ["old.example.org", "new.example.org", "2001:db8::1"]
+    assert not pki.refresh_self("wss://new.example.org:7433")
+    server_context(pki.folder)
+    pki.close()
+
+
 def test_the_coordinators_own_certificate_is_renewed_when_it_was_made_while_the_clock_was_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
