@@ -14,6 +14,7 @@ from distributed_grid.coordinator.core.commands import RecordShare
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
 from distributed_grid.coordinator.core.model import Allocation, Node, time_limit
+from distributed_grid.coordinator.core.placement.constraints import unjoined_key
 from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.coordinator.core.queue.fairness import Account, dominant, weight
 from distributed_grid.coordinator.core.queue.queue import Standing
@@ -373,10 +374,14 @@ def _lent(node: Node) -> Resources:
 
 def _withheld(node: Node) -> tuple[Withheld, ...]:
     told = node.offer.withheld if node.offer is not None else ()
-    ours = tuple(
-        Withheld(device or "node", "refused at the claim, left alone for a while") for device in sorted(node.closed)
+    unjoined = {unjoined_key(address): why for address, why in node.unjoined.items()}
+    ours = (
+        Withheld(key, f"did not join: {unjoined[key]}")
+        if key in unjoined
+        else Withheld(key or "node", "refused at the claim, left alone for a while")
+        for key in sorted(node.closed)
     )
-    return told + ours
+    return (*told, *ours)
 
 
 def offer_view(node: Node, now: float) -> OfferView | None:

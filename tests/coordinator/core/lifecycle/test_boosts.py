@@ -25,7 +25,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.jobs import Cause, Outcome, Reason, Request, State
 from distributed_grid.protocol.messages import Exited, Extend, Inventory, Launch, Recalled, Renice, Started, Stop
-from distributed_grid.protocol.nodes import Known, Sample
+from distributed_grid.protocol.nodes import Known, Sample, Withheld
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Resources, ResourceType
 from tests.coordinator.core.scene import facts, job, join, state_of, step
@@ -376,8 +376,10 @@ def test_one_that_is_released_while_it_fails_ends_as_released_and_is_tried_nowhe
     assert "b" not in ledger.state.jobs
 
 
-def test_a_plain_job_goes_to_a_node_where_boosts_failed() -> None:
+def test_a_plain_job_goes_to_a_node_where_boosts_failed_which_says_so_of_itself() -> None:
     ledger = asked_of("n1")
     fails(ledger, "no ray there", 2.0)
     step(ledger, JobsSubmitted(2, (job("j", replace(WANTED, immediate=False)),)), 3.0)
     assert ledger.state.jobs["j"].node == "n1"
+    (offered,) = views.offers(ledger.state, 3.0)
+    assert offered.withheld == (Withheld(f"boosts for {LENT.address}", "did not join: no ray there"),)
