@@ -228,6 +228,12 @@ class RayletLeft(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tru
     why: str
 
 
+class RayAnswered(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """The Ray cluster at this address answers again, after it did not."""
+
+    address: str
+
+
 class ExtensionRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A user extends a boost by so many seconds."""
 
@@ -243,8 +249,7 @@ class LossFound(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True
 
 
 class RightsSet(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """The operator `by` this name sets these rights of a user, a group or everybody; None: takes back all that was
-    set."""
+    """The operator `by` this name sets these rights of a user, a group or all; None: takes back all that was set."""
 
     token: int
     whose: Whose
@@ -315,6 +320,7 @@ Event = (
     | NodeDeclared
     | RayletJoined
     | RayletLeft
+    | RayAnswered
     | ExtensionRequested
     | RemovalRequested
     | RayReported
@@ -510,8 +516,7 @@ class Granted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reserve(msgspec.Struct, frozen=True, gc=False):
-    """Ask Ray to reserve these resources for this allocation on its node of this id. Repeated after a restart if the
-    answer is unknown."""
+    """Ask Ray to reserve these resources for this allocation on its node of this id; again after a restart."""
 
     allocation: str
     node: str

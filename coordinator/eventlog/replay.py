@@ -29,6 +29,7 @@ from distributed_grid.coordinator.core.commands import (
     NodeDoubted,
     NodeDown,
     NodeUp,
+    RayAnswered,
     RayletJoined,
     RayletLeft,
     RayReported,
@@ -105,6 +106,8 @@ def event_words(event: Event) -> str:
             return f"Ray showed {allocation} as node {node[:12]}"
         case RayletLeft(allocation, why):
             return f"{allocation} was not in Ray any more: {why}"
+        case RayAnswered(address):
+            return f"Ray at {address} answered again"
         case ExtensionRequested(_, job, seconds):
             return f"{job} was to last {seconds:g} s longer"
         case RemovalRequested(_, nodes, by):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.coordinator.core.commands import Event, RayletJoined, RayletLeft
+from distributed_grid.coordinator.core.commands import Event, RayAnswered, RayletJoined, RayletLeft
 from distributed_grid.coordinator.core.lifecycle import boosts as core_boosts
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.state import GridState
@@ -163,6 +163,8 @@ class BoostService:
         self._warming: asyncio.Task[None] | None = None
         self._trouble = ""
         self._heard = -math.inf
+        self._silent = False
+        """Ray did not answer the last question."""
         self._told: dict[str, tuple[float, dict[str, Any]]] = {}
         """When Ray answered last; and what it told of the cluster, and when, by the name that it was asked for."""
         self._clock = clock
@@ -242,8 +244,12 @@ class BoostService:
             answer = await self._there().ask(what, seconds=seconds, **words)
         except NoRay:
             self._told.clear()
+            self._silent = True
             raise
         self._heard = time.monotonic()
+        if self._silent:
+            self._silent = False
+            self._put(RayAnswered(self.address))
         return answer
 
     async def _cluster(self, node: str = "") -> dict[str, Any]:

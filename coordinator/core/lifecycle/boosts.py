@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from distributed_grid.coordinator.core.commands import (
     ExtensionRequested,
     Granted,
+    RayAnswered,
     RayletJoined,
     RayletLeft,
     RecordAllocation,
@@ -124,6 +125,14 @@ def _has_joined(state: GridState, node: Node, boost: Boost) -> None:
     node.unjoined.pop(boost.address, None)
     if node.declined.pop(unjoined_key(boost.address), None) is not None:
         state.rebuild(node)
+
+
+def answered(state: GridState, event: RayAnswered) -> None:
+    """Ray is back: what failed while it was away may have failed for that, on any node."""
+    for node in state.nodes.values():
+        if node.unjoined.pop(event.address, None) is not None:
+            node.declined.pop(unjoined_key(event.address), None)
+            state.rebuild(node)
 
 
 def forget_failures(node: Node) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from distributed_grid.coordinator.core.commands import Event, RayAnswered
 from distributed_grid.coordinator.ray import boosts
 from distributed_grid.coordinator.ray.boosts import AT_LEAST, EARLY, IMPORTED, OF_WAITING, RECENT, pace
 from distributed_grid.coordinator.ray.bridge_client import NoRay
@@ -125,8 +126,12 @@ async def test_ray_is_asked_about_the_cluster_anew_only_after_a_while_without_an
         with pytest.raises(NoRay):
             await grid.boosts.nodes()
         ray.down = False
+        events: list[Event] = []
+        monkeypatch.setattr(grid.boosts, "_put", events.append)
         await grid.boosts.submission(asked(3))
         assert asked_for() == 1
+        await grid.boosts.nodes()
+        assert events == [RayAnswered(grid.boosts.address)], "it is told once that Ray is back"
         grid.boosts._heard -= RECENT
         await grid.boosts.submission(asked(4))
         assert asked_for() == 1

@@ -14,6 +14,7 @@ from distributed_grid.coordinator.core.commands import (
     MessageReceived,
     NodeDown,
     NodeUp,
+    RayAnswered,
     RayletJoined,
     RayletLeft,
     Rejected,
@@ -383,3 +384,12 @@ def test_a_plain_job_goes_to_a_node_where_boosts_failed_which_says_so_of_itself(
     assert ledger.state.jobs["j"].node == "n1"
     (offered,) = views.offers(ledger.state, 3.0)
     assert offered.withheld == (Withheld(f"boosts for {LENT.address}", "did not join: no ray there"),)
+
+
+def test_once_ray_answers_again_the_nodes_that_could_not_join_it_are_left_alone_no_more() -> None:
+    ledger = asked_of("n1", request=replace(WANTED, immediate=False))
+    fails(ledger, "connection refused", 2.0)
+    step(ledger, RayAnswered("192.0.2.9:6379"), 3.0)
+    assert state_of(ledger, "b") is State.WAITING, "that is another cluster"
+    step(ledger, RayAnswered(LENT.address), 3.0)
+    assert ledger.state.jobs["b"].allocation == "b.2"
