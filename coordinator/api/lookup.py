@@ -22,7 +22,7 @@ from distributed_grid.coordinator.core.model import Group, Job
 from distributed_grid.coordinator.core.queue import groups
 from distributed_grid.coordinator.core.rebalancing import passes
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.coordinator.core.trends.histogram import Histogram
+from distributed_grid.coordinator.core.trends.statistics import Histogram
 from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.store.store import Store

@@ -56,7 +56,7 @@ from distributed_grid.coordinator.core.lifecycle import holds
 from distributed_grid.coordinator.core.queue import rights as core_rights
 from distributed_grid.coordinator.core.queue.admission import refusal
 from distributed_grid.coordinator.core.scaling.events import ScalingRequested
-from distributed_grid.coordinator.core.trends.histogram import Histogram
+from distributed_grid.coordinator.core.trends.statistics import Histogram
 from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.coordinator.driver import Clock
 from distributed_grid.coordinator.net.limits import LogThrottle

@@ -11,8 +11,8 @@ import msgspec
 
 from distributed_grid.coordinator.core.commands import Event, ForecastsReported
 from distributed_grid.coordinator.core.trends.idle import HORIZONS, STEP, IdleForecaster, Memory, Pool
+from distributed_grid.coordinator.core.trends.statistics import present
 from distributed_grid.coordinator.core.trends.stay import IdleForecast
-from distributed_grid.coordinator.core.trends.windows import present
 from distributed_grid.coordinator.history.database import MINUTE
 from distributed_grid.coordinator.history.history import LATE, TURNS, History
 from distributed_grid.coordinator.history.series import GAP, Series, values

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.trends import forecast, windows
+from distributed_grid.coordinator.core.trends import forecast, statistics
 from distributed_grid.coordinator.history.history import Window
 from distributed_grid.coordinator.history.series import PARTS, Series, values
 from distributed_grid.protocol.history.trends import RATES, Forecast, Measured, Trend
@@ -28,11 +28,11 @@ def use(window: Window, what: Measured) -> list[float]:
 def trend(window: Window, what: Measured, points: int) -> Trend:
     """The trend of one resource; with so many points at most."""
     found = use(window, what)
-    described = windows.describe(found, window.step)
+    described = statistics.describe(found, window.step)
     if described is None:
-        count = len(windows.present(found))
-        return Trend(what=what, step=window.step, buckets=count, why=f"{count} of at least {windows.LEAST} buckets")
-    theirs = windows.present(values(window.codes[PARTS[what][0]], PARTS[what][0]))
+        count = len(statistics.present(found))
+        return Trend(what=what, step=window.step, buckets=count, why=f"{count} of at least {statistics.LEAST} buckets")
+    theirs = statistics.present(values(window.codes[PARTS[what][0]], PARTS[what][0]))
     size = max(1, math.ceil(len(found) / points)) if points else 0
     return Trend(
         what=what,
@@ -43,8 +43,8 @@ def trend(window: Window, what: Measured, points: int) -> Trend:
         p95=described.p95,
         slope=described.slope * HOUR,
         last=described.last,
-        owner=0.0 if what in RATES else windows.quantile(sorted(theirs), 0.5),
-        points=tuple(-1.0 if math.isnan(one) else one for one in windows.means(found, size)) if size else (),
+        owner=0.0 if what in RATES else statistics.quantile(sorted(theirs), 0.5),
+        points=tuple(-1.0 if math.isnan(one) else one for one in statistics.means(found, size)) if size else (),
     )
 
 
@@ -60,7 +60,7 @@ def with_forecasts(found: Iterable[Trend], minutes: Window, ahead: float) -> tup
 
 
 def _foreseen(one: Trend, minutes: Window, ahead: float) -> Trend:
-    past = windows.means(use(minutes, one.what), forecast.STEP // minutes.step)
+    past = statistics.means(use(minutes, one.what), forecast.STEP // minutes.step)
     most = math.inf if one.what in RATES else 1.0
     told = forecast.forecast(past, max(1, round(ahead / forecast.STEP)), most)
     if told is not None:
@@ -87,5 +87,5 @@ def pressure(window: Window, gpus: bool) -> tuple[Pressure, Pressure] | None:
 
 
 def _mean(window: Window, series: Series) -> float:
-    there: Sequence[float] = windows.present(values(window.codes[series], series))
+    there: Sequence[float] = statistics.present(values(window.codes[series], series))
     return sum(there) / len(there) if there else math.nan

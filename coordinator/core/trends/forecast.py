@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from operator import mul
 from typing import NamedTuple
 
-from distributed_grid.coordinator.core.trends.windows import present
+from distributed_grid.coordinator.core.trends.statistics import present
 
 STEP = 300
 """Interval of the values that forecasts are made from (s)."""
@@ -25,7 +25,7 @@ LINE = 12
 BETTER = 0.9
 """Part of the last value's mean error below which the slope's has to be."""
 _WEIGHTS = [(at - (LINE - 1) / 2) * 12 / (LINE * (LINE**2 - 1)) for at in range(LINE)]
-"""Of the values of an hour in their slope: what `windows.slope` says of twelve values, in one sum."""
+"""Of the values of an hour in their slope: what `statistics.slope` says of twelve values, in one sum."""
 
 
 class Interval(NamedTuple):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributed_grid.coordinator.core.trends.forecast import COVERAGE, LEAST, PAST, along, forecast, interval
-from distributed_grid.coordinator.core.trends.windows import slope
+from distributed_grid.coordinator.core.trends.statistics import slope
 from tests.depth import tries
 
 GAP = math.nan

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributed_grid.coordinator.core.trends.histogram import ERROR, LEAST, MOST, Histogram
+from distributed_grid.coordinator.core.trends.statistics import ERROR, LARGEST, SMALLEST, Histogram
 from tests.depth import tries
 
-values = st.lists(st.one_of(st.just(0.0), st.floats(LEAST, 1e8)), min_size=1, max_size=60)
+values = st.lists(st.one_of(st.just(0.0), st.floats(SMALLEST, 1e8)), min_size=1, max_size=60)
 
 
 def of(found: list[float]) -> Histogram:
@@ -25,7 +25,7 @@ def test_nothing_has_no_quantiles_and_what_is_no_number_counts_for_nothing() -> 
 
 def test_what_is_beyond_the_bounds_counts_at_them() -> None:
     assert of([-5.0, 1e-9]).quantile(1.0) == 0.0
-    assert of([math.inf]).quantile(0.5) == pytest.approx(MOST, rel=ERROR)
+    assert of([math.inf]).quantile(0.5) == pytest.approx(LARGEST, rel=ERROR)
 
 
 @settings(max_examples=tries(50), deadline=None)

@@ -1,5 +1,9 @@
-"""Statistics of a window: values at equal intervals, of which some are missing (NaN). Windows are short (at most 1,440
-values), so quantiles are exact: the values are sorted."""
+"""Statistics of values over time. Of a window: values at equal intervals, of which some are missing (NaN); windows are
+short (at most 1,440 values), so quantiles are exact: the values are sorted. And of endless streams (waits, run times):
+histograms with a relative error of one percent.
+
+Their buckets are of logarithmic width (DDSketch, Masson, Rim and Lee 2019): a value x > 0 counts in bucket
+ceil(log_g x) with g = (1 + e) / (1 - e), and is answered as the bucket's middle, which errs by at most e."""
 
 import math
 from collections.abc import Sequence
@@ -10,6 +14,12 @@ LEAST = 3
 PARTS = 12
 """Parts of a window by whose medians the slope is estimated: one spike moves at most one of them."""
 GAP = math.nan
+ERROR = 0.01
+"""Maximum relative error of a histogram (`e`)."""
+_GAMMA = (1 + ERROR) / (1 - ERROR)
+_LOG = math.log(_GAMMA)
+SMALLEST, LARGEST = 1e-3, 1e9
+"""Values below count as 0, those above as this: at most 1,400 buckets."""
 
 
 class Described(NamedTuple):
@@ -80,3 +90,34 @@ def means(values: Sequence[float], size: int) -> list[float]:
         inside = present(values[max(0, behind - size) : behind])
         found.append(sum(inside) / len(inside) if inside else GAP)
     return found[::-1]
+
+
+class Histogram:
+    """Counts of values by bucket."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._zeros = 0
+        self.count = 0
+
+    def add(self, value: float) -> None:
+        """Count a value; one that is no number counts for nothing."""
+        if math.isnan(value):
+            return
+        self.count += 1
+        if value < SMALLEST:
+            self._zeros += 1
+        else:
+            bucket = math.ceil(math.log(min(value, LARGEST)) / _LOG)
+            self._counts[bucket] = self._counts.get(bucket, 0) + 1
+
+    def quantile(self, part: float) -> float:
+        """The smallest value such that this part of all is not above it; 0 without any."""
+        rank = max(1, math.ceil(part * self.count)) - self._zeros
+        if rank <= 0:
+            return 0.0
+        for bucket, count in sorted(self._counts.items()):
+            rank -= count
+            if rank <= 0:
+                return float(2 * _GAMMA**bucket / (_GAMMA + 1))
+        return 0.0

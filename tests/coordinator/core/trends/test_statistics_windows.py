@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributed_grid.coordinator.core.trends.windows import describe, means, quantile, slope
+from distributed_grid.coordinator.core.trends.statistics import describe, means, quantile, slope
 from tests.depth import tries
 
 GAP = math.nan
