@@ -13,7 +13,7 @@ from distributed_grid.cli.lazy import Command
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import RetryOn
 from distributed_grid.protocol.messages import Need, Needs, Predict, Submission
-from distributed_grid.protocol.messages.needs import MOST_FEATURES, TRUSTED, excerpt
+from distributed_grid.protocol.messages.needs import MOST_FEATURES, TRUSTED, excerpt, whole_cores
 from distributed_grid.protocol.placement import NO_CONSTRAINTS
 from distributed_grid.protocol.resources import MILLI, MOST_FINITE, format_bytes
 from distributed_grid.protocol.text import counted, format_duration
@@ -152,7 +152,7 @@ def filled(invocation: Invocation, submission: Submission, cores_said: bool, uns
         wanted = replace(wanted, memory=size)
         said.append(f"{format_bytes(size)} of memory ({_sure(memory)})")
     if (cores := known.get("cores")) is not None and not cores_said:
-        count = max(1, math.ceil(cores.value - 0.05))
+        count = whole_cores(cores.value)
         wanted = replace(wanted, cpu=count * MILLI)
         said.append(f"{counted(count, 'core')} ({_sure(cores)})")
     constraints = request.constraints or NO_CONSTRAINTS

@@ -1,5 +1,6 @@
 """Messages about what jobs need: predictions by the shape of a command, and what runs used (docs/needs.md)."""
 
+import math
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -12,6 +13,8 @@ MOST_FEATURES = 16
 Features = Annotated[dict[Word, Finite], msgspec.Meta(max_length=MOST_FEATURES)]
 MOST_WORDS, MOST_CHARACTERS = 48, 20_000
 """Words of a command, and characters of each, by which its needs are known."""
+CORES_MARGIN = 0.05
+"""Part of a need of cores, and of a core, that asks for no further core: so much is added where few runs are known."""
 TRUSTED = ("shape", "program")
 """Levels of needs by which resources are asked for: a user's other jobs say too little about a command."""
 
@@ -19,6 +22,12 @@ TRUSTED = ("shape", "program")
 def excerpt(argv: Sequence[str]) -> tuple[str, ...]:
     """The part of a command by which its needs are known: more of it is neither sent nor looked at."""
     return tuple(word[:MOST_CHARACTERS] for word in argv[:MOST_WORDS])
+
+
+def whole_cores(need: float) -> int:
+    """How many cores are asked for by a need of cores: at least one. A little less than it had at the most slows a job
+    a little, where one core more would stand idle."""
+    return max(1, math.ceil(need * math.exp(-CORES_MARGIN) - CORES_MARGIN))
 
 
 class Predict(Message, frozen=True, tag="predict"):

@@ -10,7 +10,7 @@ from typing import Any
 from distributed_grid.coordinator.client.compat.connected import Connected
 from distributed_grid.coordinator.client.submission import as_argv
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.messages.needs import MOST_FEATURES, TRUSTED, Need, Needs
+from distributed_grid.protocol.messages.needs import MOST_FEATURES, TRUSTED, Need, Needs, whole_cores
 from distributed_grid.protocol.resources import MIB, MILLI, MOST_CPU, MOST_MEMORY, MOST_SPAN
 from distributed_grid.protocol.text import suggestion
 
@@ -90,7 +90,8 @@ class ResourcePerformancePredictor(Connected):
                 why[name] = f"the default{unsure or ': fewer than 5 runs like it are known'}"
                 tiers.append("default")
                 continue
-            wanted[name] = float(max(1, math.ceil(need.value / unit - 0.05)))
+            amount = whole_cores(need.value) if of == "cores" else max(1, math.ceil(need.value / unit - 0.05))
+            wanted[name] = float(amount)
             why[name] = need.why
             tiers.append(need.tier)
             confidences += [need.confidence] if need.confidence >= 0 else []

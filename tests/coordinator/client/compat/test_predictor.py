@@ -68,6 +68,18 @@ async def test_other_tasks_of_the_user_say_nothing_about_one_that_never_ran(tmp_
         assert found.why["memory_mb"] == "the default: fewer than 5 runs like it are known"
 
 
+@pytest.mark.parametrize("runs", [5, 30])
+@pytest.mark.parametrize("cores", [1, 8])
+async def test_what_always_fills_its_cores_gets_no_other_that_would_stand_idle(
+    tmp_path: Path, runs: int, cores: int
+) -> None:
+    async with learning(tmp_path) as (grid, _), ResourcePerformancePredictor(config(grid.url)) as predictor:
+        for _ in range(runs):
+            await predictor.record_task_execution(task(4), usage(4) | {"cpu_cores": cores})
+        await predictor.train_models()
+        assert (await predictor.predict_resource_requirements(task(4))).requirements["cpu_cores"] == cores
+
+
 async def test_the_orchestrator_has_one_over_its_own_connection(tmp_path: Path) -> None:
     async with learning(tmp_path) as (grid, _), GridOrchestrator(config(grid.url)) as orchestrator:
         await orchestrator.predictor.record_task_execution(task(4), usage(4))
