@@ -57,12 +57,14 @@ def test_a_source_with_another_token_is_told_so_before_a_raylet_is_started(
 ) -> None:
     path = guarded.node.home.parent / "node.token"
     path.write_text(token)
-    done = guarded.master.run("boost", "request", "gpu-master", "cpu", "1", timeout=120.0)
+    only = ("--only-source", "lab1")  # else it would be left alone after the first time
+    done = guarded.master.run("boost", "request", "gpu-master", "cpu", "1", *only, timeout=120.0)
     path.write_text(TOKEN)
     assert done.returncode == 1 and said in done.stderr and "ray_token" in done.stderr, done.stderr
     outcome = guarded.master.job("last")["outcome"]
     assert not outcome["started"] and outcome["seconds"] < 20.0
     assert guarded.lent() == []
+    guarded.release(guarded.boost("cpu", "1", *only))
 
 
 def test_a_coordinator_with_another_token_says_so(guarded: Cluster) -> None:

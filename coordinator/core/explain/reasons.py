@@ -183,7 +183,10 @@ def _by_ray(state: GridState, found: Sequence[tuple[Node, str]]) -> str:
 
 def _unjoined(found: Sequence[tuple[Node, str]]) -> str:
     """Why boosts failed on these nodes; empty: there are none."""
-    return listed([f"{node.facts.name} {text}" for node, text in found[:UNJOINED]], UNJOINED, len(found), "; ")
+    if not found:
+        return ""
+    names = listed([f"{node.facts.name} {text}" for node, text in found[:UNJOINED]], UNJOINED, len(found), "; ")
+    return f"{names}; left alone for a while (--only-source NODE tries one at once)"
 
 
 def _names(found: Sequence[tuple[Node, str]]) -> str:

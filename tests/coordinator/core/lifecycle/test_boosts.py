@@ -330,7 +330,8 @@ def test_one_that_waits_is_tried_again_when_its_nodes_are_left_alone_no_more_and
     ledger = asked_of("n1", request=replace(WANTED, immediate=False))
     fails(ledger, "no ray there", 2.0)
     assert state_of(ledger, "b") is State.WAITING
-    assert reasons.now_for(ledger.state, ledger.state.jobs["b"]) == Reason("Unjoined", "n1 did not join: no ray there")
+    why = "n1 did not join: no ray there; left alone for a while (--only-source NODE tries one at once)"
+    assert reasons.now_for(ledger.state, ledger.state.jobs["b"]) == Reason("Unjoined", why)
     heard(ledger, 61.0)
     assert state_of(ledger, "b") is State.WAITING
     heard(ledger, 62.0)
