@@ -383,8 +383,10 @@ def test_a_plain_job_goes_to_a_node_where_boosts_failed_which_says_so_of_itself(
     fails(ledger, "no ray there", 2.0)
     step(ledger, JobsSubmitted(2, (job("j", replace(WANTED, immediate=False)),)), 3.0)
     assert ledger.state.jobs["j"].node == "n1"
-    (offered,) = views.offers(ledger.state, 3.0)
-    assert offered.withheld == (Withheld(f"boosts for {LENT.address}", "did not join: no ray there"),)
+    offered = views.offer_view(ledger.state.nodes["n1"], 3.0)
+    assert offered is not None and offered.withheld == (
+        Withheld(f"boosts for {LENT.address}", "did not join: no ray there"),
+    )
 
 
 def test_once_ray_answers_again_the_nodes_that_could_not_join_it_are_left_alone_no_more() -> None:
