@@ -13,7 +13,7 @@ from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, complete_files, current, grid_failed
 from distributed_grid.cli.jobs.groups import many_options
 from distributed_grid.cli.jobs.predict import filled, parse_features, say_chance
-from distributed_grid.cli.options import Sectioned, limit_options, placing
+from distributed_grid.cli.options import Sectioned, limit_options, not_empty, placing
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.errors import BadValue
@@ -31,7 +31,7 @@ from distributed_grid.protocol.resources import (
 from distributed_grid.protocol.text import parse_duration
 
 AS_THEY_ARE = (
-    "name workdir priority nodes time_limit warn_signal pids_limit cpu_limit immediate"
+    "name priority nodes time_limit warn_signal pids_limit cpu_limit immediate"
     " strategy only exclude labels gpu_model gpu_memory near apart walls"
     " output_full revocable keep_all retry_on retries retry_memory array max_fails"
     " after after_ok after_any begin finish_by"
@@ -77,7 +77,7 @@ class RunShared(Sectioned):
 @click.option("-d", "--detach", is_flag=True, help="Print the job's id and leave it running.")
 @click.option("--name", default="", metavar="NAME", help="A name for the job.")
 @click.option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; K alone passes ours on.")
-@click.option("--workdir", default="", metavar="PATH", help="Run in this directory of the node; ships nothing.")
+@click.option("--workdir", type=not_empty, metavar="PATH", help="Run in this directory of the node; ships nothing.")
 @click.option("--no-ship", is_flag=True, help="Do not send the current directory along.")
 @shipping_options
 @click.option("--no-stdin", is_flag=True, help="Do not read our standard input; the command's is empty.")
@@ -170,7 +170,7 @@ def _foreseen(invocation: Invocation, submission: Submission, options: dict[str,
 
 def submission_of(command: tuple[str, ...], options: dict[str, Any]) -> Submission:
     """What the options ask for. Raises BadValue."""
-    workdir, gang, grace = options["workdir"], parse_gang(options["gang"]), options["grace"]
+    workdir, gang, grace = options["workdir"] or "", parse_gang(options["gang"]), options["grace"]
     if workdir and not workdir.startswith("/"):
         raise BadValue(f"--workdir {workdir} is not an absolute path", why="it names a directory of the node")
     for text in (*command, workdir, options["name"]):
@@ -192,6 +192,7 @@ def submission_of(command: tuple[str, ...], options: dict[str, Any]) -> Submissi
         requeue=not options["no_requeue"],
         features=parse_features(options["features"]),
         within=options["within"] or "",
+        workdir=workdir,
         **{name: options[name] for name in AS_THEY_ARE},
     )
     return replace(submission, request=replace(submission.request, gang=gang))

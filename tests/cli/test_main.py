@@ -186,6 +186,7 @@ def test_a_full_disk_under_the_output_is_told_in_a_line(words: list[str], unbuff
         ("-c", "none.yaml", "dev", "up", "--dir", ""),  # with a file it would start nothing
         ("dev", "down", "--dir", ""),
         ("run-shared", "-n", "", "true"),
+        ("run-shared", "--workdir", "", "true"),  # it would ship what is here
         ("run-shared", "--gpus", "1", "--gpu-model", "", "true"),
         ("run-shared", "--retry-on", "", "true"),
     ],
