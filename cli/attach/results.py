@@ -69,7 +69,11 @@ def ship(invocation: Invocation, grid: GridClient, links: str | None = None, sec
 
     directory, config = here(), invocation.config()
     rules = walk.rules(config.shipping.ceiling if config is not None else BUNDLE_BYTES, links or "refuse", secrets)
-    shipped = grid.do(shipping.ship(grid.number, directory, shipping.HashCache(), rules))
+    usual, grid.session.patience = grid.session.patience, AWAY_SECONDS  # what was sent need not be sent again
+    try:
+        shipped = grid.do(shipping.ship(grid.number, directory, shipping.HashCache(), rules))
+    finally:
+        grid.session.patience = usual
     bundle = shipped.bundle
     for note in bundle.notes:
         invocation.say(note)

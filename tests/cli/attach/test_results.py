@@ -1,14 +1,16 @@
 """Files to the grid and back, with what is said of them."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from distributed_grid.cli.attach.attached import Attached
 from distributed_grid.cli.attach.results import fetch_results, here, ship
-from distributed_grid.cli.context import Invocation, client
+from distributed_grid.cli.context import AWAY_SECONDS, Invocation, client
 from distributed_grid.cli.main import main
+from distributed_grid.coordinator.client.session import GridUnavailable
 from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.errors import GridError
 from tests.cli.attach.test_attached import ENDED, grid_aside
@@ -64,3 +66,26 @@ def test_patterns_that_cannot_be_sent_are_refused_before_the_job_runs(
     asked = [word for glob in globs for word in ("--get", glob)]
     assert main.main(["--coordinator", "ws://127.0.0.1:1", *words, *asked, "x"], standalone_mode=False) == 2
     assert why in capfd.readouterr().err
+
+
+def test_a_coordinator_that_goes_away_while_a_directory_is_shipped_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    patience: list[float] = []
+
+    class Grid:
+        session = SimpleNamespace(patience=0.0)
+
+        def number(self) -> int:
+            return 1
+
+        def do(self, steps: Any) -> Any:
+            patience.append(self.session.patience)
+            raise GridUnavailable("it is away for longer")
+
+    grid: Any = Grid()
+    invocation: Any = SimpleNamespace(config=lambda: None, verbose=0)
+    with pytest.raises(GridUnavailable):
+        ship(invocation, grid)
+    assert patience == [AWAY_SECONDS] and grid.session.patience == 0.0
