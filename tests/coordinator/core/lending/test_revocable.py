@@ -8,13 +8,23 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint
-from distributed_grid.coordinator.core.commands import BalancingRequested, Command, Rejected, Send, Tick
+from distributed_grid.coordinator.core.commands import (
+    BalancingRequested,
+    Command,
+    ForecastsReported,
+    Rejected,
+    Send,
+    Tick,
+)
 from distributed_grid.coordinator.core.explain.why import why
 from distributed_grid.coordinator.core.lending import slack
+from distributed_grid.coordinator.core.trends.stay import IdleForecast
+from distributed_grid.protocol.history.trends import IdleChance
 from distributed_grid.protocol.jobs import Cause, Priority, State
 from distributed_grid.protocol.messages import Recalled, Stale, Stop, Suspended
-from distributed_grid.protocol.resources import GIB, Grant, Resources
+from distributed_grid.protocol.resources import GIB, MILLI, Grant, Resources
 from distributed_grid.protocol.sharing.policies import PolicyName
+from distributed_grid.protocol.sharing.slack import left_to
 from tests.coordinator.core.lending.scene import Scene
 from tests.coordinator.core.scene import decoded, step
 from tests.depth import tries
@@ -240,14 +250,28 @@ def test_its_story_says_for_whom_it_is_frozen() -> None:
 # --- whatever happens -------------------------------------------------------------------------------------------------
 
 
+def _are_left_with_what_they_use(scene: Scene, before: set[str]) -> None:
+    """Those of whom something is lent on that was not lent before."""
+    new = [one for name, one in scene.state.allocations.items() if one.grant.slack and name not in before]
+    for holder in [scene.state.allocations[one.grant.holder] for one in new]:
+        users = [scene.state.allocations[user].grant for user in scene.state.on_slack[holder.id]]
+        wants = scene.state.usual[holder.id].cores * MILLI + slack.MARGIN
+        assert left_to(holder.grant, users, scene.state.nodes["n1"].facts.smt) >= wants, f"{holder.id} has too little"
+
+
 @pytest.mark.parametrize("seed", range(tries(8)))
 def test_a_core_has_one_holder_and_one_revocable_user_at_most(seed: int) -> None:
-    """Also in a ledger that goes on from a checkpoint."""
+    """Also in a ledger that goes on from a checkpoint; and a holder is left with what it uses when more is lent of it,
+    whatever is forecast of its node."""
     chance, scene = random.Random(seed), Scene()
     for number in range(60):
         scene.now += chance.uniform(0.1, 30.0)
         live = [name for name, one in scene.state.jobs.items() if one.allocation in scene.state.allocations]
-        match chance.randrange(6):
+        match chance.randrange(7):
+            case 6:
+                likely = IdleChance(1800.0, chance.random(), 9, 9)
+                told = IdleForecast(scene.now, 60.0, (likely,), chance.random()) if chance.random() < 0.8 else None
+                step(scene.ledger, ForecastsReported({"n1": told}), scene.now)
             case 0 | 1:
                 revocable = chance.random() < 0.7
                 scene.ask(f"j{number}", chance.randint(1, 4) * 1000, chance.randint(0, 2) * GIB, revocable)
@@ -255,7 +279,9 @@ def test_a_core_has_one_holder_and_one_revocable_user_at_most(seed: int) -> None
                 for name in live:
                     if scene.state.jobs[name].state is State.STARTING:
                         scene.begin(name)
+                    before = {*scene.state.allocations}
                     scene.uses(name, chance.uniform(0.0, 3.0))
+                    _are_left_with_what_they_use(scene, before)
             case 4 if live:
                 scene.end(chance.choice(live))
             case 5 if chance.random() < 0.3:
