@@ -21,6 +21,8 @@ CONNECTIONS_OF_ONE = 256
 """Maximum number of connections of one user. (A node has two; an agent with the same name replaces them.)"""
 LAGGING = 64 << 10
 """Bytes in a peer's outbox from which on it is cut when memory is short."""
+TOGETHER = 256
+"""Maximum number of blobs that are kept together."""
 
 
 class ClientSessions:
@@ -120,15 +122,17 @@ class ClientSessions:
 
 
 def _together(messages: Sequence[Any]) -> Iterator[Any]:
-    """The messages of a frame, with a list in place of blobs that came whole, one after the other."""
+    """The messages of a frame, with a list in place of blobs that came whole, one after the other: as many as our own
+    clients send at once, so that thousands of tiny ones do not hold up the loop."""
     whole: list[PutBlob] = []
     for message in messages:
-        if type(message) is PutBlob and message.end and not message.offset:
-            whole.append(message)
-            continue
-        if whole:
+        comes_whole = type(message) is PutBlob and message.end and not message.offset
+        if whole and (not comes_whole or len(whole) == TOGETHER):
             yield whole
             whole = []
-        yield message
+        if comes_whole:
+            whole.append(message)
+        else:
+            yield message
     if whole:
         yield whole

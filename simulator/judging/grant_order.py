@@ -57,8 +57,15 @@ class Watched(Ledger):
         self.state: _Watched = _Watched(epoch, policy, self.overdue)
 
     def handle(self, event: Event, now: float) -> list[Command]:
+        if not (type(event) is MessageReceived and type(event.message) is Exited):
+            return self._patiently(super().handle(event, now))
+        ending = self.state.allocations.get(event.message.allocation)
+        user = self.state.jobs[ending.job].user if ending is not None else ""
+        known = self.state.queue.run_times.median(user)
         commands = self._patiently(super().handle(event, now))
-        if type(event) is MessageReceived and type(event.message) is Exited and not event.message.outcome.started:
+        if self.state.queue.run_times.median(user) != known:
+            self.state.relearned[user] = now
+        if not event.message.outcome.started:
             self.state.was_not_served(event.message.allocation)
         return commands
 
@@ -79,6 +86,8 @@ class _Watched(GridState):
     def __init__(self, epoch: int, policy: Policy, overdue: "FirstOverdue") -> None:
         super().__init__(epoch, policy=policy)
         self._overdue = overdue
+        self.relearned: dict[str, float] = {}
+        """By user: when what their jobs without a time limit are expected to take has changed last."""
         self._given: dict[str, tuple[str, float]] = {}
         """By allocation: the successors that were overdue, and when they were granted that."""
 
@@ -135,7 +144,7 @@ def _not_given_up_early(state: GridState, job: Job) -> None:
             raise Violation(job.id, f"it is given up, {job.node} was heard {silent:.1f} s ago")
 
 
-def _nobody_is_passed(state: GridState, job: Job, name: str) -> None:
+def _nobody_is_passed(state: _Watched, job: Job, name: str) -> None:
     node, mine = state.nodes[name], state.queue.line(job.id)
     for line in state.queue.lines.values():
         if line.excluded:
@@ -155,7 +164,7 @@ def _nobody_is_passed(state: GridState, job: Job, name: str) -> None:
             raise Violation(job.id, f"it is granted {name}; {what}")
 
 
-def _nobody_comes_before(state: GridState, job: Job, before: Allocation) -> None:
+def _nobody_comes_before(state: _Watched, job: Job, before: Allocation) -> None:
     node, mine = state.nodes[before.node], state.queue.line(job.id)
     assert node.capacity is not None
     capacity = node.capacity.copy()
@@ -168,7 +177,7 @@ def _nobody_comes_before(state: GridState, job: Job, before: Allocation) -> None
             raise Violation(job.id, f"it is to follow {before.id} on {before.node}; {first.id} comes before it")
 
 
-def _clearly_before(state: GridState, first: Job, job: Job) -> bool:
+def _clearly_before(state: _Watched, first: Job, job: Job) -> bool:
     """Whether one waiting job comes before another, whatever changed since all were ranked."""
     if first.request.priority != job.request.priority:
         return first.request.priority > job.request.priority
@@ -179,7 +188,7 @@ def _clearly_before(state: GridState, first: Job, job: Job) -> bool:
         most, least = _share(state, _first_of(state, its))[1], _share(state, _first_of(state, mine))[0]
         return most + CLEARLY < least
     ahead, behind = _first_of(state, its), _first_of(state, mine)
-    if math.inf in (_limit(state, ahead), _limit(state, behind)):
+    if any(_limit(state, one) == math.inf or _has_relearned(state, one) for one in (ahead, behind)):
         return False
     due, other = _due(state, first), _due(state, job)
     if due + RANKED < state.now or other <= state.now:
@@ -199,6 +208,11 @@ def _due(state: GridState, job: Job) -> float:
         return math.inf
     since = max(job.waits_since, line.standing.served_at)
     return since + state.policy.sharing.overdue_after * _limit(state, job)
+
+
+def _has_relearned(state: _Watched, job: Job) -> bool:
+    """Whether all were ranked last by another limit of this job than it has now."""
+    return not job.spec.time_limit and state.relearned.get(job.user, -math.inf) > state.now - RANKED
 
 
 def _limit(state: GridState, job: Job) -> float:

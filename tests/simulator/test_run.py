@@ -42,6 +42,7 @@ LATER = ("holds", "labels", "predictions", "requeue")
 """What was not drawn yet when these were found."""
 FOUND_SINCE = [
     (11001155, Shape(nodes=3, jobs=60, faults=20, seconds=120.0)),
+    (41000620, Shape()),
     *((seed, SMALL) for seed in (6021132, 6041991, 6054753, 6056957, 6066406, 6086477, 6086958, 6090044, 6090706)),
 ]
 """Those that were found with all that."""

@@ -436,9 +436,9 @@ async def test_a_coordinator_keeps_the_blobs_of_one_frame_together_and_answers_e
     monkeypatch.setattr(module, "_sync_together", lambda folder, paths: synced.append(len(paths)))
     async with coordinator(tmp_path) as grid:
         ann = await client(grid.url)
-        sent = [*whole(*(b"%d" % number for number in range(50))), PutBlob(60, "0" * 64, 0, b"no", end=True)]
+        sent = [*whole(*(b"%d" % number for number in range(300))), PutBlob(400, "0" * 64, 0, b"no", end=True)]
         await ann.say(*sent)
         answers = [await ann.until(answer_to(one.id)) for one in sent]
-        assert all(isinstance(one, Done) for one in answers[:50]) and isinstance(answers[50], Failed)
-        assert synced[0] == 50 and len(synced) == 2
+        assert all(isinstance(one, Done) for one in answers[:300]) and isinstance(answers[300], Failed)
+        assert synced[::2] == [256, 44] and len(synced) == 4
         await ann.close()
