@@ -27,7 +27,7 @@ TOGETHER = {
         "tests/agent/sampling/test_probe.py",
         "tests/agent/sampling/test_trees.py",
         "tests/agent/supervisor/test_spawners_nice.py::test_beside_a_job_on_the_same_core",
-        "tests/agent/supervisor/test_tree_rounds.py",
+        "tests/agent/supervisor/test_rounds.py",
         "tests/e2e/reliability/test_disk.py::test_a_disk_that_its_errors_made_read_only",
         "tests/e2e/sharing/test_the_owner.py::test_a_foreign_busy_process",
         "tests/e2e/sharing/test_the_owner.py::test_our_own_busy_job",

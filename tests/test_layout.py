@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("distributed_grid", "protocol", "coordinator", "agent", "cli", "simulator", "systemd")
 WORKSHOPS = ("scripts", "bench", "docs", "examples", "tests")  # not shipped, but ours
 CEILING = 600
-WIDTH = 13  # modules that lie side by side
+WIDTH = 14  # modules that lie side by side
 
 
 # What of the supervisor the simulator runs, too.
@@ -154,7 +154,7 @@ OPENS_BY_PATH: dict[str, str] = {
     "agent.data.job_files": "the cache of shipped contents",
     "agent.sampling": "/proc and /sys",
     "agent.launch.raylet": "the program of Ray, a raylet's folder, which its own user made, and a cluster's token",
-    "agent.supervisor.tree": "/proc",
+    "agent.supervisor.rounds": "/proc",
     "agent.walls.pipes": "the pipe of a job's standard input, which it makes itself, in the folder of an allocation",
     "agent.data.inputs": "the same, and a note beside it, in a directory that was opened",
     "agent.launch.workdir": "the list of slots, in a directory of ours",

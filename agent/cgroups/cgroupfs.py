@@ -164,7 +164,7 @@ def kill(place: Place, path: str, spare: frozenset[int], deadline: float) -> boo
 
     Version 2 does it by itself (`cgroup.kill`, Linux 5.14): no fork escapes. Else the group is frozen, so that the list
     of its processes is complete, and each is killed by pidfd. Where that cannot be had nor forks be refused (`pids.max`
-    0, which the caller has set), a job that forks faster than it is killed stays: supervisor/tree.py is for those.
+    0, which the caller has set), a job that forks faster than it is killed stays: supervisor/rounds.py is for those.
     """
     if not os.path.isdir(path):
         return True

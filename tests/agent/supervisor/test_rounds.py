@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pytest
 
 from distributed_grid.agent.cgroups import hierarchies
-from distributed_grid.agent.supervisor import tree
-from distributed_grid.agent.supervisor.tree import Found
+from distributed_grid.agent.supervisor import procs, rounds
+from distributed_grid.agent.supervisor.rounds import Found
 
 MOST = 400
 NOBODY = 65534
@@ -37,6 +37,12 @@ import os, time
 while True:
     try: os.fork()
     except OSError: time.sleep(0.001)
+"""
+BUSY = """
+import os
+while True:
+    try: os.fork()
+    except OSError: pass
 """
 GUARDS = """
 import os, signal, time
@@ -79,9 +85,10 @@ time.sleep(1000)
 """
 REAPER = """
 import json, os, signal, subprocess, sys, time
-from distributed_grid.agent.supervisor import procs, tree
+from distributed_grid.agent.supervisor import procs, rounds
 from distributed_grid.agent.walls import syscalls
 code, user, keeps_root, neighbour = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "1", sys.argv[4] == "1"
+nice = int(sys.argv[6])
 syscalls.become_subreaper()
 spare = [subprocess.Popen(["sh", "-c", "sleep 1000 & wait"]).pid] if neighbour else []
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # all are reaped at once
@@ -91,11 +98,12 @@ if user:
     os.setgid(user); os.setuid(user)
 if os.fork() == 0:
     os.setsid()
+    os.nice(nice)
     os.close(0), os.close(1)
     exec(code)
 sys.stdin.readline()
-all_below = tree.Descendants(os.getpid(), lambda: spare)
-print(json.dumps([tree.end_in_rounds(all_below.scan, all_below.is_member, float(sys.argv[5])), spare]), flush=True)
+all_below = rounds.Descendants(os.getpid(), lambda: spare)
+print(json.dumps([rounds.end_in_rounds(all_below.scan, all_below.is_member, float(sys.argv[5])), spare]), flush=True)
 sys.stdin.readline()
 """
 
@@ -140,9 +148,10 @@ def ended(
     root: bool = False,
     neighbour: bool = False,
     seconds: float = 20.0,
+    nice: int = 0,
 ) -> Ended:
-    """Have a subreaper with this user end a job once that has so many processes."""
-    argv = [sys.executable, "-c", REAPER, code, str(user), f"{root:d}", f"{neighbour:d}", str(seconds)]
+    """Have a subreaper with this user end a job of this niceness once that has so many processes."""
+    argv = [sys.executable, "-c", REAPER, code, str(user), f"{root:d}", f"{neighbour:d}", str(seconds), str(nice)]
     enter = f'echo $$ > "{group}/cgroup.procs"; exec "$@"'
     with subprocess.Popen(
         ["sh", "-c", enter, "sh", *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -191,12 +200,68 @@ def test_what_may_not_be_signalled_is_not_promised(group: Path) -> None:
     assert not done.proven and len(done.left) == 1
 
 
+def test_an_ordinary_users_supervisor_ends_a_bomb_that_never_rests(group: Path) -> None:
+    (group / "pids.max").write_text("150")
+    done = ended(group, BUSY, 140, NOBODY, seconds=60.0, nice=15)
+    assert (done.proven, done.left) == (True, set())
+
+
+def test_a_process_that_was_not_found_is_stopped_with_its_group() -> None:
+    script = "sleep 1000 & sleep 1000 & sleep 1000 & wait"
+    with subprocess.Popen(["sh", "-c", script], process_group=0) as shell:
+        try:
+            deadline = time.monotonic() + 30
+            while len(below := procs.descendants([shell.pid])) < 4 and time.monotonic() < deadline:
+                time.sleep(0.005)
+            *seen, missed = below
+            starts = {pid: below[pid].start for pid in seen}
+            looks, stopped = 0, False
+
+            def scan() -> Found:
+                nonlocal looks, stopped
+                looks += 1
+                # Before they are killed: the kernel continues a stopped group that has no parent any more.
+                while looks == 2 and not stopped and time.monotonic() < deadline:
+                    at = procs.stat(missed)
+                    stopped = at is not None and at.state == "T"
+                return Found(starts, True, dict.fromkeys(seen, shell.pid))
+
+            rounds.end_in_rounds(scan, seconds=0.1)
+            assert stopped
+        finally:
+            os.killpg(shell.pid, 9)
+
+
+def test_a_group_is_not_stopped_that_has_others_in_it() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as beside, subprocess.Popen(["sleep", "1000"], process_group=0) as apart:
+        try:
+            found = rounds.Descendants(os.getpid()).scan()
+            assert {beside.pid, apart.pid} <= found.members.keys()
+            assert beside.pid not in found.groups and found.groups[apart.pid] == apart.pid
+        finally:
+            beside.kill()
+            apart.kill()
+
+
+def test_without_real_time_priority_no_process_is_brought_to_our_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    moved: list[int] = []
+    monkeypatch.setattr(os, "sched_setscheduler", refused)
+    with subprocess.Popen(["sleep", "1000"], process_group=0) as one:
+        found = rounds.Descendants(os.getpid()).scan()
+        monkeypatch.setattr(os, "sched_setaffinity", lambda pid, _: moved.append(pid))
+        rounds.end_in_rounds(lambda: Found({one.pid: found.members[one.pid]}, True), seconds=0.1)
+    assert {*moved} <= {0} and one.returncode == -9
+
+
 def test_walks_that_miss_somebody_prove_nothing() -> None:
-    verdict = tree.end_in_rounds(lambda: Found({}, False), seconds=0.1)
+    verdict = rounds.end_in_rounds(lambda: Found({}, False), seconds=0.1)
     assert not verdict.proven and verdict.ended == 0
 
 
 def test_the_supervisors_own_priority_and_processors_are_as_before() -> None:
     before = os.sched_getaffinity(0), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
-    assert tree.end_in_rounds(lambda: Found({}, True)).proven
+    assert rounds.end_in_rounds(lambda: Found({}, True)).proven
     assert (os.sched_getaffinity(0), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)) == before
