@@ -200,10 +200,11 @@ class GridClient(Connection):
                 if output.over:
                     return
                 if followed.view is output.view and followed.error is None:
-                    change = self._change(view.id)
-                    await asyncio.wait(
-                        [*asking, change], timeout=output.pause(loop.time()), return_when=asyncio.FIRST_COMPLETED
-                    )
+                    # What has come due since `now` was not asked for above: it must not be forgotten.
+                    pause = output.pause(now)
+                    timeout = None if pause is None else max(0.0, now + pause - loop.time())
+                    waiting = [*asking, self._change(view.id)]
+                    await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                 if followed.error is not None:
                     raise followed.error
                 pieces = []
@@ -244,12 +245,13 @@ class GridClient(Connection):
                 stdin.update(view)
                 if reading is None and stdin.room():
                     reading = read()
-                messages = stdin.messages(session.number, loop.time())
+                now = loop.time()
+                messages = stdin.messages(session.number, now)
                 asking |= {asyncio.create_task(self._ask(one)): one.id for one in messages}
                 if followed.error is not None:
                     raise followed.error
                 waiting = [*asking, self._change(view.id)] + ([reading] if reading is not None else [])
-                await asyncio.wait(waiting, timeout=stdin.pause(loop.time()), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(waiting, timeout=stdin.pause(now), return_when=asyncio.FIRST_COMPLETED)
                 for task in [one for one in asking if one.done()]:
                     stdin.take(asking.pop(task), task.exception() or task.result(), loop.time())
                 if reading is not None and reading.done():

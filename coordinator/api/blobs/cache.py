@@ -408,20 +408,28 @@ class Blobs:
 
 
 @fault("coordinator.blob")
-def _sync(fd: int) -> None:
-    os.fsync(fd)
+def _sync(fd: int, how: Callable[[int], object] = os.fsync) -> None:
+    """Make what was written to this file durable, or all of its filesystem (`_syncfs`)."""
+    how(fd)
 
 
-@fault("coordinator.blob")
+def _syncfs(fd: int) -> None:
+    if _LIBC is not None and _LIBC.syncfs(fd):
+        raise OSError(number := ctypes.get_errno(), os.strerror(number))
+
+
 def _sync_together(folder: int, paths: Sequence[Path]) -> None:
     """Sync these files or names: with the whole filesystem of the folder, where the kernel then tells of every error
     since that was opened (Linux 5.8); else one by one."""
     if len(paths) > FEW and _LIBC is not None:
-        if _LIBC.syncfs(folder):
-            raise OSError(number := ctypes.get_errno(), os.strerror(number))
+        _sync(folder, _syncfs)
         return
     for path in paths:
-        sync(path)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _sync(fd)
+        finally:
+            os.close(fd)
 
 
 def _tells_errors(release: str) -> bool:

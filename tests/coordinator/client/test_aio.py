@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import io
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -178,6 +179,26 @@ async def test_output_out_of_reach_is_said_and_the_tail_is_kept(tmp_path: Path, 
         result = await client.result(job)
         assert (result.exit_code, result.stdout, result.truncated) == (0, "the end", True)
         assert "n1 is not connected" in result.output_error
+
+
+async def test_a_question_that_comes_due_while_others_are_sent_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distributed_grid.coordinator.client.output.RETRY_SECONDS", 0.001)
+    change = GridClient._change
+
+    def slowly(self: GridClient, job: str) -> "asyncio.Future[None]":
+        time.sleep(0.005)  # the loop is busy
+        return change(self, job)
+
+    monkeypatch.setattr(GridClient, "_change", slowly)
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        worker = await agent(grid.url, runs=ends_with(Outcome(Cause.EXITED, stdout_size=1000, stdout_tail=b"the end")))
+        job = await client.submit("true")
+        await client.wait(job)
+        await worker.close()
+        async with asyncio.timeout(30):
+            assert (await client.result(job)).stdout == "the end"
 
 
 async def test_a_job_is_followed_from_waiting_to_its_end(tmp_path: Path) -> None:
