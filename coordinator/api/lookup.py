@@ -16,7 +16,7 @@ import msgspec
 
 from distributed_grid.coordinator.api.relay import Client
 from distributed_grid.coordinator.core import views
-from distributed_grid.coordinator.core.commands import Over, RecordJob
+from distributed_grid.coordinator.core.commands import Over, RecordGroup, RecordJob
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.model import Group, Job
 from distributed_grid.coordinator.core.queue import groups
@@ -259,6 +259,8 @@ class Lookup:
         why = reasons.Wording(self.state)
         found = [groups.view(one.group, one.states, why.of_group(one)) for one in itertools.islice(wanted, most)]
         if message.ended and (not message.states or State.ENDED in message.states):
+            ending = (groups.view(group, {}) for group in self._ending_groups(message.user))
+            found += [view for view in ending if _has_some(view, message)]
             past = self.store.groups_ended(most - len(found), message.user, message.failed)
             found += [groups.view(group, {}) for group in past if group.id not in self.state.groups]
         return [_short_group(view) for view in found]
@@ -285,6 +287,12 @@ class Lookup:
         ids = {record.job.id for record in self.driver.being_stored() if isinstance(record, RecordJob)}
         stored = (self.store.job(job) for job in ids if job not in self.state.jobs)
         return [job for job in stored if job is not None]
+
+    def _ending_groups(self, user: str) -> list[Group]:
+        """The same of groups: they are neither in the ledger any more, nor ended in the store."""
+        ids = {record.group.id for record in self.driver.being_stored() if isinstance(record, RecordGroup)}
+        stored = (self.store.group(group) for group in sorted(ids) if group not in self.state.groups)
+        return [group for group in stored if group is not None and not group.ended and user in ("", group.user)]
 
 
 def _has_some(group: GroupView, message: ListJobs) -> bool:

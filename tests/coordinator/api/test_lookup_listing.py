@@ -2,15 +2,20 @@
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 
+from distributed_grid.coordinator.api.lookup import Lookup
 from distributed_grid.coordinator.client import GridClient
+from distributed_grid.coordinator.core.commands import RecordGroup
+from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.core.views import Visibility
 from distributed_grid.protocol.jobs import State
-from distributed_grid.protocol.messages import (
-    GetStatus,
-    JobUpdate,
-)
+from distributed_grid.protocol.messages import GetStatus, JobUpdate, ListJobs
+from distributed_grid.protocol.messages.roles import Reach
 from tests.coordinator.ends import (
     agent,
     client,
@@ -49,3 +54,17 @@ async def test_more_nodes_than_one_answer_holds_are_told_in_several(
         await ann.close()
         for worker in workers:
             await worker.close()
+
+
+async def test_an_array_is_listed_while_its_end_is_being_stored(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as everybody:
+        worker = await agent(grid.url, runs=runs_on)
+        array = await everybody.submit("true", array="0-1")
+        await grid.stored()
+        ending = RecordGroup(msgspec.structs.replace(grid.ledger.state.groups[array].group, ended=9.0))
+        storing = SimpleNamespace(being_stored=lambda: iter([ending]))
+        over = Lookup(GridState(1, Policy()), grid.store, storing)  # type: ignore[arg-type]
+        for message, found in ((ListJobs(0, ended=True, fold=True), [array]), (ListJobs(0, fold=True), [])):
+            answer = over.newest(Visibility("ann", Reach.ALL), message)
+            assert [(one.id, one.ended) for one in answer.groups] == [(one, 0.0) for one in found]
+        await worker.close()
