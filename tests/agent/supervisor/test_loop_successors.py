@@ -48,8 +48,12 @@ print(json.dumps(files | said), flush=True)
 """
 GUEST = '"pids.max": "78"', '"pids.max": "77"'
 """Until the supervisor has taken the spawner out of the job's group, that may have one process more."""
-ALONE = 'mkdir "$0" 2>/dev/null || echo overlap >> "$0.two"; echo "$1" >> "$0.ran"; sleep 0.02; rmdir "$0"'
-"""It says so if another one that does this runs meanwhile, and notes that it ran."""
+ALONE = (
+    'mkdir "$0" 2>/dev/null || { read other < "$0/pid" && kill -0 "$other" 2>/dev/null && echo "$1" >> "$0.two"; }; '
+    'echo $$ > "$0/pid"; echo "$1" >> "$0.ran"; sleep 0.02; rm -r "$0"'
+)
+"""It says so if another one that does this runs meanwhile, and notes that it ran. (One that was killed leaves its
+directory.)"""
 
 
 def chained(bench: Bench, first: str, *argv: str, grant: Grant | None = None, id: str = "") -> str:
@@ -259,7 +263,7 @@ async def test_no_successor_starts_twice_or_beside_another_whatever_fails(
     first = bench.launch("sh", "-c", ALONE, here, "0")
     ids = [first, *(chained(bench, first, "sh", "-c", ALONE, here, str(number)) for number in range(1, 6))]
     outcomes = [await bench.ended(id) for id in ids]
-    assert not os.path.exists(f"{here}.two")
+    assert not os.path.exists(f"{here}.two"), (Path(f"{here}.two").read_text(), outcomes)
     ran = Path(f"{here}.ran").read_text().split()
     for number, outcome in enumerate(outcomes):
         count = ran.count(str(number))
