@@ -4,6 +4,7 @@ coordinator/api/requests.py.
 """
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -65,7 +66,7 @@ class Weather:
         self.bad = False
 
 
-class Driver(Process):
+class Driver(Process, ABC):
     """One life of a coordinator, from the opening of its store to its kill: the real commit pipeline over a simulated
     disk and clock. `wall` is what the wall clock shows."""
 
@@ -102,9 +103,9 @@ class Driver(Process):
         self.pipeline.take(restored)
         self._advance()
 
+    @abstractmethod
     def perform(self, commands: list[Command]) -> None:
         """Do what the ledger commands, beside recording."""
-        raise NotImplementedError
 
     def clock(self) -> float:
         """Grid time: it never jumps, whatever the wall clock does."""

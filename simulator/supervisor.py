@@ -3,6 +3,7 @@ agent/supervisor/, over simulated processes, disk and clock; and the agent's end
 for agent/launch/launcher.py.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 from zlib import crc32
@@ -361,7 +362,7 @@ class Supervisor(Process):
             self._soon()
 
 
-class Launcher(Process):
+class Launcher(Process, ABC):
     """What every agent is as well. `report` takes what the supervisor tells. `last_word`: how much of what it said left
     it, once it is dead."""
 
@@ -376,9 +377,9 @@ class Launcher(Process):
         self._ops = 0
         self._received_ops = 0
 
+    @abstractmethod
     def report(self, event: Started | Exited) -> None:
         """The supervisor told this."""
-        raise NotImplementedError
 
     def supervisor(self) -> Supervisor:
         """The one that lives, or a new one."""
@@ -446,9 +447,9 @@ class Launcher(Process):
                 why, lasted, in_all = message["why"], message["lasted"], message["in_all"]
                 self.took(Suspended(allocation=key, why=why, lasted=lasted, in_all=in_all))
 
+    @abstractmethod
     def took(self, told: Suspended) -> None:
         """That is so."""
-        raise NotImplementedError
 
     def freeze(self, allocation: str, why: str, seconds: float) -> None:
         """Have it frozen for so long, unless asked again. Not waited for: it is said again with the next sample."""

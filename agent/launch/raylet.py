@@ -1,6 +1,6 @@
 """A boost on its node: the command that starts a raylet with exactly the borrowed resources, and its ports, folder with
 a short name, and cluster token. Flags, traps and figures were measured with Ray 2.60. SIGTERM to
-`ray start --block` alone drains and ends the node; `ray stop` is never used, since it ends every Ray on the machine."""
+`ray start --block` alone drains and ends the node. Nothing here ends what it has not started."""
 
 import contextlib
 import errno

@@ -3,6 +3,7 @@ their rank in brackets. ^C ends all of it: members that wait for one another do 
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,7 +71,7 @@ class MemberOutput:
         return view is not None and (view.state is State.ENDED or self._until_now) and self.output.done
 
 
-class AttachedMembers(Attached):
+class AttachedMembers(Attached, ABC):
     """Many jobs that were submitted as one. Those in `_mates`, by id, are read, and printed behind their index or
     rank. ^C ends all of it."""
 
@@ -89,9 +90,9 @@ class AttachedMembers(Attached):
         else:
             self._watch()
 
+    @abstractmethod
     def _watch(self) -> None:
         """It is known by its id: begin to read."""
-        raise NotImplementedError
 
     def _submitted(self, answer: Submitted) -> None:
         self._group = answer.jobs[0]

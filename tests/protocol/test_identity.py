@@ -31,7 +31,7 @@ def test_an_identity_is_read_back_from_its_uri(identity: Identity, uri: str) -> 
         "grid://0a1b/agent/../n1",
         "grid://0a1b/agent/n 1",
         "grid://0a1b/agent/" + "n" * 65,
-        "grid://0a1b/root/n1",
+        "grid://0a1b/owner/n1",
         "grid://0a1b/coordinator/n1",
         "grid:///agent/n1",
         "grid://0a1b/AGENT/n1",
