@@ -312,8 +312,11 @@ class Spawners:
             self.groups.entered(slot.name, spawning.pid)
             self._note(spawning.place)
             self._came(spawning, "")
-        else:
-            self._lost(spawning, str(message.get("text", "it says nothing")))
+        elif op == "failed":
+            self._lost(spawning, str(message["text"]))
+        else:  # it is ready and gone already, or who was to tell its pid was killed
+            spawning.killed = True
+            self._lost(spawning, "it ended before it was ready")
 
     def knows_all(self) -> bool:
         """Whether every spawner that may be alive has a note."""
