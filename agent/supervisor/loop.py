@@ -442,13 +442,13 @@ class Supervisor:
         self._refuse(released.refused)
 
     def _refuse(self, begun: list[Begun]) -> None:
-        """These do not start, as their intents could not be written."""
+        """These do not start, as their intents could not be written: another node may have a disk that takes one."""
         for job, _, spawning in begun:
             del self.jobs[job.id]
             self.spawners[job.id] = spawning
             self._release(job)
             job.intent_durable = True
-            job.end(never_ran("spawn-failed", "the journal on the node cannot be written (is the disk full?)"))
+            job.end(never_ran("withdrawn", "the journal on the node cannot be written (is the disk full?)"))
             self.allocations.tell(job)
             self.allocations.gone(job.id)
 

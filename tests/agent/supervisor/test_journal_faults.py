@@ -38,6 +38,9 @@ CASES += [
     f"supervisor.sync:1+:delay=0.02,supervisor.sync:2:eio,supervisor.rewrite:{passes}:enospc" for passes in ("2", "2-3")
 ]
 
+NEVER_BEGAN = (Cause.SPAWN_FAILED, Cause.WITHDRAWN)
+"""No process could be made; or, of those that go to another node: the disk took no intent."""
+
 
 def starts(bench: Bench, id: str) -> int:
     """How often its command ran, by its own witness."""
@@ -65,7 +68,7 @@ async def test_no_job_starts_twice_and_no_end_is_wrong_whatever_fails(
         elif outcome.started:
             assert outcome.cause is Cause.SUPERVISOR_LOST and "kill" in asked and starts(bench, id) <= 1
         else:
-            assert outcome.cause is Cause.SPAWN_FAILED and starts(bench, id) == 0
+            assert outcome.cause in NEVER_BEGAN and starts(bench, id) == 0
     await bench.until(lambda: f"GRID_FAULTS {asked.partition(':')[0]}:" in (bench.dir / "supervisor.log").read_text())
     assert bench.log == [] or "kill" in asked or "tell" in asked  # it went on by itself
     assert (bench.launcher.supervisor_pid == pid) == (not bench.log or "tell:" in asked and "kill" not in asked)
@@ -80,7 +83,7 @@ async def test_no_job_starts_twice_and_no_end_is_wrong_whatever_fails(
     twice = {id for id in codes if starts(bench, id) != before[id]}
     assert not {id for id in twice if before[id]}
     # What was refused without a trace, since the disk took none, may be asked for anew.
-    assert all(bench.outcomes(id)[0].cause is Cause.SPAWN_FAILED for id in twice)
+    assert all(bench.outcomes(id)[0].cause in NEVER_BEGAN for id in twice)
 
 
 async def test_faults_are_for_the_supervisor_and_never_for_its_jobs(
@@ -124,7 +127,7 @@ async def test_what_happens_while_the_disk_takes_nothing_is_known_when_it_does_a
     bench.launcher.forget([acknowledged])
     await bench.until(lambda: not bench.alive(*ended, cancelled))
     refused = await bench.run("true")
-    assert (refused.cause, refused.started) == (Cause.SPAWN_FAILED, False)
+    assert (refused.cause, refused.started) == (Cause.WITHDRAWN, False)
     log = bench.dir / "supervisor.log"
     log.rename(bench.dir / "log")  # the log is a file of its own, and beyond the limit as well
     await asyncio.sleep(2.2)  # so that it is tried again and again
@@ -175,7 +178,7 @@ async def test_a_supervisor_starts_on_a_disk_that_takes_nothing_and_watches_what
     known = {one.allocation: one.outcome for one in bench.known}
     assert (outcome := known[ended]) and outcome.code == 3
     assert runs(pid)
-    assert (await bench.run("true")).cause is Cause.SPAWN_FAILED
+    assert (await bench.run("true")).cause is Cause.WITHDRAWN
     assert (await bench.ended(limited)).cause is Cause.TIME_LIMIT
     assert (await bench.run("true")).cause is Cause.EXITED
     words = (bench.dir / "supervisor.log").read_text()
