@@ -26,8 +26,10 @@ _DAY = 86400.0
 _GONE = ".gone-"
 """Prefix of folders that are being removed. No allocation has such an id."""
 SWEEP_INTERVAL = 60.0
+LOGS = ("supervisor.log", "agent.log")
+"""The logs beside a node's state; the second only where its agent was started over ssh without systemd."""
 LOG_BYTES = 4 << 20
-"""Maximum size of the supervisor's log before it is rotated; one old log is kept."""
+"""Maximum size of a log before it is rotated; one old log is kept."""
 PATIENCE = 30.0
 """Timeout for measuring or removing one allocation's files (s): a surviving process may keep changing them. The next
 sweep tries again."""
@@ -165,7 +167,8 @@ class Retention:
                 if name.startswith(_GONE):
                     self._clear_one(allocs, name)
         self._clear_slots()
-        _rotate(self._dir / "supervisor.log")
+        for name in LOGS:
+            _rotate(self._dir / name)
         damaged = sorted(self._dir.glob("journal.corrupt-*"), key=lambda path: (len(path.name), path.name))
         for path in damaged[DAMAGED:]:
             path.unlink(missing_ok=True)

@@ -307,11 +307,12 @@ async def test_a_process_that_makes_files_all_the_time_does_not_hold_up_the_rest
     assert left(tmp_path) == []
 
 
-async def test_the_supervisors_log_and_damaged_journals_are_bounded(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["supervisor.log", "agent.log"])
+async def test_the_logs_beside_the_state_and_damaged_journals_are_bounded(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(disk, "LOG_BYTES", 10)
-    with open(tmp_path / "supervisor.log", "a") as log:
+    with open(tmp_path / name, "a") as log:
         for number in range(1, 13):
             (tmp_path / f"journal.corrupt-{number}").touch()
         kept = keeper(tmp_path, Bounds(), clock)
@@ -319,8 +320,8 @@ async def test_the_supervisors_log_and_damaged_journals_are_bounded(
         await kept.sweep(())
         print("new", file=log, flush=True)
         await kept.sweep(())
-    assert (tmp_path / "supervisor.log").read_text() == "new\n"
-    assert (tmp_path / "supervisor.log.1").read_text() == "of long ago\n"
+    assert (tmp_path / name).read_text() == "new\n"
+    assert (tmp_path / f"{name}.1").read_text() == "of long ago\n"
     assert sorted(path.name for path in tmp_path.glob("journal.*")) == [f"journal.corrupt-{n}" for n in (1, 2, 3)]
 
 
