@@ -247,7 +247,7 @@ class Runtime:
                 if error.final:
                     raise
                 if error.what != said:  # not repeated every few seconds
-                    log.warning(error.what, why=error.why)
+                    log.warning(error.what, why=error.why, **({"hint": error.hint} if error.hint else {}))
                     said = error.what
             tries = 1 if boot_clock() - begun > STEADY else tries + 1
             await asyncio.sleep(back_off(tries))

@@ -14,7 +14,7 @@ from websockets.asyncio.connection import broadcast
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, InvalidURI
 from websockets.uri import parse_uri
 
-from distributed_grid.identity.credentials import client_context, has_identity, tls_words
+from distributed_grid.identity.credentials import client_context, has_identity, hint_of, tls_words
 from distributed_grid.protocol.codec import BULK_BYTES, HELLO_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.link import Link
@@ -157,9 +157,8 @@ async def dial(
     except GridError as error:
         raise CannotConnect(error.what, error.why, error.hint) from None
     except ssl.SSLError as error:
-        raise CannotConnect(
-            f"the coordinator at {url} and this node do not trust each other", tls_words(error)
-        ) from None
+        what = f"the coordinator at {url} and this node do not trust each other"
+        raise CannotConnect(what, tls_words(error), hint_of(error)) from None
     except (ConnectionResetError, BrokenPipeError, ConnectionClosed, InvalidMessage, EOFError):
         from distributed_grid.identity.enrollment import disconnect_reason
 

@@ -20,7 +20,7 @@ from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation, client, complete_files, current, printable
 from distributed_grid.cli.lazy import Command
 from distributed_grid.coordinator.client.blocking import GridClient
-from distributed_grid.identity.credentials import IDENTITY, client_context, has_identity, tls_words
+from distributed_grid.identity.credentials import IDENTITY, client_context, has_identity, hint_of, tls_words
 from distributed_grid.identity.member import identity_for, read_member
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import GetStatus, Status
@@ -191,7 +191,8 @@ def check_agent_connection(state_dir: Path) -> Iterator[Finding]:
         yield failed("agent's way", error)
     except (OSError, http.client.HTTPException) as error:
         why = tls_words(error) if isinstance(error, ssl.SSLError) else str(error) or type(error).__name__
-        hint = "grid doctor, on the master; and see whether a firewall is between"
+        hint = hint_of(error) if isinstance(error, ssl.SSLError) else ""
+        hint = hint or "grid doctor, on the master; and see whether a firewall is between"
         yield Finding("agent's way", Level.ERROR, f"the coordinator at {url} is not reached", why, hint)
     else:
         if answer.status != HTTPStatus.OK:

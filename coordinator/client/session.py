@@ -538,9 +538,12 @@ def not_dialled(url: str, error: OSError | NoSocket, identity: Path | None) -> G
     if isinstance(error, ConnectionResetError | BrokenPipeError):
         return not_let_in(url, identity, "", False)
     if type(error).__module__ == "ssl":
+        from distributed_grid.identity.credentials import hint_of
+        from distributed_grid.identity.enrollment import expired
         from distributed_grid.identity.member import other_address
 
-        return _expired(url, identity) or unreachable(url, words_of(error), other_address(url, identity))
+        hint = hint_of(error) or other_address(url, identity)  # type: ignore[arg-type]
+        return expired(url, identity) or unreachable(url, words_of(error), hint)
     return unreachable(url, words_of(error), lasting=(error.errno or 0) < 0)  # the numbers of getaddrinfo are negative
 
 
@@ -549,22 +552,9 @@ def not_let_in(url: str, identity: Path | None, why: str, answered: bool) -> Gri
     if answered or why == TIMED_OUT:
         hint = "grid login, with a new token from one of its operators" if why.startswith("it answered 401") else ""
         return unreachable(url, why, hint, why.startswith(("it answered ", "what listens there ", "what came ")))
-    from distributed_grid.identity.enrollment import disconnect_reason
+    from distributed_grid.identity.enrollment import disconnect_reason, expired
 
-    return _expired(url, identity) or unreachable(url, disconnect_reason(url, identity))
-
-
-def _expired(url: str, identity: Path | None) -> GridError | None:
-    from distributed_grid.identity.credentials import has_identity
-    from distributed_grid.identity.enrollment import has_expired
-
-    if identity is None or not has_identity(identity) or not has_expired(identity):
-        return None
-    return GridError(
-        f"your certificate for the grid at {url} has expired",
-        why="it is renewed by using it, and was not used for long",
-        hint="grid login grid://HOST:PORT/TOKEN, with a token from one of its operators",
-    )
+    return expired(url, identity) or unreachable(url, disconnect_reason(url, identity))
 
 
 def words_of(error: OSError) -> str:

@@ -5,6 +5,7 @@ alone.
 import os
 import ssl
 import stat
+import time
 from pathlib import Path
 
 from distributed_grid.protocol.errors import GridError
@@ -98,9 +99,26 @@ def check_private(path: Path) -> None:
 def tls_words(error: ssl.SSLError) -> str:
     """Why a handshake failed, for people. A peer that refuses our certificate says so by an alert."""
     if isinstance(error, ssl.SSLCertVerificationError):
+        if hint_of(error):
+            return f"its {error.verify_message}; {clock_words()}"
         return f"its certificate is not good here: {error.verify_message}"
     reason = (error.reason or str(error)).replace("_", " ").lower()
     return ALERTS.get(reason, f"TLS: {reason}")
+
+
+def clock_words() -> str:
+    """What this machine's clock says: where a certificate does not hold now, it may be that which is wrong."""
+    return f"this machine's clock says {time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC"
+
+
+OUT_OF_TIME = (9, 10)
+"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED."""
+
+
+def hint_of(error: ssl.SSLError) -> str:
+    """What to do about a certificate that does not hold now; empty: something else is wrong."""
+    wrong = isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in OUT_OF_TIME
+    return "compare this machine's clock with the coordinator's: date; timedatectl" if wrong else ""
 
 
 ALERTS = {

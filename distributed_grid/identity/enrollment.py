@@ -16,7 +16,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from distributed_grid.identity.credentials import AUTHORITY, BEARER, KEY, blind_context, has_identity, trusting_context
+from distributed_grid.identity.credentials import (
+    AUTHORITY,
+    BEARER,
+    KEY,
+    blind_context,
+    clock_words,
+    has_identity,
+    hint_of,
+    tls_words,
+    trusting_context,
+)
 from distributed_grid.identity.keys import (
     RENEW_AT,
     certificate_in,
@@ -188,6 +198,9 @@ def pin_in(authority: str) -> str:
 def _ask(invitation: Invitation, authority: str, asked: Join) -> Joined | Refused:
     try:
         frame = asyncio.run(_say(invitation.url + JOIN_PATH, authority, codec.encode(1, [asked])))
+    except ssl.SSLError as error:
+        what = f"joining the grid at {invitation.address} failed"
+        raise GridError(what, tls_words(error), hint_of(error) or "try again") from None
     except (OSError, TimeoutError, WebSocketException) as error:
         why = str(error) or "it did not answer in time"
         raise GridError(f"joining the grid at {invitation.address} failed", why=why, hint="try again") from None
@@ -224,6 +237,17 @@ def renewal_time(folder: Path) -> float:
 def has_expired(folder: Path) -> bool:
     """Whether the identity in this folder is over, by this machine's clock. Raises GridError."""
     return time.time() >= validity_of(certificate_in(folder)).end
+
+
+def expired(url: str, identity: Path | None) -> GridError | None:
+    """What to tell a person whose identity there is over; None: it is not."""
+    if identity is None or not has_identity(identity) or not has_expired(identity):
+        return None
+    return GridError(
+        f"your certificate for the grid at {url} has expired",
+        why=f"it is renewed by using it, and was not used for long; {clock_words()}",
+        hint="grid login grid://HOST:PORT/TOKEN, with a token from one of its operators",
+    )
 
 
 AHEAD = 3600.0
@@ -282,6 +306,9 @@ def renew_expired(folder: Path, url: str) -> None:
     authority = (folder / AUTHORITY).read_text()
     try:
         answer = asyncio.run(_prove(url + RENEW_PATH, authority, key, certificate, asked.request))
+    except ssl.SSLError as error:
+        what = f"the coordinator at {url} and this node do not trust each other"
+        raise NotRenewed(what, tls_words(error), hint_of(error)) from None
     except (OSError, TimeoutError, WebSocketException) as error:
         raise NotRenewed(f"the coordinator at {url} cannot be reached", str(error) or "it does not answer") from None
     if isinstance(answer, Refused):

@@ -1,10 +1,12 @@
 """What a peer connects with: its bearer token is read strictly, and files that others can touch are refused."""
 
+import re
 import ssl
 from pathlib import Path
 
 import pytest
 
+from distributed_grid.coordinator.client.session import not_dialled
 from distributed_grid.identity import credentials
 from distributed_grid.protocol.errors import GridError
 
@@ -59,3 +61,18 @@ def test_tls_is_version_1_3_only_and_its_alerts_are_explained() -> None:
     assert credentials.tls_words(error) == "our certificate was taken back"
     error.reason = "SOMETHING_ELSE"
     assert credentials.tls_words(error) == "TLS: something else"
+
+
+@pytest.mark.parametrize("code", [9, 10])
+def test_a_certificate_that_does_not_hold_now_is_told_with_this_machines_clock(code: int) -> None:
+    error = ssl.SSLCertVerificationError()
+    error.verify_code, error.verify_message = code, "certificate is of another time"
+    assert re.fullmatch(
+        r"its certificate is of another time; this machine's clock says \d{4}-\d\d-\d\d \d\d:\d\d UTC",
+        credentials.tls_words(error),
+    )
+    unreachable = not_dialled("wss://127.0.0.1:7433", error, None)
+    assert "clock" in unreachable.why and "clock" in unreachable.hint
+    error.verify_code = 18
+    assert credentials.tls_words(error) == "its certificate is not good here: certificate is of another time"
+    assert credentials.hint_of(error) == ""
