@@ -169,8 +169,10 @@ class Driver:
         return self._pipeline.records()
 
     async def room(self) -> None:
-        """Wait until the queue is short: who reads events from outside calls this first."""
-        while self.crowded and not self.failed.done():
+        """Wait until the queue is short: who reads events from outside calls this first. Once it has been, all who
+        waited have a turn, also where one of them has filled it again before the others: else a peer that floods would
+        keep them all waiting."""
+        if self.crowded and not self.failed.done():
             if self._room is None:
                 self._room = self._loop.create_future()
             await asyncio.shield(self._room)

@@ -528,6 +528,29 @@ async def test_a_heartbeat_is_not_handled_before_what_came_before_it(store: Coun
     await driver.close()
 
 
+async def test_who_waits_for_room_has_a_turn_though_another_fills_it_whenever_there_is_some(store: Counting) -> None:
+    driver = driven(Scripted(lambda event: []), store, lambda command: None)
+    had_a_turn = False
+
+    async def flood() -> int:
+        for rounds in range(50):
+            for number in range(CROWDED + 1):
+                driver.put(number)  # type: ignore[arg-type]
+            if had_a_turn:
+                return rounds
+            await driver.room()
+        return 50
+
+    async def waits() -> None:
+        nonlocal had_a_turn
+        await driver.room()
+        had_a_turn = True
+
+    rounds, _ = await asyncio.gather(flood(), waits())
+    assert rounds <= 2
+    await driver.close()
+
+
 async def test_a_deadline_that_a_heartbeat_brings_is_kept(store: Counting) -> None:
     ledger = Scripted(lambda event: [])
     driver = driven(ledger, store, lambda command: None)
