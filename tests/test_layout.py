@@ -140,6 +140,7 @@ OPENS_BY_PATH: dict[str, str] = {
     "runtime.beneath": "the directories of ours, as a root for all else",
     "agent.walls.spawner": "with a slot's rights: the job's directory",
     "agent.walls.leftovers": "with a slot's rights: the directories where everybody may write, /proc",
+    "agent.walls.reserved": "/proc",
     "agent.walls.files": "names in a directory that was opened, which it makes itself (O_EXCL)",
     "agent.walls.files_socket": "the directory of a job, with the job's rights",
     "agent.data.blobs": "the cache of shipped contents",

@@ -45,6 +45,20 @@ def kind_of(order: dict[str, Any]) -> Kind:
     return Kind(order.get("submitter", ""), account, *how, order.get("idle", False))
 
 
+_OWNERS = "o"
+
+
+def name_of(kind: Kind, number: str) -> str:
+    """The name of a new slot with this hexadecimal number. It says whether the submitter is an owner of the node, also
+    when only the slot's directory is left."""
+    return _OWNERS + number if kind.trusted else number
+
+
+def is_private(name: str, walls: str) -> bool:
+    """Whether what belongs to the agent's user is hidden in the slot of this name (`private` in Slot)."""
+    return walls == NAMESPACE and not name.startswith(_OWNERS)
+
+
 class Who(NamedTuple):
     """The user of a slot's processes, as in Slot (walls/enclosure.py)."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER
+from distributed_grid.agent.supervisor.slots import is_private
 from distributed_grid.agent.walls import accounts, wire
 from distributed_grid.agent.walls.enclosure import USER, Slot
 from distributed_grid.agent.walls.forkserver import ForkServer
@@ -234,15 +235,17 @@ class FilesSocket:
         folder = os.path.join(self._state, "jobs", name)
         seen = os.lstat(folder)
         own = accounts.is_slot_uid(seen.st_uid)
+        walls = USER if seen.st_uid != os.geteuid() else self._walls
         return Slot(
             name=name,
-            walls=USER if seen.st_uid != os.geteuid() else self._walls,
+            walls=walls,
             folder=folder,
             state=self._state,
             uid=seen.st_uid,
             gid=seen.st_gid,
             groups=() if own else tuple(map(int, asked.get("groups", ()))),
             own=own,
+            private=is_private(name, walls),
             oom=self._oom,
         )
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from distributed_grid.agent.cgroups.groups import SlotGroups
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER, SLOT_LOST, Place
-from distributed_grid.agent.supervisor.slots import Kind, Machine, SlotTable, Use, UserIds, kind_of, who
+from distributed_grid.agent.supervisor.slots import Kind, Machine, SlotTable, Use, UserIds, kind_of, name_of, who
 from distributed_grid.agent.walls import accounts, pipes, wire
 from distributed_grid.agent.walls.enclosure import USER, Slot
 from distributed_grid.agent.walls.forkserver import ForkServer
@@ -235,7 +235,7 @@ class Spawners:
     # --- one spawner --------------------------------------------------------------------------------------------------
 
     def _make(self, kind: Kind, allocation: str) -> Spawning:
-        name = os.urandom(8).hex()
+        name = name_of(kind, os.urandom(8).hex())
         folder = os.path.join(self._folder, name)
         machine = Machine(self._free_uid, accounts.login_name, accounts.gpu_groups)
         whose = who(kind, self.walls, (os.geteuid(), os.getegid()), machine)

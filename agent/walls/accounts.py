@@ -200,10 +200,15 @@ FOLDER = "/dev"
 _GPU_NODES = ("nvidia*", "nvidia-caps/*", "kfd", "dri/renderD*")
 
 
+def gpu_nodes() -> set[str]:
+    """The paths of the device nodes of GPUs."""
+    return {path for pattern in _GPU_NODES for path in glob.glob(f"{FOLDER}/{pattern}")}
+
+
 def gpu_groups() -> tuple[int, ...]:
     """Groups, except root's, that may read and write a GPU's device node which is not open to everyone."""
     found = set()
-    for path in (path for pattern in _GPU_NODES for path in glob.glob(f"{FOLDER}/{pattern}")):
+    for path in gpu_nodes():
         try:
             seen = os.lstat(path)
         except OSError:

@@ -5,7 +5,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import pwd
 import resource
 import signal
 import struct
@@ -13,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from distributed_grid.agent.walls import accounts, syscalls
+from distributed_grid.agent.walls import accounts, reserved, syscalls
 from distributed_grid.agent.walls.syscalls import forbid_new_privileges
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -123,7 +122,6 @@ def _beside(path: str) -> Iterator[str]:
 
 
 USER, NAMESPACE, LANDLOCK, NONE = "user", "namespace", "landlock", "none"
-_HIDDEN_TMPFS = "mode=0755,size=1m,nr_inodes=4096"
 _CGROUPS = "/sys/fs/cgroup"
 _TRIES = 20
 _KINDS = ("user", "mnt", "pid", "ipc", "net", "uts", "cgroup", "time")
@@ -136,11 +134,11 @@ _ST_RELATIME, _MS_RELATIME = 4096, 1 << 21
 class Slot(NamedTuple):
     """The walls that the supervisor orders. `folder` is the directory of the slot's jobs, `state` that of the agent.
 
-    `uid`, `gid`, `groups`: its processes' user; `own`: only this slot uses that uid. `private`: the home of the agent's
-    user, session sockets, /tmp and /dev/shm are not the machine's (only behind `namespace`). `login` is the user name
-    where one of these is set. `processes` (0: unlimited), `nice` and `oom` limit each job; `idle`: it gets only what
-    others on its cores leave (SCHED_IDLE). `cgroup_procs` are the
-    `cgroup.procs` files of the slot's control groups: a process enters by writing `0` there."""
+    `uid`, `gid`, `groups`: its processes' user; `own`: only this slot uses that uid. `private`: /tmp, /dev/shm
+    and terminals are not the machine's, and what only the agent's user may use is hidden (only behind `namespace`).
+    `login` is the user name where one of these is set. `processes` (0: unlimited), `nice` and `oom` limit each job;
+    `idle`: it gets only what others on its cores leave (SCHED_IDLE). `cgroup_procs` are the `cgroup.procs` files of the
+    slot's control groups: a process enters by writing `0` there."""
 
     name: str
     walls: str
@@ -290,8 +288,9 @@ def _unshare() -> None:
 
 
 def _mount(wanted: Slot) -> None:
-    """Hide the agent's state, and with `private` all that belongs to the agent's user."""
+    """Hide the agent's state, and with `private` what only the agent's user may use."""
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
+    hidden = reserved.directories() if wanted.private else []  # before the slot's accounts, where the home is another
     if wanted.login:
         with contextlib.suppress(OSError, ValueError):  # then its entry names a home where nothing is
             accounts.mount_entries(wanted.login, wanted.uid, wanted.gid, wanted.folder)
@@ -304,9 +303,8 @@ def _mount(wanted: Slot) -> None:
             syscalls.mount(f"/proc/self/fd/{fd}", path, flags=syscalls.MS_BIND)
             os.close(fd)
         syscalls.mount("tmpfs", "/dev/shm", "tmpfs", flags, "mode=1777")  # noqa: S108
-    for path in [*(_private() if wanted.private else ()), wanted.state]:
-        if os.path.isdir(path):
-            syscalls.mount("tmpfs", path, "tmpfs", flags, _HIDDEN_TMPFS)
+    for path in [*hidden, wanted.state]:
+        reserved.hide(path)
     for path, fd in kept.items():
         os.makedirs(path, mode=0o755, exist_ok=True)
         syscalls.mount(f"/proc/self/fd/{fd}", path, flags=syscalls.MS_BIND)
@@ -322,6 +320,8 @@ def _mount(wanted: Slot) -> None:
             syscalls.make_read_only(_CGROUPS)
         except OSError:
             syscalls.mount("tmpfs", _CGROUPS, "tmpfs", flags | syscalls.MS_RDONLY)
+    if wanted.private:
+        reserved.cover()
     os.chdir("/")
 
 
@@ -331,16 +331,6 @@ def _own_tmp(wanted: Slot, path: str) -> int:
     with contextlib.suppress(FileExistsError):
         os.mkdir(own, 0o700)
     return os.open(own, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-
-
-def _private() -> list[str]:
-    """Paths of the agent's user beside its state: the home, and session sockets."""
-    found = [f"/run/user/{os.geteuid()}"]
-    with contextlib.suppress(KeyError, OSError):
-        home = os.path.realpath(pwd.getpwuid(os.geteuid()).pw_dir)
-        if home != "/" and os.stat(home).st_uid == os.geteuid():  # a service account may have / or none
-            found.append(home)
-    return found
 
 
 def _write(path: str, text: str) -> None:

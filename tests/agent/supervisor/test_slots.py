@@ -16,7 +16,9 @@ from distributed_grid.agent.supervisor.slots import (
     Use,
     UserIds,
     Who,
+    is_private,
     kind_of,
+    name_of,
     who,
 )
 
@@ -57,6 +59,12 @@ def test_the_groups_of_gpus_are_for_jobs_that_were_granted_some() -> None:
 def test_behind_namespaces_strangers_see_nothing_of_the_agents_user_and_owners_do() -> None:
     assert who(kind(), "namespace", US, MACHINE) == Who("namespace", *US, login="as-ann", private=True)
     assert who(kind(trusted=True), "namespace", US, MACHINE) == Who("namespace", *US)
+
+
+def test_the_name_of_a_slot_says_of_whom_the_agents_user_is_hidden() -> None:
+    stranger, owner = (name_of(kind(trusted=trusted), "0a1b") for trusted in (False, True))
+    assert (is_private(stranger, "namespace"), is_private(owner, "namespace")) == (True, False)
+    assert not is_private(stranger, "none") and (stranger + owner).isalnum()
 
 
 @pytest.mark.parametrize("walls", ["landlock", "none"])

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER
-from distributed_grid.agent.supervisor.sockets import PATIENCE, AgentSocket
+from distributed_grid.agent.supervisor.sockets import PATIENCE, AgentSocket, FilesSocket
+from distributed_grid.agent.walls.enclosure import NAMESPACE, Slot
+from distributed_grid.agent.walls.forkserver import ForkServer
 
 
 class Talk:
@@ -108,3 +111,30 @@ def test_what_the_agent_does_not_take_yet_is_due_at_once_and_comes_whole(talk: T
         talk.ours.flush()
     assert heard == sent
     assert talk.ours.due == NEVER
+
+
+class Forks:
+    """A fork server that notes for which slots it was asked."""
+
+    def __init__(self) -> None:
+        self.slots: list[Slot] = []
+
+    def serve_files(self, slot: Slot, peer: socket.socket) -> None:
+        self.slots.append(slot)
+
+
+def test_the_files_of_a_strangers_job_are_read_where_the_agents_user_is_hidden(tmp_path: Path) -> None:
+    forks, selector = Forks(), selectors.DefaultSelector()
+    FilesSocket(str(tmp_path), NAMESPACE, "", cast(ForkServer, forks), selector, print, lambda _: False)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for count, name in enumerate(("0a1b", "o0a1b"), 1):
+        (tmp_path / "jobs" / name).mkdir(parents=True)
+        with socket.socket(socket.AF_UNIX) as agent:
+            agent.connect(f"/proc/self/fd/{folder}/files.sock")
+            agent.sendall(b'{"slot": "%s"}\n' % name.encode())
+            while len(forks.slots) < count:
+                for key, _ in selector.select(60):
+                    key.data()
+    os.close(folder)
+    assert [slot.private for slot in forks.slots] == [True, False]
+    selector.close()
