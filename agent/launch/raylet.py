@@ -200,6 +200,8 @@ def program(named: str) -> Path:
     return Path(found)
 
 
+OWN_PROGRAM = "name the `ray` beside the Python that Ray is installed for with agent.ray"
+
 _known: dict[tuple[str, int, int], tuple[str, str]] = {}
 """Versions by program path, inode and modification time: an installation changes these."""
 
@@ -216,21 +218,34 @@ def versions(ray: Path) -> tuple[str, str]:
 
 def _versions(ray: Path) -> tuple[str, str]:
     code = "import importlib.metadata as m, platform; print(m.version('ray'), platform.python_version())"
+    python = _python_of(ray)
     try:
         out = subprocess.run(
-            [_python_of(ray), "-I", "-c", code], capture_output=True, text=True, timeout=ASK_SECONDS, check=True
+            [python, "-I", "-c", code], capture_output=True, text=True, timeout=ASK_SECONDS, check=True
         ).stdout
-        here, python = out.split()
+        here, version = out.split()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise GridError(f"{ray} cannot be asked for its version", why=str(error)) from None
-    return here, python
+        said = (error.stderr or "").strip() if isinstance(error, subprocess.CalledProcessError) else ""
+        why = f"{python}: {said.splitlines()[-1]}" if said else str(error)
+        raise GridError(f"{ray} cannot be asked for its version", why=why, hint=OWN_PROGRAM) from None
+    return here, version
 
 
 def _python_of(ray: Path) -> str:
-    """The interpreter in the program's first line."""
+    """The interpreter in the program's first line; where that names none, the one beside it: for a path that is too
+    long for such a line, or has spaces, installers write a script of the shell. Raises GridError."""
     with open(ray, "rb") as file:
         first = file.readline(1024).decode(errors="replace").strip()
-    return first.removeprefix("#!").split()[0] if first.startswith("#!/") else sys.executable
+    if not first.startswith("#!"):
+        return sys.executable
+    named = (first.removeprefix("#!").split() or [""])[0]
+    if Path(named).name.startswith(("python", "pypy")):
+        return named
+    beside = ray.resolve().with_name("python")
+    if not os.access(beside, os.X_OK):
+        why = f"its first line names {named or 'nothing'}, and there is no Python beside it"
+        raise GridError(f"{ray} is not Ray's own program", why=why, hint=OWN_PROGRAM)
+    return str(beside)
 
 
 def check_versions(boost: Boost, here: str, python: str, node: str) -> None:

@@ -89,6 +89,35 @@ def test_versions_are_those_of_the_programs_own_python(tmp_path: Path) -> None:
         raylet.versions(program)
 
 
+def a_program(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_the_shell_in_the_first_line_of_an_installed_program_stands_for_the_python_beside_it(tmp_path: Path) -> None:
+    """As pip writes it for an environment with a long path, or one with spaces."""
+    place = tmp_path / "an environment" / "bin"
+    place.mkdir(parents=True)
+    python = a_program(place / "python", "#!/bin/sh\necho 2.60.0 3.12.1\n")
+    own = a_program(place / "ray", f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n")
+    (tmp_path / "ray").symlink_to(own)
+    for program in (own, tmp_path / "ray"):
+        assert raylet.versions(program) == ("2.60.0", "3.12.1")
+
+
+def test_a_wrapper_of_somebodys_own_is_refused_with_what_to_name_instead(tmp_path: Path) -> None:
+    wrapper = a_program(tmp_path / "ray", '#!/bin/sh\nexec /elsewhere/bin/ray "$@"\n')
+    with pytest.raises(GridError, match="is not Ray's own program") as refused:
+        raylet.versions(wrapper)
+    assert refused.value.why == "its first line names /bin/sh, and there is no Python beside it"
+    assert "agent.ray" in refused.value.hint
+    python = a_program(tmp_path / "python", "#!/bin/sh\necho no ray here >&2; exit 1\n")
+    with pytest.raises(GridError, match="cannot be asked for its version") as refused:
+        raylet.versions(wrapper)
+    assert refused.value.why == f"{python}: no ray here" and "agent.ray" in refused.value.hint
+
+
 def test_a_node_without_ray_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GridError, match="no ray program"):
         raylet.program(str(tmp_path / "none"))
