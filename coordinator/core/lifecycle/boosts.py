@@ -37,7 +37,8 @@ ALONE = (60.0, 1800.0)
 to the second."""
 WHY_CHARS = 400
 """Characters of a failure that are kept."""
-FAILED = frozenset({Cause.NOT_JOINED, Cause.SPAWN_FAILED, Cause.WORKDIR_FAILED, Cause.NOT_FOUND, Cause.NOT_EXECUTABLE})
+_NOT_STARTED = frozenset({Cause.SPAWN_FAILED, Cause.WORKDIR_FAILED, Cause.NOT_FOUND, Cause.NOT_EXECUTABLE})
+FAILED = _NOT_STARTED | {Cause.NOT_JOINED, Cause.SIGNALLED}
 """Causes of ends before the join that are due to the node."""
 DRAINED = "; exited with code 1"
 """How `ray start --block` ends after any SIGTERM: omitted, since it looks like an error."""

@@ -289,7 +289,7 @@ def ask(ledger: Ledger, name: str, now: float, request: Request = WANTED) -> str
     return ledger.state.jobs[name].node if name in ledger.state.jobs else ""
 
 
-@pytest.mark.parametrize("cause", [Cause.NOT_JOINED, Cause.NOT_EXECUTABLE, Cause.SPAWN_FAILED])
+@pytest.mark.parametrize("cause", [Cause.NOT_JOINED, Cause.NOT_EXECUTABLE, Cause.SPAWN_FAILED, Cause.SIGNALLED])
 def test_one_that_fails_on_a_node_is_tried_on_the_others_and_its_end_names_each_and_why(cause: Cause) -> None:
     ledger = asked_of("n1", "n2")
     first = ledger.state.jobs["b"].node
