@@ -271,8 +271,11 @@ def own_address(head: str) -> str:
         with socket.create_connection((host, int(port)), timeout=REACH_SECONDS) as there:
             return str(there.getsockname()[0])
     except (OSError, ValueError) as error:
+        why = str(error)
+        if host == "localhost" or host.startswith("127."):
+            why = f"{host} is the node itself, and ray.address on the coordinator is to be what nodes reach: {why}"
         raise GridError(
-            f"the Ray cluster at {head} cannot be reached from this node", why=str(error), hint="ray status"
+            f"the Ray cluster at {head} cannot be reached from this node", why=why, hint="ray status"
         ) from None
 
 

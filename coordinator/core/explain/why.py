@@ -329,7 +329,7 @@ def _wanted(
     preempts = None
     if job is None and chosen is None and reached is None:
         seen, _ = next_pass(state, request, user, 0.0, now)
-        reason, preempts = execute.foresee(seen, request, reason, now)
+        reason, preempts = execute.foresee(seen, request, limit, reason, now)
     if request.revocable and chosen is None and reached is None:
         reason = Reason(reason.code, "; ".join(filter(None, (reason.text, revocable.words(state, request, now)))))
     boost, other = job.spec.boost if job is not None else None, list[Change]()

@@ -35,12 +35,13 @@ def _sum(state: GridState, node: Node) -> tuple[int, str, int, int, int, float]:
     return len(node.allocations), next(reversed(node.allocations)), cpu, memory, gpu, newest
 
 
-def views(state: GridState, request: Request, now: float) -> list[View]:
-    """The nodes where victims would make room for this (up to `NODES`, plus the number of members of a gang), then up
-    to `NODES` others where candidates are too few or in their min-hold. For a gang, nodes with free room come first."""
-    passed = _large_enough(state, request)
+def views(state: GridState, request: Request, now: float, without: frozenset[str] = frozenset()) -> list[View]:
+    """The nodes, other than these, where victims would make room for this (up to `NODES`, plus the number of members of
+    a gang), then up to `NODES` others where candidates are too few or in their min-hold. For a gang, nodes with free
+    room come first."""
+    passed = [one for one in _large_enough(state, request) if one[1] not in without]
     bounds = state.index.affinity.bounds(request.constraints)
-    free = _free(state, request) if request.gang else {}
+    free = _free(state, request, without) if request.gang else {}
     most = NODES + request.gang
     enough: list[View] = list(free.values())
     others: list[View] = []
@@ -59,7 +60,7 @@ def views(state: GridState, request: Request, now: float) -> list[View]:
     return enough + others
 
 
-def _free(state: GridState, request: Request) -> dict[str, View]:
+def _free(state: GridState, request: Request, without: frozenset[str]) -> dict[str, View]:
     """The nodes with free room for a member of a gang that are not reserved for another urgent request."""
     first = (state.jobs[one.job].request for one in state.reservations.by_job.values())
     waiting = zip(state.reservations.by_job.values(), first, strict=True)
@@ -67,7 +68,7 @@ def _free(state: GridState, request: Request) -> dict[str, View]:
     found: dict[str, View] = {}
     for name in gang_candidates(state.nodes, state.index, request, state.policy):
         capacity = state.nodes[name].capacity
-        if name not in kept and capacity is not None:
+        if name not in kept and name not in without and capacity is not None:
             found[name] = View(name, capacity, ())
     return found
 

@@ -39,7 +39,7 @@ def plan_preemptions(state: GridState) -> None:
     if not preempting.urgent:
         preempting.refusals.clear()
         return
-    refused: dict[Request, NoPlan] = {}
+    refused: dict[tuple[Request, float], NoPlan] = {}
     later = 0.0
     served = (name for name in preempting.urgent if name not in state.queue or not state.queue.line(name).excluded)
     for name in list(islice(served, JOBS)):
@@ -52,17 +52,18 @@ def plan_preemptions(state: GridState) -> None:
             reasons.renew(state, state.queue.line(name))
             continue
         if at <= state.now:
-            if len(refused) == PLANS and job.request not in refused:
+            asked = job.request, _needs(state, name)
+            if len(refused) == PLANS and asked not in refused:
                 later = min(later or math.inf, state.now + EVERY / 4)
                 continue
-            found = refused.get(job.request) or _plan(state, job.request, state.now)
+            found = refused.get(asked) or _plan(state, *asked, state.now)
             if isinstance(found, Plan) and job.request.gang and not _can_meet(state, job, found):
                 found = NoPlan("no-port", "no preemption: no port is left where its gang could meet")
             if isinstance(found, Plan):
                 del preempting.urgent[name]
                 _open(state, job, found)
                 continue
-            refused[job.request] = found
+            refused[asked] = found
             _publish_reason(state, job, found)
             at = state.now + EVERY
             at = min(at, found.again or at)
@@ -90,17 +91,43 @@ def _publish_reason(state: GridState, job: Job, found: NoPlan) -> None:
         reasons.renew(state, state.queue.line(job.id))
 
 
-def _plan(state: GridState, request: Request, now: float) -> Plan | NoPlan:
+def _needs(state: GridState, job: str) -> float:
+    """For how long a waiting job may need a machine (s; 0: no machine ends, or it does not matter)."""
+    if not state.scaling.joined:
+        return 0.0
+    from distributed_grid.coordinator.core.scaling import lives  # only where there are machines
+
+    return lives.needs(state, state.queue.line(job))
+
+
+def _plan(state: GridState, request: Request, needs: float, now: float) -> Plan | NoPlan:
+    """Whoever gives way does so on no machine that ends before a job is over which may take so long (s), as long as
+    others can or another machine may come: as `places_for` does it."""
+    if not state.scaling.joined or not needs:
+        return _plan_but(state, request, now)
+    from distributed_grid.coordinator.core.scaling import lives  # only where there are machines
+
+    late = lives.ending(state, request, needs, now)
+    found = _plan_but(state, request, now, late)
+    if not late or isinstance(found, Plan) or lives.may_come(state, request, needs, now):
+        return found
+    return _plan_but(state, request, now)
+
+
+def _plan_but(state: GridState, request: Request, now: float, without: frozenset[str] = frozenset()) -> Plan | NoPlan:
     make = gang_plan if request.gang else plan
-    return make(views(state, request, now), request, state.policy.preempting, spent(state, now))
+    return make(views(state, request, now, without), request, state.policy.preempting, spent(state, now))
 
 
-def foresee(state: GridState, request: Request, why: Reason, now: float) -> tuple[Reason, Preemption | None]:
-    """What would be preempted for a request that was only asked about and has no place now; and `why` it does not
-    start, amended with that. `state`: as the next pass would see it (`scheduler.next_pass`). Read-only."""
+def foresee(
+    state: GridState, request: Request, needs: float, why: Reason, now: float
+) -> tuple[Reason, Preemption | None]:
+    """What would be preempted for a request that was only asked about, may take so long (`needs`, s; 0: unlimited) and
+    has no place now; and `why` it does not start, amended with that. `state`: as the next pass would see it
+    (`scheduler.next_pass`). Read-only."""
     if request.priority is not Priority.URGENT or request.immediate or state.halted:
         return why, None
-    found = _plan(state, request, now)
+    found = _plan(state, request, needs, now)
     if isinstance(found, NoPlan):
         return Reason(why.code, f"{why.text}; {found.text}"), None
     within = _ends(state, found, now) - now

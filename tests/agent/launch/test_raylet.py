@@ -89,6 +89,12 @@ def test_versions_are_those_of_the_programs_own_python(tmp_path: Path) -> None:
         raylet.versions(program)
 
 
+def test_a_loopback_address_of_the_head_is_told_to_be_the_node_itself() -> None:
+    with pytest.raises(GridError, match="cannot be reached") as refused:
+        raylet.own_address("127.0.0.1:1")
+    assert refused.value.why.startswith("127.0.0.1 is the node itself, and ray.address on the coordinator")
+
+
 def a_program(path: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(0o755)

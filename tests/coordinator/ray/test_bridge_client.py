@@ -26,9 +26,11 @@ async def test_where_nobody_listens_that_is_said_each_time_and_no_process_is_sta
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "ray"]
 
 
-async def test_an_address_that_is_none_is_no_ray_either() -> None:
-    with pytest.raises(NoRay, match="there is no Ray at auto"):
-        await Bridge("auto", environment("disabled")).ask("nodes")
+@pytest.mark.parametrize("address", ["auto", "ray://127.0.0.1:10001", "gpu-master", ":6379", "127.0.0.1:99999"])
+async def test_an_address_of_another_form_is_refused_with_the_one_that_it_is_to_have(address: str) -> None:
+    with pytest.raises(NoRay, match=f"there is no Ray at {address}") as refused:
+        await Bridge(address, environment("disabled")).ask("nodes")
+    assert "HOST:PORT" in refused.value.why and "ray.address" in refused.value.hint
 
 
 def test_how_rays_processes_know_each_other_is_always_said_and_a_token_goes_by_its_file() -> None:
