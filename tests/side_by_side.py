@@ -65,12 +65,19 @@ FIRST = (
 """What takes long as a whole: begun last, one process would still be at it when the others are done."""
 
 
+PURE = ("tests/protocol", "tests/coordinator/core", "tests/agent/core", "tests/simulator")
+"""Rooms whose tests only compute: more processes than there are cores would only import them all once more."""
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Processes for `-n auto`: as most tests wait, more than twice as many as there are cores."""
+    """Processes for `-n auto`: as most tests wait, more than twice as many as there are cores; one for each core where
+    none of them does."""
     if config.option.numprocesses != "auto":
         return None
     cores = len(os.sched_getaffinity(0))
-    return 2 * cores + 1
+    asked = [Path(config.invocation_params.dir, one.partition("::")[0]) for one in config.args]
+    pure = all(any(path.is_relative_to(config.rootpath / room) for room in PURE) for path in asked)
+    return cores if pure else 2 * cores + 1
 
 
 def together(nodeid: str) -> str:

@@ -1,6 +1,8 @@
 """Which tests one process takes one after another."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,8 +63,44 @@ def test_each_process_imports_all_files_and_begins_with_a_part_of_its_own() -> N
     assert all(sorted(order) == files for order in orders)
 
 
-def test_there_are_more_processes_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = SimpleNamespace(option=SimpleNamespace(numprocesses="auto"))
-    for cores, processes in ((1, 3), (2, 5), (16, 33)):
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "numbers"),
+    [
+        (["tests"], (3, 5, 33)),
+        (["tests/protocol", "tests/cli"], (3, 5, 33)),
+        (["tests/coordinator"], (3, 5, 33)),
+        (["tests/protocol/", str(ROOT / "tests/simulator/test_run.py::test_a[x]")], (1, 2, 16)),
+    ],
+)
+def test_there_are_more_processes_than_cores_where_tests_wait(
+    asked: list[str], numbers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = SimpleNamespace(
+        option=SimpleNamespace(numprocesses="auto"),
+        args=asked,
+        rootpath=ROOT,
+        invocation_params=SimpleNamespace(dir=ROOT),
+    )
+    for cores, processes in zip((1, 2, 16), numbers, strict=True):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         assert side_by_side.pytest_xdist_auto_num_workers(config) == processes  # type: ignore[arg-type]
+
+
+def test_rewritten_tests_are_kept_also_where_bytecode_is_not_to_be_written(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "conftest.py").write_text("from tests import conftest\n")
+    (tmp_path / "test_it.py").write_text(
+        "import os\n\ndef test_it():\n    assert 'PYTHONDONTWRITEBYTECODE' not in os.environ\n"
+    )
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert list(tmp_path.glob("__pycache__/test_it.*-pytest-*.pyc"))
