@@ -60,7 +60,7 @@ def test_a_grid_by_which_a_defect_was_found_keeps_its_promises(
 
 def test_the_same_seed_is_the_same_grid_whatever_the_hash_seed() -> None:
     same = 4 if DEEP else 1
-    program = f"from distributed_grid.simulator import run\nfor seed in range(20, {20 + same}): print(run(seed).trace)"
+    program = f"from distributed_grid.simulator import run\nfor seed in range(14, {14 + same}): print(run(seed).trace)"
     traces = [
         subprocess.run(
             [sys.executable, "-c", program],
@@ -74,7 +74,7 @@ def test_the_same_seed_is_the_same_grid_whatever_the_hash_seed() -> None:
     ]
     assert traces[0] == traces[1]
     assert len(set(traces[0].split())) == same
-    assert run(20).trace == traces[0].split()[0]
+    assert run(14).trace == traces[0].split()[0]
 
 
 def test_a_seed_whose_run_fails_is_a_finding_like_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
