@@ -169,7 +169,7 @@ class Server:
         self._hosts = set(LOOPBACK)
         """Accepted values of the Host header."""
         self._instance = secrets.token_hex(8)
-        self._contradictions = Contradictions(store, state, driver.put, clock, self._instance)
+        self._contradictions = Contradictions(store, state, driver.put, clock, self._instance, self._throttle)
         self._listener = Listener(self._serve, self._turn_away, self._throttle)
         self._socket: Path | None = None
 

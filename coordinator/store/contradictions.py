@@ -17,17 +17,16 @@ from msgspec.structs import replace
 from distributed_grid.coordinator.core.commands import LossFound, NodeDoubted
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.net.limits import LogThrottle
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages import Exited, Hello, Inventory, Launch
 from distributed_grid.protocol.nodes import Known, Stamp
-from distributed_grid.runtime.logs import get_logger
 
 MOST = 1000
 """Maximum number of allocations of a connection's first inventory looked up in the store."""
 SEAL_BYTES = 16
 
-log = get_logger("server")
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -41,12 +40,14 @@ class Contradictions:
         put: Callable[[LossFound | NodeDoubted], None],
         clock: Callable[[], float],
         instance: str,
+        throttle: LogThrottle,
     ) -> None:
         self._store = store
         self._state = state
         self._put = put
         self._clock = clock
         self._instance = instance
+        self._throttle = throttle
         self._new: set[str] = set()
 
     # --- what goes out ------------------------------------------------------------------------------------------------
@@ -135,5 +136,5 @@ class Contradictions:
         if proven:
             self._put(LossFound(found))
             return
-        log.warning("a node's word contradicts the store, and nothing proves it", node=node, said=found)
+        self._throttle.warning("a node's word contradicts the store, and nothing proves it", node, said=found)
         self._put(NodeDoubted(node, found))

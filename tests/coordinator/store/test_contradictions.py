@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from distributed_grid.coordinator.core.commands import LossFound, NodeDoubted, RecordJob
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.net.limits import LOG_LINES, LogThrottle
 from distributed_grid.coordinator.store.contradictions import Contradictions
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State
@@ -30,7 +32,9 @@ class Judge:
     def __init__(self, store: Store, instance: str = "me") -> None:
         self.found: list[Any] = []
         self.ledger = Ledger()
-        self.judge = Contradictions(store, self.ledger.state, self.found.append, lambda: NOW + 1, instance)
+        self.judge = Contradictions(
+            store, self.ledger.state, self.found.append, lambda: NOW + 1, instance, LogThrottle()
+        )
 
     def hello(self, *obeyed: object, stamp: Stamp | None = None, name: str = "n1") -> list[type]:
         said = obeyed if obeyed else None
@@ -186,6 +190,16 @@ def test_of_many_that_a_node_names_only_so_many_are_looked_up_and_only_once(
     scene.knows(*many)
     scene.judge.check("n1", Inventory(many))
     assert len(looked) == 1000
+
+
+def test_a_node_that_makes_up_more_and_more_fills_no_log(lived: tuple[Store, dict[str, Stamp]]) -> None:
+    store, _ = lived
+    judge = Judge(store)
+    with capture_logs() as logs:
+        for number in range(2, 2002):
+            judge.judge.check("n1", Exited(f"{KNOWN_JOB}.{number}", Outcome(Cause.EXITED), stamp=Stamp(1, 1, "x")))
+            judge.knows(Known(f"{KNOWN_JOB}.{number}", State.ENDED))
+    assert 0 < len(logs) <= LOG_LINES
 
 
 async def test_from_a_word_that_is_proven_on_nothing_is_started_and_that_is_told(tmp_path: Path) -> None:
