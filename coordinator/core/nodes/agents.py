@@ -61,6 +61,8 @@ from distributed_grid.protocol.resources import Resources
 
 FINDINGS_KEPT = 20
 """Maximum number of findings of lost commits."""
+CLOCKS_APART = 1.0
+"""So much more a node may have measured than the time since a grant (s)."""
 
 
 def loss_found(state: GridState, event: LossFound) -> None:
@@ -479,9 +481,10 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
         job = state.jobs[allocation.job]
         if message.outcome.started:
             _takes_over(state, node, allocation)
-            if message.outcome.cause is Cause.EXITED and message.outcome.seconds:
-                state.chains.learn(job.user, job.request, _held_for(state, job, allocation, message.outcome))
-                state.queue.run_times.learn(job.user, message.outcome.seconds)
+            if message.outcome.cause is Cause.EXITED and message.outcome.seconds > 0:
+                ran = _ran_for(state, allocation, message.outcome)
+                state.chains.learn(job.user, job.request, _held_for(state, job, allocation, ran))
+                state.queue.run_times.learn(job.user, ran)
         if message.outcome.started and not allocation.started:
             allocation.started = job.active.attempt.started = _began(state, allocation, message.outcome.seconds)
             _set_walls(job, allocation, message.walls)
@@ -507,9 +510,15 @@ def _began(state: GridState, allocation: Allocation, seconds: float) -> float:
     return min(state.now, max(allocation.granted, state.now - seconds))
 
 
-def _held_for(state: GridState, job: Job, allocation: Allocation, outcome: Outcome) -> float:
+def _ran_for(state: GridState, allocation: Allocation, outcome: Outcome) -> float:
+    """For how long an attempt has run (s): as its node says, and not for longer than it was granted, since its user's
+    jobs are placed by that on other nodes, too."""
+    return min(outcome.seconds, state.now - allocation.granted + CLOCKS_APART)
+
+
+def _held_for(state: GridState, job: Job, allocation: Allocation, ran: float) -> float:
     """How long whoever follows a job has to wait for it (s): its run time, and what unpacking its files took before."""
-    return max(outcome.seconds, state.now - allocation.granted) if job.spec.bundle else outcome.seconds
+    return max(ran, state.now - allocation.granted) if job.spec.bundle else ran
 
 
 def _orphan_ended(state: GridState, node: Node, name: str, returned: bool) -> None:

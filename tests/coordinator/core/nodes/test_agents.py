@@ -24,6 +24,7 @@ from distributed_grid.coordinator.core.commands import (
     UndrainRequested,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.nodes.agents import CLOCKS_APART
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started, Stop
 from distributed_grid.protocol.nodes import Known, Stamp
@@ -151,3 +152,12 @@ def test_a_start_that_is_heard_of_while_the_job_is_being_stopped_is_stored() -> 
     stored = [one for one in out if isinstance(one, RecordAllocation | RecordJob)]
     assert [type(one) for one in stored] == [RecordAllocation, RecordJob]
     assert ledger.state.allocations["j.1"].started == ledger.state.jobs["j"].started == 2.0
+
+
+def test_no_node_makes_the_other_jobs_of_a_user_count_as_endless() -> None:
+    ledger = grid("a", "b")
+    for name, seconds in (("a", 1e15), ("b", -1e15)):
+        step(ledger, MessageReceived("n1", Started(allocation=f"{name}.1")), 2.0)
+        step(ledger, MessageReceived("n1", Exited(f"{name}.1", Outcome(Cause.EXITED, seconds=seconds))), 11.0)
+    assert list(ledger.state.queue.run_times.last["ann"]) == [10.0 + CLOCKS_APART]
+    assert [[*runs] for runs in ledger.state.chains.run_times.values()] == [[10.0 + CLOCKS_APART]]
