@@ -53,7 +53,7 @@ def main() -> None:
         took = []
         for _ in range(ROUNDS):
             begin = time.perf_counter()
-            _, found = foresee(ledger.state, wanted, Reason("Resources"), NOW)
+            _, found = foresee(ledger.state, wanted, 0.0, Reason("Resources"), NOW)
             took.append(time.perf_counter() - begin)
             assert found is not None
         who = f"gang_of_{gang}" if gang else "job"
