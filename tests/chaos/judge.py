@@ -23,6 +23,8 @@ MAY_END = {
 """How each kind of job may end, beside UNKNOWN."""
 UNKNOWN = {Cause.NODE_LOST, Cause.SUPERVISOR_LOST}
 """What the grid says where it cannot know the end of a job that is not to be run again."""
+STARTING = 5.0
+"""Seconds that a job may take from its launch to its first line, on a busy machine."""
 Found = list[tuple[str, str]]
 """Jobs (or nothing), each with what is the matter with it."""
 
@@ -146,7 +148,7 @@ def _unjustified(view: JobView, outcome: Outcome, own: dict[str, RunRecord], fau
     )
     ours = {f"supervisor of {view.node}"} | ({view.node} if outcome.cause is Cause.NODE_LOST else set())
     over = by_uptime(view.ended)
-    since = min(own[view.allocation].starts) - 1 if view.allocation in own else by_uptime(view.submitted)
+    since = min(own[view.allocation].starts) - STARTING if view.allocation in own else by_uptime(view.submitted)
     near = [one for one in faults if one.target in ours and one.kind in kinds and since <= one.end and one.begin < over]
     return [] if near else [f"ended as {outcome.cause.value}, and nothing had happened to {view.node}"]
 
