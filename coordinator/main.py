@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import gc
-import json
 import resource
 import signal
 import sys
@@ -11,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from distributed_grid.config import lending
 from distributed_grid.config.places import NO_HOST
@@ -386,7 +384,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         if not machines:
             from distributed_grid.coordinator.providers.service import MachineService  # only where there are pools
 
-            where = lambda: _reached_at(config, state_dir, pki)  # noqa: E731
+            where = lambda: _reached_at(settings, port, pki)  # noqa: E731
             given = _providers(config), _of_pools(config)
             machines.append(MachineService(store.grid, driver.put, pki, where, *given, clock))
         return machines[0]
@@ -414,8 +412,9 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     try:
         if own.host != NO_HOST:
             port = await _listen(server, own.host, port)
+        server.reached_at = _reached_at(settings, port, pki)
         await server.listen_locally(state_dir)
-        _announce(settings, port, store, len(living.jobs), driver.trouble, "wss" if pki is not None else "ws")
+        _announce(settings, port, store, len(living.jobs), driver.trouble, pki)
         retention.start()
         boosts.begin()
         placing.stir()
@@ -519,26 +518,33 @@ async def _listen(server: Server, host: str, port: int) -> int:
         raise CannotStart(f"cannot listen on {address}", why=why, hint="give another --host or --port") from None
 
 
-def _reached_at(config: ClusterConfig, state_dir: Path, pki: "Pki | None") -> str:
-    """Where machines reach the coordinator: as configured, or where it listens, by a name that its certificate has."""
-    if config.coordinator.url:
-        return config.coordinator.url
-    url: str = json.loads((state_dir / "coordinator.json").read_text())["url"]
-    parts = urlsplit(url)
-    if pki is None or not (hosts := pki.hosts()) or parts.hostname in hosts:
-        return url
-    return f"{parts.scheme}://{hosts[0]}:{parts.port}"
+def _reached_at(settings: CoordinatorSettings, port: int, pki: "Pki | None") -> str:
+    """Where others reach the coordinator: as configured, or where it listens, by a name that its certificate has."""
+    own = settings.config.coordinator
+    if own.url or own.host == NO_HOST or pki is None or not (hosts := pki.hosts()) or own.host in hosts:
+        return own.url or _listens_on(settings, port, pki)
+    return _url("wss", hosts[0], port)
 
 
-def _announce(settings: CoordinatorSettings, port: int, store: Store, jobs: int, trouble: Trouble, scheme: str) -> None:
+def _listens_on(settings: CoordinatorSettings, port: int, pki: "Pki | None") -> str:
     host = settings.config.coordinator.host
-    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     if host == NO_HOST:
-        url = f"{SCHEME}{settings.state_dir.absolute() / SOCKET}"
+        return f"{SCHEME}{settings.state_dir.absolute() / SOCKET}"
+    return _url("wss" if pki is not None else "ws", host, port)
+
+
+def _url(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _announce(
+    settings: CoordinatorSettings, port: int, store: Store, jobs: int, trouble: Trouble, pki: "Pki | None"
+) -> None:
+    host, url = settings.config.coordinator.host, _listens_on(settings, port, pki)
     announce(settings.state_dir / "coordinator.pid")
     announce(settings.state_dir / "coordinator.json", url=url)
     log.info(f"listening on {url}", grid=store.grid, epoch=store.epoch, jobs=jobs, state_dir=str(settings.state_dir))
-    if scheme == "ws" and host not in (*LOOPBACK, NO_HOST):
+    if pki is None and host not in (*LOOPBACK, NO_HOST):
         log.warning("INSECURE: no TLS, no authentication; whoever reaches this address can run commands on every node")
     ready = f"listening on {url}"
     trouble.on_change = lambda words: sd_notify(f"STATUS={words or ready}")

@@ -65,7 +65,7 @@ def create(
     made: TokenMade = invocation.ask(
         lambda n: MakeToken(id=n, role=Role(role), name=name, ttl=seconds, uses=uses, labels=given, bearer=bearer)
     )
-    invitation = f"grid://{join_address(invocation) or _own_address(invocation)}/{_pinned(made)}"
+    invitation = f"grid://{join_address(invocation) or f'{platform.node()}:{PORT}'}/{_pinned(made)}"
     about = {"token": made.token, "invitation": invitation, "role": role, "uses": uses}
     formatting.show(invocation, about, f"{invitation}\n", f"{invitation}\n")
     if invocation.output in ("json", "jsonl"):
@@ -79,33 +79,17 @@ def create(
 
 
 def join_address(invocation: Invocation) -> str:
-    """HOST:PORT where those who join reach the coordinator: as we reach it by TLS; where we use its Unix socket, as a
-    context of ours for the same grid names it, the current one before others. Empty: nothing says so. Raises
-    GridUnavailable."""
+    """HOST:PORT where those who join reach the coordinator: as we reach it by TLS; where we use its Unix socket, as it
+    says itself. Empty: it has no such address. Raises GridUnavailable."""
     url = invocation.url()
     if url.startswith("unix:"):
-        ours, current_one = all_contexts(), current_context()
-        grid = _grid_of(invocation) if ours else ""
-        same = sorted((name != current_one, member.url) for name, member in ours if member.grid == grid)
-        url = same[0][1] if same else url
+        connected = invocation.connect()
+        url = connected.reached_at
+        connected.close()
     parts = urlsplit(url)
     if parts.scheme != "wss" or not parts.hostname:
         return ""
     return f"{_bracketed(parts.hostname)}:{parts.port or 443}"
-
-
-def _grid_of(invocation: Invocation) -> str:
-    connected = invocation.connect()
-    try:
-        return connected.grid
-    finally:
-        connected.close()
-
-
-def _own_address(invocation: Invocation) -> str:
-    """HOST:PORT of a coordinator of this machine, by the machine's name."""
-    config = invocation.config()
-    return f"{platform.node()}:{config.coordinator.port if config is not None else PORT}"
 
 
 @token.command(name="list")

@@ -215,7 +215,7 @@ def _payload(made: Path, wheels: Path | None) -> Payload:
 
 def _address(invocation: Invocation, reached_at: str) -> str:
     """HOST:PORT where nodes reach the coordinator: as given, or as we reach it by TLS; where we use its Unix socket,
-    as our context names it. Raises GridError where there is none: then nobody can join."""
+    as it says itself. Raises GridError where there is none: then nobody can join."""
     if reached_at:
         try:
             parts = urlsplit(f"wss://{reached_at}")

@@ -172,6 +172,8 @@ class Server:
         self._contradictions = Contradictions(store, state, driver.put, clock, self._instance, self._throttle)
         self._listener = Listener(self._serve, self._turn_away, self._throttle)
         self._socket: Path | None = None
+        self.reached_at = ""
+        """Where nodes and people reach this coordinator."""
 
     def _idle_limits(self, name: str) -> IdleLimits:
         """Use by its owner up to which a node is idle, by the settings in effect there."""
@@ -284,6 +286,7 @@ class Server:
                 user=connection.name,
                 role=connection.rights.value,
                 settings=self._settings.of(connection.name) if connection.role == "agent" else NO_SETTINGS,
+                reached_at=self.reached_at if connection.role != "agent" else "",
             )
         )
 

@@ -92,7 +92,7 @@ class GridClient:
         self.url = url = url or usual_address()
         self._trusts = trusts
         self.user = user or user_name()
-        self.role = self.grid = ""
+        self.role = self.grid = self.reached_at = ""
         self._answer_seconds = answer_seconds
         self._connect_seconds = connect_seconds
         self._identity = identity
@@ -521,6 +521,7 @@ class GridClient:
         welcome = self.session.welcome
         assert welcome is not None  # noqa: S101
         self.user, self.role, self.grid = welcome.user or self.user, welcome.role, welcome.grid
+        self.reached_at = welcome.reached_at
         if self._identity is not None and (welcome.renew or welcome.renew_in):
             self._renew_at = time.time() + welcome.renew_in
 

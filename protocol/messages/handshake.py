@@ -36,7 +36,8 @@ class Welcome(Message, frozen=True, tag="welcome"):
     the certificate that a client came with is old enough to be renewed (WantCertificate), and `renew_in`: it will be in
     so many seconds (0: not known). `user`: who the peer is to the grid, which its connection has told, and `role` as
     what. `stamp`: an agent keeps it, for its next hello. `settings`: those of the grid for this node; an agent follows
-    them, and lends no more than its own configuration says either."""
+    them, and lends no more than its own configuration says either. `reached_at`: told to people, where others reach
+    this coordinator, as it knows itself (an address; empty: it does not)."""
 
     protocol: tuple[Code, Code]
     software: str
@@ -51,6 +52,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     renew_in: Span = 0.0
     stamp: Stamp | None = None
     settings: Layer = NO_SETTINGS
+    reached_at: str = ""
 
 
 class Refused(Message, frozen=True, tag="refused"):

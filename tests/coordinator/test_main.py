@@ -20,7 +20,7 @@ from distributed_grid.config.lending import GENERAL
 from distributed_grid.config.schema import SETTINGS, Coordinator, GroupOfUsers, Placement, RightsSection, UserRights
 from distributed_grid.config.settings import ClusterConfig, load
 from distributed_grid.coordinator.access.joining import found
-from distributed_grid.coordinator.main import CoordinatorSettings, _policy, configured, main
+from distributed_grid.coordinator.main import CoordinatorSettings, _policy, _reached_at, configured, main
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Priority, State
 from distributed_grid.protocol.messages import JobUpdate, Launch, ShowJobs, Welcome
@@ -237,6 +237,32 @@ def test_systemd_is_told(tmp_path: Path) -> None:
             assert told.recv(4096) == b"STOPPING=1"
         finally:
             process.end(signal.SIGKILL)
+
+
+class Named:
+    """What a coordinator's certificate is for."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def hosts(self) -> list[str]:
+        return [*self._names]
+
+
+@pytest.mark.parametrize(
+    ("names", "own", "url"),
+    [
+        (("lab", "localhost"), {"host": "0.0.0.0"}, "wss://lab:7500"),
+        (("fd00::1", "localhost"), {"host": "::"}, "wss://[fd00::1]:7500"),
+        (("lab", "127.0.0.1"), {"host": "127.0.0.1"}, "wss://127.0.0.1:7500"),
+        (("lab",), {"host": "0.0.0.0", "url": "wss://new:1"}, "wss://new:1"),
+    ],
+)
+def test_others_reach_it_where_it_listens_by_a_name_of_its_certificate(
+    tmp_path: Path, names: tuple[str, ...], own: dict[str, str], url: str
+) -> None:
+    config = ClusterConfig(coordinator=Coordinator(state_dir=str(tmp_path), port=7433, **own))  # type: ignore[arg-type]
+    assert _reached_at(CoordinatorSettings(config), 7500, Named(*names)) == url  # type: ignore[arg-type]
 
 
 def test_the_rights_of_the_configuration_are_those_of_the_ledger() -> None:
