@@ -4,13 +4,16 @@ on that one.
 
 from typing import Any
 
-from distributed_grid.coordinator.core.commands import JobsSubmitted
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core.commands import JobsSubmitted, MessageReceived
 from distributed_grid.coordinator.core.explain.why import why
 from distributed_grid.coordinator.core.model import Group
 from distributed_grid.coordinator.core.scaling.events import CreateMachine, MachineAnswered
 from distributed_grid.coordinator.core.scaling.state import Answer, CallKind
 from distributed_grid.protocol.groups import GroupKind, parse_array
-from distributed_grid.protocol.jobs import Request, State
+from distributed_grid.protocol.jobs import Priority, Request, State
+from distributed_grid.protocol.messages import Started
 from distributed_grid.protocol.resources import GIB, Resources
 from distributed_grid.protocol.scaling.machines import Machine, MachineState
 from distributed_grid.protocol.scaling.pools import Pool, ScalingMode
@@ -156,3 +159,32 @@ def test_a_dry_run_is_told_that_a_machine_ends_before_the_job_may_be_over() -> N
     said = why(grid.ledger.state, None, ONE, grid.now, "ann", lasts=2 * HOUR)
     assert said.chosen == "" and "its machine has" in said.verdicts[0].why
     assert why(grid.ledger.state, None, ONE, grid.now, "ann", lasts=HOUR / 2).chosen == "a-1-1"
+
+
+WHOLE = Resources(4000, GIB)
+URGENT = Request(WHOLE, Priority.URGENT)
+
+
+def full(of: Pool) -> Stage:
+    """A machine with an hour left that is full of a job which may give way."""
+    grid = stage(old(), of=of)
+    state = grid.ledger.state
+    state.policy = replace(state.policy, preempting=replace(state.policy.preempting, min_hold=0.1))
+    submit(grid, "low", 0.0, Request(WHOLE, Priority.LOW), 0.5)
+    grid.tell(MessageReceived("a-1-1", Started(allocation="low.1")), 0.5)
+    return grid
+
+
+def test_nobody_gives_way_on_a_machine_that_ends_before_the_urgent_job_is_over() -> None:
+    grid = full(pool(max=2))
+    assert why(grid.ledger.state, None, URGENT, grid.now, "ann", lasts=2 * HOUR).preempts is None
+    short = why(grid.ledger.state, None, URGENT, grid.now, "ann", lasts=HOUR / 4).preempts
+    assert short is not None and short.node == "a-1-1"
+    assert len(submit(grid, "long", 2 * HOUR, URGENT, 1.0)) == 1, "another machine comes for it"
+    assert grid.ledger.state.jobs["low"].state is State.RUNNING
+
+
+def test_where_no_other_machine_comes_an_urgent_job_takes_the_one_that_ends() -> None:
+    grid = full(pool(max=1))
+    assert not submit(grid, "long", 2 * HOUR, URGENT, 1.0)
+    assert grid.ledger.state.jobs["low"].state is State.STOPPING
