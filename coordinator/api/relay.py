@@ -174,7 +174,7 @@ class Relay:
             self._send(agent.data, number, pending)
         elif agent.opening is None:
             agent.opening = asyncio.get_running_loop().create_future()
-            agent.control.send(OpenData(session=agent.session))
+            agent.control.send(OpenData())
             task = asyncio.create_task(self._opened(agent, agent.opening))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

@@ -45,9 +45,6 @@ class Stale(Message, frozen=True, tag="stale"):
     allocation: Word
     reason: Text
     device: Word = ""
-    pid: Pid = 0
-    user: Word = ""
-    memory: Count = 0
 
 
 class Exited(Message, frozen=True, tag="exited"):
@@ -222,8 +219,6 @@ class NewSettings(Message, frozen=True, tag="new-settings"):
 
 class OpenData(Message, frozen=True, tag="open-data"):
     """Open the second connection, for bulk data."""
-
-    session: str
 
 
 # --- bulk data: coordinator asks, agent answers; and the agent fetches what was shipped -------------------------

@@ -159,7 +159,7 @@ class Coordinator:
 
     async def open_data(self) -> None:
         before = len([hello for hello in self.hellos if hello.role == "agent-data"])
-        await self.say(OpenData(session=f"s{self.sessions}"))
+        await self.say(OpenData())
         await self.until(lambda: len([one for one in self.hellos if one.role == "agent-data"]) > before)
         await self.until(lambda: "agent-data" in self._ends)
 

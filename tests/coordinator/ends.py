@@ -296,8 +296,9 @@ class AgentEnd(End):
                 for allocation in message.allocations:
                     self.held.pop(allocation, None)
             case OpenData():
+                assert (welcome := self.link.welcome) is not None
                 hello = Hello(
-                    protocol=(1, 0), software="test", role="agent-data", name=self.facts.name, session=message.session
+                    protocol=(1, 0), software="test", role="agent-data", name=self.facts.name, session=welcome.session
                 )
                 self.data = await _dial(DataEnd, self.url, hello, self.ways, output=self.output)
 

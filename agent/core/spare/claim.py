@@ -8,7 +8,6 @@ from distributed_grid.agent.core.spare.plan import memory_left
 from distributed_grid.agent.core.spare.thresholds import (
     Limits,
     clearly_busy,
-    foreign_on,
     gpu_room,
     gpu_trouble,
     memory_trouble,
@@ -102,7 +101,7 @@ def _memory(limits: Limits, sample: Sample, held: Others, grant: Grant, allocati
     left = memory_left(limits, sample, held.memory + held.excess)
     if grant.memory > left + tolerance(left):
         why = f"{format_bytes(left)} memory is spare now, {format_bytes(grant.memory)} was to be had"
-        return Stale(allocation, why, device="memory", memory=left)
+        return Stale(allocation, why, device="memory")
     return None
 
 
@@ -129,9 +128,6 @@ def _gpu(
     why = gpu_trouble(limits, gpu, ours)
     if not why:
         return _gpu_memory(held, share, allocation, gpu, ours) if gpu is not None and share.memory else None
-    if gpu is not None and not gpu.error and (foreign := foreign_on(limits, gpu)):
-        first = foreign[0]
-        return Stale(allocation, why, uuid, first.pid, first.user, first.memory)
     return Stale(allocation, why, device=uuid)
 
 
@@ -143,4 +139,4 @@ def _gpu_memory(held: Others, share: GpuShare, allocation: str, gpu: GpuSample, 
     if share.memory <= left + tolerance(left):
         return None
     why = f"{format_bytes(max(0, left))} of GPU {share.uuid} is spare now, {format_bytes(share.memory)} was to be had"
-    return Stale(allocation, why, device=share.uuid, memory=max(0, left))
+    return Stale(allocation, why, device=share.uuid)

@@ -33,7 +33,7 @@ def test_a_process_that_came_to_the_gpu_since_is_named() -> None:
     foreign = gpus(gpu("GPU-0", GIB, 0, "", GpuProcess(77, GIB, "ada")))
     stale = Lender(AT_ONCE, FACTS).verify(WANTED, sample(gpus=foreign), Holdings(), "j-me.1")
     assert stale is not None
-    assert (stale.device, stale.pid, stale.user, stale.memory) == ("GPU-0", 77, "ada", GIB)
+    assert stale.device == "GPU-0" and "ada" in stale.reason and "77" in stale.reason
 
 
 def test_a_noisy_core_is_given_and_a_clearly_busy_one_is_not() -> None:
