@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from distributed_grid.agent.core.usage import Usage
-from distributed_grid.runtime.unix import SUPERVISOR, boot_clock
+from distributed_grid.runtime.unix import SUPERVISOR, boot_clock, read
 
 _SPAWNER = SUPERVISOR.encode()  # which forks them
 TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -239,7 +239,7 @@ class Demand:
         ticks, waits, seen, todo = 0, dict[int, int](), dict[int, bytes](), [*self._seen, pid]
         while todo:
             pid = todo.pop()
-            if pid in seen or not (stat := _read(f"/proc/{pid}/stat")):
+            if pid in seen or not (stat := read(f"/proc/{pid}/stat")):
                 continue
             field = stat[stat.rindex(b")") + 2 :].split()
             if self._seen.get(pid, field[19]) != field[19]:
@@ -250,7 +250,7 @@ class Demand:
             ticks += sum(map(int, field[11:15]))
             threads = [pid] if field[17] == b"1" else _threads(pid)
             for thread in threads:
-                if times := _read(f"/proc/{pid}/task/{thread}/schedstat").split():
+                if times := read(f"/proc/{pid}/task/{thread}/schedstat").split():
                     waits[thread] = int(times[1])
             todo += children(pid, int(field[17]))
         known = self._waits
@@ -264,11 +264,3 @@ def _threads(pid: int) -> list[int]:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except OSError:
         return []
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""

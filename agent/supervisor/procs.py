@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from distributed_grid.runtime.unix import read
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
@@ -70,7 +72,7 @@ def protect_from_oom() -> tuple[str, str]:
 
 def oom_score(pid: int) -> int | None:
     """The OOM score of a process, -1000 to 1000; None if it is gone."""
-    text = _read(f"/proc/{pid}/oom_score_adj")
+    text = read(f"/proc/{pid}/oom_score_adj")
     return int(text) if text else None
 
 
@@ -91,25 +93,9 @@ def boot_id() -> str:
         return file.read().strip()
 
 
-def _read(path: str) -> bytes:
-    try:
-        fd = os.open(path, os.O_RDONLY)
-    except OSError:
-        return b""
-    try:
-        parts = []
-        while part := os.read(fd, 1 << 16):
-            parts.append(part)
-        return b"".join(parts)
-    except OSError:  # the process went away while it was read
-        return b""
-    finally:
-        os.close(fd)
-
-
 def stat(pid: int) -> Stat | None:
     """The process now; None if there is none."""
-    text = _read(f"/proc/{pid}/stat").decode(errors="replace")
+    text = read(f"/proc/{pid}/stat").decode(errors="replace")
     if not text:
         return None
     fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold spaces and parentheses
@@ -129,13 +115,13 @@ def unreclaimable(pid: int) -> int:
 
 def _sizes(path: str, *names: bytes) -> dict[bytes, int]:
     """Bytes by name, of these lines such as `VmSwap:  12 kB`; others may hold what the process chose, as its name."""
-    lines = (line.partition(b":") for line in _read(path).split(b"\n"))
+    lines = (line.partition(b":") for line in read(path).split(b"\n"))
     return {name: int(value.split()[0]) << 10 for name, _, value in lines if name in names}
 
 
 def oom_kills() -> int:
     """The machine's number of OOM kills since boot."""
-    _, found, rest = _read("/proc/vmstat").partition(b"\noom_kill ")
+    _, found, rest = read("/proc/vmstat").partition(b"\noom_kill ")
     return int(rest.split(None, 1)[0]) if found else 0
 
 
@@ -154,7 +140,7 @@ def set_niceness(thread: int, nice: int) -> None:
 
 def session_niceness(pid: int) -> int | None:
     """The niceness of a process's session; None: it is gone, or this kernel does not share time out by sessions."""
-    text = _read(f"/proc/{pid}/autogroup")
+    text = read(f"/proc/{pid}/autogroup")
     return int(text.rsplit(None, 1)[1]) if b" nice " in text else None
 
 
@@ -174,7 +160,7 @@ def everyone() -> Iterator[int]:
 
 def children(pid: int) -> list[int]:
     """The children of all threads of a process. Some may be missed while they come and go: repeat until none is new."""
-    return [int(child) for thread in threads(pid) for child in _read(f"/proc/{pid}/task/{thread}/children").split()]
+    return [int(child) for thread in threads(pid) for child in read(f"/proc/{pid}/task/{thread}/children").split()]
 
 
 def descendants(roots: Iterable[int]) -> dict[int, Stat]:
@@ -234,7 +220,7 @@ def status_by_pidfd(fd: int, pid: int, start: int) -> int | None:
 
 def pid_of(fd: int) -> int:
     """The pid, in our namespace, of a pidfd's process; 0 if it is gone."""
-    for line in _read(f"/proc/self/fdinfo/{fd}").splitlines():
+    for line in read(f"/proc/self/fdinfo/{fd}").splitlines():
         if line.startswith(b"Pid:"):
             return max(0, int(line[4:]))
     return 0

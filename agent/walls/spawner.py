@@ -17,7 +17,7 @@ from distributed_grid.agent.walls import enclosure, wire
 from distributed_grid.agent.walls.enclosure import LANDLOCK, NAMESPACE, Slot
 from distributed_grid.agent.walls.leftovers import DISK, MEMORY, Leftovers
 
-_FOLDERS = "grid-r-"  # how the names of raylets' folders begin (raylet_folder.py)
+_FOLDERS = "grid-r-"  # how the names of raylets' folders begin (agent/launch/raylet.py)
 _NOTE_LINE = 255
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _SETTLED = 1.0

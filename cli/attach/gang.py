@@ -72,8 +72,8 @@ class MemberOutput:
 
 
 class AttachedMembers(Attached, ABC):
-    """Many jobs that were submitted as one. Those in `_mates`, by id, are read, and printed behind their index or
-    rank. ^C ends all of it."""
+    """Many jobs that were submitted as one. Those in `_member_outputs`, by id, are read, and printed behind their
+    index or rank. ^C ends all of it."""
 
     word = ""
     """What it is called before its id is known."""

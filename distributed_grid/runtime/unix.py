@@ -194,7 +194,7 @@ def _in_another_namespace(pid: int) -> bool:
         ours, theirs = os.stat("/proc/self/ns/user"), os.stat(f"/proc/{pid}/ns/user")
         return (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino)
     except PermissionError:  # another user's; only root can make a namespace that maps users as its parent does
-        return _read(f"/proc/{pid}/uid_map") != _read("/proc/self/uid_map")
+        return read(f"/proc/{pid}/uid_map") != read("/proc/self/uid_map")
     except FileNotFoundError:  # hidden from us, gone (which is looked at later), or a kernel without user namespaces
         return False
     except OSError:
@@ -202,7 +202,7 @@ def _in_another_namespace(pid: int) -> bool:
 
 
 def _stat(pid: int) -> _Seen | None:
-    text = _read(f"/proc/{pid}/stat").decode(errors="replace")
+    text = read(f"/proc/{pid}/stat").decode(errors="replace")
     if not text:
         return None
     begin, end = text.index("("), text.rindex(")")  # the name may hold spaces and parentheses
@@ -210,12 +210,21 @@ def _stat(pid: int) -> _Seen | None:
     return _Seen(text[begin + 1 : end], int(fields[1]), int(fields[19]))
 
 
-def _read(path: str) -> bytes:
+def read(path: str) -> bytes:
+    """All of a file, such as one of /proc; empty if it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        fd = os.open(path, os.O_RDONLY)
     except OSError:
         return b""
+    try:
+        parts = []
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    except OSError:  # the process went away while it was read
+        return b""
+    finally:
+        os.close(fd)
 
 
 # --- its ancestors ----------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from distributed_grid.agent.walls import (
     forkserver,
     syscalls,  # noqa: F401  # noqa: F401
 )
+from distributed_grid.runtime.unix import read
 from tests.grid_fixture import until
 from tests.processes import allocation_of
 
@@ -323,7 +324,7 @@ def test_nothing_of_a_job_outlives_it_however_it_hides(node: Node) -> None:
     nap = str(1000 + os.getpid())  # by which it is known here: nobody else on this machine sleeps for so long
     hides = f"(setsid sh -c 'exec env -i sleep {nap} >/dev/null 2>&1 </dev/null' &) ; sleep 0.2"
     code, _ = node.run(f"{hides}; exit 7")
-    left = [pid for pid in procs.everyone() if f"sleep\0{nap}".encode() in procs._read(f"/proc/{pid}/cmdline")]
+    left = [pid for pid in procs.everyone() if f"sleep\0{nap}".encode() in read(f"/proc/{pid}/cmdline")]
     assert (code, left) == (7, [])
 
 
@@ -334,7 +335,7 @@ def test_a_fork_bomb_is_bounded_and_ended(node: Node) -> None:
     bomb = f"b() {{ b | b & }}; : {ours}; b; echo up; sleep 1000"
     code, _ = node.run(bomb, pids=40, limit=2.0)
     assert code in (-1, 2), "its time was up, or its shell could make no more"
-    assert [pid for pid in procs.everyone() if ours.encode() in procs._read(f"/proc/{pid}/cmdline")] == []
+    assert [pid for pid in procs.everyone() if ours.encode() in read(f"/proc/{pid}/cmdline")] == []
     assert node.run("echo next", pids=40) == (0, "next\n"), node.log()
 
 
