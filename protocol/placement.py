@@ -254,10 +254,15 @@ def complaint(asked: Constraints, gpu: int) -> BadValue | None:
     """What is wrong with constraints of a request for so many milli-GPUs, whatever the grid's nodes are."""
     names = [*asked.only, *asked.exclude, *asked.near, *asked.apart]
     words = [*names, asked.gpu_model, *(text for rule in asked.labels for text in (rule.key, rule.value))]
-    if any(len(word) > WORD_CHARS or not word.isprintable() for word in words) or not all(names):
-        return BadValue(
-            "a node, label, model or job cannot be called that", why=f"1 to {WORD_CHARS} printable characters"
-        )
+    if not all(names):
+        return BadValue("a node or job is to be named, and the name is empty", hint="name it, or leave that out")
+    for word in words:
+        if len(word) > WORD_CHARS or not word.isprintable():
+            return BadValue(
+                f"{word[:40]!r} is no name of a node, label, model or job",
+                why=f"those have at most {WORD_CHARS} characters, all of them printable",
+                hint="`grid nodes` lists the nodes, and `grid jobs` your jobs",
+            )
     if len(asked.only) > NODES_MOST or len(asked.exclude) > NODES_MOST or len(asked.labels) > LABELS_MOST:
         return BadValue(f"at most {NODES_MOST} nodes and {LABELS_MOST} labels can be named")
     if len(asked.near) > JOBS_MOST or len(asked.apart) > JOBS_MOST:

@@ -21,12 +21,12 @@ MOST = 10 * 365 * 86400
 
 def parse_duration(text: str, zero: bool = False) -> float:
     """Seconds of `90`, `30m`, `1h30m`, `2d`, `01:30:00`; positive (or `zero`) and below ten years. Raises BadValue."""
-    seconds = _seconds(text)
+    seconds, hint = _seconds(text), "give seconds, or 30m, 1h30m, 2d, HH:MM:SS"
     if seconds is None:
-        raise BadValue(f"{text!r} is not a duration", hint="give seconds, or 30m, 1h30m, 2d, HH:MM:SS")
+        raise BadValue(f"{text!r} is not a duration", hint=hint)
     if not (0 < seconds <= MOST or (zero and seconds == 0)):
         least = "zero or more" if zero else "greater than zero"
-        raise BadValue(f"the duration {text} is out of range", why=f"it must be {least} and below ten years")
+        raise BadValue(f"the duration {text} is out of range", why=f"it must be {least} and below ten years", hint=hint)
     return seconds
 
 

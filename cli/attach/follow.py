@@ -161,7 +161,7 @@ def _attempt(grid: "GridClient", job: str, text: str) -> int:
     if text == ALL:
         return 0
     if not text.isdecimal() or not int(text):
-        raise BadValue(f"--attempt {text} is no attempt", hint="give its number, from 1 on, or all")
+        raise BadValue(f"--attempt {text!r} is no attempt", hint="give its number, from 1 on, or all")
     view = grid.show(job)
     if int(text) > view.attempt:
         has = f"it has had {view.attempt}" if view.attempt else "it has had none"

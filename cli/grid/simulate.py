@@ -41,7 +41,7 @@ class Simulate(Sectioned):
 @click.command(cls=Simulate)
 @click.option("--seed", type=int, default=1, metavar="N", help="The (first) seed (1).")
 @click.option(
-    "--seeds", type=click.IntRange(1), default=1, metavar="COUNT", help="How many seeds, from that one on (1)."
+    "--seeds", type=click.IntRange(1, 10**9), default=1, metavar="COUNT", help="How many seeds, from that one on (1)."
 )
 @click.option(
     "--jobs", type=click.IntRange(1, 256), default=1, metavar="PROCESSES", help="Processes that share them (1)."

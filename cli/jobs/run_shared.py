@@ -172,7 +172,8 @@ def submission_of(command: tuple[str, ...], options: dict[str, Any]) -> Submissi
     """What the options ask for. Raises BadValue."""
     workdir, gang, grace = options["workdir"] or "", parse_gang(options["gang"]), options["grace"]
     if workdir and not workdir.startswith("/"):
-        raise BadValue(f"--workdir {workdir} is not an absolute path", why="it names a directory of the node")
+        why, hint = "it names a directory of the node", "write it from / on; without it, the files here are shipped"
+        raise BadValue(f"--workdir {workdir} is not an absolute path", why=why, hint=hint)
     for text in (*command, workdir, options["name"]):
         try:
             text.encode()

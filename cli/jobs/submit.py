@@ -305,6 +305,8 @@ def submit(path: str, links: str | None, ship_secrets: bool) -> None:
 def _raw(path: str) -> bytes:
     if path == "-":
         return sys.stdin.buffer.read()
+    if not path:
+        raise BadValue("--file names no file", why="it is empty", hint="name one with jobs, or - for standard input")
     try:
         return Path(path).read_bytes()
     except OSError as error:

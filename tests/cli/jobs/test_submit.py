@@ -1,8 +1,10 @@
 """A file of jobs: what may stand in it, and how a mistake is told."""
 
 import pytest
+from click.testing import CliRunner
 
 from distributed_grid.cli.jobs.submit import Described, JobsFileError, read_jobs
+from distributed_grid.cli.main import main
 from distributed_grid.protocol.jobs import Priority, RetryOn
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 
@@ -114,6 +116,11 @@ def test_what_cannot_be_taken(text: str, said: str) -> None:
 
 def test_an_option_of_the_command_is_said_to_be_none_of_a_job() -> None:
     assert refused("jobs:\n- command: a\n  dry_run: true")[1].startswith("  try: leave it out")
+
+
+def test_a_file_without_a_name_is_said_to_be_that() -> None:
+    done = CliRunner().invoke(main, ["submit", "--file", ""])
+    assert done.exit_code == 2 and "--file names no file" in done.stderr and "try: name one" in done.stderr
 
 
 def test_objects_of_python_are_never_made() -> None:
