@@ -25,6 +25,8 @@ BEGUN = 0
 """The answer number under which a bridge says why it cannot start."""
 
 
+FORM = "it is to be HOST:PORT of the cluster's head, with the port of `ray start --head` (6379 if it was given none)"
+"""For what other programs of Ray take as its address, such as `auto` or `ray://HOST:PORT`, and for what is none."""
 REACH_SECONDS = 3.0
 AGAIN = (0.5, 30.0)
 """Seconds until an ended bridge is started again, doubled from the first to the second."""
@@ -144,10 +146,12 @@ class Bridge:
     async def _reach(self) -> None:
         """Raise NoRay if nobody listens there: ray itself would try for a minute."""
         host, _, port = self.address.rpartition(":")
+        if not host or "/" in host or not (port.isdecimal() and 0 < int(port) < 1 << 16):
+            raise NoRay(f"there is no Ray at {self.address}", why=FORM, hint="set ray.address (or RAY_ADDRESS)")
         try:
             async with asyncio.timeout(REACH_SECONDS):
                 _, writer = await asyncio.open_connection(host, int(port))
-        except (OSError, TimeoutError, ValueError) as error:
+        except (OSError, TimeoutError) as error:
             why = str(error) or f"no answer within {REACH_SECONDS:g} s"
             hint = "start it (ray start --head), or say where it is (ray.address)"
             raise NoRay(f"there is no Ray at {self.address}", why=why, hint=hint) from None
