@@ -228,6 +228,8 @@ def request_stop(state: GridState, allocation: Allocation, cause: Cause, text: s
     job = state.jobs[allocation.job]
     if asked and job.request.gang:
         told = text if cause not in BY_THE_GRID else f"{job.id} of its gang is to end: {text}"
+        # A node that recalls says how long its own job has, which is nothing for the other nodes to keep to.
+        grace = grace if cause is not Cause.RECALLED else -1.0
         request_gang_stop(state, job, told, grace, cause if cause not in BY_THE_GRID else Cause.GANG)
     return asked
 

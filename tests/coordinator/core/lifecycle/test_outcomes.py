@@ -25,7 +25,7 @@ from distributed_grid.coordinator.core.model import Allocation, Condition, Group
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, RetryOn, State
-from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started, Stop
+from distributed_grid.protocol.messages import Exited, Inventory, Launch, Recalled, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import facts, job, join, resumed, step
@@ -253,6 +253,15 @@ def test_one_whose_place_is_taken_back_takes_all_with_it_at_once_and_they_wait_w
     assert not results(out)
     assert [one.allocation for one in launches(out)] == ["g_0.2", "g_1.2"]
     assert (member(ledger, 1).evicted, member(ledger, 1).retried) == (1, 0)
+
+
+def test_a_node_that_recalls_one_does_not_say_how_long_the_others_have_to_end() -> None:
+    ledger = running()
+    recall = Recalled(allocation=held(ledger, 1).id, why="mine", grace=1e10)
+    step(ledger, MessageReceived(held(ledger, 1).node, recall), 3.0)
+    stop, other = held(ledger, 1).stop, held(ledger, 0).stop
+    assert stop is not None and other is not None
+    assert (stop.grace, other.grace) == (1e10, member(ledger, 0).spec.grace)
 
 
 def test_one_that_its_node_takes_back_before_its_start_takes_all_with_it_and_they_wait_again() -> None:
