@@ -28,6 +28,8 @@ Handing over to a thread costs two waits for the interpreter. Measured (2 shared
 one job from submit to done 1.2-1.9 ms at the median and 1.9-4.2 at p99 on the loop, 1.6-2.1 and 2.9-9.8 through the
 thread; null jobs 5,000-7,400 a second against 4,100-6,300. But a disk that takes its time must not keep the heartbeats
 waiting, nor must a large commit."""
+AHEAD = 60.0
+"""Seconds by which the store may be ahead of the wall clock before that is told."""
 CROWDED = 4096
 """Events in the queue from which on connections are not read further."""
 
@@ -51,7 +53,14 @@ class Clock:
     """Grid time: seconds since the epoch that never jump and never run backwards, over restarts too."""
 
     def __init__(self, stored: float, wall: float | None = None) -> None:
-        self._from = max(time.time() if wall is None else wall, stored) - time.monotonic()
+        wall = time.time() if wall is None else wall
+        self._from = max(wall, stored) - time.monotonic()
+        if (ahead := stored - wall) > AHEAD:
+            log.warning(
+                f"this machine's clock is {format_duration(ahead)} behind the latest time in the store",
+                why="it is wrong now, or was ahead before",
+                hint="see that it is right: date; times that are shown stay ahead by that much",
+            )
 
     def __call__(self) -> float:
         return self._from + time.monotonic()

@@ -42,6 +42,8 @@ from distributed_grid.protocol.messages.roles import Reach
 from distributed_grid.protocol.placement import Local, Strategy
 from distributed_grid.protocol.resources import LATEST, MILLI, MOST_CPU, MOST_GPU, MOST_MEMORY, Resources
 
+APART = 1.0
+"""Seconds by which grid time and the wall clock may differ and count as the same."""
 COMMAND_BYTES = 1 << 20
 """Arguments and environment of one job together. (The kernel takes 128 KiB in one string and 2 MiB in all.)"""
 NAME_CHARS = 128
@@ -354,7 +356,7 @@ class Submissions:
                 job.by_operator = visibility.reach is Reach.ALL
                 if one.after:
                     job.phase = HeldBack(after=tuple(self._condition(visibility, each, before) for each in one.after))
-                job.begin = now + one.delay if one.delay else one.begin
+                job.begin = now + one.delay if one.delay else one.begin and self._grid_time(one.begin)
                 found.jobs[one.key] = job
                 if one.array is not None:
                     found.groups.append(_group(job, GroupKind.ARRAY, one.array))
@@ -363,6 +365,12 @@ class Submissions:
                     found.groups.append(_group(job, GroupKind.GANG, ranks))
             before[one.key] = before[one.spec.name] = known.get(one.key) or found.jobs[one.key].id
         return found
+
+    def _grid_time(self, at: float) -> float:
+        """The moment at which the wall clock will say `at`. Grid time is another one where that clock was set since the
+        coordinator started, or was ahead at an earlier start."""
+        apart = self._clock() - time.time()
+        return at if abs(apart) < APART else min(max(at + apart, 0.0), LATEST)
 
     def again(self, visibility: Visibility, key: str) -> Submission | None:
         """What this user submitted under this key before, to be submitted again; None: nothing."""

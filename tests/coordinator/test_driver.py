@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from distributed_grid.coordinator.core import pipeline
 from distributed_grid.coordinator.core.commands import (
@@ -301,7 +302,9 @@ async def test_a_crowded_queue_makes_its_sources_wait(store: Counting) -> None:
 
 
 def test_grid_time_goes_on_from_what_was_stored_when_the_wall_clock_fell_back() -> None:
-    assert Clock(5000.0, wall=100.0)() >= 5000.0
+    with capture_logs() as said:
+        assert Clock(5000.0, wall=100.0)() >= 5000.0
+    assert [line["event"] for line in said] == ["this machine's clock is 1h21m behind the latest time in the store"]
     assert Clock(100.0, wall=5000.0)() >= 5000.0
 
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import itertools
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.coordinator.api import submissions
 from distributed_grid.protocol.bundle import Entry, Manifest, blob_hash, encode_manifest
@@ -17,6 +19,7 @@ from distributed_grid.protocol.messages import (
     PutBlob,
     Submit,
 )
+from distributed_grid.protocol.resources import LATEST
 from tests.coordinator.ends import (
     agent,
     client,
@@ -43,6 +46,23 @@ async def test_the_same_key_is_the_same_job_live_ended_and_after_a_restart(tmp_p
         ann = await client(grid.url)
         assert await ann.submit(one) == first
         assert (await ann.ended(first[0])).outcome is not None  # told at once to who watches
+        await ann.close()
+
+
+@pytest.mark.parametrize("ahead", [7200.0, -7200.0, 0.0])
+async def test_a_time_of_day_is_one_of_the_wall_clock_whatever_grid_time_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    moment = time.time
+    monkeypatch.setattr(submissions, "time", SimpleNamespace(time=lambda: moment() - ahead))
+    async with coordinator(tmp_path) as grid:
+        ann = await client(grid.url)
+        at = moment() - ahead + 3600.0
+        (name,) = await ann.submit(replace(job("true"), begin=at))
+        left = grid.ledger.state.jobs[name].begin - grid.clock()
+        assert 3500.0 < left < 3601.0
+        (late,) = await ann.submit(replace(job("true"), begin=LATEST))
+        assert grid.ledger.state.jobs[late].begin <= LATEST
         await ann.close()
 
 
