@@ -1,5 +1,6 @@
 """The entry point of `grid`. Nothing slow is imported here: `grid --help` answers in well under 150 ms."""
 
+import errno
 import gc
 import signal
 import sys
@@ -196,8 +197,23 @@ def near_options(mistyped: str, ctx: click.Context | None) -> list[str]:
 
 
 def _tell(error: OSError) -> None:
+    """What no command has explained: an error of the operating system, what it is about, and what to do."""
     about = f" ({error.filename})" if isinstance(error.filename, str) and error.filename else ""
     print_error(printable(f"error: {error.strerror or type(error).__name__}{about}"))
+    if isinstance(error, FileNotFoundError) and not about:
+        print_error("  why: the current directory is not there any more\n  try: cd to one that is")
+    elif (hint := HINTS.get(error.errno or 0)) is not None:
+        print_error(f"  try: {hint}")
+
+
+HINTS = {
+    errno.ENOSPC: "df -h and df -i show the disk that is full: that of the output, or of a file that is written",
+    errno.EDQUOT: "quota -s shows whose quota is used up: on the disk of the output, or of a file that is written",
+    errno.EROFS: "findmnt shows what is mounted read-only",
+    errno.EMFILE: "ulimit -n shows how many files may be open at once, and raises it",
+    errno.EACCES: "id shows who you are, and echo $HOME whose files are used",
+}
+"""What to do, by the number of the error."""
 
 
 def _trace() -> None:

@@ -99,13 +99,17 @@ def support_dump(state_dir: str | None, agent_state_dir: str | None, file: str) 
     except OSError as error:
         raise GridError(f"{target} cannot be written", why=error.strerror or "") from None
     names = []
-    with open(fd, "wb") as out, tarfile.open(fileobj=out, mode="w:gz") as archive:
-        for name, content in _parts(invocation, state_dir, agent_state_dir):
-            data = content.encode(errors="replace")
-            entry = tarfile.TarInfo(f"grid-support/{name}")
-            entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
-            archive.addfile(entry, io.BytesIO(data))
-            names.append(name)
+    try:
+        with open(fd, "wb") as out, tarfile.open(fileobj=out, mode="w:gz") as archive:
+            for name, content in _parts(invocation, state_dir, agent_state_dir):
+                data = content.encode(errors="replace")
+                entry = tarfile.TarInfo(f"grid-support/{name}")
+                entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
+                archive.addfile(entry, io.BytesIO(data))
+                names.append(name)
+    except BaseException:
+        target.unlink(missing_ok=True)  # a part of it is of no use, and would be in the way of the next one
+        raise
     formatting.show(invocation, {"path": str(target), "parts": names}, path := formatting.lines([target]), path)
     if invocation.output not in ("json", "jsonl"):
         invocation.say(f"it has {', '.join(names)}; look through it before you send it")

@@ -4,9 +4,10 @@ operator. A connection to join sends one frame, within the limits for strangers.
 import asyncio
 import shutil
 import socket
+import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from distributed_grid.coordinator.access.identities import PKI
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.net.limits import FailedTries, LogThrottle
 from distributed_grid.coordinator.net.listener import OPEN_TO_PASS
+from distributed_grid.coordinator.store.errors import failure
 from distributed_grid.coordinator.store.open import open_store, read_head
 from distributed_grid.identity.credentials import AUTHORITY
 from distributed_grid.identity.keys import key_pem, new_key, request_for, save_identity
@@ -129,11 +131,11 @@ def found(state_dir: Path, hosts: Iterable[str], user: str, context: Path, url: 
     hint = "stop it first; it reads its authority when it starts"
     with locked(state_dir, "coordinator", hint), _undone_on_failure(state_dir / PKI, context):
         (state_dir / "grid.db").touch(0o600)
-        store = open_store(state_dir / "grid.db")
         try:
-            grid = read_head(store).grid
-        finally:
-            store.close()
+            with closing(open_store(state_dir / "grid.db")) as store:
+                grid = read_head(store).grid
+        except sqlite3.Error as error:
+            raise failure(state_dir / "grid.db", error) from None
         names = hosts_of(hosts)
         pki = Pki.create(state_dir / PKI, grid, names)
         try:

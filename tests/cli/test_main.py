@@ -169,12 +169,37 @@ def test_what_stdout_cannot_encode_is_escaped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["jobs", "--help"], ["config", "schema"]])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_full_disk_under_the_output_is_told_in_a_line(words: list[str], unbuffered: str) -> None:
+def test_a_full_disk_under_the_output_is_told_with_what_to_do(words: list[str], unbuffered: str) -> None:
     with open("/dev/full", "w") as full:
         call = [sys.executable, "-m", "distributed_grid.cli.main", *words]
         env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
         done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, env=env, timeout=60)
-    assert (done.returncode, done.stderr) == (70, "error: No space left on device\n")
+    what, hint = done.stderr.splitlines()
+    assert (done.returncode, what) == (70, "error: No space left on device")
+    assert hint.startswith("  try: df -h")
+
+
+def test_a_file_that_another_user_owns_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "/root/.config/grid/config.yaml")
+
+    monkeypatch.setattr("distributed_grid.config.places.find", refused)
+    monkeypatch.setattr("distributed_grid.config.settings.find", refused)
+    done = CliRunner().invoke(main, ["config", "check"])
+    what, hint = done.stderr.splitlines()
+    assert what == "error: Permission denied (/root/.config/grid/config.yaml)"
+    assert "id shows who you are" in hint
+
+
+def test_a_current_directory_that_is_gone_is_told(tmp_path: Path) -> None:
+    script = 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'
+    call = [sys.executable, "-m", "distributed_grid.cli.main", "dev", "down", "--dir", "relative"]
+    done = subprocess.run(["sh", "-c", script, "sh", *call], capture_output=True, cwd=tmp_path, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (70, "")
+    assert done.stderr.splitlines()[1:] == [
+        "  why: the current directory is not there any more",
+        "  try: cd to one that is",
+    ]
 
 
 @pytest.mark.parametrize(

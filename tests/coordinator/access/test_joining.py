@@ -1,5 +1,6 @@
 """Founding a grid: once, with keys that are its owner's alone, or not at all."""
 
+import sqlite3
 import stat
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from distributed_grid.coordinator.access import joining
 from distributed_grid.coordinator.access.ca import Pki
 from distributed_grid.coordinator.access.joining import found, hosts_of
 from distributed_grid.coordinator.backup.state import content, open_read_only
+from distributed_grid.coordinator.store.errors import DiskTrouble
 from distributed_grid.identity.credentials import client_context, server_context
 from distributed_grid.protocol.errors import BadValue, GridError
 
@@ -114,3 +116,15 @@ def test_where_founding_fails_half_way_a_second_try_finds_nothing_of_it(
         found(state, [], "ada", context, URL)
     assert not (state / "pki").exists() and not context.exists()
     found(state, [], "ada", context, URL)
+
+
+def test_a_store_that_finds_no_room_is_told_as_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorname = "SQLITE_FULL"
+        raise error
+
+    with monkeypatch.context() as patched, pytest.raises(DiskTrouble, match="no space left for"):
+        patched.setattr(joining, "open_store", full)
+        found(tmp_path / "state", [], "ada", tmp_path / "context", URL)
+    found(tmp_path / "state", [], "ada", tmp_path / "context", URL)
