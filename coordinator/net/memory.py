@@ -84,7 +84,8 @@ class Memory:
         """Check now, and again every second."""
         self.close()
         self._timer = asyncio.get_running_loop().call_later(SECONDS, self.check)
-        self._bytes = self._used()
+        with suppress(OSError):  # too many open files: it goes by what it was a second ago
+            self._bytes = self._used()
         before, self.shortage = self.shortage, judge(self._bytes, self.mark, self.shortage)
         if self.shortage is not before:
             told = log.info if self.shortage is Shortage.NONE else log.warning

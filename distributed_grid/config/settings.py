@@ -21,6 +21,7 @@ from distributed_grid.config.section import section
 from distributed_grid.config.sharing import Node, NodeSharing, ResourceSharing
 from distributed_grid.identity.member import Member
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.identity import NAME
 from distributed_grid.protocol.sharing.policies import GAP, OffloadingMode, PolicyName, too_close
 from distributed_grid.runtime.local import SCHEME, SOCKET, socket_path
 
@@ -106,8 +107,10 @@ class ClusterConfig(Root):
         return Path(self.coordinator.state_dir).expanduser() if self.coordinator.state_dir else state_dir("coordinator")
 
     def node_name(self, given: str | None = None) -> str:
-        """The name of this machine's node: as given, as configured, or the host's."""
-        return given or self.agent.name or platform.node().partition(".")[0] or "node"
+        """The name of this machine's node: as given, as configured, or the host's; `node` where that has none, or one
+        that no node can have, such as `(none)`."""
+        host = platform.node().partition(".")[0]
+        return given or self.agent.name or (host if NAME.fullmatch(host) else "node")
 
     def agent_state_dir(self, name: str) -> Path:
         """Where the agent of this node keeps its state."""

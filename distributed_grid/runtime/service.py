@@ -29,6 +29,14 @@ def prepare(state_dir: Path, mode: int = 0o700) -> None:
     """Make the state directory with this mode, or take the one that is there as it is. Raises GridError where it cannot
     be written, or a FIFO or device is where a file has to be: opening it would wait for ever."""
     try:
+        str(state_dir).encode()
+    except UnicodeEncodeError:
+        raise GridError(
+            f"the state directory {printable(str(state_dir))} cannot be used",
+            why="its path is not UTF-8",
+            hint="give another one with --state-dir",
+        ) from None
+    try:
         if not state_dir.is_dir():
             state_dir.mkdir(parents=True)
             state_dir.chmod(mode)

@@ -181,13 +181,13 @@ def test_a_full_disk_under_the_output_is_told_with_what_to_do(words: list[str], 
 
 def test_a_file_that_another_user_owns_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
-        raise PermissionError(13, "Permission denied", "/root/.config/grid/config.yaml")
+        raise PermissionError(13, "Permission denied", "/nobodys/grid/config.yaml")
 
     monkeypatch.setattr("distributed_grid.config.places.find", refused)
     monkeypatch.setattr("distributed_grid.config.settings.find", refused)
     done = CliRunner().invoke(main, ["config", "check"])
     what, hint = done.stderr.splitlines()
-    assert what == "error: Permission denied (/root/.config/grid/config.yaml)"
+    assert what == "error: Permission denied (/nobodys/grid/config.yaml)"
     assert "id shows who you are" in hint
 
 

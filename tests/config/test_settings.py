@@ -137,6 +137,17 @@ def test_a_coordinator_without_a_port_is_found_by_its_socket(written: Write) -> 
     assert config.coordinator_url() == config.client_url() == "unix:///var/lib/grid/x/coordinator.sock"
 
 
+@pytest.mark.parametrize(
+    ("host", "name"), [("lab1.example.org", "lab1"), ("", "node"), ("(none)", "node"), ("a b", "node"), ("-x", "node")]
+)
+def test_a_node_is_called_as_its_host_where_a_node_can_be(
+    written: Write, monkeypatch: pytest.MonkeyPatch, host: str, name: str
+) -> None:
+    monkeypatch.setattr("platform.node", lambda: host)
+    assert read(written("")).node_name() == name
+    assert read(written("agent: {name: lab2}")).node_name() == "lab2"
+
+
 @pytest.fixture
 def joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Somebody who has joined two grids, and uses the first; the address of the second."""

@@ -41,3 +41,9 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(GridError, match="cannot be written"):
         prepare(tmp_path / "file")
+
+
+def test_a_path_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GridError, match="cannot be used") as refused:
+        prepare(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")))
+    assert "UTF-8" in refused.value.why and list(tmp_path.iterdir()) == []

@@ -62,6 +62,25 @@ async def test_in_strain_jobs_are_refused_at_the_mark_only_and_the_reason_is_sai
     memory.close()
 
 
+async def test_where_it_cannot_be_read_for_too_many_open_files_it_counts_as_before() -> None:
+    used: list[int | OSError] = [1001 << 20]
+
+    def read() -> int:
+        if isinstance(used[0], OSError):
+            raise used[0]
+        return used[0]
+
+    memory = Memory(1000 << 20, read)
+    memory.check()
+    used[0] = OSError(24, "Too many open files")
+    memory.check()
+    assert memory.words().startswith("no new jobs are taken")
+    used[0] = 1 << 20
+    memory.check()
+    assert memory.words() == ""
+    memory.close()
+
+
 async def test_at_the_mark_new_jobs_are_refused_results_are_taken_and_status_says_so(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as grid:
         worker, ann = await agent(grid.url, runs=runs_on), await client(grid.url)
