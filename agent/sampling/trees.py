@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from distributed_grid.agent.core.usage import Usage
+from distributed_grid.agent.supervisor import procs
 from distributed_grid.runtime.unix import SUPERVISOR, boot_clock, read
 
 _SPAWNER = SUPERVISOR.encode()  # which forks them
@@ -144,6 +145,9 @@ def _process(pid: int, parent: int, top: int, sibling: bool) -> tuple[Process, i
     except OSError:
         return None
     field = stat[stat.rindex(b")") + 2 :].split()
+    rss = int(field[21]) * PAGE
+    if not rss and int(field[17]) > 1 and (seen := procs.stat(pid)) is not None:
+        rss = procs.resident(pid, seen)
     return (
         Process(
             pid=pid,
@@ -151,7 +155,7 @@ def _process(pid: int, parent: int, top: int, sibling: bool) -> tuple[Process, i
             started=int(field[19]) * TICK,
             cpu=(int(field[11]) + int(field[12])) * TICK,
             reaped=(int(field[13]) + int(field[14])) * TICK,
-            rss=int(field[21]) * PAGE,
+            rss=rss,
             cores=cores,
             top=top,
             sibling=sibling,

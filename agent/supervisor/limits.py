@@ -170,7 +170,7 @@ class Limits:
     def _measure(self, job: Job) -> int:
         """Check its limits; returns its memory in bytes."""
         members = self._tree.members(job)
-        used = sum(seen.resident for seen in members.values())
+        used = sum(procs.resident(pid, seen) for pid, seen in members.items())
         if job.memory and used > job.memory:
             # Files that are mapped, and pages that a fork shares, do not count, or count once. Seeing that is dear.
             used = min(used, sum(map(procs.unreclaimable, members)))

@@ -103,10 +103,21 @@ def stat(pid: int) -> Stat | None:
     return Stat(fields[0], parent, group, session, threads, start, pages * _PAGE, status)
 
 
+def resident(pid: int, seen: Stat) -> int:
+    """Its resident bytes. Where the first thread has ended, the kernel shows them at the others alone."""
+    if seen.resident or seen.threads < 2:
+        return seen.resident
+    return next((other.resident for thread in threads(pid) if (other := stat(thread)) and other.resident), 0)
+
+
 def unreclaimable(pid: int) -> int:
     """Bytes of memory that are given back only when the process ends, in RAM or swapped out: its own, and its part of
     what it shares with others; not files that it has mapped. The kernel walks all its pages for that: some 10 ms a GiB.
     """
+    return _unreclaimable(pid) or next(filter(None, map(_unreclaimable, threads(pid))), 0)
+
+
+def _unreclaimable(pid: int) -> int:
     rollup = _sizes(f"/proc/{pid}/smaps_rollup", b"Pss_Anon", b"Pss_Shmem", b"SwapPss")
     if b"Pss_Anon" in rollup:
         return sum(rollup.values())

@@ -38,6 +38,17 @@ def test_the_usage_of_each_job_is_told_by_the_pid_of_its_top(processes: list[sub
     assert sample.memory_own >= 0.9 * resident
 
 
+def test_memory_counts_also_where_the_first_thread_has_ended(processes: list[subprocess.Popen[bytes]]) -> None:
+    hold = "def hold():\n x = bytearray(50 << 20)\n print(flush=True)\n time.sleep(600)\n"
+    end = "threading.Thread(target=hold).start()\nctypes.CDLL(None).pthread_exit(None)"
+    processes.append(start(f"import ctypes, threading, time\n{hold}{end}"))
+    assert processes[0].stdout is not None and processes[0].stdout.readline()
+    wait_for(lambda: psutil.Process(processes[0].pid).status() == psutil.STATUS_ZOMBIE)
+    trees = Trees(lambda: (os.getpid(),))
+    trees.walk()
+    assert trees.usage()[processes[0].pid].rss > 50 << 20
+
+
 def test_memory_on_gpus_is_of_the_job_whose_processes_have_it(processes: list[subprocess.Popen[bytes]]) -> None:
     up = "print('up', flush=True); import time; time.sleep(600)"
     processes.append(start(f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {up!r}])"))

@@ -46,6 +46,20 @@ async def test_memory_counts_for_all_processes_of_a_job_together(bench: Bench) -
     assert bench.alive(id) == []
 
 
+async def test_memory_counts_also_where_a_jobs_first_thread_has_ended(bench: Bench) -> None:
+    code = f"""
+import ctypes, pathlib, threading
+def hold():
+    while ") Z " not in pathlib.Path("/proc/self/stat").read_text():
+        pass
+    {HOLDS.format(mib=200, stay=1000)}
+threading.Thread(target=hold).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    outcome = await bench.run(sys.executable, "-c", code, grant=Grant(memory=100 * MIB))
+    assert (outcome.cause, exit_status(outcome)) == (Cause.OUT_OF_MEMORY, 137)
+
+
 async def test_memory_that_forks_share_counts_once(bench: Bench) -> None:
     code = """
 import os, time
