@@ -184,7 +184,7 @@ class Limits:
                 self._end(job, "too-many-processes", text, 0.0)
         if job.cores and "cpuset" not in job.confined:
             self._keep_on_cores(job, members)
-        if job.reniced:
+        if job.nice > 0:
             self._keep_nice(job, members)
         self._keep_oom_score(job, members)
         return used
@@ -201,14 +201,18 @@ class Limits:
             self._tree.set_oom_score(job, low, self._oom_score)
 
     def _keep_nice(self, job: Job, members: dict[int, procs.Stat]) -> None:
-        """Raise the niceness of threads that have less than their job, and of its sessions. What these start has it
-        too, but for what was being started meanwhile: that is found by the next check."""
-        eager = []
-        for thread in (thread for pid in members for thread in procs.threads(pid)):
-            with contextlib.suppress(OSError):  # it is gone
-                if os.getpriority(os.PRIO_PROCESS, thread) < job.nice:
-                    eager.append(thread)
+        """Raise the niceness of the job's sessions, since each that it makes begins with a normal weight, and that of
+        threads that have less than a job that has given way. What these start has it too, but for what was being
+        started meanwhile: that is found by the next check."""
         sessions = {seen.session: pid for pid, seen in members.items()}
+        eager = []
+        if job.reniced:
+            for thread in (thread for pid in members for thread in procs.threads(pid)):
+                with contextlib.suppress(OSError):  # it is gone
+                    if os.getpriority(os.PRIO_PROCESS, thread) < job.nice:
+                        eager.append(thread)
+        elif job.place is not None:  # that of its spawner has it from its start
+            sessions.pop(job.place.session, None)
         found = {pid: procs.session_niceness(pid) for pid in sessions.values()}
         late = [pid for pid, nice in found.items() if nice is not None and nice < job.nice]
         if eager or late:

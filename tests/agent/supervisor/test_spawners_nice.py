@@ -58,6 +58,14 @@ async def test_the_niceness_of_its_session_is_set_as_well(make_bench: Callable[.
     await bench.until(lambda: [child.nice() for child in psutil.Process(pid).children()] == [15])
 
 
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel shares nothing out by sessions")
+async def test_so_is_that_of_each_session_which_the_job_makes(make_bench: Callable[..., Awaitable[Bench]]) -> None:
+    bench = await make_bench(nice=15)
+    id = bench.launch("sh", "-c", "setsid sleep 60 & setsid setsid -f sleep 60 & wait")
+    await bench.until(lambda: len({at.session for pid in bench.alive(id) if (at := procs.stat(pid))}) == 3)
+    await bench.until(lambda: of_sessions(bench, id) == {15})
+
+
 async def test_without_it_a_job_is_as_good_as_anybody(bench: Bench) -> None:
     pid = await bench.started(bench.launch("sleep", "60"))
     assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, bench.launcher.supervisor_pid)
