@@ -228,7 +228,9 @@ class Runtime:
                     log.warning("it is not known what it holds", allocation=one.allocation)
         self.table.restore(found, boot_clock())
         for one, kept, _ in found:
-            if one.outcome is None and kept is not None and kept.stdin:
+            if one.outcome is not None:
+                self._clear_after_raylet(one.allocation)
+            elif kept is not None and kept.stdin:
                 self._inputs.resume(one.allocation)
         self.launcher.report_frozen()
         self._fence.load()
@@ -493,9 +495,7 @@ class Runtime:
         if isinstance(message, Exited):
             self._outputs.ended(message.allocation)
             self._inputs.ended(message.allocation)
-            if self.table.may_be_raylet(message.allocation):
-                raylet.ended(message.allocation)
-                self._clear_after_raylet(message.allocation)
+            self._clear_after_raylet(message.allocation)
             if report.freed is not None:
                 returned = self._lender.would_return(report.freed, self.table.held)
                 if returned:
@@ -508,6 +508,10 @@ class Runtime:
         self._say(message)
 
     def _clear_after_raylet(self, allocation: str) -> None:
+        """Release what an ended boost had beside its directory."""
+        if not self.table.may_be_raylet(allocation):
+            return
+        raylet.ended(allocation)
         slot = self.launcher.slots.slot(allocation)
         if slot and raylet.has_walled_folder(allocation):
             folder = raylet.WalledFolder(self._files, self._dir, slot, private=False)

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from distributed_grid.agent.launch import raylet
+from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.jobs import Cause, State
 from distributed_grid.protocol.messages import (
     Ack,
@@ -20,6 +22,7 @@ from distributed_grid.protocol.messages import (
     Heartbeat,
     InEffect,
     Inventory,
+    Launch,
     NewSettings,
     Output,
     Renewed,
@@ -30,7 +33,7 @@ from distributed_grid.protocol.messages import (
     WantOutput,
 )
 from distributed_grid.protocol.nodes import GpuSample, Layer, Lending, Offer, OwnerPolicy, Sample, Withheld
-from distributed_grid.protocol.resources import Grant, Resources
+from distributed_grid.protocol.resources import Grant, Resources, ResourceType
 from tests.agent.scene import (
     CORES,
     LONG,
@@ -182,6 +185,31 @@ async def test_what_was_acknowledged_is_not_run_by_the_next_agent_and_supervisor
     outcome = coordinator.all(Exited, key)[-1].outcome
     assert (outcome.cause, outcome.started) == (Cause.NODE_LOST, True)
     assert (tmp_path / "ran").read_text() == "once\n"
+    await again.stop()
+
+
+async def test_the_folder_of_a_boost_that_ended_without_an_agent_is_removed_by_the_next_one(
+    coordinator: Coordinator, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Ray's sockets and logs, and the copy of the cluster's token."""
+    gate, key = tmp_path / "gate", f"j-{os.getpid()}-0.1"
+    os.mkfifo(gate)
+
+    def prepare(order: Launch, *_: object) -> raylet.Lease:
+        (raylet.make_folder(order.allocation) / raylet.COPY_NAME).touch()
+        return raylet.Lease(("sh", "-c", f"read x < {gate}"), {})
+
+    monkeypatch.setattr(raylet, "prepare", prepare)
+    boost = Boost("gpu-master", "192.0.2.1:6379", ResourceType.CPU, 1000)
+    await coordinator.say(launch(key, "ray", boost=boost))
+    await coordinator.hears(Started, key)
+    assert raylet.folder(key).exists()
+    await node.stop()
+    await let_through(gate)
+    await coordinator.until(lambda: f'["exit","{key}"' in (node.dir / "journal").read_text())
+    again = Node(node.dir, f"ws://127.0.0.1:{coordinator.port}")
+    await coordinator.hears(Exited, key)
+    assert not raylet.folder(key).exists()
     await again.stop()
 
 
