@@ -24,8 +24,8 @@ BELOW = "cffi pycparser".split()  # what those need
 
 
 class Scene:
-    """A coordinator, us as its operator, and a host. `seen`: the command lines of all processes that were about, on
-    either side."""
+    """A coordinator, us as its operator, and a host. `seen`: the command lines of all processes that began
+    meanwhile, on either side."""
 
     def __init__(self, grid: Grid, far: Machine, wheels: Path) -> None:
         self.grid = grid
@@ -62,9 +62,12 @@ class Scene:
         return share
 
     def watch(self, done: threading.Event) -> None:
-        """Look at command lines, on either side, until it is done."""
+        """Look at the command lines of all that begins, on either side, until it is done."""
+        before = set(filter(str.isdigit, os.listdir("/proc")))
         while not done.wait(0.05):
-            for name in filter(str.isdigit, os.listdir("/proc")):
+            there = set(filter(str.isdigit, os.listdir("/proc")))
+            before &= there  # else a new process could have the number of one that is gone
+            for name in there - before:
                 try:
                     self.seen.add(Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode())
                 except (OSError, UnicodeDecodeError):
