@@ -14,7 +14,6 @@ import pytest
 from msgspec.structs import replace
 
 pytest.importorskip("boto3", reason="the extra aws is not installed")
-pytest.importorskip("moto.server", reason="moto is not installed")
 
 from botocore.loaders import create_loader
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("boto3", reason="the extra aws is not installed")
-pytest.importorskip("moto.server", reason="moto is not installed")
 
 from tests.agent.metadata_service import metadata_service
 from tests.coordinator.providers.ec2 import EC2, IMAGE, REGION, ec2
