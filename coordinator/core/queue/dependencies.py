@@ -45,7 +45,8 @@ def evaluate(state: GridState, name: str) -> None:
             return
         if not verdict:
             unmet.append(condition)
-    _set(state, waiter, tuple(unmet))
+    state.dependencies.unmet[name] = dict.fromkeys(unmet)
+    _record(state, waiter, tuple(unmet))
     for condition in unmet:
         state.dependencies.on[condition.kind].setdefault(condition.on, {})[name] = condition
     if waiter.begin > state.now:
@@ -227,7 +228,9 @@ def _settle(state: GridState, kind: After, name: str, bad: End | None) -> None:
         if bad is not None:
             _fail(state, waiter, condition, bad)
             continue
-        _set(state, waiter, tuple(one for one in waiter.after if one != condition))
+        left = state.dependencies.unmet[who]
+        del left[condition]
+        _record(state, waiter, tuple(left))
         _let_go(state, waiter)
         if isinstance(waiter, Job) and who in state.dependencies.unmet:
             state.waits_for(waiter, reason(state, waiter))
@@ -241,10 +244,9 @@ def _has_started(state: GridState, member: Job) -> None:
         _settle(state, After.STARTED, member.group, None)
 
 
-def _set(state: GridState, waiter: Job | Group, unmet: tuple[Condition, ...]) -> None:
-    """Set the unmet conditions of a waiter."""
-    state.dependencies.unmet[waiter.id] = dict.fromkeys(unmet)
-    if waiter.after == unmet:
+def _record(state: GridState, waiter: Job | Group, unmet: tuple[Condition, ...]) -> None:
+    """Have the record of a waiter name its unmet conditions."""
+    if len(waiter.after) == len(unmet):
         return
     if isinstance(waiter, Group):
         waiter.after = unmet
