@@ -51,9 +51,10 @@ def cover() -> None:
 
 def _sockets() -> Iterator[str]:
     with open(_SOCKETS, "rb") as file:
-        text = file.read()
-    for line in text.split(b"\n"):
-        path = os.fsdecode(line[line.find(b" /") + 1 :]) if b" /" in line else ""
+        lines = file.read().split(b"\n")
+    for path in {
+        os.fsdecode(line[line.find(b" /") + 1 :]) for line in lines if b" /" in line
+    }:  # one for each connection
         with contextlib.suppress(OSError, ValueError):
             mode = os.lstat(path).st_mode
             if stat.S_ISSOCK(mode) and os.access(path, os.W_OK) and not (mode & 0o002 and _passable(path)):
