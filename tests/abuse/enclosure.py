@@ -137,4 +137,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # Outside it would mount over the machine's /tmp, /dev/shm and accounts.
+    sys.exit(main() if os.getpid() == 1 else run(sys.argv[1], sys.argv[2:]))

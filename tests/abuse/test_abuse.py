@@ -41,6 +41,14 @@ def test_the_same_programs_do_harm_where_there_are_no_walls() -> None:
     assert all(one["harms"] for one in found.values()), found
 
 
+def test_an_enclosure_begun_by_hand_leaves_the_mounts_of_this_machine_alone() -> None:
+    if why := enclosure.lacking():
+        pytest.skip(why)
+    begin = f"{sys.executable} -m tests.abuse.enclosure sysconfig >/dev/null; grep -c ^abuse /proc/mounts"
+    apart = ["unshare", "--mount", "--propagation", "private", "sh", "-c", begin]
+    assert subprocess.run(apart, cwd=enclosure.ROOT, capture_output=True, text=True).stdout == "0\n"
+
+
 def test_every_program_is_an_attack_of_the_table() -> None:
     programs = {path.stem for path in JOBS.glob("*.py")} - {"kit", "neighbour"}
     assert {one.words[0] for one in ATTACKS if one.words} == programs
