@@ -36,7 +36,8 @@ def guards() -> str:
         ("fragments of a message", str(connection.FRAGMENTS), "cut"),
         ("frames", rate(connection.FRAMES_PER_SECOND, connection.FRAMES_AT_ONCE), "slowed down"),
         (
-            "messages of one node, and allocations named in them",
+            "messages of one node, and allocations named in them; of which a certificate asked for is "
+            f"{server.CERTIFICATE_WORDS:,}",
             rate(server.WORDS_PER_SECOND, server.WORDS_AT_ONCE),
             "slowed down",
         ),

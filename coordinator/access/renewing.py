@@ -61,7 +61,7 @@ class Renewals:
             return NewCertificate(certificate=self._renewed(shown, asked.request), id=asked.id)
         except GridError as error:
             who = shown.identity.uri if shown is not None else ""
-            log.warning("not renewed", who=who, error=error.what, why=error.why)
+            self._throttle.warning("not renewed", who, error=error.what, why=error.why)
             return NewCertificate(error=f"{error.what}: {error.why}" if error.why else error.what, id=asked.id)
 
     def _renewed(self, shown: Presented, request: str, **how: str) -> str:

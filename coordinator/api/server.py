@@ -96,6 +96,8 @@ NAMES = 20_000
 """Nodes whose message budgets are remembered before those of quiet ones are dropped."""
 WORDS_PER_SECOND, WORDS_AT_ONCE = 20_000.0, 100_000.0
 """Message budget of one node over all of its connections: messages, and allocations named in them."""
+CERTIFICATE_WORDS = 1000
+"""Messages that a request for a certificate counts as: its signature is checked."""
 HOST_CHARS = 255
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -358,6 +360,8 @@ class Server:
                         for advice in self._needs.heard(self._state, name, message):
                             self._driver.put(advice)
                         self._driver.put(MessageReceived(name, self._contradictions.check(name, message)))
+                    with suppress(ConnectionClosed):  # what was said counts
+                        await connection.turn()
                 if self._driver.crowded:
                     await self._driver.room()
         finally:
@@ -550,4 +554,6 @@ def _weight(message: Any) -> int:
         return 1 + len(message.known)
     if type(message) is messages.Buckets:
         return 1 + len(message.buckets)
+    if type(message) is messages.WantCertificate:
+        return CERTIFICATE_WORDS
     return 1 + len(message.uses) if type(message) is messages.InUse else 1

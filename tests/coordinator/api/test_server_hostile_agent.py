@@ -16,6 +16,8 @@ from structlog.testing import capture_logs
 from distributed_grid.coordinator.access.ca import presented
 from distributed_grid.coordinator.api import server
 from distributed_grid.coordinator.core import views
+from distributed_grid.coordinator.net import connection as net
+from distributed_grid.coordinator.net.limits import LOG_LINES
 from distributed_grid.identity.keys import new_key, request_for
 from distributed_grid.protocol import codec
 from distributed_grid.protocol.errors import BadFrame
@@ -234,3 +236,30 @@ async def test_who_says_too_much_is_read_no_further_for_a_while_also_on_its_next
         assert heard.offer is None and not heard.synced, "not before its debt is paid"
         assert on.job(on.on_honest).state is State.RUNNING and not on.honest.closed
         evil.socket.transport.abort()
+
+
+async def test_who_asks_for_certificates_without_end_keeps_nobody_waiting_and_fills_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(net, "TURN_SECONDS", 0.0)
+    answered = 0
+
+    async with scene(tmp_path) as on:
+        renew = on.grid.server._access.renew
+
+        def counted(*asked: Any) -> Any:
+            nonlocal answered
+            answered += 1
+            return renew(*asked)
+
+        monkeypatch.setattr(on.grid.server._access, "renew", counted)
+        with capture_logs() as logs:
+            await on.evil.say(*(WantCertificate(request="none", id=1) for _ in range(1000)))
+            assert isinstance(await on.ann.ask(GetStatus(5)), Status)
+            assert answered < 1000
+            async with asyncio.timeout(60):
+                while answered < 1000:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+        assert 0 < len([line for line in logs if line["event"] == "not renewed"]) <= LOG_LINES
+        assert on.grid.server._words["evil"].debt(asyncio.get_running_loop().time()) > 10
+        on.evil.socket.transport.abort()
