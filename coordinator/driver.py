@@ -5,6 +5,7 @@ thread, so that heartbeats do not wait for a slow disk. A disk that does not tak
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,10 @@ Handing over to a thread costs two waits for the interpreter. Measured (2 shared
 one job from submit to done 1.2-1.9 ms at the median and 1.9-4.2 at p99 on the loop, 1.6-2.1 and 2.9-9.8 through the
 thread; null jobs 5,000-7,400 a second against 4,100-6,300. But a disk that takes its time must not keep the heartbeats
 waiting, nor must a large commit."""
+BEAT = 1.0
+STOOD_STILL = 3.0
+"""Seconds between two beats of the clock, and the most by which grid time goes on without one. With the two between
+heartbeats they are fewer than those after which a node counts as silent."""
 AHEAD = 60.0
 """Seconds by which the store may be ahead of the wall clock before that is told."""
 CROWDED = 4096
@@ -50,7 +55,9 @@ class Keeper(Protocol):
 
 
 class Clock:
-    """Grid time: seconds since the epoch that never jump and never run backwards, over restarts too."""
+    """Grid time: seconds since the epoch that never jump and never run backwards, over restarts too. Once it `beat`s it
+    stands still while this process does (SIGSTOP, a frozen container or virtual machine, swap): nothing of what nodes
+    said meanwhile was heard, which is no silence of theirs."""
 
     def __init__(self, stored: float, wall: float | None = None) -> None:
         wall = time.time() if wall is None else wall
@@ -61,9 +68,21 @@ class Clock:
                 why="it is wrong now, or was ahead before",
                 hint="see that it is right: date; times that are shown stay ahead by that much",
             )
+        self._last = NEVER
+        self._thread = threading.get_ident()
 
     def __call__(self) -> float:
-        return self._from + time.monotonic()
+        now = time.monotonic()
+        # This thread never read it as later than STOOD_STILL after the last beat, so it does not go back.
+        if (still := now - self._last - STOOD_STILL) > 0.0 and threading.get_ident() == self._thread:
+            self._from, self._last = self._from - still, now
+            log.warning("this process stood still, and grid time with it", seconds=round(still, 1))
+        return self._from + now
+
+    def beat(self) -> None:
+        """This process runs; to be called every second from the first time on."""
+        self()
+        self._last = time.monotonic()
 
 
 class Trouble:
@@ -137,6 +156,7 @@ class Driver:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._commit_seconds = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._beating: asyncio.TimerHandle | None = None
         self._armed = NEVER
         self._room: asyncio.Future[None] | None = None
         self._leaving = self._closing = False
@@ -165,9 +185,14 @@ class Driver:
     def begin(self, perform: Callable[[Any], None], restored: list[Command]) -> None:
         """From now on `perform` does what is not a record. First what restoring the ledger asked for."""
         self._perform = perform
+        self._beat()
         self._pipeline.secured(self._store.secure(), self._clock())
         self._pipeline.take(restored)
         self._advance()
+
+    def _beat(self) -> None:
+        self._clock.beat()
+        self._beating = self._loop.call_later(BEAT, self._beat)
 
     @property
     def crowded(self) -> bool:
@@ -196,7 +221,7 @@ class Driver:
                 self._advance()
             await (self._write or asyncio.sleep(0))
         self._closing = True
-        for pending in (self._timer, self._secure):
+        for pending in (self._timer, self._secure, self._beating):
             if pending is not None:
                 pending.cancel()
         self._writer.shutdown(wait=True)

@@ -308,6 +308,38 @@ def test_grid_time_goes_on_from_what_was_stored_when_the_wall_clock_fell_back() 
     assert Clock(100.0, wall=5000.0)() >= 5000.0
 
 
+def test_grid_time_stands_still_while_the_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: moment)
+    clock = Clock(0.0, wall=5000.0)
+    moment += 100.0
+    assert clock() == 5100.0  # it does not beat yet
+    clock.beat()
+    moment += 2.5
+    assert clock() == 5102.5
+    moment += 77.5
+    with capture_logs() as said:
+        assert clock() == 5103.0
+    assert [line["seconds"] for line in said] == [77.0]
+    moment += 1.0
+    clock.beat()
+    moment += 2.0
+    assert clock() == 5106.0
+
+
+async def test_a_driver_that_was_stopped_finds_no_deadline_passed_by_that(
+    store: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Scripted(lambda number: [])
+    driver = Driver(ledger, store, clock := Clock(0.0))
+    driver.begin(lambda command: None, [])
+    began, real = clock(), time.monotonic
+    monkeypatch.setattr("time.monotonic", lambda: real() + 500.0)
+    driver.put(1)  # type: ignore[arg-type]
+    assert clock() < began + 400.0
+    await driver.close()
+
+
 # --- a disk in trouble ------------------------------------------------------------------------------------------------
 
 
