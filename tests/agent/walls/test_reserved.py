@@ -18,6 +18,8 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes a machine with 
 USER, ENGINES, HOME = 60_901, 60_950, Path("/media/home")
 ENGINE, SCREEN, OPEN = "/media/engine.sock", "/media/screens/1.sock", "/media/open.sock"
 
+QUEUES = Path("/dev/mqueue")
+
 
 class Machine:
     """In a mount and IPC namespace of its own: a user with a home, a terminal, a POSIX queue and a session behind a
@@ -35,7 +37,6 @@ class Machine:
         (HOME / "key").write_text("SECRET")
         Path("/media/passwd").write_text(f"{Path('/etc/passwd').read_text()}keeper:x:{USER}:{USER}::{HOME}:/bin/sh\n")
         syscalls.mount("/media/passwd", "/etc/passwd", flags=syscalls.MS_BIND)
-        os.makedirs("/dev/mqueue", exist_ok=True)
         syscalls.mount("mqueue", "/dev/mqueue", "mqueue")
         self.servers = [served(ENGINE, 0, ENGINES, 0o660), served(SCREEN, USER, USER, 0o666), served(OPEN, 0, 0, 0o666)]
         self.open = pty.openpty()
@@ -83,7 +84,13 @@ def on_a_machine(private: bool, act: Callable[[Machine], None], afterwards: Call
         in_a_child(enter)
         afterwards()
 
-    in_a_child(begin)
+    made = not QUEUES.exists()
+    QUEUES.mkdir(exist_ok=True)
+    try:
+        in_a_child(begin)
+    finally:
+        if made:
+            QUEUES.rmdir()
 
 
 def test_the_home_is_hidden_though_the_job_has_another_one_by_that_user_id() -> None:
