@@ -7,7 +7,7 @@ import re
 import secrets
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -48,7 +48,8 @@ _OF_DAY = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 
 def parse_begin(when: str | datetime, now: datetime) -> dict[str, Any]:
     """The field `begin` or `delay` of a Submission: `+30m` from when it is taken, a time of day (the next), or a date
-    and time, also as in ISO 8601. What has no time zone is in that of `now`. Raises BadValue."""
+    and time, also as in ISO 8601. What has no time zone is in that of `now`; where that has none, in this
+    machine's, by the rules that hold at that moment and not now (summer time). Raises BadValue."""
     if isinstance(when, datetime):
         return {"begin": _seconds(when, now)}
     hint = "write it as +30m, 22:15 or 2030-01-31T22:15"
@@ -70,12 +71,15 @@ def parse_begin(when: str | datetime, now: datetime) -> dict[str, Any]:
 def _seconds(at: datetime, now: datetime) -> float:
     """A moment in seconds since the epoch; one before that is 0."""
     at = at if at.tzinfo is not None else at.replace(tzinfo=now.tzinfo)
-    return max(0.0, at.timestamp())
+    try:
+        return max(0.0, at.timestamp())
+    except (ValueError, OverflowError):  # at either end of the calendar nobody knows an hour of a place
+        return max(0.0, at.replace(tzinfo=UTC).timestamp())
 
 
 def finish_at(when: str | datetime) -> float:
     """The time by which a job should be over (grid time), written as for `begin`. Raises BadValue."""
-    now = datetime.now().astimezone()
+    now = datetime.now()
     found = parse_begin(when, now)
     return float(found["begin"] if "begin" in found else now.timestamp() + found["delay"])
 
@@ -193,7 +197,7 @@ def describe_job(
     many = parse_array(array, max_fails) if isinstance(array, str) else array
     before = parse_after(_each(after), _each(after_ok), _each(after_any))
     if begin is not None:
-        before |= parse_begin(begin, datetime.now().astimezone())
+        before |= parse_begin(begin, datetime.now())
     return Submission(key=key or _new_key(), spec=spec, request=request, array=many, **before)
 
 

@@ -1,6 +1,8 @@
 """A job to submit, made of a command and options; and when it may begin, as people write it."""
 
 import os
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -27,6 +29,31 @@ NOW = datetime(2030, 1, 31, 22, 0, tzinfo=timezone(timedelta(hours=2)))
 )
 def test_a_time_is_read_as_of_here(text: str, at: datetime) -> None:
     assert parse_begin(text, NOW) == {"begin": at.timestamp()}
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_time_beyond_a_change_of_the_clocks_is_by_the_clock_of_then(berlin: None) -> None:
+    summer, eve = datetime(2030, 7, 1, 12, 0), datetime(2030, 10, 26, 23, 0)
+    assert parse_begin("2030-12-24T22:15", summer) == {"begin": datetime(2030, 12, 24, 21, 15, tzinfo=UTC).timestamp()}
+    assert parse_begin("22:15", eve) == {"begin": datetime(2030, 10, 27, 21, 15, tzinfo=UTC).timestamp()}
+    job = describe_job("true", begin="2030-12-24T22:15")
+    july = describe_job("true", begin="2030-07-24T22:15")
+    assert job.begin == datetime(2030, 12, 24, 21, 15, tzinfo=UTC).timestamp()
+    assert july.begin == datetime(2030, 7, 24, 20, 15, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize("text", ["0001-01-01", "9999-12-31T23:59"])
+def test_the_ends_of_the_calendar_are_times_too(berlin: None, text: str) -> None:
+    utc = datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    assert abs(parse_begin(text, datetime(2030, 7, 1))["begin"] - max(0.0, utc)) <= 3600.0
 
 
 def test_a_delay_is_counted_by_who_takes_the_job() -> None:
