@@ -323,6 +323,7 @@ class Cause(StrEnum):
     INPUT_LOST = "input-lost"
     NOT_JOINED = "not-joined"
     WITHDRAWN = "withdrawn"
+    DISK_FAILED = "disk-failed"
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -289,7 +289,7 @@ class Supervisor(Process):
             for key in may:
                 self._launches.drop(key)
                 text = "the journal on the node cannot be written (is the disk full?)"
-                self._tell({"op": "exited", "id": key, "outcome": never_ran("withdrawn", text)})
+                self._tell({"op": "exited", "id": key, "outcome": never_ran("disk-failed", text)})
                 self.allocations.gone(key)
             return
         begun = []

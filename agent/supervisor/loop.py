@@ -448,7 +448,7 @@ class Supervisor:
             self.spawners[job.id] = spawning
             self._release(job)
             job.intent_durable = True
-            job.end(never_ran("withdrawn", "the journal on the node cannot be written (is the disk full?)"))
+            job.end(never_ran("disk-failed", "the journal on the node cannot be written (is the disk full?)"))
             self.allocations.tell(job)
             self.allocations.gone(job.id)
 

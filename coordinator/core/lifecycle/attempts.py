@@ -52,7 +52,7 @@ RETRY_CLASSES: dict[Cause, RetryOn] = {
 same way."""
 
 
-EVICTION_CAUSES = frozenset({Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED, Cause.WITHDRAWN})
+EVICTION_CAUSES = frozenset({Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED, Cause.WITHDRAWN, Cause.DISK_FAILED})
 """Evictions by the grid: the job is requeued without using up a retry."""
 BY_THE_GRID = EVICTION_CAUSES | {Cause.GANG}
 """Causes that the submitter did not ask for: a cancel overrides them."""

@@ -491,8 +491,7 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
             quarantine.accepted(node, allocation)
             if message.walls:
                 state.tell(job, _started_on(node, allocation))
-        by_node = message.outcome.cause is Cause.WITHDRAWN and allocation.stop is None
-        if by_node or message.outcome.cause is Cause.NODE_OUT_OF_MEMORY:
+        if message.outcome.cause in (Cause.NODE_OUT_OF_MEMORY, Cause.DISK_FAILED):
             quarantine.decline(state, node, "")  # the next attempt, and everybody else, had better go elsewhere
         quarantine.ended(state, node, job, message.outcome)
         outcome = boosts.outcome_of(job, message.outcome)

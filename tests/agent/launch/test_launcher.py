@@ -252,7 +252,7 @@ async def test_a_full_disk_starts_nothing_loses_no_end_and_passes(bench: Bench) 
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, before[1]))
     refused = await bench.run("true")
-    assert (refused.cause, refused.started) == (Cause.WITHDRAWN, False)
+    assert (refused.cause, refused.started) == (Cause.DISK_FAILED, False)
     assert "journal" in refused.text
     go.touch()
     await bench.until(lambda: not bench.alive(running))

@@ -38,7 +38,7 @@ CASES += [
     f"supervisor.sync:1+:delay=0.02,supervisor.sync:2:eio,supervisor.rewrite:{passes}:enospc" for passes in ("2", "2-3")
 ]
 
-NEVER_BEGAN = (Cause.SPAWN_FAILED, Cause.WITHDRAWN)
+NEVER_BEGAN = (Cause.SPAWN_FAILED, Cause.DISK_FAILED)
 """No process could be made; or, of those that go to another node: the disk took no intent."""
 
 
@@ -127,7 +127,7 @@ async def test_what_happens_while_the_disk_takes_nothing_is_known_when_it_does_a
     bench.launcher.forget([acknowledged])
     await bench.until(lambda: not bench.alive(*ended, cancelled))
     refused = await bench.run("true")
-    assert (refused.cause, refused.started) == (Cause.WITHDRAWN, False)
+    assert (refused.cause, refused.started) == (Cause.DISK_FAILED, False)
     log = bench.dir / "supervisor.log"
     log.rename(bench.dir / "log")  # the log is a file of its own, and beyond the limit as well
     await asyncio.sleep(2.2)  # so that it is tried again and again
@@ -178,7 +178,7 @@ async def test_a_supervisor_starts_on_a_disk_that_takes_nothing_and_watches_what
     known = {one.allocation: one.outcome for one in bench.known}
     assert (outcome := known[ended]) and outcome.code == 3
     assert runs(pid)
-    assert (await bench.run("true")).cause is Cause.WITHDRAWN
+    assert (await bench.run("true")).cause is Cause.DISK_FAILED
     assert (await bench.ended(limited)).cause is Cause.TIME_LIMIT
     assert (await bench.run("true")).cause is Cause.EXITED
     words = (bench.dir / "supervisor.log").read_text()

@@ -132,11 +132,11 @@ def test_a_directory_that_the_user_named_is_not_the_nodes_fault() -> None:
     assert stage.usable()
 
 
-def test_a_launch_that_its_node_withdrew_goes_to_another_node() -> None:
+def test_a_launch_that_the_disk_of_its_node_refused_goes_to_another_node() -> None:
     stage = Stage("n1", "n2")
     allocation = stage.launch()
     first = stage.ledger.state.allocations[allocation].node
-    stage.fail(allocation, Outcome(Cause.WITHDRAWN, text="the journal on the node cannot be written", started=False))
+    stage.fail(allocation, Outcome(Cause.DISK_FAILED, text="the journal on the node cannot be written", started=False))
     again = [one for one in stage.log if launches(one)][-1]
     assert isinstance(again, Send) and again.node != first
     assert not [one for one in stage.log if isinstance(one, RecordOrders)], "only left alone for a while"
