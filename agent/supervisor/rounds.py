@@ -13,6 +13,7 @@ from typing import NamedTuple
 from distributed_grid.agent.supervisor import procs
 
 _CLEAN = 3  # consecutive scans that must find nothing
+_STUCK = 20  # consecutive scans that find the same processes, which do not end: waiting longer for them is in vain
 _NEWEST = 16  # number of newest pids checked between two scans
 _CHASE = 0.003  # duration of these checks (s): one time slice, in which nothing else runs on our processor
 _PAUSE = 0.001  # pause between rounds (s)
@@ -109,16 +110,19 @@ def end_in_rounds(
     seconds: float = 3.0,
     pause: Callable[[], object] = lambda: None,
 ) -> Verdict:
-    """Stop and kill what `scan` finds, until it finds nothing any more several times in a row. `is_member` tells of the
+    """Stop and kill what `scan` finds, until it finds nothing any more several times in a row, or the same all the time. `is_member` tells of the
     newest processes whether they are among them, faster than a scan can. `pause` is called in each round: a subreaper
     reaps there, since each zombie takes a pid."""
     deadline = time.monotonic() + seconds
     killed: set[tuple[int, int]] = set()
-    clean = rounds = 0
+    before: dict[int, int] = {}
+    clean = stuck = rounds = 0
     with _with_priority() as alone:
-        while clean < _CLEAN and time.monotonic() < deadline:
+        while clean < _CLEAN and stuck < _STUCK and time.monotonic() < deadline:
             rounds += 1
             found = scan()
+            stuck = stuck + 1 if found.members and found.members == before else 0
+            before = found.members
             if found.members:
                 clean = 0
             elif found.complete:

@@ -256,6 +256,14 @@ def test_without_real_time_priority_no_process_is_brought_to_our_processor(monke
     assert {*moved} <= {0} and one.returncode == -9
 
 
+def test_what_does_not_end_by_being_killed_is_left_to_the_next_call() -> None:
+    with subprocess.Popen(["true"]) as one:  # as long as nobody reaps it, it is still there
+        at = procs.stat(one.pid)
+        assert at is not None
+        verdict = rounds.end_in_rounds(lambda: Found({one.pid: at.start}, True), seconds=60.0)
+    assert not verdict.proven and verdict.rounds < 50
+
+
 def test_walks_that_miss_somebody_prove_nothing() -> None:
     verdict = rounds.end_in_rounds(lambda: Found({}, False), seconds=0.1)
     assert not verdict.proven and verdict.ended == 0
