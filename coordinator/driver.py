@@ -20,6 +20,7 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.text import format_duration
 from distributed_grid.runtime.faults import fault
 from distributed_grid.runtime.logs import get_logger
+from distributed_grid.runtime.service import to_next_second
 
 QUICK_SECONDS = 0.02
 QUICK_RECORDS = 512
@@ -29,10 +30,9 @@ Handing over to a thread costs two waits for the interpreter. Measured (2 shared
 one job from submit to done 1.2-1.9 ms at the median and 1.9-4.2 at p99 on the loop, 1.6-2.1 and 2.9-9.8 through the
 thread; null jobs 5,000-7,400 a second against 4,100-6,300. But a disk that takes its time must not keep the heartbeats
 waiting, nor must a large commit."""
-BEAT = 1.0
 STOOD_STILL = 3.0
-"""Seconds between two beats of the clock, and the most by which grid time goes on without one. With the two between
-heartbeats they are fewer than those after which a node counts as silent."""
+"""Seconds by which grid time goes on at the most without a beat of the clock, of which there is one a second. With the
+two between heartbeats they are fewer than those after which a node counts as silent."""
 AHEAD = 60.0
 """Seconds by which the store may be ahead of the wall clock before that is told."""
 CROWDED = 4096
@@ -192,7 +192,7 @@ class Driver:
 
     def _beat(self) -> None:
         self._clock.beat()
-        self._beating = self._loop.call_later(BEAT, self._beat)
+        self._beating = self._loop.call_later(to_next_second(), self._beat)
 
     @property
     def crowded(self) -> bool:

@@ -110,9 +110,9 @@ def end_in_rounds(
     seconds: float = 3.0,
     pause: Callable[[], object] = lambda: None,
 ) -> Verdict:
-    """Stop and kill what `scan` finds, until it finds nothing any more several times in a row, or the same all the time. `is_member` tells of the
-    newest processes whether they are among them, faster than a scan can. `pause` is called in each round: a subreaper
-    reaps there, since each zombie takes a pid."""
+    """Stop and kill what `scan` finds, until it finds nothing any more several times in a row, or always the same.
+    `is_member` tells of the newest processes whether they are among them, faster than a scan can. `pause` is called in
+    each round: a subreaper reaps there, since each zombie takes a pid."""
     deadline = time.monotonic() + seconds
     killed: set[tuple[int, int]] = set()
     before: dict[int, int] = {}

@@ -19,6 +19,7 @@ from distributed_grid.coordinator.history.series import COUNT, GAP, Ring, Series
 from distributed_grid.protocol.history.buckets import KEPT, SECONDS, Bucket
 from distributed_grid.protocol.messages import Buckets, DayOfLoans
 from distributed_grid.runtime.logs import get_logger
+from distributed_grid.runtime.service import to_next_second
 
 LATE = 15.0
 """Delay after the end of a minute before it is written (s): its last bucket has arrived by then."""
@@ -118,7 +119,7 @@ class History:
     async def run(self) -> None:
         """Write rows when they are due, for ever."""
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(to_next_second())
             self.tick()
 
     def tick(self) -> None:

@@ -17,6 +17,7 @@ from distributed_grid.coordinator.history.database import MINUTE
 from distributed_grid.coordinator.history.history import LATE, TURNS, History
 from distributed_grid.coordinator.history.series import GAP, Series, values
 from distributed_grid.protocol.history.buckets import KEPT, SECONDS
+from distributed_grid.runtime.service import to_next_second
 
 PAST = 2 * 86400
 """How far back the coordinator looks at its start to find since when a node is idle (s)."""
@@ -62,7 +63,7 @@ class IdleWatch:
     async def run(self) -> None:
         """Follow all nodes of the history, each once a minute, for ever."""
         while True:
-            await asyncio.sleep(60.0 / TURNS)
+            await asyncio.sleep(to_next_second())
             self._turn = (self._turn + 1) % TURNS
             names = self._history.in_turn(self._turn)
             for name in names:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.runtime.logs import get_logger
+from distributed_grid.runtime.service import to_next_second
 
 SHED_AT, SHED_UNTIL = 0.80, 0.75
 REFUSE_AT, REFUSE_UNTIL = 1.00, 0.95
 """Fractions of the limit at which each level begins and ends, apart so that it does not oscillate."""
 PART = 0.80
 """The limit as a fraction of the memory that this process may have, where none is configured."""
-SECONDS = 1.0
 CGROUPS = Path("/sys/fs/cgroup")
 
 log = get_logger("memory")
@@ -83,7 +83,7 @@ class Memory:
     def check(self) -> None:
         """Check now, and again every second."""
         self.close()
-        self._timer = asyncio.get_running_loop().call_later(SECONDS, self.check)
+        self._timer = asyncio.get_running_loop().call_later(to_next_second(), self.check)
         with suppress(OSError):  # too many open files: it goes by what it was a second ago
             self._bytes = self._used()
         before, self.shortage = self.shortage, judge(self._bytes, self.mark, self.shortage)

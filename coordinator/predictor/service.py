@@ -27,6 +27,7 @@ from distributed_grid.protocol.messages import Exited, Inventory, Need, Needs, P
 from distributed_grid.protocol.resources import MOST_COUNT, MOST_FINITE, Resources
 from distributed_grid.protocol.text import clock, format_duration
 from distributed_grid.runtime.logs import get_logger
+from distributed_grid.runtime.service import to_next_second
 
 WAITING = 10_000
 """Maximum number of starts and ends that wait to be learned; more are dropped, oldest first."""
@@ -38,8 +39,9 @@ REFILL = 20_000
 """Number of newest rows that the models are trained with when the coordinator starts."""
 PATIENCE = 1.0
 """Maximum time that an answer waits for a hanging disk (s)."""
-LINES, FIRST, LOOK_EVERY = 500, 64, 1.0
-"""Lines of the queue, and jobs of each, whose run time is predicted; looked for so often (s)."""
+LINES, FIRST, LOOK_EVERY = 500, 64, 0.9
+"""Lines of the queue, and jobs of each, whose run time is predicted; looked for at the next whole second after so many
+seconds."""
 RECORDED = "recorded"
 """The cause of a run that somebody recorded, and the first part of its id."""
 SIZES = 1000
@@ -189,7 +191,7 @@ class NeedsService:
         if not (self._waiting or self._unmeasured or self._more):
             self._stirred.clear()
             try:
-                await asyncio.wait_for(self._stirred.wait(), LOOK_EVERY)
+                await asyncio.wait_for(self._stirred.wait(), to_next_second())
             except TimeoutError:
                 return
         await asyncio.sleep(PAUSE)

@@ -139,6 +139,13 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return uvloop.new_event_loop
 
 
+def to_next_second() -> float:
+    """Seconds to the next whole second of the running loop's clock, 0.75 to 1.25 on average 1: whatever is done every
+    second waits for these, so that an idle process wakes up once for all of it."""
+    now = asyncio.get_running_loop().time()
+    return (now + 0.25) // 1.0 + 1.0 - now
+
+
 def write_whole(path: Path, content: str) -> None:
     """Replace a file at once: whoever reads it sees the old or the new."""
     fresh = path.with_name(f".{path.name}.new")
