@@ -51,7 +51,7 @@ def accepted(node: Node, allocation: Allocation) -> None:
             node.declined.pop(device, None)
 
 
-BLAMED = frozenset({Cause.SPAWN_FAILED, Cause.WORKDIR_FAILED})
+BLAMED = frozenset({Cause.SPAWN_FAILED, Cause.WORKDIR_FAILED, Cause.DISK_FAILED})
 """Causes that count against a node. A missing or invalid program does not: that is the user's mistake."""
 KEPT = 1000
 """Maximum number of failed commands remembered."""
