@@ -95,7 +95,7 @@ async def test_runs_are_learned_recorded_and_known_after_a_restart(tmp_path: Pat
 
 
 async def test_it_sleeps_while_nothing_happens_and_wakes_when_something_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(needs_service, "LOOK_EVERY", 600.0)
+    monkeypatch.setattr(needs_service, "to_next_second", lambda: 600.0)
     service, looks = NeedsService(None, 1e6, lambda: 1000.0), list[int]()
     learn = service.learn_some
 
