@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -79,6 +80,8 @@ class Machine:
         config.parent.mkdir(parents=True)
         config.write_text(CONFIG)
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # it wants this to be there, and leaves nothing in it
+        # Its Python is ours, as the wheels are that it gets.
+        found_in = f"{sys.base_prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         settings = {
             "ListenAddress": ADDRESS,
             "HostKey": self.keys / "host",
@@ -88,7 +91,7 @@ class Machine:
             "PasswordAuthentication": "no",
             "UsePAM": "no",
             "StrictModes": "no",
-            "SetEnv": f"HOME={self.home} XDG_STATE_HOME={self.home}/.local/state",
+            "SetEnv": f"HOME={self.home} XDG_STATE_HOME={self.home}/.local/state PATH={found_in}",
         }
         options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
         # A host name of its own: that is what the node will be called. And it waits until the link is there.
