@@ -46,15 +46,29 @@ def cover() -> None:
             hide(path)
     for path in {*_sockets(), *_devices()}:
         with contextlib.suppress(FileNotFoundError):
-            syscalls.mount(os.devnull, path, flags=syscalls.MS_BIND)
+            _cover_one(path)
+
+
+def _cover_one(path: str) -> None:
+    """Mount the null device over a socket or device. Somebody's job may have made it, and put a link there since, to
+    a file that is to be seen: so what is covered is what was looked at, and no link is followed."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except PermissionError:  # since it was looked at: nobody here gets to it now
+        return
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISSOCK(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            syscalls.mount(os.devnull, f"/proc/self/fd/{fd}", flags=syscalls.MS_BIND)
+    finally:
+        os.close(fd)
 
 
 def _sockets() -> Iterator[str]:
     with open(_SOCKETS, "rb") as file:
         lines = file.read().split(b"\n")
-    for path in {
-        os.fsdecode(line[line.find(b" /") + 1 :]) for line in lines if b" /" in line
-    }:  # one for each connection
+    # Of a socket there is a line for each connection.
+    for path in {os.fsdecode(line[line.find(b" /") + 1 :]) for line in lines if b" /" in line}:
         with contextlib.suppress(OSError, ValueError):
             mode = os.lstat(path).st_mode
             if stat.S_ISSOCK(mode) and os.access(path, os.W_OK) and not (mode & 0o002 and _passable(path)):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.walls import enclosure, syscalls
+from distributed_grid.agent.walls import enclosure, reserved, syscalls
 from distributed_grid.agent.walls.enclosure import NAMESPACE, Slot
 from distributed_grid.agent.walls.leftovers import MEMORY, Leftovers
 from tests.agent.walls.test_enclosure import in_a_child
@@ -135,3 +135,18 @@ def test_an_owners_job_reaches_all_of_it() -> None:
         assert all(map(reached, (ENGINE, SCREEN, OPEN)))
 
     on_a_machine(False, act)
+
+
+def test_a_link_that_a_job_put_in_place_of_its_socket_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = [served(str(tmp_path / name), 0, 0, 0o600) for name in ("socket", "elsewhere")]
+    (tmp_path / "program").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    covered: list[str] = []
+    monkeypatch.setattr(syscalls, "mount", lambda _, target, **how: covered.append(os.readlink(target)))
+    for name in ("socket", "link", "program"):
+        reserved._cover_one(str(tmp_path / name))
+    assert covered == [str(tmp_path / "socket")]
+    for server in servers:
+        server.close()
