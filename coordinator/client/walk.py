@@ -162,13 +162,8 @@ class Walk:
         yield from self._directory("", prefix, ignores)
         if self._stop_at:
             self._refuse()
-        if huge := {name: size for name, size in self._sizes.items() if size > BLOB_BYTES}:
-            name, size = max(huge.items(), key=lambda one: one[1])
-            raise ShippingError(
-                f"{self._shown} cannot be shipped",
-                why=f"{name} has {format_bytes(size)}, and {format_bytes(BLOB_BYTES)} are the most of one file",
-                hint=REMEDY,
-            )
+        if (file := _largest_file(self._sizes)) is not None:
+            raise ShippingError(f"{self._shown} cannot be shipped", why=file, hint=REMEDY)
 
     def said(self) -> list[str]:
         """What was left out, for who ships it."""
@@ -340,11 +335,23 @@ def _largest(tops: Counter[str], form: Callable[[int], str]) -> str:
     return ", ".join(f"{name} ({form(amount)})" for name, amount in tops.most_common(5))
 
 
+def _largest_file(sizes: Mapping[str, int]) -> str | None:
+    """Why one of these files cannot be shipped whatever the ceiling is; None where all can."""
+    name = max(sizes, key=sizes.__getitem__, default="")
+    if not name or sizes[name] <= BLOB_BYTES:
+        return None
+    return f"{name} has {format_bytes(sizes[name])}, and {format_bytes(BLOB_BYTES)} are the most of one file"
+
+
 def too_large(directory: Path, sizes: Mapping[str, int], total: int, ceiling: int) -> ShippingError:
+    what = f"{directory} is too large to ship: {format_bytes(total)} or more, and {format_bytes(ceiling)} is the most"
+    if (file := _largest_file(sizes)) is not None:  # a higher ceiling would only lead to the next error
+        return ShippingError(what, why=file, hint=REMEDY)
+    enough = 1 << (total >> 30).bit_length()
     return ShippingError(
-        f"{directory} is too large to ship: {format_bytes(total)} or more, and {format_bytes(ceiling)} is the most",
+        what,
         why=f"largest: {_largest(_by_top(sizes), format_bytes)}",
-        hint=f"{REMEDY}; or raise the setting shipping.ceiling (GRID_SHIPPING__CEILING=1G)",
+        hint=f"{REMEDY}; or raise the setting shipping.ceiling (GRID_SHIPPING__CEILING={enough}G)",
     )
 
 

@@ -267,3 +267,15 @@ def test_a_file_that_is_too_large_for_the_grid_is_named_before_it_is_read(
     with pytest.raises(ShippingError) as refused:
         scan(tmp_path)
     assert refused.value.why == "huge has 1001B, and 1000B are the most of one file"
+
+
+def test_a_higher_ceiling_is_advised_where_it_is_enough_and_only_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walks, "BLOB_BYTES", 3 << 30)
+    sizes = {"a": 2 << 30, "b": 400 << 20}
+    enough = walks.too_large(tmp_path, sizes, sum(sizes.values()), ceiling=1 << 30)
+    assert "(GRID_SHIPPING__CEILING=4G)" in enough.hint
+    in_vain = walks.too_large(tmp_path, sizes | {"huge": 4 << 30}, 7 << 30, ceiling=1 << 30)
+    assert "CEILING" not in in_vain.hint
+    assert in_vain.why == "huge has 4G, and 3G are the most of one file"
