@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import platform
 import shutil
 import socket
 import stat
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -217,8 +218,10 @@ def versions(ray: Path) -> tuple[str, str]:
 
 
 def _versions(ray: Path) -> tuple[str, str]:
-    code = "import importlib.metadata as m, platform; print(m.version('ray'), platform.python_version())"
     python = _python_of(ray)
+    if python == sys.executable and (ours := _version_among(sys.path)):
+        return ours, platform.python_version()  # with our extra `ray`: else each start would start an interpreter
+    code = "import importlib.metadata as m, platform; print(m.version('ray'), platform.python_version())"
     try:
         out = subprocess.run(
             [python, "-I", "-c", code], capture_output=True, text=True, timeout=ASK_SECONDS, check=True
@@ -229,6 +232,16 @@ def _versions(ray: Path) -> tuple[str, str]:
         why = f"{python}: {said.splitlines()[-1]}" if said else str(error)
         raise GridError(f"{ray} cannot be asked for its version", why=why, hint=OWN_PROGRAM) from None
     return here, version
+
+
+def _version_among(folders: Sequence[str]) -> str:
+    """The version of Ray in the first of these folders that has its metadata, by the name of those; else empty."""
+    for folder in filter(None, folders):
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                if name.startswith("ray-") and name.endswith(".dist-info"):
+                    return name.removeprefix("ray-").removesuffix(".dist-info")
+    return ""
 
 
 def _python_of(ray: Path) -> str:

@@ -21,7 +21,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -71,6 +70,8 @@ def parse(text: str) -> dict[str, list[Fault]]:
         name, nth, action = (part.split(":") + ["", ""])[:3]
         action, _, seconds = action.partition("=")
         if name not in known:
+            from difflib import get_close_matches  # a tenth of a supervisor's start, and needed for a mistake alone
+
             near = get_close_matches(name, known, 1)
             raise BadFaults(f"{part!r}: there is no fault point {name!r}" + (f"; is it {near[0]}?" if near else ""))
         times = _NTH.fullmatch(nth)

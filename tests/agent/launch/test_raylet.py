@@ -2,6 +2,7 @@
 program that stands in for it says versions as Ray's own environment does."""
 
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -87,6 +88,17 @@ def test_versions_are_those_of_the_programs_own_python(tmp_path: Path) -> None:
     program.write_text(f"#!{python}\n\n")  # as an installation does
     with pytest.raises(GridError, match="cannot be asked for its version"):
         raylet.versions(program)
+
+
+def test_versions_of_a_program_of_our_own_python_need_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = a_program(tmp_path / "ray", f"#!{sys.executable}\n")
+    (tmp_path / "packages" / "ray-2.60.1.dist-info").mkdir(parents=True)
+    (tmp_path / "packages" / "ray_elsewhere-1.0.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "none"), str(tmp_path / "packages"), *sys.path])
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a process was started"))
+    assert raylet.versions(program) == ("2.60.1", platform.python_version())
 
 
 def test_a_loopback_address_of_the_head_is_told_to_be_the_node_itself() -> None:
