@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import IO, Any
 
 CLONE_NEWNET = 0x40000000
-SERVICES = frozenset({"dev", "install"})
-"""Words of commands that start services, or write down how to."""
+SERVICES = frozenset({"install"})
+"""Words of commands that write down how services start."""
 AT_START = ("PYTHON", "LC_", "LANG", "LANGUAGE", "COVERAGE", "MALLOC_", "LD_")
 """Beginnings of the names of variables that say how an interpreter starts."""
 LATER = ("distributed_grid.agent.main", "distributed_grid.coordinator.main", "yaml")

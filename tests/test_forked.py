@@ -62,7 +62,7 @@ def test_what_takes_too_long_is_killed(environment: Mapping[str, str], tmp_path:
 def test_what_says_how_an_interpreter_starts_needs_one(environment: Mapping[str, str]) -> None:
     assert not forked.can(["jobs"], {**environment, "PYTHONUTF8": "0"})
     assert not forked.can(["jobs"], {**environment, "LC_ALL": "POSIX"})
-    assert not forked.can(["dev", "up"], environment)
+    assert not forked.can(["agent", "install"], environment)
 
 
 def test_a_service_runs_until_it_is_ended_and_says_how(environment: Mapping[str, str], tmp_path: Path) -> None:

@@ -68,12 +68,24 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
     made.down()
 
 
-def test_up_gives_nodes_that_offer_and_down_leaves_nothing(dev: Dev) -> None:
+def listens(processes: dict[str, dev_processes.Process]) -> list[str]:
+    """The ports that these processes listen on, as `lsof` finds them."""
+    sockets = set()
+    for process in processes.values():
+        for fd in Path(f"/proc/{process.pid}/fd").iterdir():
+            with suppress(OSError):
+                sockets.add(os.readlink(fd))
+    rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
+
+
+def test_up_gives_nodes_that_offer_without_a_port_and_down_leaves_nothing(dev: Dev) -> None:
     done = dev.up("--nodes", "3", "--fake-gpus", "2")
     assert done.returncode == 0, done.stderr
     assert "stand-in GPU (no real device)" in done.stdout and "cpu_percent_max 100" in done.stdout
     assert f"GRID_COORDINATOR={dev.url}" in done.stdout  # not in the default directory, so the way there is said
     assert len(dev.processes()) == 7
+    assert listens(dev.processes()) == [], "no port was asked for"
     nodes = {node["name"]: node for node in dev.json("nodes")["nodes"]}
     assert {name: len(node["gpus"]) for name, node in nodes.items()} == {"node1": 1, "node2": 1, "node3": 0}
     assert all(gpu["stand_in"] for node in nodes.values() for gpu in node["gpus"])
@@ -87,21 +99,7 @@ def test_up_gives_nodes_that_offer_and_down_leaves_nothing(dev: Dev) -> None:
     assert not any(process.alive for process in before.values())
 
 
-def listens(processes: dict[str, dev_processes.Process]) -> list[str]:
-    """The ports that these processes listen on, as `lsof` finds them."""
-    sockets = set()
-    for process in processes.values():
-        for fd in Path(f"/proc/{process.pid}/fd").iterdir():
-            with suppress(OSError):
-                sockets.add(os.readlink(fd))
-    rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
-    return [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
-
-
-def test_it_listens_on_no_port_unless_one_is_asked_for(dev: Dev) -> None:
-    assert dev.up("--nodes", "1").returncode == 0
-    assert listens(dev.processes()) == []
-    assert dev.down().returncode == 0
+def test_it_listens_on_the_port_that_is_asked_for_and_comes_back_there(dev: Dev) -> None:
     done = dev.up("--nodes", "1", "--port", "0")
     assert done.returncode == 0, done.stderr
     (row,) = listens(dev.processes())
@@ -169,8 +167,8 @@ def people() -> Iterator[list[Person]]:
 
 def test_the_dev_grids_of_two_users_live_side_by_side_and_each_is_its_users_alone(people: list[Person]) -> None:
     ann, bob = people
-    for person in people:
-        done = person.up()
+    for person, flags in ((ann, ("--port", "0")), (bob, ())):
+        done = person.up(*flags)
         assert done.returncode == 0, done.stderr
         assert "export" not in done.stdout, "it is found without a word"
     for person in people:
@@ -179,36 +177,27 @@ def test_the_dev_grids_of_two_users_live_side_by_side_and_each_is_its_users_alon
         assert [job["user"] for job in person.json("jobs", "--all")["jobs"]] == [f"uid-{person.uid}"]
     other = bob.grid("status", "--coordinator", ann.url)
     assert other.returncode == 1 and "you may not open it" in other.stderr
+    gets_nothing_unless_trusted(ann, bob)
 
 
-def test_a_coordinator_that_another_user_runs_on_the_port_gets_nothing_unless_it_is_trusted(
-    people: list[Person],
-) -> None:
-    ann, bob = people
-    done = ann.up("--port", "0")
-    assert done.returncode == 0, done.stderr
+def gets_nothing_unless_trusted(ann: Person, bob: Person) -> None:
+    """A coordinator on a port that another user runs."""
     url = f"ws://127.0.0.1:{json.loads((ann.home / 'dev.json').read_text())['port']}"
-    words = ("run-shared", "--coordinator", url, "-t", "cpu", "-a", "1", "true")
-    refused = bob.grid(*words)
+    before = ann.json("jobs", "--all")["jobs"]
+    refused = bob.grid("run-shared", "--coordinator", url, "-t", "cpu", "-a", "1", "true")
     assert refused.returncode == 125
     assert f"the coordinator at {url} is another user's" in refused.stderr
-    assert ann.json("jobs", "--all")["jobs"] == []
+    assert ann.json("jobs", "--all")["jobs"] == before
     bob.environment["GRID_COORDINATOR__USER"] = str(ANN)
     drained = bob.grid("node", "drain", "node1", "--coordinator", url)
     assert drained.returncode == 1 and "operator" in drained.stderr, "who is let in is no operator"
 
 
-def test_cores_are_dealt_out_where_there_are_enough(dev: Dev) -> None:
-    machine = sorted(os.sched_getaffinity(0))
-    count = min(2, len(machine))
-    assert dev.up("--nodes", str(count)).returncode == 0
-    nodes = dev.json("nodes")["nodes"]
-    assert not any(node["virtual"] for node in nodes)
-    assert sorted(core for node in nodes for core in node["cores"]) == machine
-
-
-def test_down_ends_running_jobs_and_their_daemons(dev: Dev) -> None:
+def test_another_shape_needs_down_first_which_ends_running_jobs_and_their_daemons(dev: Dev) -> None:
     assert dev.up("--nodes", "1").returncode == 0
+    other = dev.up("--nodes", "2")
+    assert other.returncode == 1
+    assert "--nodes 2" in other.stderr and "grid dev down first" in other.stderr
     word = f"down-{os.getpid()}"
     marker = dev.home.parent / "started"
     script = (
@@ -225,6 +214,7 @@ def test_down_ends_running_jobs_and_their_daemons(dev: Dev) -> None:
 
 def test_up_again_starts_only_what_has_died_and_jobs_run_on(dev: Dev) -> None:
     assert dev.up("--nodes", "2").returncode == 0
+    cores_are_dealt_out(dev)
     script = "while [ ! -e gate ]; do sleep 0.05; done; exit 5"
     ident = dev.grid(
         "run-shared", "-t", "cpu", "-a", "1", "--no-ship", "-d", "--workdir", str(dev.home.parent), "sh", "-c", script
@@ -244,19 +234,20 @@ def test_up_again_starts_only_what_has_died_and_jobs_run_on(dev: Dev) -> None:
     assert dev.grid("job", "wait", ident).returncode == 5
 
 
+def cores_are_dealt_out(dev: Dev) -> None:
+    """To two nodes, each core once where there are enough."""
+    machine = sorted(os.sched_getaffinity(0))
+    nodes = dev.json("nodes")["nodes"]
+    assert len(nodes) == 2 and all(node["virtual"] == (len(machine) < 2) for node in nodes)
+    assert len(machine) < 2 or sorted(core for node in nodes for core in node["cores"]) == machine
+
+
 def test_a_node_that_ends_at_once_is_told_of_at_once_with_what_it_said(dev: Dev) -> None:
     (dev.home / "node2").mkdir(parents=True)
     (dev.home / "node2" / "agent.sock").mkdir()  # nobody can listen there
     done = dev.up("--nodes", "2")
     assert done.returncode == 1
     assert "node2 did not start" in done.stderr and "agent.sock" in done.stderr
-
-
-def test_another_shape_needs_down_first(dev: Dev) -> None:
-    assert dev.up("--nodes", "1").returncode == 0
-    other = dev.up("--nodes", "2")
-    assert other.returncode == 1
-    assert "--nodes 2" in other.stderr and "grid dev down first" in other.stderr
 
 
 def test_a_stranger_with_a_recorded_pid_is_left_alone(dev: Dev) -> None:
