@@ -23,11 +23,14 @@ from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Exited, GetStatus, Heartbeat, Inventory, Launch, Offer, Started
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.resources import Resources
+from tests.depth import tries
 from tests.e2e.scenes import Scene, scene
 from tests.e2e.security.abusers import Peer, flood, known, masked, stranger
 
 GROWTH = 32 << 20
 SILENT = 5.0  # a heartbeat comes every two seconds; at six a node is suspect
+EMPTIES = tries(20_000)
+"""Frames without messages that each of two peers sends at once."""
 DEEP = b"\x91" * 200_000 + b"\xc0"
 
 
@@ -260,12 +263,12 @@ async def test_floods_of_frames_without_messages(grid: Scene) -> None:
     async with undisturbed(grid), known(grid.url, "client") as one, known(grid.url, "agent") as two:
 
         async def empties(peer: Peer) -> None:
-            with contextlib.suppress(OSError, ConnectionClosed, TimeoutError):
-                async with asyncio.timeout(3):
-                    for number in itertools.count(2):
-                        peer.socket.transport.write(masked(b"\x92\xce" + struct.pack(">I", number) + b"\x90"))
-                        if number % 500 == 0:
-                            await peer.socket.drain()
+            with contextlib.suppress(OSError, ConnectionClosed):
+                for number in range(2, EMPTIES):
+                    peer.socket.transport.write(masked(b"\x92\xce" + struct.pack(">I", number) + b"\x90"))
+                    if number % 500 == 0:
+                        await peer.socket.drain()
+                        await asyncio.sleep(0)  # which a drained socket is not: the others, too
             peer.socket.transport.abort()
 
         await asyncio.gather(empties(one), empties(two))
