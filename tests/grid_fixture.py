@@ -52,14 +52,21 @@ EVERYONE = CONFIG + "  trust: everyone\n"
 """For tests with users who do not own the nodes, on machines where jobs get no strong walls."""
 
 
+def pause(seconds: float, cpu_seconds: float) -> float:
+    """How long to wait until a condition is looked at again that took this long to look at: no more than a sixteenth
+    of a core is for looking."""
+    return min(0.5, max(0.05, 3 * seconds, 15 * cpu_seconds))
+
+
 def until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
     """Wait for a condition; fail with `what` if it does not come. One that takes long to look at is looked at less
     often: what is waited for needs the cores, too."""
     deadline = time.monotonic() + seconds
     while (begun := time.monotonic()) < deadline:
+        used = time.process_time()
         if found := holds():
             return found
-        time.sleep(min(0.5, max(0.05, 3 * (time.monotonic() - begun))))
+        time.sleep(pause(time.monotonic() - begun, time.process_time() - used))
     pytest.fail(f"not within {seconds:g} s: {what}")
 
 

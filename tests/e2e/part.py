@@ -31,6 +31,8 @@ class Once(subprocess.Popen[bytes]):
 
 def agent(state_dir: str, name: str, url: str, text: str) -> int:
     subprocess.Popen = Once  # type: ignore[misc,assignment]
+    if faults := os.environ.pop("GRID_SUPERVISOR_FAULTS", ""):
+        os.environ["GRID_FAULTS"] = faults
     session.BACK_OFF_MOST = 1.0  # coordinators are killed here more often than anywhere else
     said = json.loads(text)
     thresholds = Thresholds(cpu_percent_max=said["cpu_percent_max"], memory_percent_max=100, memory_min_gb=0)

@@ -22,6 +22,7 @@ from distributed_grid.coordinator.client import GridClient
 from distributed_grid.protocol.nodes import OfferView
 from tests import forked
 from tests.agent.conftest import runs
+from tests.grid_fixture import pause
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
@@ -120,6 +121,9 @@ class Scene:
             "GRID_STANDIN_GPUS": str(self.place / f"{name}.json"),
             "GRID_FAULTS": self.faults.pop(name, ""),
         }
+        if environment["GRID_FAULTS"].startswith("supervisor.") and "," not in environment["GRID_FAULTS"]:
+            # Its own modules are none of the supervisor's, so it needs no interpreter that imports them anew.
+            environment["GRID_SUPERVISOR_FAULTS"] = environment.pop("GRID_FAULTS")
         with open(self.place / f"{name}.log", "ab") as log:
             if forked.can_run(environment) and not BEFORE:
                 self.parts[name] = forked.program(PART, words, environment, self.place, log)
@@ -153,6 +157,7 @@ class Scene:
         """Wait for a condition, and fail with the logs if it does not come."""
         end = time.monotonic() + patience
         while True:
+            used = time.process_time()
             found = there()
             if isinstance(found, Awaitable):
                 found = await found
@@ -161,7 +166,7 @@ class Scene:
             if time.monotonic() > end:
                 logs = "\n".join(f"--- {log.name}\n{log.read_text()[-3000:]}" for log in self.place.glob("*.log"))
                 raise AssertionError(f"it did not come to pass in {patience:g} s that {what}\n{logs}")
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(pause(0, time.process_time() - used))
 
 
 @contextlib.contextmanager
