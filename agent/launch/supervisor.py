@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -59,10 +59,18 @@ def start(
             cwd="/",
             env=env,
             start_new_session=True,
-            preexec_fn=forkserver.pass_on_privileges if walls == USER else forkserver.give_up_privileges,
+            preexec_fn=_before(walls),
         )
     finally:
         os.close(log)
+
+
+def _before(walls: str) -> Callable[[], None] | None:
+    """What is done in the new process before it is the supervisor. Root has nothing to pass on or to give up; without
+    this, no copy of our memory map is made for that process."""
+    if os.geteuid() == 0:
+        return None
+    return forkserver.pass_on_privileges if walls == USER else forkserver.give_up_privileges
 
 
 def last_words(state_dir: Path) -> str:
