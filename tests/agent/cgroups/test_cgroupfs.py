@@ -58,10 +58,8 @@ class Scene:
 
     def run(self, *argv: str, key: str = "job") -> subprocess.Popen[str]:
         """A process that is made in the group, by one that enters it for that: as a spawner does."""
-        enter = "import os, sys; sys.stdin.readline(); os.execvp(sys.argv[1], sys.argv[1:])"
-        made = subprocess.Popen(
-            [sys.executable, "-c", enter, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        enter = ["sh", "-c", 'read _; exec "$@"', "sh", *argv]
+        made = subprocess.Popen(enter, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.started.append(made)
         assert self.groups.enter(key, made.pid)
         assert made.stdin is not None

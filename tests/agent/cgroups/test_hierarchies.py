@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from distributed_grid.agent.cgroups import hierarchies
 from distributed_grid.agent.cgroups.cgroupfs import Place
@@ -25,6 +26,9 @@ OURS = os.environ.get("GRID_TEST_KERNEL") == "ours"
 """Set inside of the kernel that the last test here starts."""
 PYTHON = sys.executable
 FIRST, SECOND = sorted(os.sched_getaffinity(0))[0], sorted(os.sched_getaffinity(0))[-1]
+
+confines = pytest.mark.asyncio(loop_scope="module")
+"""That of the supervisor which all those tests have."""
 
 
 def settled(setting: str) -> Survey:
@@ -64,26 +68,38 @@ def hidden_memory() -> str:
     return "" if own.endswith(":/") else "/sys/fs/cgroup/memory"
 
 
-@pytest.fixture
-async def confined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Confined]:
-    setting = f"/grid-test-{secrets.token_hex(4)}"
-    if (hide := hidden_memory()) and os.geteuid() == 0:
-        python = tmp_path / "python"
-        python.write_text(f'#!/bin/sh\nexec unshare -m sh -c \'umount -l {hide}; exec {PYTHON} "$@"\' sh "$@"\n')
-        python.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(python))
-    places = settled(setting).places
-    if not places:
-        pytest.skip(f"no cgroup can be made here: {sorted(set(settled(setting).missing.values()))}")
-    made = Bench(tmp_path / "node", cgroup=setting, nice=1)
-    made.dir.mkdir(mode=0o700)
-    await made.start()
-    try:
-        yield Confined(made, setting, places)
-    finally:
-        await made.close()
-        bases = [Path(mount + setting) for mount in {*hierarchies.mounted().values()}]
-        await made.until(lambda: all(removed(base) for base in bases))
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def supervised(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Confined]:
+    """One for all tests here: to start a supervisor takes longest, and in a kernel of our own seconds."""
+    setting, folder = f"/grid-test-{secrets.token_hex(4)}", tmp_path_factory.mktemp("confined")
+    with pytest.MonkeyPatch.context() as patched:
+        if (hide := hidden_memory()) and os.geteuid() == 0:
+            python = folder / "python"
+            python.write_text(f'#!/bin/sh\nexec unshare -m sh -c \'umount -l {hide}; exec {PYTHON} "$@"\' sh "$@"\n')
+            python.chmod(0o755)
+            patched.setattr(sys, "executable", str(python))
+        found = settled(setting)
+        if not found.places:
+            pytest.skip(f"no cgroup can be made here: {sorted(set(found.missing.values()))}")
+        made = Bench(folder / "node", cgroup=setting, nice=1)
+        made.dir.mkdir(mode=0o700)
+        await made.start()
+        try:
+            yield Confined(made, setting, found.places)
+        finally:
+            await made.close()
+            bases = [Path(mount + setting) for mount in {*hierarchies.mounted().values()}]
+            await made.until(lambda: all(removed(base) for base in bases))
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def confined(supervised: Confined) -> AsyncIterator[Confined]:
+    """The next test finds it as this one does, without jobs or groups."""
+    yield supervised
+    bench = supervised.bench
+    for id in [*bench.launcher.pids]:
+        bench.stop(id, grace=0)
+    await bench.until(lambda: not bench.launcher.pids and supervised.groups() == [])
 
 
 # --- what is there ---------------------------------------------------------------------------------------------------
@@ -119,6 +135,7 @@ assert "is not of the unit" in accounts.why_no_copy("/etc/passwd")
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 
 
+@confines
 async def test_all_groups_together_stand_back_for_the_rest_of_the_machine(confined: Confined) -> None:
     base = Path(confined.needs("cpu"))
     await confined.bench.run("true", grant=Grant(memory=50 * MIB))  # one with a limit is in its groups from its start
@@ -126,6 +143,7 @@ async def test_all_groups_together_stand_back_for_the_rest_of_the_machine(confin
     assert [file.read_text().strip() == told for file, told in files.items() if file.exists()] == [True]
 
 
+@confines
 async def test_the_agent_is_told_who_keeps_each_limit(confined: Confined) -> None:
     for name, how in confined.bench.launcher.limits.items():
         place = confined.places.get(name)
@@ -135,6 +153,7 @@ async def test_the_agent_is_told_who_keeps_each_limit(confined: Confined) -> Non
 # --- what bites ------------------------------------------------------------------------------------------------------
 
 
+@confines
 async def test_memory_that_only_the_kernel_sees_counts_too(confined: Confined) -> None:
     confined.needs("memory")
     other = confined.bench.launch("sleep", "1000", grant=Grant(memory=300 * MIB))
@@ -148,7 +167,10 @@ async def test_memory_that_only_the_kernel_sees_counts_too(confined: Confined) -
     assert len(confined.bench.alive(other)) == 1
 
 
-async def test_processes_over_the_limit_are_not_made_and_the_job_is_told_why(confined: Confined) -> None:
+@confines
+async def test_processes_over_the_limit_are_not_made_and_the_job_is_told_why(
+    confined: Confined, tmp_path: Path
+) -> None:
     confined.needs("pids")
     code = """
 import os, pathlib, time
@@ -156,18 +178,17 @@ while not pathlib.Path('go').exists(): time.sleep(0.01)
 for _ in range(50):
     if os.fork() == 0: time.sleep(1000)
 """
-    directory = confined.bench.dir / "work"
-    directory.mkdir()
-    id = confined.bench.launch(PYTHON, "-c", code, limits=JobLimits(pids=10), directory=directory)
+    id = confined.bench.launch(PYTHON, "-c", code, limits=JobLimits(pids=10), directory=tmp_path)
     group = Path(confined.needs("pids"), id, "cgroup.procs")
     await confined.bench.until(lambda: group.exists() and group.read_text().strip())
-    (directory / "go").touch()
+    (tmp_path / "go").touch()
     outcome = await confined.bench.ended(id)
     assert (outcome.cause, outcome.code) == (Cause.TOO_MANY_PROCESSES, 1)
     assert re.match(r"its limit of 10 processes and threads kept it \d+ times from making another", outcome.text)
 
 
-async def test_a_job_cannot_leave_its_cores(confined: Confined) -> None:
+@confines
+async def test_a_job_cannot_leave_its_cores(confined: Confined, tmp_path: Path) -> None:
     confined.needs("cpuset")
     code = f"""
 import os, pathlib, time
@@ -176,16 +197,15 @@ try: os.sched_setaffinity(0, [{SECOND}])
 except OSError as error: print('refused', flush=True)
 print(os.sched_getaffinity(0), flush=True)
 """
-    directory = confined.bench.dir / "work"
-    directory.mkdir()
-    id = confined.bench.launch(PYTHON, "-c", code, grant=Grant(cores=(FIRST,)), directory=directory)
+    id = confined.bench.launch(PYTHON, "-c", code, grant=Grant(cores=(FIRST,)), directory=tmp_path)
     group = Path(confined.needs("cpuset"), id, "cgroup.procs")
     await confined.bench.until(lambda: group.exists() and group.read_text().strip())
-    (directory / "go").touch()
+    (tmp_path / "go").touch()
     lines = await confined.bench.wrote(id, lines=1 if FIRST == SECOND else 2)
     assert lines == ([str({FIRST})] if FIRST == SECOND else ["refused", str({FIRST})])
 
 
+@confines
 async def test_a_choice_among_its_cores_outlives_the_entry_into_a_group(confined: Confined) -> None:
     confined.needs("cpuset")
     if FIRST == SECOND:
@@ -199,6 +219,7 @@ async def test_a_choice_among_its_cores_outlives_the_entry_into_a_group(confined
     await confined.bench.until(lambda: os.sched_getaffinity(pid) == {SECOND})
 
 
+@confines
 async def test_a_cpu_limit_holds_also_where_more_is_idle(confined: Confined) -> None:
     confined.needs("cpu")
     code = "import time; end = time.monotonic() + 2\nwhile time.monotonic() < end: pass"
@@ -211,6 +232,7 @@ async def test_a_cpu_limit_holds_also_where_more_is_idle(confined: Confined) -> 
 # --- groups come and go ----------------------------------------------------------------------------------------------
 
 
+@confines
 async def test_a_group_goes_with_its_job_and_outlives_a_killed_supervisor(confined: Confined) -> None:
     bench = confined.bench
     id = bench.launch("sh", "-c", "sleep 1000 & wait", grant=Grant(memory=50 * MIB), limits=JobLimits(pids=20))
@@ -224,6 +246,7 @@ async def test_a_group_goes_with_its_job_and_outlives_a_killed_supervisor(confin
     await bench.until(lambda: confined.groups() == [])
 
 
+@confines
 async def test_a_group_whose_last_process_is_slow_to_go_is_removed_without_another_job(confined: Confined) -> None:
     bench = confined.bench
     id = bench.launch("sleep", "1000", limits=JobLimits(pids=20))
@@ -244,6 +267,7 @@ async def test_a_group_whose_last_process_is_slow_to_go_is_removed_without_anoth
 
 
 @pytest.mark.skipif(not OURS, reason="its kernel must kill: see the last test")
+@confines
 async def test_a_job_that_falls_to_a_node_without_memory_is_told_so(confined: Confined) -> None:
     bench = confined.bench
     id = bench.launch("sh", "-c", "echo 1000 > /proc/self/oom_score_adj; echo up; exec sleep 1000")
