@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from distributed_grid.cli.dev import processes
+from tests import forked
 from tests.grid_fixture import CONFIG, GRID, Grid
 
 JOBS = Path(__file__).parent / "jobs"
@@ -139,27 +140,34 @@ class Arena:
 
     def run(self, user: str, *words: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         """`grid …` as this user of the grid, in an empty folder of theirs, `here` of which is made anew."""
-        with self.begin(user, *words) as process:
-            try:
-                out, err = process.communicate(timeout=timeout)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                out, err = process.communicate()
-                return subprocess.CompletedProcess(words, 124, out.decode("latin-1"), err.decode("latin-1") + "\nHANGS")
-        return subprocess.CompletedProcess(words, process.returncode, out.decode("latin-1"), err.decode("latin-1"))
+        try:
+            if self.grid.command == GRID and forked.can(words, environment := self._environment(user)):
+                done = forked.grid(words, environment, self.folder(user), timeout)
+                return subprocess.CompletedProcess(words, done.returncode, *map(_text, (done.stdout, done.stderr)))
+            with self.begin(user, *words) as process:
+                try:
+                    out, err = process.communicate(timeout=timeout)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    raise subprocess.TimeoutExpired(words, timeout, *process.communicate()) from None
+        except subprocess.TimeoutExpired as late:
+            out, err = late.stdout or b"", late.stderr or b""
+            return subprocess.CompletedProcess(words, 124, _text(out), _text(err) + "\nHANGS")
+        return subprocess.CompletedProcess(words, process.returncode, _text(out), _text(err))
 
     def begin(self, user: str, *words: str) -> "subprocess.Popen[bytes]":
         """The same, not waited for."""
-        config = self.base / f"of-{user}"
-        environment = self.grid.environment | {"XDG_CONFIG_HOME": str(config)}
         return subprocess.Popen(
             [*self.grid.command, *words],
             cwd=self.folder(user),
-            env=environment,
+            env=self._environment(user),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+
+    def _environment(self, user: str) -> dict[str, str]:
+        return self.grid.environment | {"XDG_CONFIG_HOME": str(self.base / f"of-{user}")}
 
     def folder(self, user: str) -> Path:
         """Where a user's commands run."""
@@ -257,6 +265,10 @@ class Arena:
         if self.neighbour is not None:
             end(self.with_word(self.neighbour.token))
         shutil.rmtree(self.base, ignore_errors=True)
+
+
+def _text(said: bytes) -> str:
+    return said.decode("latin-1")
 
 
 def walls(level: str) -> dict[str, str]:
