@@ -96,7 +96,8 @@ profile: $(STAMP)
 	@$(PY) -m bench._profile $(ARGS)
 
 chaos: $(STAMP)
-	@GRID_FAULT_MATRIX=all $(PY) -m pytest -q tests/e2e/reliability/test_faults.py
+	@GRID_FAULT_MATRIX=all $(PY) -m pytest -q tests/e2e/reliability/test_faults.py \
+		tests/agent/supervisor/test_journal_faults.py tests/agent/supervisor/test_loop_successors.py
 	@$(PY) -m tests.chaos.campaign $(ARGS)
 
 # Machines of a pool under kill -9, two hundred times: KILLS=N for another number, SEED=N for another course.

@@ -17,8 +17,9 @@ import pytest
 from distributed_grid.agent.cgroups import hierarchies
 from distributed_grid.agent.supervisor import procs, rounds
 from distributed_grid.agent.supervisor.rounds import Found
+from tests.depth import DEEP
 
-MOST = 400
+MOST = 400 if DEEP else 160
 NOBODY = 65534
 FORKER = """
 import os, sys, time
@@ -177,7 +178,7 @@ def ended(
         pytest.param(FORKER.format(lines=1, pause=0.0002), 2, id="one-line"),
         pytest.param(FORKER.format(lines=30, pause=0.0002), 20, id="many-lines"),
         pytest.param(FORKER.format(lines=4, pause=0), 3, id="without-pause"),
-        pytest.param(BOMB, 300, id="bomb"),
+        pytest.param(BOMB, MOST * 3 // 4, id="bomb"),
         pytest.param(GUARDS, 10, id="guards"),
         pytest.param(WAKERS, 20, id="wakers"),
         pytest.param(HEADLESS, 11, id="headless"),
