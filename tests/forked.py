@@ -106,6 +106,32 @@ class Service:
         self.send_signal(signal.SIGTERM)
 
 
+class Command(subprocess.Popen[bytes]):
+    """`grid` with these words, forked: subprocess.Popen with its pipes, whose child is one of the server."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str], folder: Path, **pipes: Any) -> None:
+        with _asking:
+            self._asked = [list(words), dict(environment), str(folder), _network(), ""]
+        super().__init__(["grid", *words], **pipes)
+
+    def _execute_child(self, *told: Any) -> None:
+        ends: tuple[int, ...] = told[
+            10:16
+        ]  # of the three pipes: the child's of input, ours, and so on; -1: it has ours
+        files = [number if end == -1 else end for number, end in enumerate((ends[0], ends[3], ends[5]))]
+        self._service = _asked_for(self.args, self._asked, files)  # type: ignore[arg-type]
+        self.pid, self._child_created = self._service.pid, True
+        self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        self.returncode = self._service.poll()
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        self.returncode = self._service.wait(timeout)
+        return self.returncode
+
+
 def service(words: Sequence[str], environment: Mapping[str, str], folder: Path, log: IO[bytes]) -> Service:
     """Start `grid` with these words, without input; all it says goes into the log."""
     return _started(["grid", *words], [list(words), dict(environment), str(folder), "", ""], log)
@@ -117,12 +143,23 @@ def program(file: Path, words: Sequence[str], environment: Mapping[str, str], fo
 
 
 def _started(command: Sequence[str], asked: list[Any], log: IO[bytes]) -> Service:
+    with open(os.devnull, "rb", 0) as nothing:
+        return _asked_for(command, asked, [nothing.fileno(), log.fileno(), log.fileno()])
+
+
+def _asked_for(command: Sequence[str], asked: list[Any], files: list[int]) -> Service:
     read, write = os.pipe()
     told = open(read, "rb", 0)  # noqa: SIM115 (the service's, until it has ended)
-    with open(write, "wb", 0) as tell, open(os.devnull, "rb", 0) as nothing, _asking:
-        files = [one.fileno() for one in (nothing, log, log, tell)]
-        socket.send_fds(_server()[0], [json.dumps(asked).encode()], files)
+    with open(write, "wb", 0) as tell, _asking:
+        socket.send_fds(_server()[0], [json.dumps(asked).encode()], [*files, tell.fileno()])
     return Service(command, int(told.read(16)), told)
+
+
+def _network() -> str:
+    """The network namespace that a command is to enter, or empty: that of the calling thread, which waits meanwhile."""
+    if os.readlink(HERE) == _server()[1]:
+        return ""
+    return f"/proc/{os.getpid()}/task/{threading.get_native_id()}/ns/net"
 
 
 def grid(
@@ -143,11 +180,8 @@ def grid(
 
         (stdin, ours), (out, stdout), (err, stderr), (told, tell) = pipe(), pipe(), pipe(), pipe()
         with _asking:
-            server, its_network = _server()
-            if not network and os.readlink(HERE) != its_network:
-                network = f"/proc/{os.getpid()}/task/{threading.get_native_id()}/ns/net"  # we wait here meanwhile
-            asked = json.dumps([list(words), dict(environment), str(folder), network, ""]).encode()
-            socket.send_fds(server, [asked], [one.fileno() for one in (stdin, stdout, stderr, tell)])
+            asked = json.dumps([list(words), dict(environment), str(folder), network or _network(), ""]).encode()
+            socket.send_fds(_server()[0], [asked], [one.fileno() for one in (stdin, stdout, stderr, tell)])
         for theirs in (stdin, stdout, stderr, tell):
             theirs.close()
         pid = int(told.read(16))

@@ -33,6 +33,8 @@ GRID = [sys.executable, "-m", "distributed_grid.cli.main"]
 PATIENCE = 60.0
 LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNET = 0x40000000
+PIPES = {"bufsize", "stdin", "stdout", "stderr", "cwd"}
+"""What a forked command takes of subprocess.Popen."""
 HERE = threading.Lock()
 """Of the environment and the directory of this process, which there is one of."""
 # A loaded test machine must not look busy to the agents; whoever tests thresholds gives others.
@@ -223,6 +225,8 @@ class Grid:
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
         options.setdefault("cwd", self.here)
+        if self.command == GRID and set(options) <= PIPES and forked.can(words, self.environment):
+            return forked.Command(words, self.environment, options.pop("cwd"), **options)
         return subprocess.Popen([*self.command, *words], env=self.environment, **options)
 
     def json(self, *words: str, **options: Any) -> Any:

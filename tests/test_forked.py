@@ -1,12 +1,14 @@
 """What a forked command does is what one does that begins with an interpreter of its own."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,3 +114,25 @@ def test_a_program_has_its_words_environment_folder_and_path(tmp_path: Path) -> 
 def test_faults_need_an_interpreter_of_their_own() -> None:
     assert not forked.can_run(os.environ | {"GRID_FAULTS": "agent.send:1:kill"})
     assert not forked.can_run(os.environ | {"LC_ALL": "POSIX"})
+
+
+def test_a_command_with_pipes_is_one_of_subprocess(environment: Mapping[str, str], tmp_path: Path) -> None:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    real = subprocess.Popen([*GRID, "login", "-"], env=environment, cwd=tmp_path, **pipes)
+    ours = forked.Command(["login", "-"], environment, tmp_path, **pipes)
+    with pytest.raises(subprocess.TimeoutExpired):
+        ours.wait(0.01)
+    assert ours.poll() is None
+    assert ours.communicate(b"no token\n") == real.communicate(b"no token\n")
+    assert ours.returncode == real.returncode == ours.poll() == ours.wait() != 0
+    with forked.Command(["login", "-"], environment, tmp_path, **pipes) as waits:
+        waits.send_signal(signal.SIGKILL)
+        assert waits.wait() == -signal.SIGKILL
+        assert waits.stdout is not None and waits.stdout.read() == b""
+
+
+def test_a_command_writes_into_a_file_that_it_is_given(environment: Mapping[str, str], tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as file:
+        assert forked.Command(["--version"], environment, tmp_path, stdout=file).wait() == 0
+        file.write(b"end\n")  # it is still ours
+    assert (tmp_path / "out").read_bytes().endswith(b"\nend\n")
