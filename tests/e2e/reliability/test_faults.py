@@ -88,6 +88,7 @@ def cases() -> Iterator[Case]:
 LEFT_OUT = {
     ("coordinator.epoch", "kill"),
     ("coordinator.epoch", "enospc"),
+    ("coordinator.commit", "enospc"),
     ("coordinator.perform", "kill"),
     ("coordinator.send", "kill"),
     ("coordinator.reply", "kill"),
@@ -95,12 +96,14 @@ LEFT_OUT = {
     ("coordinator.blob", "eio"),
     ("agent.epoch", "kill"),
     ("agent.epoch", "enospc"),
+    ("agent.folder", "kill"),
     ("agent.folder", "eio"),
     ("agent.launch", "kill"),
     ("agent.send", "kill"),
     ("supervisor.write", "enospc"),
     ("supervisor.write", "kill after"),
     ("supervisor.sync", "enospc"),
+    ("supervisor.rewrite", "kill"),
     ("supervisor.rewrite", "enospc"),
     ("supervisor.tell", "kill"),
 }
