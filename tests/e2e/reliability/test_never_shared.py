@@ -31,7 +31,8 @@ async def test_many_jobs_at_once_never_share_a_core_or_a_gpu() -> None:
         await grid.agent("many", cores=list(range(12)), virtual=True, gpus=4)
         async with GridClient(grid.url) as client:
             wishes: list[dict[str, Any]] = [
-                {"cpus": 1 + n % 2, "gpus": (0, 1, 1, 2)[n % 4] or None} for n in range(JOBS)
+                {"cpus": 1 + n % 2, "gpus": (0, 1, 1, 2)[n % 4] or None, "nodes": ["real"] if n % 5 == 0 else []}
+                for n in range(JOBS)
             ]
             jobs = await client.submit_many([describe_job(["sh", "-c", SCRIPT], **wish) for wish in wishes])
             ends = await asyncio.wait_for(asyncio.gather(*map(client.result, jobs)), 100)
@@ -40,7 +41,7 @@ async def test_many_jobs_at_once_never_share_a_core_or_a_gpu() -> None:
         held: dict[tuple[str, object], list[tuple[int, int, str]]] = {}
         for view, end in zip(views, ends, strict=True):
             note(view, end, held)
-        assert len(held) > 12
+        assert len(held) > 12 and {view.node for view in views} == {"real", "many"}
         for device, spans in held.items():
             for one, other in pairwise(sorted(spans)):
                 assert one[1] <= other[0], f"{device} had {one[2]} and {other[2]} at once"
