@@ -5,6 +5,7 @@ a short name, and cluster token. Flags, traps and figures were measured with Ray
 import contextlib
 import errno
 import json
+import math
 import os
 import platform
 import shutil
@@ -177,6 +178,8 @@ LISTEN_TIMEOUT = 60.0
 """Seconds after a raylet's time to join is over, after which it listens on its ports, or never will."""
 HEAD_TIMEOUT = 30.0
 """Seconds that a raylet outlives its cluster's head; a restart of the head takes some ten."""
+RAYS_WAIT = 30
+"""Seconds that `ray start` waits for its raylet to be shown, if nothing else is set; whole ones only."""
 DRAIN = 5.0
 """Seconds of a boost's grace that are left for its processes when Ray's own grace is over."""
 REACH_SECONDS = 3.0
@@ -438,6 +441,7 @@ def environment(boost: Boost, grace: float) -> dict[str, str]:
         "RAY_AUTH_MODE": boost.auth.value,
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": f"{max(0.1, grace - DRAIN):g}",
         "RAY_gcs_rpc_server_reconnect_timeout_s": f"{HEAD_TIMEOUT:g}",
+        "RAY_raylet_start_wait_time_s": str(max(RAYS_WAIT, math.ceil(boost.join_within))),
         "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
         "RAY_USAGE_STATS_ENABLED": "0",
     }

@@ -66,6 +66,14 @@ def test_ray_has_its_drain_within_the_grace_of_the_boost() -> None:
     assert raylet.environment(boost(), 0.0)["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0.1"
 
 
+@pytest.mark.parametrize(("within", "seconds"), [(60.0, "60"), (600.5, "601"), (5.0, "30")])
+def test_ray_waits_for_its_raylet_as_long_as_the_boost_does_and_never_shorter_than_by_itself(
+    within: float, seconds: str
+) -> None:
+    said = raylet.environment(replace(boost(), join_within=within), 15.0)
+    assert said["RAY_raylet_start_wait_time_s"] == seconds
+
+
 def test_another_version_is_refused_and_both_sides_are_named() -> None:
     raylet.check_versions(boost(ray="2.60.0", python="3.11.7"), "2.60.0", "3.11.2", "lab1")
     raylet.check_versions(boost(), "2.59.0", "3.9.1", "lab1")  # nobody knows what the cluster has: Ray will say
