@@ -37,6 +37,9 @@ IMPORTED, EARLY = 0.5, 0.02
 AT_LEAST, OF_WAITING = 0.002, 1 / 1000
 """Interval between looks for a raylet that is to join (s): at least this, or this part of how long it has been on its
 way. A look takes half a millisecond of CPU, Ray's share included."""
+USUAL, OF_WAITING_LATE = 5.0, 1 / 50
+"""A raylet that has been on its way for longer than this (s) is on a busy machine, and needs what looks would take:
+from then on it is looked for by this part of that time."""
 OF_CHECKING = 4.0
 """Where a raylet is there but not yet as it was lent, all nodes are listed: the interval is this multiple of how long
 that takes."""
@@ -441,7 +444,9 @@ class BoostService:
 
 def pace(waited: float) -> float:
     """Interval between looks for a raylet that has been starting for this long (s)."""
-    return EARLY if waited < IMPORTED else max(AT_LEAST, OF_WAITING * waited)
+    if waited < IMPORTED:
+        return EARLY
+    return max(AT_LEAST, (OF_WAITING if waited < USUAL else OF_WAITING_LATE) * waited)
 
 
 def no_other_boost(asked: RequestBoost, one: Submission) -> None:

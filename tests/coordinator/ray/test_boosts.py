@@ -10,7 +10,16 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Event, RayAnswered
 from distributed_grid.coordinator.ray import boosts
-from distributed_grid.coordinator.ray.boosts import AT_LEAST, EARLY, IMPORTED, OF_WAITING, RECENT, pace
+from distributed_grid.coordinator.ray.boosts import (
+    AT_LEAST,
+    EARLY,
+    IMPORTED,
+    OF_WAITING,
+    OF_WAITING_LATE,
+    RECENT,
+    USUAL,
+    pace,
+)
 from distributed_grid.coordinator.ray.bridge_client import NoRay
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import State
@@ -27,7 +36,12 @@ def asked(number: int) -> RequestBoost:
 def test_a_raylet_is_looked_for_seldom_while_it_cannot_be_there_and_then_by_how_long_it_takes() -> None:
     assert pace(0.0) == pace(0.9 * IMPORTED) == EARLY
     assert pace(IMPORTED) == AT_LEAST
-    assert pace(30.0) == 30.0 * OF_WAITING
+    assert pace(0.9 * USUAL) == 0.9 * USUAL * OF_WAITING
+
+
+def test_a_raylet_that_takes_unusually_long_is_looked_for_seldom_as_its_machine_is_busy() -> None:
+    assert pace(USUAL) == USUAL * OF_WAITING_LATE >= 0.1
+    assert pace(30.0) == 30.0 * OF_WAITING_LATE
 
 
 async def until(holds: Callable[[], bool]) -> None:
