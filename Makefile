@@ -9,7 +9,7 @@ ARGS   ?=
 # the CPU time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all deep coverage lint format types wheel pipx bench chaos machines abuse fuzz slurm newcomer profile docs install clean
+.PHONY: help demo test test-all deep coverage lint format types wheel pipx bench chaos machines abuse fuzz ray slurm newcomer profile docs install clean
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make chaos    kill, stop and cut off a real grid under load, and check the result (ARGS='--minutes 20 --seed 1')"
 	@echo "make abuse    adversarial load test: attacks by peers and by jobs, under all walls (ARGS='--levels user --no-siege')"
 	@echo "make fuzz     a million malformed frames against every reader (ARGS='--frames 1000000 --seed 1')"
+	@echo "make ray      all tests of boosts in real Ray clusters, also those that take minutes (ARGS='-k deaths')"
 	@echo "make slurm    the lab's EASY backfill beside real Slurm (root, slurmctld, slurmd; ARGS='--trace theta.swf.xz --unit 64')"
 	@echo "make newcomer type README and docs as an ordinary user of bare Debians (root, mmdebstrap; ARGS='--suite trixie tour.md')"
 	@echo "make clean    remove .venv and everything built"
@@ -110,6 +111,10 @@ abuse: $(STAMP)
 
 fuzz: $(STAMP)
 	@$(PY) -m tests.fuzz.campaign $(ARGS)
+
+# One after another: raylets that start beside other tests take several times as long.
+ray: $(STAMP) $(VENV)/.ray
+	@GRID_RAY=1 $(PY) -m pytest -q -n 0 -m ray tests/ray tests/systemd/test_boost.py tests/e2e/service/test_tour.py $(ARGS)
 
 # Without ARGS the test: jobs from a seed, and a slice of Theta where GRID_TRACES names the folder with it.
 slurm: $(STAMP)

@@ -72,6 +72,8 @@ def lacks(marker: str) -> str | None:
         return "needs network namespaces, which this kernel or container refuses"
     if marker == "ray" and importlib.util.find_spec("ray") is None:
         return "needs the ray package"
+    if marker == "long_ray" and not (DEEP or os.environ.get("GRID_RAY")):
+        return "takes minutes: make ray runs it"
     if marker == "gpu" and not Path("/dev/nvidiactl").exists():
         return "needs an NVIDIA GPU"
     if marker == "kernel" and shutil.which("linux.uml") is None:

@@ -31,13 +31,17 @@ TOGETHER = {
         "tests/e2e/reliability/test_disk.py::test_a_disk_that_its_errors_made_read_only",
         "tests/e2e/sharing/test_the_owner.py::test_a_foreign_busy_process",
         "tests/e2e/sharing/test_the_owner.py::test_our_own_busy_job",
-        "tests/e2e/service/test_tour.py::test_the_part_with_ray",
-        "tests/ray/test_boosts_in_turn.py::test_boosts_in_turn",
-        "tests/ray/test_busy_source.py",
     ),
-    "boosts": (
+    "guarded": (
+        "tests/ray/test_rebalancing.py",
+        "tests/ray/test_gpu_boosts.py",
+        "tests/ray/test_ray_token.py",
+        "tests/ray/test_taken_back.py",
+    ),
+    "heads": (
         "tests/ray/test_boost_deaths.py",
-        "tests/ray/test_boosts.py",
+        "tests/ray/test_placing.py",
+        "tests/e2e/service/test_tour.py::test_the_part_with_ray",
     ),
     "Ray": ("tests/ray/",),
     "machines": ("tests/systemd/", "tests/test_packaging.py"),
@@ -45,13 +49,12 @@ TOGETHER = {
     "sieges": ("tests/abuse/", "tests/chaos/", "tests/e2e/security/test_siege.py", "tests/e2e/security/test_abuse.py"),
 }
 """Folders, files and tests that one process takes one after another, by the first that fits: their tests share a Ray
-cluster or a wheel, or they want so much of the machine that two at once would measure each other. Ray's are in two
-halves, each with a cluster of its own: one after another they would take longer than all else. Everywhere else no scene
+cluster or a wheel, or they want so much of the machine that two at once would measure each other. Ray's are in three
+parts by the clusters that they share: one after another they would take longer than all else. Everywhere else no scene
 is shared between files.
 
-Those that are alone are about the machine as a whole (how busy it is, what is mounted), start two raylets at once,
-which have 30 s by Ray's own clock, or end fork bombs, which took 12 s alone and 15 minutes beside four others, who got
-no further meanwhile: no other test runs beside them.
+Those that are alone are about the machine as a whole (how busy it is, what is mounted), or end fork bombs, which took
+12 s alone and 15 minutes beside four others, who got no further meanwhile: no other test runs beside them.
 They come last, in one stretch, since each time that one begins the others' tests have to end first."""
 
 FIRST = (

@@ -14,13 +14,14 @@ from tests import side_by_side
 @pytest.mark.parametrize(
     ("nodeid", "group"),
     [
-        ("tests/ray/test_boosts.py::test_a", "boosts"),
-        ("tests/ray/test_busy_source.py::test_a", "alone"),
-        ("tests/ray/test_boosts_in_turn.py::test_boosts_in_turn_leave_nothing", "alone"),
-        ("tests/ray/test_boosts_in_turn.py::test_a", "Ray"),
-        ("tests/e2e/service/test_tour.py::test_the_part_with_ray_prints", "alone"),
+        ("tests/ray/test_boosts.py::test_a", "Ray"),
+        ("tests/ray/test_gpu_boosts.py::test_a", "guarded"),
+        ("tests/agent/sampling/test_probe.py::test_a", "alone"),
+        ("tests/agent/supervisor/test_spawners_nice.py::test_beside_a_job_on_the_same_core", "alone"),
+        ("tests/agent/supervisor/test_spawners_nice.py::test_a", "tests/agent/supervisor/test_spawners_nice.py"),
+        ("tests/e2e/service/test_tour.py::test_the_part_with_ray_prints", "heads"),
         ("tests/e2e/service/test_tour.py::test_a", "tests/e2e/service/test_tour.py"),
-        ("tests/ray/test_placing.py::test_a", "Ray"),
+        ("tests/ray/test_placing.py::test_a", "heads"),
         ("tests/systemd/test_boot.py::test_a", "machines"),
         ("tests/test_packaging.py::test_a", "machines"),
         ("tests/agent/cgroups/test_control.py::test_a[x]", "groups"),
@@ -35,7 +36,7 @@ def test_what_shares_a_scene_or_wants_much_is_a_chain_and_all_else_goes_by_file(
 def test_what_takes_long_because_it_tries_more_is_handed_out_test_by_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "DEEP", True)
     assert side_by_side.together("tests/simulator/test_run.py::test_a[1]") == "tests/simulator/test_run.py::test_a[1]"
-    assert side_by_side.together("tests/ray/test_boosts.py::test_a") == "boosts"
+    assert side_by_side.together("tests/ray/test_boosts.py::test_a") == "Ray"
 
 
 def test_every_chain_and_what_begins_first_is_there() -> None:
@@ -53,7 +54,7 @@ def test_those_that_are_alone_come_last() -> None:
         "tests/e2e/service/test_tour.py::test_a",
         "tests/protocol/test_text.py::test_a",
     )
-    assert max(map(side_by_side.turn, others)) < side_by_side.turn("tests/ray/test_busy_source.py::test_a")
+    assert max(map(side_by_side.turn, others)) < side_by_side.turn("tests/agent/sampling/test_probe.py::test_a")
 
 
 def test_each_process_imports_all_files_and_begins_with_a_part_of_its_own() -> None:

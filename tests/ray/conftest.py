@@ -39,6 +39,20 @@ def boost(cluster: Cluster) -> str:
 
 
 @pytest.fixture(scope="package")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def a_guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with a_guarded_cluster(Path(tmp_path_factory.mktemp("g", numbered=True))) as made:
         yield made
+
+
+@pytest.fixture
+def guarded(a_guarded: Cluster, request: pytest.FixtureRequest) -> Cluster:
+    """Nothing is lent in it, but to a test that uses `core`."""
+    if "core" not in request.fixturenames:
+        a_guarded.keep_none()
+    return a_guarded
+
+
+@pytest.fixture
+def core(guarded: Cluster) -> str:
+    """A core of lab1 that is lent in the guarded cluster, and stays so for the next test that uses this."""
+    return guarded.keep()

@@ -43,6 +43,8 @@ NODE_CONFIG = CONFIG + f"  cores: {CORES[0]}-{CORES[-1]}\n"
 BY_NVML = "  gpu_backend: nvml\n"
 """For a node whose GPUs are stand-ins: there is no driver whose library would be found."""
 JOINED = f"import json, ray\nray.init(address='{HEAD}', logging_level='error', log_to_driver=False)\n"
+AS_GRID = JOINED.replace("'error',", "'error', namespace='grid',")
+"""As the coordinator, whose placement groups have their names there."""
 APART = """
 import os, sys
 answers = os.fdopen(os.dup(1), "w")
@@ -70,8 +72,8 @@ for line in sys.stdin:
             answer = {"error": repr(error)}
     print(json.dumps(answer), file=answers, flush=True)
 """
-"""A program that looks at the cluster, or runs code in it, whenever it is told to: to begin one each time takes two
-seconds of a core, with the worker that Ray starts for it."""
+"""A program in the grid's namespace that looks at the cluster, or runs code in it, whenever it is told to: to begin one
+each time takes two seconds of a core, with the worker that Ray starts for it."""
 WHERE = """
 @ray.remote
 def where(seconds=0.0):
@@ -102,6 +104,7 @@ class Cluster:
         auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)} if token else {"RAY_AUTH_MODE": "disabled"}
         # Ray asks each node so often; five times in vain, and it is gone. With 3000, as it is, a killed one stays 16 s.
         self.environment = master.environment | auth | {"HOME": str(place), "RAY_health_check_period_ms": "500"}
+        self.environment["RAY_raylet_start_wait_time_s"] = "60"  # its own 30 s are too few beside other tests
         self._looks: subprocess.Popen[str] | None = None
         self._looking = threading.Lock()
         self._kept = ""
@@ -116,7 +119,8 @@ class Cluster:
             command = [*self._enter, ray, *START, f"--temp-dir={self.folder}"]
             self.head = subprocess.Popen(command, env=self.environment | remembers, stdout=log, stderr=log)
         until(lambda: self.lent() is not None, "the head answers", 60.0)
-        until(self._can_look, "the head has a node of its own", 60.0)
+        until(self._has_node, "the head has a node of its own", 60.0)
+        until(self._can_look, "a program of the cluster runs", 60.0)
 
     def kill_head(self) -> None:
         """Kill all of it with -9."""
@@ -179,7 +183,7 @@ class Cluster:
     def _look(self, at: str) -> Any:
         with self._looking:
             if self._looks is None:
-                command = [*self._enter, sys.executable, "-c", APART + JOINED + LOOKS]
+                command = [*self._enter, sys.executable, "-c", APART + AS_GRID + LOOKS]
                 pipe = subprocess.PIPE
                 self._looks = subprocess.Popen(command, env=self.environment, stdin=pipe, stdout=pipe, text=True)
             asked, answers = self._looks.stdin, self._looks.stdout
@@ -188,6 +192,11 @@ class Cluster:
             told = answers.readline()
         assert told, "the program that looks at the cluster has ended"
         return json.loads(told)
+
+    def _has_node(self) -> bool:
+        """Before, each program that is to look would start in vain, and take a second of the cores that Ray wants."""
+        told = self.master.json("cluster", "status")["ray"]
+        return any(node["name"] == "gpu-master" for node in told["nodes"])
 
     def _can_look(self) -> bool:
         with suppress(AssertionError, OSError):
@@ -229,17 +238,22 @@ class Cluster:
         assert done.returncode == 0, done.stderr + self.master.log("coordinator")
         return done.stdout.strip()
 
-    def keep(self) -> str:
-        """A boost of one core for all tests that leave it as it is; its id."""
+    def keep(self, *words: str) -> str:
+        """A boost of one core for all tests that leave it as it is, requested so if there is none; its id."""
         if not self._kept or self.master.job(self._kept)["state"] != "running":
-            self._kept = self.boost("cpu", "1")
+            self._kept = self.boost("cpu", "1", *words)
         return self._kept
+
+    def adopt(self, boost: str) -> None:
+        """Keep this boost of one core, which a test has requested and does not need any more; none is kept now."""
+        assert not self._kept or self.master.job(self._kept)["state"] == "ended"
+        self._kept = boost
 
     def keep_none(self) -> None:
         """Release the boost that was kept, if one was."""
-        if self._kept:
+        if self._kept and self.master.job(self._kept)["state"] != "ended":
             self.release(self._kept)
-            self._kept = ""
+        self._kept = ""
 
     def release(self, boost: str) -> None:
         """Release it, and wait for its end, also in Ray."""
@@ -294,13 +308,27 @@ def of_allocation(allocation: str) -> dict[int, str]:
     return found
 
 
+def without_log_monitor(place: Path) -> str:
+    """What an agent's configuration says so that its raylets have no process that brings what tasks print to their
+    program: no test looks at that, and the process takes a second of a core to start. Nothing where the path of the
+    interpreter is none for a first line."""
+    if " " in sys.executable or len(sys.executable) > 120:
+        return ""
+    place.mkdir(parents=True, exist_ok=True)
+    ray = place / "ray"
+    last = 'sys.argv.append("--include-log-monitor=false")'
+    ray.write_text(f"#!{sys.executable}\nimport sys\nfrom ray.scripts.scripts import main\n{last}\nmain()\n")
+    ray.chmod(0o755)
+    return f"  ray: '{ray}'\n"
+
+
 @contextmanager
 def a_cluster(place: Path, keeps: bool = False, nice: int = 0) -> Iterator[Cluster]:
     """One of your own, for what would spoil it for others. `keeps`: its head has a memory that outlives it; `nice`: the
     niceness of what its source runs for the grid."""
     environment = {"GRID_AGENT__NICE": str(nice)}
     config = BOOSTS + f"ray: {{address: '{HEAD}'}}\nname: gpu-master\n"
-    with two_hosts(place, config, NODE_CONFIG, environment) as (master, node):
+    with two_hosts(place, config, NODE_CONFIG + without_log_monitor(place), environment) as (master, node):
         made = Cluster(master, node, place, keeps=keeps)
         try:
             yield made
@@ -318,7 +346,7 @@ def a_balancing_cluster(place: Path) -> Iterator[Cluster]:
     config = BOOSTS.replace("  mode:", f"{more}  mode:").replace("  thresholds:\n", f"  thresholds:\n{marks}")
     config += f"ray: {{address: '{HEAD}'}}\nname: gpu-master\n"
     quiet = ("unshare", "--mount", "sh", "-ec", QUIET, "sh")
-    source = CONFIG + "  cores: 0-7\n  virtual: true\n"
+    source = CONFIG + "  cores: 0-7\n  virtual: true\n" + without_log_monitor(place)
     with two_hosts(place, config, source, {"GRID_AGENT__NICE": "0"}, quiet) as (master, node):
         made = Cluster(master, node, place)
         try:
@@ -384,7 +412,7 @@ def a_guarded_cluster(place: Path) -> Iterator[Cluster]:
         path.write_text(TOKEN)
     config = BOOSTS + f"ray: {{address: '{HEAD}', auth: token, token: '{files['master']}'}}\nname: gpu-master\n"
     config += "preemption: {min_hold: 0}\n"
-    node_config = NODE_CONFIG + BY_NVML + f"  ray_token: '{files['node']}'\n"
+    node_config = NODE_CONFIG + without_log_monitor(place) + BY_NVML + f"  ray_token: '{files['node']}'\n"
     with two_hosts(place, config, node_config, stand_ins(place)) as (master, node):
         made = Cluster(master, node, place, files["master"])
         try:

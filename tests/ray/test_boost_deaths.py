@@ -1,5 +1,6 @@
 """Whatever dies around a boost: it goes on, or ends and says why; its source has the capacity back, and no process is
-left. Each row of the table in docs/boosts.md is a test here. One cluster, whose head has a memory that outlives it."""
+left. Each row of the table in docs/boosts.md is a test here. They have a cluster of their own, whose head has a
+memory that outlives it, until the last ones take it away."""
 
 import json
 import os
@@ -18,15 +19,9 @@ ON_IT = "resources={'boost_gpu-master': 1}"
 
 
 @pytest.fixture(scope="module")
-def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with a_cluster(Path(tmp_path_factory.mktemp("d", numbered=True)), keeps=True) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def lasting(mortal: Cluster) -> str:
-    """One boost that outlives all that it is to outlive. It ends with its head, or with its cluster."""
-    return mortal.boost("cpu", "1")
 
 
 def one(cluster: Cluster, boost: str) -> dict[str, object]:
@@ -60,6 +55,11 @@ def is_over(cluster: Cluster, boost: str, offered: float) -> str:
     return str(ended["outcome"]["text"])
 
 
+def is_left_by(cluster: Cluster, boost: str) -> None:
+    """Ray has noticed its end: the cluster is as the next test wants it."""
+    until(lambda: boost not in cluster.raylets(), "Ray has seen it end", 60.0)
+
+
 def its(cluster: Cluster, boost: str, word: str) -> int:
     """The process of a boost with this word in its command line."""
     named = of_allocation(cluster.master.job(boost)["allocation"]).items()
@@ -69,11 +69,12 @@ def its(cluster: Cluster, boost: str, word: str) -> int:
 # --- what a boost outlives ---
 
 
-def test_a_worker_that_is_killed_costs_its_task_a_retry_and_nobody_else_anything(mortal: Cluster, lasting: str) -> None:
-    before = one(mortal, lasting)
+@pytest.mark.long_ray
+def test_a_worker_that_is_killed_costs_its_task_a_retry_and_nobody_else_anything(cluster: Cluster, boost: str) -> None:
+    before = one(cluster, boost)
     code = f"""
 import os, signal
-mark = {str(mortal.place / "died")!r}
+mark = {str(cluster.place / "died")!r}
 @ray.remote({ON_IT}, max_retries=1)
 def once():
     if not os.path.exists(mark):
@@ -82,93 +83,98 @@ def once():
     return ray.get_runtime_context().get_node_id()
 print(json.dumps(ray.get(once.remote(), timeout=60)))
 """
-    assert mortal.compute(code).startswith(str(before["in_ray"]).split()[-1])
-    goes_on(mortal, lasting, before)
+    assert cluster.compute(code).startswith(str(before["in_ray"]).split()[-1])
+    goes_on(cluster, boost, before)
 
 
-def test_the_agent_and_the_supervisor_are_killed_and_it_goes_on(mortal: Cluster, lasting: str) -> None:
-    before = one(mortal, lasting)
-    pid = json.loads((mortal.node.home / "lab1" / "supervisor.pid").read_text())["pid"]
-    mortal.node.kill("lab1")
-    mortal.node.start_agent("lab1")
-    until(lambda: mortal.offered() == 1.0, "the agent is back, and lends what is left", 60.0)
-    goes_on(mortal, lasting, before)
+def test_the_agent_and_the_supervisor_are_killed_and_it_goes_on(cluster: Cluster, boost: str) -> None:
+    before = one(cluster, boost)
+    pid = json.loads((cluster.node.home / "lab1" / "supervisor.pid").read_text())["pid"]
+    cluster.node.kill("lab1")
+    cluster.node.start_agent("lab1")
+    until(lambda: cluster.offered() == 1.0, "the agent is back, and lends what is left", 60.0)
+    goes_on(cluster, boost, before)
     os.kill(pid, signal.SIGKILL)
-    goes_on(mortal, lasting, before)
+    goes_on(cluster, boost, before)
 
 
-def test_the_process_that_asks_ray_is_killed_and_the_next_question_has_another(mortal: Cluster, lasting: str) -> None:
-    before = one(mortal, lasting)
-    mortal.kill_bridges()
-    until(lambda: mortal.lent() is not None, "Ray is asked again", 60.0)
-    goes_on(mortal, lasting, before)
+def test_the_process_that_asks_ray_is_killed_and_the_next_question_has_another(cluster: Cluster, boost: str) -> None:
+    before = one(cluster, boost)
+    cluster.kill_bridges()
+    until(lambda: cluster.lent() is not None, "Ray is asked again", 60.0)
+    goes_on(cluster, boost, before)
 
 
-def test_the_coordinator_is_killed_and_started_and_it_goes_on_with_the_same_end(mortal: Cluster, lasting: str) -> None:
-    before = one(mortal, lasting)
-    mortal.master.kill("coordinator")
-    mortal.master.start_coordinator()
-    until(lambda: mortal.offered() == 1.0, "its agent is back", 60.0)
-    goes_on(mortal, lasting, before)
+def test_the_coordinator_is_killed_and_started_and_it_goes_on_with_the_same_end(cluster: Cluster, boost: str) -> None:
+    before = one(cluster, boost)
+    cluster.master.kill("coordinator")
+    cluster.master.start_coordinator()
+    until(lambda: cluster.offered() == 1.0, "its agent is back", 60.0)
+    goes_on(cluster, boost, before)
 
 
-def test_the_head_is_killed_and_started_with_its_memory_and_it_goes_on(mortal: Cluster, lasting: str) -> None:
-    before = one(mortal, lasting)
-    mortal.kill_head()
-    mortal.start_head(mortal.place / "kept")
-    goes_on(mortal, lasting, before)
+def test_the_head_is_killed_and_started_with_its_memory_and_it_goes_on(cluster: Cluster, boost: str) -> None:
+    before = one(cluster, boost)
+    cluster.kill_head()
+    cluster.start_head(cluster.place / "kept")
+    goes_on(cluster, boost, before)
 
 
 # --- what a boost ends of ---
 
 
 @pytest.mark.parametrize(
-    ("word", "told"), [("ray start", ("its raylet ended", "signal 9")), ("raylet/raylet", ("its raylet ended",))]
+    ("word", "told"),
+    [
+        pytest.param("ray start", ("its raylet ended", "signal 9"), marks=pytest.mark.long_ray),
+        ("raylet/raylet", ("its raylet ended",)),
+    ],
 )
-def test_its_raylet_or_what_started_it_is_killed_and_it_ends(mortal: Cluster, word: str, told: tuple[str, ...]) -> None:
-    offered = mortal.offered()
-    boost = mortal.boost("cpu", "1")
-    os.kill(its(mortal, boost, word), signal.SIGKILL)
-    said = is_over(mortal, boost, offered)
+def test_its_raylet_or_what_started_it_is_killed_and_it_ends(
+    cluster: Cluster, boost: str, word: str, told: tuple[str, ...]
+) -> None:
+    os.kill(its(cluster, boost, word), signal.SIGKILL)
+    said = is_over(cluster, boost, 2.0)
     assert any(words in said for words in told), said
+    is_left_by(cluster, boost)
 
 
-def test_it_expires_on_time_while_the_coordinator_is_away_and_history_knows(mortal: Cluster) -> None:
-    offered = mortal.offered()
-    boost = mortal.boost("cpu", "1", "--duration", "10s")
-    held = mortal.master.job(boost)
-    mortal.master.kill("coordinator")
+@pytest.mark.long_ray
+def test_it_expires_on_time_while_the_coordinator_is_away_and_history_knows(cluster: Cluster) -> None:
+    offered = cluster.offered()
+    boost = cluster.boost("cpu", "1", "--duration", "10s")
+    held = cluster.master.job(boost)
+    cluster.master.kill("coordinator")
     until(lambda: not of_allocation(held["allocation"]), "its node has ended it by itself", 60.0)
-    mortal.master.start_coordinator()
-    until(lambda: not one(mortal, boost), "it is over")
-    assert "it was lent for 10s" in is_over(mortal, boost, offered)
-    past = mortal.master.json("boost", "history")["boosts"][0]
+    cluster.master.start_coordinator()
+    until(lambda: not one(cluster, boost), "it is over")
+    assert "it was lent for 10s" in is_over(cluster, boost, offered)
+    past = cluster.master.json("boost", "history")["boosts"][0]
     assert past["id"] == boost and 10.0 <= past["outcome"]["seconds"] < 90.0
-    until(lambda: mortal.resources()["CPU"] <= 2, "Ray has seen it end", 60.0)
+    is_left_by(cluster, boost)
 
 
-def test_the_coordinator_is_killed_while_it_joins_and_it_joins(mortal: Cluster) -> None:
-    before = {each["id"] for each in mortal.lent() or []}
-    asked = mortal.master.begin("boost", "request", "gpu-master", "cpu", "1")
+def test_the_coordinator_is_killed_while_it_joins_and_it_joins(cluster: Cluster) -> None:
+    before = {each["id"] for each in cluster.lent() or []}
+    asked = cluster.master.begin("boost", "request", "gpu-master", "cpu", "1")
 
     def begun() -> str | None:
         """On a busy machine it may have joined by the time that we hear of it."""
-        new = [each for each in mortal.lent() or [] if each["id"] not in before]
+        new = [each for each in cluster.lent() or [] if each["id"] not in before]
         return new[0]["id"] if new and new[0]["state"] in ("starting", "running") else None
 
     boost = until(begun, "it starts")
-    mortal.master.kill("coordinator")
-    mortal.master.start_coordinator()
+    cluster.master.kill("coordinator")
+    cluster.master.start_coordinator()
     asked.communicate(timeout=60.0)
-    until(lambda: (found := mortal.lent()) and all(each["state"] == "running" for each in found), "it has joined", 90.0)
-    assert one(mortal, boost)["state"] == "running"
-    assert mortal.master.run("boost", "release", boost).returncode == 0
-    is_over(mortal, boost, 1.0)
+    until(
+        lambda: (found := cluster.lent()) and all(each["state"] == "running" for each in found), "it has joined", 90.0
+    )
+    assert one(cluster, boost)["state"] == "running"
+    cluster.adopt(boost)
 
 
-def test_somebody_drains_its_node_in_ray_and_it_ends(mortal: Cluster) -> None:
-    offered = mortal.offered()
-    boost = mortal.boost("cpu", "1")
+def test_somebody_drains_its_node_in_ray_and_it_ends(cluster: Cluster, boost: str) -> None:
     code = f"""
 from ray._raylet import GcsClient
 from ray.core.generated import autoscaler_pb2
@@ -176,19 +182,22 @@ gcs = GcsClient(address=ray.get_runtime_context().gcs_address)
 node = next(one["NodeID"] for one in ray.nodes() if one["Alive"] and one["Labels"].get("grid-boost") == "{boost}")
 print(json.dumps(gcs.drain_node(node, autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION, "no more", 0)[0]))
 """
-    assert mortal.compute(code)
-    assert "Ray does not show it any more" in is_over(mortal, boost, offered)
+    assert cluster.compute(code)
+    assert "Ray does not show it any more" in is_over(cluster, boost, 2.0)
+    is_left_by(cluster, boost)
 
 
-def test_the_head_is_killed_and_another_started_without_its_memory_and_all_end(mortal: Cluster) -> None:
-    boost = mortal.boost("cpu", "1")
-    mortal.kill_head()
-    mortal.start_head()
-    assert "Ray does not show it any more" in is_over(mortal, boost, 2.0)
+@pytest.mark.long_ray
+def test_the_head_is_killed_and_another_started_without_its_memory_and_all_end(cluster: Cluster) -> None:
+    boost = cluster.boost("cpu", "1")
+    cluster.kill_head()
+    cluster.start_head()
+    assert "Ray does not show it any more" in is_over(cluster, boost, 2.0)
 
 
-def test_the_head_is_killed_and_stays_away_and_its_raylets_end_by_themselves(mortal: Cluster) -> None:
-    boost = mortal.boost("cpu", "1")
-    mortal.kill_head()  # nobody needs it after this test
-    said = is_over(mortal, boost, 2.0)  # in the words of `ray start`, where that had not ended its own start yet
+@pytest.mark.long_ray
+def test_the_head_is_killed_and_stays_away_and_its_raylets_end_by_themselves(cluster: Cluster) -> None:
+    boost = cluster.boost("cpu", "1")
+    cluster.kill_head()  # nobody needs it after this test
+    said = is_over(cluster, boost, 2.0)  # in the words of `ray start`, where that had not ended its own start yet
     assert said.startswith("its raylet ended: ") and ("GCS within 30 s" in said or "timed out during startup" in said)

@@ -13,15 +13,6 @@ from tests.ray.scene import WHERE, Cluster, of_allocation
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
 
-def test_boost_001_resources_are_actually_available_and_not_just_reserved(cluster: Cluster) -> None:
-    before = cluster.resources()
-    boost = cluster.boost("cpu", "1")
-    during = cluster.resources()
-    assert during["CPU"] == before["CPU"] + 1 and during.get("memory") == before.get("memory")
-    cluster.release(boost)
-    until(lambda: cluster.resources()["CPU"] == before["CPU"], "Ray has what it had before", 60.0)
-
-
 def test_boost_001_placement_groups_land_on_the_node_they_target(cluster: Cluster, boost: str) -> None:
     node = cluster.lent()[0]["in_ray"].split()[-1]  # type: ignore[index]
     code = f"""
@@ -70,6 +61,13 @@ def test_where_no_node_has_it_now_the_request_says_so_in_the_guides_words(cluste
     assert done.returncode == 1 and "No nodes have sufficient available resources" in done.stderr, done.stderr
 
 
+def test_boost_001_resources_are_actually_available_and_not_just_reserved(cluster: Cluster, boost: str) -> None:
+    during = cluster.resources()
+    cluster.keep_none()
+    until(lambda: cluster.resources()["CPU"] == 1, "Ray has what its head brings", 60.0)
+    assert during["CPU"] == 2 and during.get("memory") == cluster.resources().get("memory")
+
+
 def test_a_boost_expires_on_time_and_its_capacity_is_back(cluster: Cluster) -> None:
     boost = cluster.boost("cpu", "1", "--duration", "6s")
     assert cluster.master.run("job", "wait", boost, timeout=60.0).returncode == 124
@@ -86,6 +84,7 @@ input()
 """
 
 
+@pytest.mark.long_ray  # tests/agent/launch/test_raylet.py has the rule
 def test_another_program_has_a_port_of_each_row_but_the_last_and_it_gets_these(cluster: Cluster) -> None:
     command = [*cluster.node.command[:-3], sys.executable, "-c", LISTEN_TIMEOUT]
     pipe = subprocess.PIPE

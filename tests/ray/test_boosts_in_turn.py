@@ -16,7 +16,7 @@ from tests.grid_fixture import until
 from tests.network import NODE
 from tests.ray.scene import CORES, Cluster, command_of, of_allocation, processes, short_folder
 
-pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long_ray, pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(600)]
 
 PAIRS = 10 if DEEP else 2
 FOREIGN = f"{NODE}:6500"

@@ -11,23 +11,18 @@ import pytest
 
 from tests.grid_fixture import until
 from tests.ray.scene import HEAD, Cluster
+from tests.ray.test_status import program
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
-BY_OTHERS = f"""
-ray.shutdown()
+OTHERS = f"""
+import ray, sys
 ray.init(address='{HEAD}', namespace='others', logging_level='error', log_to_driver=False)
-"""
-OTHERS = """
 from ray.util.placement_group import placement_group, remove_placement_group
-group = placement_group([{"CPU": 0.5}], name="somebody", lifetime="detached")
+group = placement_group([{{"CPU": 0.5}}], name="somebody", lifetime="detached")
 assert group.wait(30)
-print(json.dumps(1))
-"""
-OTHERS_GO = """
-from ray.util.placement_group import get_placement_group, remove_placement_group
-remove_placement_group(get_placement_group("somebody"))
-print(json.dumps(1))
+sys.stdin.read()
+remove_placement_group(group)
 """
 
 
@@ -156,11 +151,10 @@ def test_what_others_use_is_told_apart_from_what_is_reserved_for_jobs(cluster: C
         return node["total"]["CPU"] - node["available"].get("CPU", 0.0), node["ours"]["CPU"]
 
     until(lambda: used() == (0.0, 0.0), "nothing is used", 60.0)
-    cluster.drive(BY_OTHERS + OTHERS)
-    bridge.reserve("grid-job-f.1", 0.25)
-    until(lambda: used() == (0.75, 0.25), "both are there", 60.0)
-    assert bridge.reserved() == {"grid-job-f.1": "CREATED"}, "the groups of others are theirs"
-    cluster.drive(BY_OTHERS + OTHERS_GO)
+    with program(cluster, OTHERS):
+        bridge.reserve("grid-job-f.1", 0.25)
+        until(lambda: used() == (0.75, 0.25), "both are there", 60.0)
+        assert bridge.reserved() == {"grid-job-f.1": "CREATED"}, "the groups of others are theirs"
     until(lambda: used() == (0.25, 0.25), "only ours is left", 60.0)
     bridge.ask("release", name="grid-job-f.1")
     until(lambda: used() == (0.0, 0.0), "nothing is used", 60.0)

@@ -8,9 +8,7 @@ from tests.ray.test_status import program
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
-IN_GRID = f"""
-ray.shutdown()
-ray.init(address='{HEAD}', namespace='grid', logging_level='error', log_to_driver=False)
+IN_GRID = """
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ray.util.placement_group import get_placement_group, placement_group, placement_group_table, remove_placement_group
 """
@@ -45,7 +43,7 @@ there = where.options(scheduling_strategy=PlacementGroupSchedulingStrategy(get_p
 print(json.dumps([plain, ray.get([there.remote(0.2) for _ in range(8)], timeout=60)]))
 """
     )
-    plain, mine = cluster.drive(code)
+    plain, mine = cluster.compute(code)
     assert {where[0] for where in mine} == {shown["ray_node"]["id"]}
     assert len({where[0] for where in plain}) == 1 and plain[0][0] != shown["ray_node"]["id"]
     cluster.release(boost)
@@ -99,12 +97,12 @@ def test_groups_that_a_coordinator_left_are_gone_when_the_next_one_starts_also_i
     cluster: Cluster,
 ) -> None:
     names = ["grid-boost-j-leftoverabcd", "grid-job-j-leftoverabcd.1"]
-    cluster.drive(
+    cluster.compute(
         IN_GRID
         + f"""
 for name in {names}:
     assert placement_group([{{"CPU": 0.5}}], name=name, lifetime="detached").wait(30)
-print(1)
+print(json.dumps(1))
 """
     )
     assert sorted(cluster.groups()) == names

@@ -7,7 +7,7 @@ import pytest
 
 from tests.ray.scene import Cluster, a_cluster
 
-pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long_ray, pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 NO_PORTS = {"GRID_AGENT__RAY_PORTS": "30000-30010", "GRID_AGENT__CORES": "0-3", "GRID_AGENT__VIRTUAL": "true"}
 
 

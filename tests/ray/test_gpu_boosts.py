@@ -26,6 +26,7 @@ def test_a_plain_program_with_num_gpus_runs_on_the_lent_gpu_and_sees_no_other(gu
     until(lambda: "GPU" not in guarded.resources(), "Ray has no GPU, as before", 60.0)
 
 
+@pytest.mark.long_ray
 def test_tasks_on_two_lent_gpus_see_one_each(guarded: Cluster) -> None:
     boost = guarded.boost("gpu", "2")
     told = guarded.compute(
@@ -35,12 +36,10 @@ def test_tasks_on_two_lent_gpus_see_one_each(guarded: Cluster) -> None:
     guarded.release(boost)
 
 
-def test_a_boost_of_cores_on_a_node_with_gpus_brings_and_sees_none(guarded: Cluster) -> None:
-    boost = guarded.boost("cpu", "1")
+def test_a_boost_of_cores_on_a_node_with_gpus_brings_and_sees_none(guarded: Cluster, core: str) -> None:
     assert "GPU" not in guarded.resources()
     named = """where.options(resources={"boost_gpu-master": 1})"""
     assert guarded.compute(WHERE + f"print(json.dumps(ray.get({named}.remote(), timeout=60)))")[2] == ""
-    guarded.release(boost)
 
 
 def test_a_boost_of_memory_shows_in_ray_and_ends_where_a_task_takes_more(guarded: Cluster) -> None:

@@ -14,12 +14,8 @@ from tests.ray.scene import CORES, GPUS, HEAD, Cluster, a_placing_cluster, a_ray
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
-AS_GRID = f"""
-ray.shutdown()
-ray.init(address='{HEAD}', namespace='grid', logging_level='error', log_to_driver=False)
-from ray.util.placement_group import placement_group
-"""
 LEFT_BEHIND = """
+from ray.util.placement_group import placement_group
 group = placement_group([{"CPU": 0.5}], name="grid-job-j-gone.1", lifetime="detached")
 assert group.wait(30)
 print(json.dumps(1))
@@ -175,7 +171,7 @@ def test_a_coordinator_that_was_killed_finds_its_groups_again_and_lets_go_of_tho
     job = submit(cluster, *held.argv)
     until(lambda: state(cluster, job) == "running", "it runs", 60.0)
     cluster.master.kill("coordinator", signal.SIGKILL)
-    cluster.drive(AS_GRID + LEFT_BEHIND)
+    cluster.compute(LEFT_BEHIND)
     assert set(cluster.groups()) == {f"grid-job-{job}.1", "grid-job-j-gone.1"}
     cluster.master.start_coordinator()
     until(lambda: set(cluster.groups()) == {f"grid-job-{job}.1"}, "what is nobody's is let go of", 60.0)

@@ -11,9 +11,8 @@ from tests.ray.scene import TOKEN, WHERE, Cluster
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
 
-def test_a_boost_joins_by_a_file_of_its_own_and_the_token_is_nowhere_else(guarded: Cluster) -> None:
-    boost = guarded.boost("cpu", "1")
-    allocation = guarded.master.job(boost)["allocation"]
+def test_a_boost_joins_by_a_file_of_its_own_and_the_token_is_nowhere_else(guarded: Cluster, core: str) -> None:
+    allocation = guarded.master.job(core)["allocation"]
     here = """.options(resources={"boost_gpu-master": 1})"""
     seen = guarded.compute(
         WHERE
@@ -37,7 +36,7 @@ print(json.dumps(ray.get(environment{here}.remote(), timeout=60)))
     for home in (guarded.master.home, guarded.node.home):
         for folder, _, names in os.walk(home):
             assert not [name for name in names if TOKEN.encode() in _content(Path(folder) / name)], folder
-    guarded.release(boost)
+    guarded.keep_none()
     until(lambda: not copy.exists(), "the copy is gone with the boost", 60.0)
 
 
@@ -50,7 +49,10 @@ def _content(path: Path) -> bytes:
 
 @pytest.mark.parametrize(
     ("token", "said"),
-    [("f" * 64, "does not take this node's token: it is another than that in"), ("", "it is empty")],
+    [
+        ("f" * 64, "does not take this node's token: it is another than that in"),
+        pytest.param("", "it is empty", marks=pytest.mark.long_ray),
+    ],
 )
 def test_a_source_with_another_token_is_told_so_before_a_raylet_is_started(
     guarded: Cluster, token: str, said: str
@@ -64,7 +66,7 @@ def test_a_source_with_another_token_is_told_so_before_a_raylet_is_started(
     outcome = guarded.master.job("last")["outcome"]
     assert not outcome["started"] and outcome["seconds"] < 20.0
     assert guarded.lent() == []
-    guarded.release(guarded.boost("cpu", "1", *only))
+    guarded.keep(*only)
 
 
 def test_a_coordinator_with_another_token_says_so(guarded: Cluster) -> None:

@@ -17,7 +17,8 @@ FOUR = """
 @ray.remote(num_cpus=4)
 def where():
     import os, time
-    time.sleep({seconds})
+    while not os.path.exists({go!r}):
+        time.sleep(0.05)
     return os.environ.get("GRID_ALLOCATION_ID", "")
 print("ran in", ray.get(where.remote(), timeout=300))
 """
@@ -65,9 +66,12 @@ def moves_made(cluster: Cluster) -> tuple[int, int]:
     return audit.count('"event":"rebalance-lend"'), audit.count('"event":"rebalance-give-back"')
 
 
-def test_a_program_that_waits_for_four_cores_gets_them_by_itself_and_they_go_back(cluster: Cluster) -> None:
+def test_a_program_that_waits_for_four_cores_gets_them_by_itself_and_they_go_back(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     before, (lends, returns) = ever_lent(cluster), moves_made(cluster)
-    program = cluster.begin(FOUR.format(seconds=15))
+    go = tmp_path / "go"
+    program = cluster.begin(FOUR.format(go=str(go)))
 
     def proposed() -> bool:
         found = last_pass(cluster)
@@ -86,6 +90,7 @@ def test_a_program_that_waits_for_four_cores_gets_them_by_itself_and_they_go_bac
     cluster.master.kill("coordinator")
     cluster.master.start_coordinator()
     cluster.kill_bridges()
+    go.touch()
     out, _ = program.communicate(timeout=180)
     assert program.returncode == 0
     assert ran_in(out) == [f"{boost['id']}.1"], "the task ran on what was lent"
@@ -115,6 +120,7 @@ if DEEP:  # its lender rests for a minute then
     KILLS.append((the_head, "running"))
 
 
+@pytest.mark.long_ray
 @pytest.mark.parametrize(("kill", "when"), KILLS)
 def test_who_is_killed_while_the_grid_lends_leaves_no_boost_behind_and_none_is_lent_twice(
     cluster: Cluster, kill: Callable[[Cluster], None], when: str
@@ -133,13 +139,13 @@ def test_who_is_killed_while_the_grid_lends_leaves_no_boost_behind_and_none_is_l
         return program.poll() is not None
 
     balance(cluster)
-    program = cluster.begin(FOUR.format(seconds=1))
+    program = cluster.begin(FOUR.format(go="/"))
     until(lambda: any(one["state"] in (when, "running") for one in lent()), "it lends", 120.0)
     kill(cluster)
     if kill is the_head:
         program.kill()
         program.communicate()
-        program = cluster.begin(FOUR.format(seconds=1))
+        program = cluster.begin(FOUR.format(go="/"))
     until(lambda: served(program), "the task has run", 240.0)
     out, _ = program.communicate()
     assert program.returncode == 0

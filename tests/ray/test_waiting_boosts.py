@@ -36,11 +36,10 @@ def test_one_that_waits_is_lent_when_there_is_room_and_one_that_is_interrupted_i
     out, said = stays.communicate(timeout=90)
     assert stays.returncode == 0, said
     assert states(cluster) == ["running"]
-    cluster.release(out.strip())
+    cluster.adopt(out.strip())
 
 
-def test_one_whose_source_is_drained_ends_and_says_so(cluster: Cluster) -> None:
-    boost = cluster.boost("cpu", "1")
+def test_one_whose_source_is_drained_ends_and_says_so(cluster: Cluster, boost: str) -> None:
     assert cluster.master.run("node", "drain", "lab1", "--deadline", "1s").returncode == 0
     try:
         until(lambda: cluster.master.job(boost)["state"] == "ended", "it has ended", 90.0)

@@ -10,7 +10,7 @@ from distributed_grid.agent.walls import accounts
 from tests.grid_fixture import CONFIG
 from tests.systemd.booted import ENVIRONMENT, GRID, Machine, booted
 
-pytestmark = [pytest.mark.systemd, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long_ray, pytest.mark.systemd, pytest.mark.ray, pytest.mark.timeout(300)]
 HEAD = "127.0.0.1:6399"
 RAY, PYTHON = f"{ENVIRONMENT}/bin/ray", f"{ENVIRONMENT}/bin/python"
 START = (
