@@ -31,8 +31,8 @@ def strangers(text: str) -> Iterator[str]:
     """Everything in a text that points at one machine, one network or one person."""
     yield from (match.group() for match in PATHS.finditer(text))
     yield from (match.group() for match in SIGNATURE.finditer(text))
-    for pattern in (URL, MAIL):
-        for match in pattern.finditer(text):
+    for sign, pattern in (("://", URL), ("@", MAIL)):
+        for match in pattern.finditer(text) if sign in text else ():
             host = match[1].lower()
             known = host in KNOWN_HOSTS or any(host == name or host.endswith("." + name) for name in KNOWN_DOMAINS)
             if "." in host and not known and not ADDRESS.fullmatch(host):
@@ -62,8 +62,10 @@ def test_no_file_names_a_machine_or_a_person() -> None:
         if MADE & set(path.relative_to(ROOT).parts) or path == Path(__file__):
             continue
         seen += 1
-        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
-            found += [f"{path.relative_to(ROOT)}:{number}: {what}" for what in strangers(line)]
+        text = path.read_text(errors="replace")
+        if next(strangers(text), None) is not None:  # line by line it takes five times as long
+            for number, line in enumerate(text.splitlines(), 1):
+                found += [f"{path.relative_to(ROOT)}:{number}: {what}" for what in strangers(line)]
     assert seen > 100
     assert not found, "\n" + "\n".join(found)
 

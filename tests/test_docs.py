@@ -1,6 +1,7 @@
 """The documentation says what the code says: what it names exists, and what exists is named."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -83,6 +84,7 @@ def test_every_setting_is_explained() -> None:
 # --- what is named exists ---------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     titles = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
@@ -101,12 +103,18 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
+@functools.cache
+def names_of_ours() -> tuple[set[str], set[str]]:
+    """The names of all files, wherever they lie, and those of the folders at the top."""
+    top = list(ROOT.iterdir())
+    below = (path for room in top if room.is_dir() and room.name[0] != "." for path in room.rglob("*.*"))
+    return {path.name for path in (*below, *top)}, {path.name for path in top if path.is_dir()}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_of_ours_that_are_named_are_there(page: Path) -> None:
     """`agent/sampling/probe.py` is a path from the root; a bare `probe.py` is looked for anywhere."""
-    ours = {path for room in ROOT.iterdir() if room.is_dir() and room.name[0] != "." for path in room.rglob("*.*")}
-    names = {path.name for path in ours} | {path.name for path in ROOT.iterdir()}
-    rooms = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    names, rooms = names_of_ours()
     gone = []
     for code in CODE.findall(FENCE.sub("", page.read_text())):
         for name in SOURCE.findall(code):
@@ -119,7 +127,8 @@ def test_files_of_ours_that_are_named_are_there(page: Path) -> None:
     assert not gone
 
 
-def defined(path: Path) -> set[str]:
+@functools.cache
+def defined(path: Path) -> frozenset[str]:
     """What a module defines: functions, classes, constants, and methods as `Class.method`."""
     found = set()
     for node in ast.parse(path.read_text()).body:
@@ -131,7 +140,7 @@ def defined(path: Path) -> set[str]:
         if isinstance(node, ast.ClassDef):
             methods = (one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
             found |= {f"{node.name}.{one.name}" for one in methods}
-    return found
+    return frozenset(found)
 
 
 def where() -> list[tuple[str, str, str]]:

@@ -19,7 +19,6 @@ from distributed_grid.monitoring.resource_metrics import ResourceMetricsCollecto
 from distributed_grid.orchestration.enhanced_offloading_executor import EnhancedOffloadingExecutor, OffloadingMode
 from distributed_grid.orchestration.intelligent_scheduler import IntelligentScheduler
 from distributed_grid.orchestration.resource_sharing_manager import ResourceSharingManager
-from examples.intelligent_sharing_demo import ResourceSharingDemo
 from tests.e2e.service.test_dev import Dev
 
 ROOT = Path(__file__).parents[1]
@@ -228,8 +227,9 @@ class TestResourceSharingOrchestrator:
 
 
 class TestDemo:
-    def test_its_five_parts_run(self, project: Path) -> None:
-        said = python(str(ROOT / "examples" / "intelligent_sharing_demo.py"), "config/my-cluster.yaml", cwd=project)
+    async def test_its_five_parts_run_and_leave_nothing_behind(self, project: Path, dev: Dev) -> None:
+        demo = str(ROOT / "examples" / "intelligent_sharing_demo.py")
+        said = await asyncio.to_thread(python, demo, "config/my-cluster.yaml", cwd=project)
         titles = [line.removeprefix("== ") for line in said.splitlines() if line.startswith("== ")]
         assert titles == [
             "Cluster status",
@@ -242,14 +242,10 @@ class TestDemo:
         assert "one core is borrowed for node1" in said and "printed 'inside' on node2" in said
         assert "given back: True" in said and said.count("exit code 0") == 2
         assert sum(int(line.split()[2]) for line in said.splitlines() if line.endswith("of 4 tasks")) == 4
+        async with GridClient(dev.url) as client:
+            assert await client.holds() == [] and await client.jobs() == []
+        assert os.listdir(project) == ["config"]
 
     @pytest.mark.parametrize(("command", "says"), [(STATUS, "2 nodes, mode"), (MONITORING, "cpu over 1h: ")])
     def test_the_debug_commands_run_from_the_repository(self, project: Path, command: str, says: str) -> None:
         assert says in python("-c", command, cwd=ROOT)
-
-    async def test_it_leaves_nothing_behind(self, project: Path, dev: Dev, capsys: pytest.CaptureFixture[str]) -> None:
-        await ResourceSharingDemo("config/my-cluster.yaml")._demo_resource_requests()
-        async with GridClient(dev.url) as client:
-            assert await client.holds() == [] and await client.jobs() == []
-        assert "given back: True" in capsys.readouterr().out
-        assert os.listdir(project) == ["config"]

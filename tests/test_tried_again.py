@@ -20,10 +20,10 @@ def test_it(n):
 """
 
 
-def run(folder: Path, count: int, passes_at: int) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, count: int, passes_at: int, processes: int) -> subprocess.CompletedProcess[str]:
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "test_flaky.py").write_text(FLAKY.format(count=count, passes_at=passes_at))
-    command = [str(SCRIPT), sys.executable, "-p", "xdist", "-n", "2", "-q"]
+    command = [str(SCRIPT), sys.executable, "-p", "xdist", "-n", str(processes), "-q"]
     environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # the others take half of the time
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
 
@@ -33,14 +33,14 @@ def tries(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("count", "passes_at", "code", "each"),
-    [(2, 1, 0, 1), (2, 2, 0, 2), (2, 3, 1, 2), (6, 2, 1, 1)],
+    ("count", "passes_at", "processes", "code", "each"),
+    [(2, 1, 0, 0, 1), (2, 2, 2, 0, 2), (2, 3, 0, 1, 2), (6, 2, 0, 1, 1)],
     ids=["none-failed", "passes-then", "fails-again", "too-many"],
 )
 def test_a_few_that_failed_are_tried_once_more(
-    tmp_path: Path, count: int, passes_at: int, code: int, each: int
+    tmp_path: Path, count: int, passes_at: int, processes: int, code: int, each: int
 ) -> None:
-    done = run(tmp_path, count, passes_at)
+    done = run(tmp_path, count, passes_at, processes)
     assert (done.returncode, tries(tmp_path)) == (code, [each] * count), done.stdout + done.stderr
     assert ("passed alone" in done.stdout) == (code == 0 and each == 2)
 
