@@ -24,8 +24,10 @@ from tests.depth import DEEP
 ALONE = "alone"
 TOGETHER = {
     ALONE: (
-        "tests/agent/sampling/test_probe.py",
-        "tests/agent/sampling/test_trees.py",
+        "tests/agent/sampling/test_probe.py::test_a_busy_job_of_ours",
+        "tests/agent/sampling/test_probe.py::test_jobs_of_kin",
+        "tests/agent/sampling/test_probe.py::test_samples_in_a_burst",
+        "tests/agent/sampling/test_probe.py::test_virtual_cores",
         "tests/agent/supervisor/test_spawners_nice.py::test_beside_a_job_on_the_same_core",
         "tests/agent/supervisor/test_rounds.py",
         "tests/e2e/reliability/test_disk.py::test_a_disk_that_its_errors_made_read_only",

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +38,7 @@ from distributed_grid.protocol.messages import (
 )
 from distributed_grid.protocol.nodes import Layer, Lending, Stamp
 from distributed_grid.protocol.resources import Grant
+from tests import forked
 
 M = TypeVar("M")
 
@@ -309,10 +312,26 @@ sys.exit(main(AgentSettings(ClusterConfig(
 """
 
 
-def start(state_dir: Path, url: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(state_dir), url], stderr=subprocess.PIPE, text=True, env=dict(os.environ)
-    )
+@dataclass
+class Program:
+    """The agent's process, and the file with all that it says."""
+
+    process: "subprocess.Popen[bytes] | forked.Service"
+    log: Path
+
+    def send_signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+
+def start(state_dir: Path, url: str, program: str = PROGRAM) -> Program:
+    """Start it where an interpreter has imported everything, if it begins so as by one of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="agent-", dir=next(one for one in state_dir.parents if one.is_dir())))
+    file, log, words = folder / "program.py", folder / "log", [str(state_dir), url]
+    file.write_text(program)
+    with log.open("wb") as said:
+        if forked.can_run(os.environ):
+            return Program(forked.program(file, words, os.environ, folder, said), log)
+        return Program(subprocess.Popen([sys.executable, str(file), *words], stdout=said, stderr=said), log)
 
 
 @pytest.fixture
@@ -321,6 +340,7 @@ async def home(tmp_path: Path) -> AsyncIterator[Path]:
     await clean(tmp_path / "state")
 
 
-async def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
-    _, errors = await asyncio.wait_for(asyncio.to_thread(process.communicate), 60)
-    return process.returncode, errors
+async def ended(agent: Program) -> tuple[int, str]:
+    """Its exit code, and what it said."""
+    code = await asyncio.wait_for(asyncio.to_thread(agent.process.wait), 60)
+    return code, agent.log.read_text()

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -60,7 +58,7 @@ async def test_jobs_run_on_when_the_agent_is_killed_and_the_next_one_adopts_them
 async def test_an_agent_without_walls_refuses_what_is_not_its_owners(coordinator: Coordinator, home: Path) -> None:
     url = f"ws://127.0.0.1:{coordinator.port}"
     program = PROGRAM.replace('trust="everyone"', 'walls="none", owners=("ann",)')
-    agent = subprocess.Popen([sys.executable, "-c", program, str(home), url], stderr=subprocess.PIPE, text=True)
+    agent = start(home, url, program)
     await coordinator.connected()
     await coordinator.say(msgspec.structs.replace(launch("j0.1", "true"), user="eve"))
     stale = await coordinator.hears(Stale, "j0.1")
@@ -81,7 +79,7 @@ async def test_an_agent_of_root_says_at_its_start_that_everyones_jobs_run_as_roo
 ) -> None:
     url = f"ws://127.0.0.1:{coordinator.port}"
     program = PROGRAM.replace('trust="everyone"', how)
-    agent = subprocess.Popen([sys.executable, "-c", program, str(home), url], stderr=subprocess.PIPE, text=True)
+    agent = start(home, url, program)
     await coordinator.connected()
     agent.send_signal(signal.SIGTERM)
     _, errors = await ended(agent)
