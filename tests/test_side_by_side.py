@@ -16,7 +16,8 @@ from tests import side_by_side
     [
         ("tests/ray/test_boosts.py::test_a", "Ray"),
         ("tests/ray/test_gpu_boosts.py::test_a", "guarded"),
-        ("tests/agent/sampling/test_probe.py::test_a", "alone"),
+        ("tests/agent/supervisor/test_rounds.py::test_a", "alone"),
+        ("tests/agent/sampling/test_probe.py::test_a", "tests/agent/sampling/test_probe.py"),
         ("tests/agent/supervisor/test_spawners_nice.py::test_beside_a_job_on_the_same_core", "alone"),
         ("tests/agent/supervisor/test_spawners_nice.py::test_a", "tests/agent/supervisor/test_spawners_nice.py"),
         ("tests/e2e/service/test_tour.py::test_the_part_with_ray_prints", "heads"),
@@ -54,7 +55,7 @@ def test_those_that_are_alone_come_last() -> None:
         "tests/e2e/service/test_tour.py::test_a",
         "tests/protocol/test_text.py::test_a",
     )
-    assert max(map(side_by_side.turn, others)) < side_by_side.turn("tests/agent/sampling/test_probe.py::test_a")
+    assert max(map(side_by_side.turn, others)) < side_by_side.turn("tests/agent/supervisor/test_rounds.py::test_a")
 
 
 def test_each_process_imports_all_files_and_begins_with_a_part_of_its_own() -> None:
