@@ -13,13 +13,12 @@ from distributed_grid.coordinator.core.nodes import operator, quarantine
 from distributed_grid.coordinator.core.pipeline import Pipeline
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.nodes import NodeOrders
-from distributed_grid.simulator import run
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.judging.judge import Judge
+from tests.simulator.shown import Patch, shown
 
 MOST = 400
 """Seeds that are looked through for one that shows it."""
-Patch = Callable[[Any, str, Any], None]
 
 
 def forget_what_is_ordered(patch: Patch) -> None:
@@ -88,10 +87,7 @@ BREACHES: dict[Callable[[Patch], None], int] = {
 
 
 @pytest.mark.parametrize("breach", BREACHES, ids=[one.__name__ for one in BREACHES])
-def test_it_shows(breach: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    breach(monkeypatch.setattr)
-    for seed in (BREACHES[breach], *range(MOST)):
-        if (found := run(seed)).what:
-            print(f"{breach.__name__}: {seed}: {found.about}: {found.what}")
-            return
-    pytest.fail(f"{MOST} seeds show nothing")
+def test_it_shows(breach: Callable[[Patch], None]) -> None:
+    what = shown(breach, ((seed, ()) for seed in (BREACHES[breach], *range(MOST))))
+    print(what)
+    assert what, f"{MOST} seeds show nothing"
