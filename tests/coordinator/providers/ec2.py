@@ -206,11 +206,14 @@ def error(code: str, text: str) -> bytes:
 @contextmanager
 def ec2() -> Iterator[EC2]:
     pytest.importorskip("moto.server", reason="moto is not installed")
-    double = EC2()
-    try:
-        yield double
-    finally:
-        double.close()
+    with pytest.MonkeyPatch.context() as patch:
+        # It would make 1,400 images anew at each reset, and asks for none of them: which there are is in KNOWN.
+        patch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+        double = EC2()
+        try:
+            yield double
+        finally:
+            double.close()
 
 
 def settings(double: EC2, **more: Any) -> dict[str, Any]:
