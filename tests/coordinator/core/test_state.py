@@ -1,6 +1,7 @@
 """What has a state has one mutator, which goes by a table."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,11 +27,16 @@ def assigned(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
             yield node.value.id if isinstance(node.value, ast.Name) else "?", node.attr, node.lineno
 
 
+@functools.cache
+def stores() -> list[tuple[Path, str, str, int]]:
+    """All that the core assigns to attributes, by the file in which it stands."""
+    return [(path, *one) for path in sorted(CORE.rglob("*.py")) for one in assigned(ast.parse(path.read_text()))]
+
+
 def test_only_the_state_says_what_state_a_thing_is_in_and_why_a_job_waits() -> None:
     found = [
         f"{path.relative_to(CORE)}:{line}: {of}.{name}"
-        for path in sorted(CORE.rglob("*.py"))
-        for of, name, line in assigned(ast.parse(path.read_text()))
+        for path, of, name, line in stores()
         if name in ("state", "reason") and path.name != "state.py" and of not in OTHERS
     ]
     assert not found, found
@@ -39,8 +45,7 @@ def test_only_the_state_says_what_state_a_thing_is_in_and_why_a_job_waits() -> N
 def test_only_the_state_puts_a_job_in_another_phase() -> None:
     found = [
         f"{path.relative_to(CORE)}:{line}: {of}.{name}"
-        for path in sorted(CORE.rglob("*.py"))
-        for of, name, line in assigned(ast.parse(path.read_text()))
+        for path, of, name, line in stores()
         if name == "phase" and path.name not in ("state.py", "checkpoint.py")  # a fork has copies of its own
     ]
     assert not found, found

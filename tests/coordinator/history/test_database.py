@@ -129,7 +129,8 @@ def test_no_statement_of_the_coordinator_numbers_its_parameters() -> None:
     texts = [
         (file.name, node.value)
         for file in files
-        for node in ast.walk(ast.parse(file.read_text()))
+        if re.search(r"\?[0-9]", text := file.read_text())  # to parse all that has none takes a second
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
     assert len(files) > 50

@@ -254,7 +254,7 @@ async def test_a_database_that_cannot_be_written_stops_only_itself(tmp_path: Pat
 
 async def test_a_flood_of_ends_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service = NeedsService(None, 0.0, lambda: 1.0)
-    for number in range(25_000):
+    for number in range(11_000):
         service.record("ann", RecordUse(1, ("x",), seconds=5.0, memory=number + 1))
     assert len(service._waiting) == 10_000
     service.learn_some(20)

@@ -13,13 +13,14 @@ from distributed_grid.simulator.lab.owners import OwnersOfMachines
 from distributed_grid.simulator.lab.run import Setup, run
 from distributed_grid.simulator.lab.trace import LONGEST, Machine, TraceJob, UseSeries, uniform
 from distributed_grid.simulator.lab.world import Start, World
+from tests.depth import tries
 from tests.simulator.lab.scene import MACHINES, job, schedule, scheduler, workloads
 from tests.simulator.lab.test_world import Told
 
 MODELS = ("T4", "A100|V100", "T4")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=tries(15, 6), deadline=None)
 @given(jobs=workloads())
 def test_the_ledger_stays_sound_after_every_event_of_a_trace(jobs: list[TraceJob]) -> None:
     grid = Grid(MACHINES, jobs)

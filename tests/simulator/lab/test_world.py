@@ -10,11 +10,12 @@ from distributed_grid.simulator.lab.baselines import Fcfs
 from distributed_grid.simulator.lab.run import POLICIES
 from distributed_grid.simulator.lab.trace import Machine, TraceJob
 from distributed_grid.simulator.lab.world import Decision, Free, Start, World
+from tests.depth import tries
 from tests.simulator.lab.scene import MACHINES, job, scheduler, workloads
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=tries(15, 6), deadline=None)
 @given(jobs=workloads())
 def test_under_each_policy_every_job_runs_once_and_nothing_is_held_twice(policy: str, jobs: list[TraceJob]) -> None:
     world = World(MACHINES, jobs, scheduler(policy, MACHINES, jobs))

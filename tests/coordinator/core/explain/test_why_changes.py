@@ -29,10 +29,10 @@ from distributed_grid.protocol.messages import Stale, Started
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, LabelRule, Sign
 from distributed_grid.protocol.resources import GIB, MIB, Resources, parse_cpu, parse_gpu, parse_memory
 from tests.coordinator.core.scene import facts, job, join
-from tests.depth import tries
+from tests.depth import DEEP, tries
 
-STATES = tries(1000)
-PARTS = 5
+STATES = tries(1000, 300)
+PARTS = 5 if DEEP else 1
 
 
 def amount(lot: random.Random) -> Resources:

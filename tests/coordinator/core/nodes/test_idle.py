@@ -171,7 +171,7 @@ RELEASE = Unused(release_after=1800.0)
 
 def test_by_default_nobody_is_ended() -> None:
     stage = Stage(gpus=1)
-    stage.tells(600, gpus=(0.0,))
+    stage.tells(240, gpus=(0.0,))
     assert not stage.stops()
 
 
@@ -190,13 +190,13 @@ def test_gpus_that_stay_unused_are_released_after_the_warning_and_the_job_is_not
 @pytest.mark.parametrize("gpus", [(0.0, 60.0), (60.0, 60.0)])
 def test_a_job_that_uses_one_of_its_gpus_is_not_released(gpus: tuple[float, ...]) -> None:
     stage = Stage(gpus=2, policy=RELEASE)
-    stage.tells(600, gpus=gpus)
+    stage.tells(240, gpus=gpus)
     assert not stage.stops()
 
 
 def test_a_job_without_gpus_is_never_released() -> None:
     stage = Stage(policy=RELEASE)
-    stage.tells(600, cpu=0.0)
+    stage.tells(240, cpu=0.0)
     assert stage.said() and not stage.stops() and stage.ledger.state.jobs["j"].state is State.RUNNING
 
 

@@ -5,6 +5,7 @@ from distributed_grid.coordinator.core.placement.capacity import Capacity, Free,
 from distributed_grid.protocol.nodes import GpuOffer
 from distributed_grid.protocol.resources import GIB, GpuShare, Grant, Resources
 from tests.coordinator.core.scene import facts, offer
+from tests.depth import tries
 
 
 def test_whole_cores_are_taken_in_the_order_of_the_offer() -> None:
@@ -118,7 +119,7 @@ AMOUNTS = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(150, 50))
 @given(
     st.integers(0, 6), SHARES, st.integers(-3, 9), st.sets(st.sampled_from(["memory", "2", "n-gpu0"])),
     st.sets(st.integers(0, 5), max_size=1), GRANTS, AMOUNTS, AMOUNTS,

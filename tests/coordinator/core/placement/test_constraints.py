@@ -294,7 +294,7 @@ def test_a_place_is_found_exactly_where_one_is_in_many_random_states(
 ) -> None:
     monkeypatch.setattr(catalogue, "CHANGES_KEPT", 3)  # so that views are made anew as well as brought up to date
     rng, seen, states = random.Random(part), Counter[str](), 0
-    while states < tries(1000, 300):
+    while states < tries(1000, 150):
         ledger = Ledger(policy=OWNERS)
         names = [f"n{number}" for number in range(rng.randint(1, 7))]
         for number in range(len(names)):

@@ -182,7 +182,7 @@ NODES = st.lists(
 )
 
 
-@settings(max_examples=tries(400, 100))
+@settings(max_examples=tries(400, 40))
 @given(NODES, st.integers(1, 4), st.sampled_from([1800.0, 90.0, 9000.0]), st.sampled_from([*PolicyName]), st.data())
 def test_no_job_is_placed_worse_by_forecasts_than_it_would_be_without_them(
     told: list[tuple[float | None, float, int, float]], cores: int, lasts: float, name: PolicyName, data: st.DataObject

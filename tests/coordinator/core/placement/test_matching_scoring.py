@@ -15,6 +15,7 @@ from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.placement import Local, Strategy
 from distributed_grid.protocol.resources import GIB, Resources
 from tests.coordinator.core.scene import facts, job, join, offer, resumed
+from tests.depth import tries
 
 ONE = Resources(cpu=1000)
 
@@ -144,7 +145,7 @@ def test_the_grid_has_a_strategy_of_its_own_for_requests_that_name_none() -> Non
 @pytest.mark.parametrize("strategy", Strategy)
 def test_the_chosen_one_is_the_best_of_those_compared_in_many_states(strategy: Strategy) -> None:
     rng = random.Random(strategy.value)
-    for _ in range(60):
+    for _ in range(tries(60, 25)):
         ledger = Ledger()
         for number in range(rng.randint(1, 8)):
             gpus, cores = rng.choice((0, 0, 1, 2)), rng.randint(1, 6)

@@ -34,15 +34,16 @@ from tests.coordinator.core.preemption.test_execute import (
     urgent,
 )
 from tests.coordinator.core.scene import facts, job, join, kept_for, offer, step
-from tests.depth import tries
+from tests.depth import DEEP, tries
 
+PARTS = 2 if DEEP else 1
 PATIENT = Policy(suspect_after=1e6, disconnected_after=2e6, preempting=RULES)
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_whom_a_dry_run_names_gives_way_in_the_next_pass_and_nobody_else(part: int) -> None:
     seen = Counter[str]()
-    for seed in range(part, tries(600), 2):
+    for seed in range(part, tries(600, 240), PARTS):
         lot = random.Random(seed)
         ledger = grid(lot, PATIENT)
         wanted = msgspec.structs.replace(request(lot), priority=Priority.URGENT)
@@ -107,7 +108,7 @@ def ask_of(ledger: Ledger, name: str, wanted: Request, now: float) -> None:
 def test_whoever_could_make_room_is_found_however_few_nodes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "NODES", 1)
     found = Counter[bool]()
-    for seed in range(tries(60)):
+    for seed in range(tries(60, 25)):
         lot = random.Random(seed)
         ledger = many(lot)
         parts = (lot.choice((500, 1000, 2000, 4000)), lot.choice((0, 2 * GIB)), lot.choice((0, 0, 1000)))

@@ -144,7 +144,7 @@ class Both:
             self.each(lambda ledger: step(ledger, Tick(), self.now))
 
 
-@settings(max_examples=tries(10, 4), deadline=None)
+@settings(max_examples=tries(10, 3), deadline=None)
 @given(st.integers(0, 1 << 32), st.sampled_from((0, 2, 32)))
 def test_a_pass_decides_as_one_that_visits_all_lines(seed: int, few: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -155,7 +155,7 @@ def test_a_pass_decides_as_one_that_visits_all_lines(seed: int, few: int) -> Non
             both.play()
 
 
-@settings(max_examples=tries(200, 40), deadline=None)
+@settings(max_examples=tries(200, 25), deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_new_lines_come_as_their_users_are_ranked_while_they_are_served(seed: int) -> None:
     rng, lines_of = random.Random(seed), queue.Queue()

@@ -29,9 +29,12 @@ from distributed_grid.protocol.messages import Exited, Launch, Stale, Started
 from distributed_grid.protocol.messages.rights import Rights, Rules
 from distributed_grid.protocol.resources import GIB, Resources
 from tests.coordinator.core.scene import facts, job, join, step
-from tests.depth import tries
+from tests.depth import DEEP, tries
 
 HOUR = 3600.0
+JOBS = 300 if DEEP else 120
+"""Of a crowd."""
+PARTS = 3 if DEEP else 1
 SECONDS = Sharing(head_start=10.0, shortest=1.0, usual=20.0, overdue_after=2.0)
 """For jobs that last for seconds."""
 LENT = msgspec.structs.replace(SECONDS, owners={"n1": "u0", "n2": "u1"}, half_life=20.0, credit=0.5)
@@ -307,17 +310,17 @@ class Crowd:
 )
 def test_nobody_waits_longer_than_the_bound(seed: int, sharing: Sharing) -> None:
     crowd = Crowd(random.Random(seed), sharing)
-    crowd.day(300)
+    crowd.day(JOBS)
     waits = {name: at - crowd.asked[name][0] for name, at in crowd.started.items()}
     assert waits.keys() == crowd.asked.keys()
     for name, waited in waits.items():
         assert waited <= crowd.bound(name), f"{name} waited {waited:.1f} s, and may {crowd.bound(name):.1f}"
 
 
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_who_is_first_and_overdue_starts_when_the_longest_that_runs_is_over(part: int) -> None:
     """From the moment that a job is the first and overdue, what comes after it never delays it."""
-    seeds = range(part, tries(3), 3)
+    seeds = range(part, tries(3, 1), PARTS)
     crowds = [delayed_by_nobody(seed) for seed in seeds]
     assert 2 * sum(crowds) > len(seeds), "in most of them somebody is overdue: the others have nodes for all that come"
 

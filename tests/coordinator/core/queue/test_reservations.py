@@ -390,7 +390,7 @@ class Day:
         self.submit(f"s{self.number}", self.lot.choice((0.5, 1, 1, 2)))
 
 
-@pytest.mark.parametrize("seed", range(tries(6, 3)))
+@pytest.mark.parametrize("seed", range(tries(6, 2)))
 def test_what_starts_behind_the_first_never_delays_it(seed: int) -> None:
     """When it was said at any time that a job starts at some moment at the latest, it does: of one user, whose jobs
     come by their turn."""

@@ -128,7 +128,7 @@ STAYS = st.builds(
 )
 
 
-@settings(max_examples=tries(200), deadline=None)
+@settings(max_examples=tries(200, 60), deadline=None)
 @given(st.lists(STAYS, max_size=8), st.floats(0, 1e6))
 def test_every_move_gains_is_explained_within_budget_and_no_node_gives_and_takes(
     stays: list[Stay], badput: float

@@ -133,7 +133,7 @@ def test_a_node_whose_measurements_are_impossible_lends_nothing(parts: dict[str,
 FLOATS = st.floats()
 
 
-@settings(max_examples=tries(50), deadline=None)
+@settings(max_examples=tries(50, 20), deadline=None)
 @example([(0.0, 0.0, 0.0, 0, 0.0)] * 4 + [(math.inf, 0.0, 0.0, 0, 0.0)])
 @given(st.lists(st.tuples(FLOATS, FLOATS, FLOATS, st.integers(0, 1 << 63), FLOATS), min_size=4, max_size=8))
 def test_whatever_a_node_tells_the_ledger_holds_and_moves_have_costs(told: list[tuple[Any, ...]]) -> None:
@@ -202,7 +202,7 @@ def test_a_policy_that_is_set_while_a_boost_is_on_its_way_lends_no_other_and_giv
     assert why == ["given back: Ray has used nothing of it for 5m00s (sustained: 300 s)"]
 
 
-@settings(max_examples=tries(50), deadline=None)
+@settings(max_examples=tries(50, 20), deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_whatever_is_ordered_between_passes_one_task_has_one_boost_and_no_other_mode_any(seed: int) -> None:
     chance, grid = random.Random(seed), Grid("lab1", "lab2")

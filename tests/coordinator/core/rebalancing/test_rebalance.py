@@ -231,7 +231,7 @@ def test_a_lender_rests_for_the_cooldown_and_does_not_lend_again_before_the_min_
             assert len(found.moves) == moves
 
 
-WORLDS = 10_000 if DEEP else 25
+WORLDS = 10_000 if DEEP else 12
 NAMES = st.sampled_from(list(PolicyName))
 LENDERS = st.lists(
     st.tuples(st.integers(1, 16), st.floats(0, 0.29), st.integers(0, 4), st.integers(1, 64)), min_size=0, max_size=6

@@ -44,21 +44,21 @@ def test_jobs_are_packed_within_the_budget() -> None:
     settled(world)
 
 
-@pytest.mark.parametrize("seed", range(tries(10, 3)))
+@pytest.mark.parametrize("seed", range(tries(10, 2)))
 def test_whatever_is_killed_and_lost_nothing_is_left_over(seed: int) -> None:
     world = World(seed, faults=world_faults(seed))
     live_through(world)
     settled(world)
 
 
-@pytest.mark.parametrize("seed", range(tries(5, 2)))
+@pytest.mark.parametrize("seed", range(tries(5, 1)))
 def test_a_clock_that_has_jumped_at_a_start_forgets_and_doubles_nothing(seed: int) -> None:
     world = World(seed, faults=world_faults(seed), jumps=True)
     live_through(world)
     settled(world)
 
 
-@pytest.mark.parametrize("seed", range(tries(5, 2)))
+@pytest.mark.parametrize("seed", range(tries(5, 1)))
 def test_the_days_limit_holds_at_every_instant_whatever_is_lost(seed: int) -> None:
     """Each instant is checked by the world; what the day leaves no machine for waits."""
     world = World(seed, faults=world_faults(seed), daily=True)
@@ -86,7 +86,7 @@ def live_through(world: World) -> None:
     world.run(1200)
 
 
-@pytest.mark.parametrize("seed", range(tries(5, 2)))
+@pytest.mark.parametrize("seed", range(tries(5, 1)))
 def test_without_a_coordinator_nothing_is_left_either(seed: int) -> None:
     world = World(seed, faults=0.3)
     for number in range(6):

@@ -321,7 +321,7 @@ def test_low_utilisation_drains_the_one_whose_jobs_end_soonest_where_the_rest_su
 # --- never to and fro -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(tries(10)))
+@pytest.mark.parametrize("seed", range(tries(10, 5)))
 def test_constant_demand_converges(seed: int) -> None:
     """Machines come up and take what waits; once all is served, no plan does anything any more."""
     chance = random.Random(seed)
@@ -349,7 +349,7 @@ def test_the_limits_hold_within_one_plan() -> None:
     assert len(found.creates) == 7 and found.not_done[0].count == 43
 
 
-@pytest.mark.parametrize("seed", range(tries(20)))
+@pytest.mark.parametrize("seed", range(tries(20, 8)))
 def test_machines_that_are_planned_in_one_go_are_those_that_were_planned_one_by_one(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

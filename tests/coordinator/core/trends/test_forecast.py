@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from distributed_grid.coordinator.core.trends.forecast import COVERAGE, LEAST, PAST, along, forecast, interval
 from distributed_grid.coordinator.core.trends.statistics import slope
-from tests.depth import tries
+from tests.depth import DEEP, tries
 
 GAP = math.nan
 
@@ -105,7 +105,7 @@ def test_nine_of_ten_values_lie_in_the_interval_told_before_them(steps: int) -> 
         value *= 0.98
         walk.append(value)
     inside, told = 0, 0
-    for at in range(PAST, len(walk) - steps, 5):
+    for at in range(PAST, len(walk) - steps, 5 if DEEP else 8):
         made = forecast(walk[: at + 1], steps)
         assert made is not None
         told += 1
