@@ -41,7 +41,7 @@ import ctypes, os, resource, sys
 from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.supervisor import loop, main, procs, spawners
 from distributed_grid.agent.walls import accounts, available, enclosure, files_socket, forkserver, syscalls
-state, walls, uid, accounts.FOLDER = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+state, walls, uid, accounts.FOLDER, *accounts.FILES = *sys.argv[1:3], int(sys.argv[3]), *sys.argv[4:]
 syscalls.leave_session_keyring()
 ctypes.CDLL(None).syscall({ADD_KEY}, b"user", b"agents", b"SECRET", 6, {SESSION_KEYRING})
 os.closerange(3, 1024)  # as who starts it does
@@ -82,6 +82,7 @@ class Node:
     def begin(self) -> None:
         """Start it, and be its agent."""
         argv = [sys.executable, "-c", SUPERVISOR, str(self.state), self.walls, str(self.uid), accounts.FOLDER]
+        argv += accounts.FILES  # a test may have others than there are
         log = os.open(self.state / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.fchown(log, self.uid, self.uid)
         self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=log, start_new_session=True)
