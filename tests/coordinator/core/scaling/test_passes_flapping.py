@@ -13,7 +13,7 @@ from distributed_grid.coordinator.core.scaling.events import CreateMachine, Scal
 from distributed_grid.protocol.scaling.machines import MachineState
 from distributed_grid.protocol.scaling.plans import DrainCause
 from tests.coordinator.core.scaling.cloud import VM, World
-from tests.depth import DEEP, tries
+from tests.depth import tries
 
 HOUR = 3600.0
 IDLE = 120.0
@@ -71,7 +71,7 @@ def test_constant_demand_ends_in_rest(seed: int) -> None:
     world.run(1200)
     before, there = len(world.actions), len(world.alive())
     assert there == -(-count // 2), "two jobs a machine"
-    world.run(HOUR if DEEP else HOUR / 2)
+    world.run(HOUR)
     assert (len(world.actions), len(world.alive())) == (before, there), "once it has converged nothing is done"
 
 
@@ -87,7 +87,7 @@ def test_demand_on_the_edge_acts_at_most_once_a_cooldown(seed: int) -> None:
             world.ask(f"noise-{len(world.wanted)}", world.chance.uniform(1, 90))
 
     world.every(30.0, noise)
-    world.run(2 * HOUR if DEEP else HOUR)
+    world.run(2 * HOUR)
     births, ends = sorted(world.created.values()), sorted(world.drained.values())
     assert len(births) >= 2, "the third job gets a machine"
     for times in (births[1:], ends):  # the first machine is for those that always run
