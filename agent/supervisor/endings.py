@@ -18,6 +18,9 @@ LOOK = 1.0
 """Interval between checks that a frozen job is still frozen (s)."""
 DOUBT = 5.0
 """Seconds after the first SIGKILL until it is reported that something of a job is still alive."""
+KILL_EVERY, STUCK_EVERY = 1.0, 10.0
+"""The longest pause between two attempts to end all of a job, before that is reported and after (s). An attempt looks
+through all processes twenty times, and a process that hangs in the kernel may do so for days."""
 _NAMED = 3  # processes that are named
 _ADOPTED_EVERY = 0.2  # seconds between two looks at leftovers that are not below us
 
@@ -204,8 +207,8 @@ class Endings:
             if now >= job.kill_at:
                 self._tree.kill(job)
                 self._doubt(job, now)
-                job.pause = min(1.0, job.pause * 2 or 0.02)
-                job.kill_at = now + job.pause
+                job.pause = min(STUCK_EVERY if job.unended else KILL_EVERY, job.pause * 2 or 0.02)
+                job.kill_at = self._clock() + job.pause
             elif now >= job.deadline():
                 self.ask(job, "time-limit", f"ran longer than its time limit of {job.limit:g} s", job.grace)
             elif now >= job.warn_at():

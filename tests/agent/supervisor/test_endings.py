@@ -4,13 +4,17 @@ jobs of strangers again only when it is over."""
 import os
 import secrets
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from distributed_grid.agent.cgroups import hierarchies
 from distributed_grid.agent.launch.supervisor import facts_while
-from distributed_grid.agent.supervisor.endings import DOUBT
+from distributed_grid.agent.supervisor.endings import DOUBT, KILL_EVERY, STUCK_EVERY, Endings
+from distributed_grid.agent.supervisor.job import NEVER, Job
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Exited, Inventory, Noted, Stale, Started, Stop
 from distributed_grid.protocol.placement import admits
@@ -52,6 +56,24 @@ async def test_what_cannot_be_ended_holds_its_place_and_is_told_until_it_is_over
     (ice / "freezer.state").write_text("THAWED")
     assert (await bench.ended(id)).cause is Cause.CANCELLED
     assert bench.launcher.unended == {} and told[1:] == [(id, "")]
+
+
+def test_what_does_not_end_is_tried_seldom_once_that_is_told() -> None:
+    now, tried, told = 100.0, list[float](), list[Job]()
+    tree: Any = SimpleNamespace(kill=lambda job: tried.append(now), members=lambda job: {})
+    nothing_frozen: Any = SimpleNamespace(poll=lambda now: [], due=NEVER)
+    journal: Any = SimpleNamespace()
+    endings = Endings(tree, journal, nothing_frozen, told.append, lambda: now)
+    job = Job("j-a.1")
+    job.kill_at = now
+    endings.arm(job)
+    while now < 200.0:
+        now = endings.due
+        endings.fire(now)
+    gaps = [later - earlier for earlier, later in pairwise(tried)]
+    assert told == [job] and max(gaps) == STUCK_EVERY
+    assert max(gaps[: sum(at < job.killed_at + DOUBT for at in tried)]) <= KILL_EVERY, "at first it may end any moment"
+    assert len(tried) < 30
 
 
 def test_as_long_as_something_cannot_be_ended_the_walls_of_its_node_count_as_none() -> None:
