@@ -20,7 +20,7 @@ from tests import side_by_side
         ("tests/agent/sampling/test_probe.py::test_a", "tests/agent/sampling/test_probe.py"),
         ("tests/agent/supervisor/test_spawners_nice.py::test_beside_a_job_on_the_same_core", "alone"),
         ("tests/agent/supervisor/test_spawners_nice.py::test_a", "tests/agent/supervisor/test_spawners_nice.py"),
-        ("tests/e2e/service/test_tour.py::test_the_part_with_ray_prints", "heads"),
+        ("tests/e2e/service/test_tour.py::test_the_part_with_ray_prints", "alone"),
         ("tests/e2e/service/test_tour.py::test_a", "tests/e2e/service/test_tour.py"),
         ("tests/ray/test_placing.py::test_a", "heads"),
         ("tests/systemd/test_boot.py::test_a", "machines"),

@@ -180,6 +180,8 @@ HEAD_TIMEOUT = 30.0
 """Seconds that a raylet outlives its cluster's head; a restart of the head takes some ten."""
 RAYS_WAIT = 30
 """Seconds that `ray start` waits for its raylet to be shown, if nothing else is set; whole ones only."""
+TO_SAY_WHY = 10.0
+"""Seconds of a boost's time to join that are left when `ray start` gives up: what it says is the reason told then."""
 DRAIN = 5.0
 """Seconds of a boost's grace that are left for its processes when Ray's own grace is over."""
 REACH_SECONDS = 3.0
@@ -441,7 +443,7 @@ def environment(boost: Boost, grace: float) -> dict[str, str]:
         "RAY_AUTH_MODE": boost.auth.value,
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": f"{max(0.1, grace - DRAIN):g}",
         "RAY_gcs_rpc_server_reconnect_timeout_s": f"{HEAD_TIMEOUT:g}",
-        "RAY_raylet_start_wait_time_s": str(max(RAYS_WAIT, math.ceil(boost.join_within))),
+        "RAY_raylet_start_wait_time_s": str(max(RAYS_WAIT, math.ceil(boost.join_within - TO_SAY_WHY))),
         "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
