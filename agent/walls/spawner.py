@@ -228,15 +228,19 @@ class Spawner:
             return
         status = None
         left = True
-        self._record_exit()
-        while left:
+        while True:
             try:
-                pid, found, usage = os.wait4(-1, os.WNOHANG)
+                seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 left = False
                 break
-            if pid == 0:
+            if seen is None:
                 break
+            if seen.si_pid == self._main:
+                # Before its exit is visible: a report may be lost with a supervisor that is killed, and the next one
+                # reads the note. Only what was looked at is reaped: it could end between a look at it and another.
+                self._write_note(seen.si_status << 8 if seen.si_code == os.CLD_EXITED else seen.si_status)
+            pid, found, usage = os.wait4(seen.si_pid, 0)
             self._cpu += usage.ru_utime + usage.ru_stime
             self._peak = max(self._peak, usage.ru_maxrss << 10)
             if pid == self._main:
@@ -258,16 +262,6 @@ class Spawner:
             said["spoiled"] = "a process of its own user changed its limits or its place in the schedule"
         self._tell(said)
         self._tidy(MEMORY)
-
-    def _record_exit(self) -> None:
-        """Record how the main process ended before its exit is visible: a report may be lost with a supervisor that is
-        killed, and the next one reads the note."""
-        if not self._main:
-            return
-        with suppress(OSError):
-            seen = os.waitid(os.P_PID, self._main, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if seen is not None:  # as wait4 has it
-                self._write_note(seen.si_status << 8 if seen.si_code == os.CLD_EXITED else seen.si_status)
 
     def _write_note(self, status: int | None) -> None:
         """Note the main process of our last job, with its wait status (None: it has not ended). An earlier job's line

@@ -1,6 +1,7 @@
 """A spawner that is told to prepare goes to the job's directory and finds its program; it starts nothing before it is
-told to spawn, and what it is told then is what counts."""
+told to spawn, and what it is told then is what counts. How its job ended is noted before the job is gone."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,3 +83,25 @@ def test_what_cannot_be_prepared_is_reported_when_it_is_spawned(told: Told) -> N
     said, _ = told.run("j1", "no-such-program")
     assert (said["op"], said["cause"]) == ("failed", "not-found")
     assert told.run("j2", "pwd")[1] == f"{told.folder}/j2\n"
+
+
+def test_one_that_ends_just_after_it_was_looked_at_is_noted_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, look = tmp_path / "gate", os.waitid
+    os.mkfifo(gate)
+
+    def and_then_it_ends(kind: int, which: int, how: int) -> object:
+        seen = look(kind, which, how)
+        if seen is None:
+            with open(os.open(gate, os.O_RDWR), "wb", 0) as opened:
+                opened.write(b"go\n")
+                look(kind, which, how & ~os.WNOHANG)
+        return seen
+
+    monkeypatch.setattr(os, "waitid", and_then_it_ends)
+    told = Told(tmp_path)
+    said, _ = told.run("j1", "sh", "-c", f"read go <{gate}; exit 7")
+    told.close()
+    job, status, *_ = json.loads((tmp_path / "note").read_text())
+    assert said["left"] is False and (job, status) == ("j1", 7 << 8)
