@@ -128,7 +128,7 @@ class Survivors:
                 if ALLOCATION.fullmatch(key) and (pids := members_below(os.path.join(group, key))):
                     found.setdefault(key, set()).update(pids)
         for place in self._unknown():
-            if pids := set(self._tree.members(_as_job(place))):
+            if pids := set(self._tree.members(_as_job(place), spawner=True)):
                 found[f"slot {place.name}"] = pids
         for slot, pids in self._slots.groups.others(self._known()).items():
             if pids:
@@ -140,9 +140,9 @@ class Survivors:
         submitter and limits are unknown. Their spawners exit by themselves soon after."""
         for place in self._unknown():
             job = _as_job(place)
-            ran = len(self._tree.members(job)) > 1
+            ran = bool(self._tree.members(job))
             for pause in _PAUSES:
-                if not self._tree.members(job):
+                if not self._tree.members(job, spawner=True):
                     break
                 time.sleep(pause)
                 self._tree.stop_spawner(job)

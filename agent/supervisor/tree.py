@@ -112,7 +112,7 @@ class Tree:
     def alive(self, job: Job) -> bool:
         """Whether a job whose main process has ended has other live processes."""
         if job.adopted:
-            return bool(self.members(job))
+            return bool(self.members(job, spawner=True))
         if not job.orphaned:
             return job.left
         if self._unsure or job in self.orphans.values() or None in self.orphans.values():
@@ -208,7 +208,8 @@ class Tree:
             return
         stopped: dict[int, int] = {}
         for _ in range(_ROUNDS):
-            fresh = {pid: at.start for pid, at in self.members(job).items() if stopped.get(pid) != at.start}
+            found = self.members(job, spawner=True).items()
+            fresh = {pid: at.start for pid, at in found if stopped.get(pid) != at.start}
             if not fresh:
                 break
             self.send(job, fresh, signal.SIGSTOP)
@@ -224,8 +225,9 @@ class Tree:
         uid = accounts.uid_of_process(pid)
         return pid in watched or accounts.is_slot_uid(uid) or (uid < 0 and pid > 1)
 
-    def members(self, job: Job) -> dict[int, procs.Stat]:
-        """All live processes of a job. Of an adopted job the spawner is among them, which exits after it."""
+    def members(self, job: Job, spawner: bool = False) -> dict[int, procs.Stat]:
+        """All live processes of a job, and of an adopted one on request its spawner: that may be about to start it, and
+        exits after it, but has to note how it ends and is none of what it may use."""
         roots: list[int] = []
         place = job.place
         if job.orphaned or (self.orphans and not job.adopted):
@@ -243,7 +245,7 @@ class Tree:
         if job.orphaned or job.adopted:
             roots += self._groups.members(job)
         found = procs.descendants(roots)
-        if place is not None and not job.adopted:
+        if place is not None and not (job.adopted and spawner):
             found.pop(place.pid, None)
         return found
 

@@ -78,6 +78,24 @@ tree.watched.clear()
 print(tree.is_job(stays.pid))
 """
 
+ADOPTED = """
+import subprocess
+from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups
+from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.supervisor.job import Job, Place
+from distributed_grid.agent.supervisor.tree import Tree
+
+ungrouped = SlotGroups(Cgroups({}, print), "/", print)
+tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False, ungrouped)
+spawner = subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+main = int(spawner.stdout.readline())
+job = Job("j-a.1")
+job.place, job.adopted = Place("s", "none", 0, 0, False, spawner.pid, procs.stat(spawner.pid).start, 0), True
+print([*tree.members(job)] == [main], {*tree.members(job, spawner=True)} == {spawner.pid, main})
+procs.send(main, procs.stat(main).start, 9)
+spawner.wait()
+"""
+
 
 def told(scene: str) -> list[str]:
     """What comes of it in a process of its own: the tests' one may have children of which a tree knows nothing."""
@@ -97,3 +115,8 @@ def test_a_job_is_not_gone_while_what_hid_whose_it_was_is_dying() -> None:
 
 def test_a_process_is_known_as_a_jobs_by_the_journal_and_one_that_is_gone_is_taken_for_one() -> None:
     assert told(KNOWN) == ["False False False", "True", "True", "True"]
+
+
+def test_the_spawner_of_an_adopted_job_is_none_of_its_processes() -> None:
+    """Or it would be frozen with them, and count against their limits of memory and processes."""
+    assert told(ADOPTED) == ["True True"]

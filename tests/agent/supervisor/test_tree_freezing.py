@@ -212,6 +212,20 @@ async def test_the_next_supervisor_knows_what_is_frozen_and_lets_it_go_on(bench:
     assert (told[-1].why, told[-1].in_all) == ("", told[-2].in_all)
 
 
+async def test_the_spawner_of_an_adopted_job_is_not_frozen_with_it(bench: Bench, told: list[Suspended]) -> None:
+    """It notes how the job ends, which may be at the very moment of the freeze."""
+    id = bench.launch("sleep", "600")
+    pid = await bench.started(id)
+    spawner = stat.parent if (stat := procs.stat(pid)) is not None else 0
+    await bench.kill_supervisor()
+    await frozen(bench, id, told)
+    seen = procs.stat(spawner)
+    assert seen is not None and seen.state in "SR" and states(bench, id) == ["T"]
+    os.kill(pid, signal.SIGKILL)
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.signal) == (Cause.SIGNALLED, 9)
+
+
 def ungrouped() -> SlotGroups:
     return SlotGroups(Cgroups({}, print), "/", print)
 
@@ -259,14 +273,14 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 class Counter:
     """A process that writes without end, in a freezer that is driven by the test."""
 
-    def __init__(self, tmp_path: Path, place: Place) -> None:
+    def __init__(self, tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path = tmp_path / "out"
         with open(self.path, "wb") as out:
             self.process = subprocess.Popen([sys.executable, "-c", FORKING], stdout=out)
         journal = Journal(str(tmp_path / "journal"), print)
         tree = Tree(print, lambda *_: None, lambda: (set(), False), lambda _: False, ungrouped())
         journal.rewrite([])
-        tree.members = lambda job: procs.descendants([self.process.pid])  # type: ignore[method-assign]
+        monkeypatch.setattr(tree, "members", lambda job: procs.descendants([self.process.pid]))
         self.said: list[dict[str, object]] = []
         self.log: list[str] = []
         self.stopper = Stopper(tree, self.log.append, place)
@@ -307,8 +321,8 @@ class Counter:
 
 
 @pytest.fixture
-def counter(tmp_path: Path, place: Place) -> Iterator[Counter]:
-    made = Counter(tmp_path, place)
+def counter(tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
+    made = Counter(tmp_path, place, monkeypatch)
     yield made
     made.end()
     assert not os.path.exists(f"{place.path}/j-1.1")
