@@ -19,6 +19,7 @@ from distributed_grid.protocol.jobs import PASSED_ON, JobSpec, Outcome
 from distributed_grid.protocol.messages import Exited, Launch, Started, Stop
 from distributed_grid.protocol.nodes import Known
 from distributed_grid.protocol.resources import Grant
+from tests.agent import supervisors
 from tests.processes import allocation_of
 
 
@@ -50,15 +51,17 @@ class Bench:
         self._supervisors: set[int] = set()
         self.launcher = self._make()
 
-    def _make(self) -> Launcher:
+    def _make(self, process: Any = None) -> Launcher:
         how = self._limit, self.log.append, self._pids, self._cgroup, self._nice, self._walls
-        return Launcher(self.dir, self._take, *how)
+        return Launcher(self.dir, self._take, *how, process=process)
 
     def _take(self, report: Started | Exited) -> None:
         self.reports.append(report)
         self._changed.set()
 
     async def start(self) -> None:
+        if (process := supervisors.started(self.dir, self._limit, self._cgroup, self._walls)) is not None:
+            self.launcher = self._make(process)
         self.known = await self.launcher.start()
         self._supervisors.add(self.launcher.supervisor_pid)
 

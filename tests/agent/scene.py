@@ -39,6 +39,7 @@ from distributed_grid.protocol.messages import (
 from distributed_grid.protocol.nodes import Layer, Lending, Stamp
 from distributed_grid.protocol.resources import Grant
 from tests import forked
+from tests.agent import supervisors
 
 M = TypeVar("M")
 
@@ -209,7 +210,8 @@ class Node:
     def __init__(self, state_dir: Path, url: str, trusts: str = "", hidden: str = "") -> None:
         self.dir = state_dir
         self.probe = Probe(CORES, 0, NoGpus(), virtual=True, own_roots=lambda: (os.getpid(),))
-        self.launcher = Launcher(state_dir, lambda told: self.runtime.feed(told))
+        process = supervisors.started(state_dir)
+        self.launcher = Launcher(state_dir, lambda told: self.runtime.feed(told), process=process)
         facts = self.probe.facts("node1", 1, LENIENT)
         place = RuntimeSettings(url, state_dir, trusts=trusts, hidden=hidden)
         self.settings = settings(state_dir, LENIENT, 0.2)
@@ -263,8 +265,8 @@ async def coordinator() -> AsyncIterator[Coordinator]:
 
 @pytest.fixture
 async def node(coordinator: Coordinator, tmp_path: Path) -> AsyncIterator[Node]:
+    (tmp_path / "agent").mkdir()
     one = Node(tmp_path / "agent", f"ws://127.0.0.1:{coordinator.port}")
-    one.dir.mkdir()
     await coordinator.connected()
     yield one
     await one.stop()

@@ -19,6 +19,7 @@ from distributed_grid.agent.supervisor import procs
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Ack, Exited, Inventory, Offer, Recalled, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import OwnerPolicy, Sample
+from tests.agent import supervisors
 from tests.agent.scene import CORES, LONG, Coordinator, clean, coordinator, launch, settings
 
 __all__ = ["coordinator"]
@@ -63,7 +64,8 @@ class Node:
         self.begin()
 
     def begin(self, limits: Limits = LIMITS) -> None:
-        self.launcher = Launcher(self.dir, lambda told: self.runtime.feed(told))
+        process = supervisors.started(self.dir)
+        self.launcher = Launcher(self.dir, lambda told: self.runtime.feed(told), process=process)
         facts = self.probe.facts("node1", 1, limits)
         self.runtime = Runtime(
             RuntimeSettings(self.url, self.dir), facts, settings(self.dir, limits, 0.1), self.probe, self.launcher
@@ -81,8 +83,8 @@ class Node:
 
 @pytest.fixture
 async def node(coordinator: Coordinator, tmp_path: Path) -> AsyncIterator[Node]:
+    (tmp_path / "agent").mkdir()
     one = Node(tmp_path / "agent", f"ws://127.0.0.1:{coordinator.port}")
-    one.dir.mkdir()
     await coordinator.connected()
     yield one
     await one.stop()
@@ -141,7 +143,8 @@ async def test_the_next_agent_lets_go_on_what_the_last_one_froze(coordinator: Co
     coordinator.frames.clear()
     node.probe.percent = 0
     node.begin()
-    assert (await coordinator.hears(Suspended, "j1.1")).why
+    await coordinator.hears(Suspended, "j1.1")
+    assert coordinator.all(Suspended, "j1.1")[0].why
     await coordinator.until(lambda: not coordinator.all(Suspended, "j1.1")[-1].why)
     await coordinator.until(lambda: node.state("j1.1") == "S")
 

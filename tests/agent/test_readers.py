@@ -43,8 +43,8 @@ class Reading(Node):
 
 @pytest.fixture
 async def node(coordinator: Coordinator, tmp_path: Path) -> AsyncIterator[Reading]:
+    (tmp_path / "agent").mkdir()
     one = Reading(tmp_path / "agent", f"ws://127.0.0.1:{coordinator.port}")
-    one.dir.mkdir()
     await coordinator.connected()
     yield one
     await one.stop()

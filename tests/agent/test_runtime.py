@@ -359,8 +359,8 @@ async def test_an_agent_follows_the_settings_it_is_welcomed_with_before_it_offer
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     coordinator.settings = layer(max_share_cpu=2.0, priority=0.5)
+    (tmp_path / "agent").mkdir()
     node = Node(tmp_path / "agent", f"ws://127.0.0.1:{coordinator.port}")
-    node.dir.mkdir()
     await coordinator.connected()
     offers, told = coordinator.all(Offer), await coordinator.hears(InEffect)
     assert {len(one.cores) for one in offers} == {2}
