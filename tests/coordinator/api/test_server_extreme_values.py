@@ -116,16 +116,16 @@ async def test_no_number_of_a_node_breaks_what_others_see(tmp_path: Path) -> Non
             await one.close()
 
 
-@pytest.mark.parametrize("begin", [1e300, 1e15, 253_370_764_801.0, -1.0])
-async def test_a_job_cannot_begin_in_no_calendar(tmp_path: Path, begin: float) -> None:
+async def test_a_job_cannot_begin_in_no_calendar(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as made:
-        asked = await client(made.url)
-        job = Submission("k", JobSpec(("true",)), Request(Resources(cpu=1000)), begin=begin)
-        await asked.say(Submit(1, (job,)))
-        answer = await asked.until(lambda seen: isinstance(seen, Failed | Refused))
-        assert "begin" in answer.what and "e+" not in answer.what and answer.why + answer.hint
+        for begin in (1e300, 1e15, 253_370_764_801.0, -1.0):
+            asked = await client(made.url)
+            job = Submission("k", JobSpec(("true",)), Request(Resources(cpu=1000)), begin=begin)
+            await asked.say(Submit(1, (job,)))
+            answer = await asked.until(lambda seen: isinstance(seen, Failed | Refused))
+            assert "begin" in answer.what and "e+" not in answer.what and answer.why + answer.hint, begin
+            await asked.close()
         await all_lists_are_told(made)
-        await asked.close()
 
 
 async def test_a_node_beyond_all_bounds_is_turned_away_with_one_line(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ from distributed_grid.protocol.jobs import Cause, JobView, Outcome, State
 from distributed_grid.protocol.messages import Exited, JobUpdate, Launch, PutBlob, ShowJobs
 from tests.coordinator.ends import agent, at_once, client, coordinator, job, node, runs_on
 
-GRID = [sys.executable, "-m", "distributed_grid.cli.main", "coordinator"]
 FILE = b"print('shipped')\n"
 MANIFEST = encode_manifest(Manifest((Entry("main.py", size=len(FILE), blob=blob_hash(FILE)),)))
 BUNDLE = blob_hash(MANIFEST)
