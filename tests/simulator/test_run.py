@@ -16,8 +16,8 @@ from distributed_grid.simulator.judging.judge import Judge
 from distributed_grid.simulator.judging.truth import Run
 from tests.depth import DEEP, tries
 
-SEEDS = range(tries(40)) if DEEP else (0, 1, 2, 3, 4, 5, 7, 11, 12, 14, 17, 18)
-"""Here those of the first 19 that meet a kind of fault which none before them has met."""
+SEEDS = range(tries(40)) if DEEP else (0, 1, 4, 7, 11, 12, 18, 29, 32, 34, 38)
+"""Here those of the first 45 that together meet all kinds of faults in the least time, and start many jobs."""
 
 
 def test_many_grids_keep_their_promises() -> None:
@@ -63,20 +63,17 @@ def test_a_grid_by_which_a_defect_was_found_keeps_its_promises(
 def test_the_same_seed_is_the_same_grid_whatever_the_hash_seed() -> None:
     same = 4 if DEEP else 1
     program = f"from distributed_grid.simulator import run\nfor seed in range(14, {14 + same}): print(run(seed).trace)"
-    traces = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=100,
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
-    assert traces[0] == traces[1]
-    assert len(set(traces[0].split())) == same
-    assert run(14).trace == traces[0].split()[0]
+    hash_seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"  # another one than ours
+    traces = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    ).stdout.split()
+    assert len(set(traces)) == same
+    assert [run(seed).trace for seed in range(14, 14 + same)] == traces
 
 
 def test_a_seed_whose_run_fails_is_a_finding_like_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
