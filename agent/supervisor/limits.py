@@ -96,9 +96,10 @@ class Limits:
         self._watched.pop(job.id, None)
         self._strayed.discard(job.id)
         self._slot_groups.over(job)
-        if job.confined:
+        confined = bool(job.confined) or self.confines(job)  # also one that was admitted and then not started
+        if confined:
             self._cgroups.release(job.id)
-        if job.confined or job.adopted:
+        if confined or job.adopted:
             self._sweep(procs.now())
 
     def _sweep(self, now: float) -> None:

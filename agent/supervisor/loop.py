@@ -478,11 +478,13 @@ class Supervisor:
                 if not self.launches.send(job.id, order, spawning):
                     self._again(job, order)
             except CannotStart as why:
+                self.limits.admitted(job, spawning.pid)
                 self.allocations.is_over(job, never_ran(why.cause, why.text))
 
     def _again(self, job: Job, order: dict[str, Any]) -> None:
         """Its spawner died before it had the order: use another one."""
         self.tree.over(job)
+        self.limits.leave(job)
         del self.jobs[job.id]
         self.spawners.pop(job.id, None)
         self.launches.add(job.id, order)

@@ -20,6 +20,7 @@ from distributed_grid.agent.supervisor import tree as rounds
 from distributed_grid.agent.supervisor.job import Job, Place
 from distributed_grid.agent.supervisor.tree import Tree
 from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.resources import Grant
 from tests.agent.conftest import Bench, removed, runs
 
 FORKER = """
@@ -212,3 +213,18 @@ async def test_groups_go_with_their_slots(grouped: Bench) -> None:
     assert len(groups_of(grouped)) in (1, 2)  # where processes are counted, one for that
     await grouped.launcher.close(leave=True)
     await grouped.until(lambda: groups_of(grouped) == [])
+
+
+async def test_a_job_that_cannot_start_leaves_no_group_and_the_next_one_does_not_begin_in_it(grouped: Bench) -> None:
+    bench, limited = grouped, Grant(memory=256 << 20)
+    missing = bench.launch("no-such-program", grant=limited)
+    assert (await bench.ended(missing)).cause is Cause.NOT_FOUND
+    there = f"{missing}0"
+    (bench.dir / "allocs" / there).mkdir()
+    (bench.dir / "allocs" / there / "stdout").touch()
+    assert (await bench.run("true", grant=limited, id=there)).started is False
+    id = bench.launch("cat", "/proc/self/cgroup")
+    await bench.ended(id)
+    assert there not in bench.read(id).decode()
+    bases = [Path(mount + bench.setting) for mount in {*hierarchies.mounted().values()}]  # type: ignore[attr-defined]
+    await bench.until(lambda: not any([*base.glob("j-*")] for base in bases))
