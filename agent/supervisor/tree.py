@@ -327,6 +327,8 @@ class Stopper:
     def __init__(self, tree: Tree, log: Callable[[str], None], place: Place | None = None) -> None:
         self.due = NEVER
         self._tree, self._log, self._place = tree, log, place
+        self._fails = False
+        """Whether no more groups are made; those that there are stay."""
         self._stopped: dict[Job, dict[int, int]] = {}
         """The processes that we stopped, by job (pid to start time), in the order of stopping."""
         self._grouped: set[str] = set()
@@ -357,7 +359,7 @@ class Stopper:
         self._stopped[job] = self._stopped.get(job, {}) | sent
 
     def _as_group(self, job: Job) -> bool:
-        if self._place is None:
+        if self._place is None or self._fails:
             return False
         try:
             self._grouped.add(job.id)
@@ -365,7 +367,7 @@ class Stopper:
         except OSError as error:
             self._log(f"{error.filename} cannot be used ({error.strerror}): jobs are frozen by SIGSTOP from now on")
             cgroups.thawed(self._place, job.id)
-            self._place = None
+            self._fails = True
             return False
         return True
 

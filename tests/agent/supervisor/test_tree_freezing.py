@@ -305,7 +305,7 @@ class Counter:
     def stands(self) -> bool:
         """By the kernel's word for the group, or for each process where there is none."""
         place = self.stopper._place
-        if place is None:
+        if place is None or self.stopper._fails:
             found = {seen.state for seen in self.stopper._tree.members(self.job).values()}
             return "T" in found and found <= {"T", "D", "Z"}
         if place.version == 1:
@@ -357,6 +357,17 @@ def test_where_the_group_fails_the_processes_are_stopped_one_by_one(counter: Cou
     counter.freezer.thaw(counter.job)
     assert counter.grows()
     counter.stopper._place = place
+
+
+def test_a_group_is_let_go_on_after_another_one_could_not_be_made(
+    counter: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter.freeze()
+    monkeypatch.setattr(counter.stopper._tree, "members", lambda job: {})
+    counter.stopper.stop(Job("j-2\n"))  # which the kernel takes for no group's name
+    assert "SIGSTOP from now on" in counter.log[0] and not counter.grows(0.2)
+    counter.freezer.thaw(counter.job)
+    assert counter.grows()
 
 
 @pytest.fixture
