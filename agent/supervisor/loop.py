@@ -155,6 +155,7 @@ class Supervisor:
                 self.tree.stop_spawner(job)  # its spawner may just be about to start it
             runs = self.adopted.watch(job)
             self.tree.watched.add(job)
+            self.freezer.restore(job)  # what is left of it, too, where its main process is gone
             if runs:
                 self._adopt(job)
         self.adopted.poll(procs.now())
@@ -165,7 +166,6 @@ class Supervisor:
         """A job whose main process runs."""
         if job.cause:
             self.endings.end(job, job.grace)
-        self.freezer.restore(job)
         self.endings.arm(job)
         self.pipes.adopt(job.id)
         self._watch(job)

@@ -426,3 +426,20 @@ async def test_a_frozen_group_whose_last_process_is_slow_to_go_is_removed_withou
     stays.wait()
     await bench.until(lambda: not os.path.exists(f"{place.path}/{id}"))
     assert held
+
+
+async def test_what_a_frozen_job_left_is_let_go_on_and_ended_by_the_next_supervisor(grouped: Grouped) -> None:
+    bench, place, told = grouped
+    id = bench.launch("sh", "-c", "sleep 600 & echo there; exec sleep 600", grace=600.0)
+    pid = await bench.started(id)
+    await bench.wrote(id)
+    bench.launcher.freeze(id, WHY, 600.0)
+    await bench.until(lambda: told and told[-1].why)
+    os.kill(bench.launcher.supervisor_pid, signal.SIGSTOP)
+    Path(place.path, "cgroup.procs").write_text(str(pid))  # it had just ended
+    os.kill(pid, signal.SIGKILL)
+    await bench.until(lambda: len(states(bench, id)) == 1)
+    await bench.kill_supervisor()
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.signal) == (Cause.SIGNALLED, 9)
+    await bench.until(lambda: not os.path.exists(f"{place.path}/{id}"))
