@@ -191,7 +191,7 @@ class Survivors:
 
     def _unknown(self) -> list[Place]:
         known = self._known()
-        return [place for place in self._slots.left_over() if place.name not in known]
+        return [place for place in self._slots.left_over(needed=known) if place.name not in known]
 
     def _known(self) -> set[str]:
         """The names of our slots, and of those of jobs in the journal."""

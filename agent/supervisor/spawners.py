@@ -10,7 +10,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from random import SystemRandom
 from typing import Any, NamedTuple
 
@@ -174,8 +174,10 @@ class Spawners:
                 os.unlink(note)
         return found
 
-    def left_over(self) -> list[Place]:
-        """The live spawners of earlier supervisors, found by their notes: also where the journal is lost."""
+    def left_over(self, needed: Container[str] = ()) -> list[Place]:
+        """The live spawners of earlier supervisors, found by their notes: also where the journal is lost. Notes of dead
+        ones are removed, but for those of slots that are `needed`: how a job ended is known from there alone until that
+        is in the journal."""
         found = []
         for name in {*os.listdir(self._notes)} - {one.slot.name for one in self._by_pid.values()}:
             path = os.path.join(self._notes, name)
@@ -192,7 +194,8 @@ class Spawners:
                 found.append(place)
             else:
                 self._left |= _noted(path)  # once more: it may have noted an exit meanwhile
-                os.unlink(path)
+                if name not in needed:
+                    os.unlink(path)
         return found
 
     def names(self) -> set[str]:

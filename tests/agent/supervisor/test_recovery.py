@@ -19,7 +19,7 @@ def scene(tmp_path: Path, unknown: bool = True, sure: bool = False) -> tuple[Sur
     at = Place(2, str(tmp_path))
     of_slots = SlotGroups(Cgroups({}, print, at), "/state", print)
     tree = SimpleNamespace(ending=set())
-    slots = SimpleNamespace(left_over=list, knows_all=lambda: sure, names=set, groups=of_slots)
+    slots = SimpleNamespace(left_over=lambda needed: [], knows_all=lambda: sure, names=set, groups=of_slots)
     groups = [at, None]
     return Survivors(journaled, tree, slots, groups, print), journaled  # type: ignore[arg-type]
 

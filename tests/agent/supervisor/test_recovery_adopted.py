@@ -2,8 +2,9 @@
 
 import os
 import selectors
+import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,10 @@ from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER, Job, Place
 from distributed_grid.agent.supervisor.recovery import CODE, Adopted
 from distributed_grid.agent.supervisor.spawners import Noted
+from distributed_grid.protocol.jobs import Cause
+from tests.agent.conftest import Bench, runs
+
+MakeBench = Callable[..., Awaitable[Bench]]
 
 
 class Scene:
@@ -111,3 +116,24 @@ def test_a_job_of_which_nobody_knows_a_process_has_not_run(scene: Scene) -> None
     assert not scene.adopted.watch(scene.job)
     scene.adopted.poll(procs.now())
     assert scene.told == [(scene.job.id, None)]
+
+
+# --- with a supervisor ------------------------------------------------------------------------------------------------
+
+
+async def test_an_exit_code_outlives_a_supervisor_that_read_it_and_was_killed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(gate := bench.dir / "gate")
+    id = bench.launch("sh", "-c", f"read go <{gate}; exit 7")
+    pid = await bench.started(id)
+    spawner = stat.parent if (stat := procs.stat(pid)) is not None else 0
+    await bench.launcher.close()
+    os.kill(bench.launcher.supervisor_pid, signal.SIGKILL)
+    gate.write_text("go\n")
+    await bench.until(lambda: procs.stat(spawner) is None)
+    monkeypatch.setenv("GRID_FAULTS", "supervisor.rewrite:1:kill")
+    await bench.restart()
+    assert "GRID_FAULTS" in (bench.dir / "supervisor.log").read_text()
+    outcome = next((one.outcome for one in bench.known if one.outcome), None) or await bench.ended(id)
+    assert (outcome.cause, outcome.code) == (Cause.EXITED, 7)
