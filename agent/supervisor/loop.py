@@ -150,9 +150,8 @@ class Supervisor:
                 job.end({"cause": "rebooted", "text": "the node was restarted while it ran"})
                 continue
             self.allocations.restore(job)
-            self.adopted.find(job)
             if not job.pid:
-                self.tree.stop_spawner(job)  # its spawner may just be about to start it
+                self._find_begun(job)
             runs = self.adopted.watch(job)
             self.tree.watched.add(job)
             self.freezer.restore(job)  # what is left of it, too, where its main process is gone
@@ -161,6 +160,20 @@ class Supervisor:
         self.adopted.poll(procs.now())
         self.journaled.write()  # a new journal, by which all is durable; an agent that comes is told of it
         self.syncs.take_released()
+
+    def _find_begun(self, job: Job) -> None:
+        """Find the main process of a job that may have begun just before its supervisor was killed. One that has not
+        does not begin any more."""
+        spawner = self.tree.stop_spawner(job)  # it may just be about to start it
+        self.adopted.find(job)
+        if not job.pid and (made := self.tree.made_by_spawner(job)):
+            job.spawned = made.start, made.start
+            job.runs(made.pid)
+        if job.pid and spawner:
+            self.limits.admitted(job, spawner)
+            self.tree.continue_spawner(job)
+        elif not self.tree.members(job):
+            self.tree.kill(job)  # the spawner alone
 
     def _adopt(self, job: Job) -> None:
         """A job whose main process runs."""

@@ -3,8 +3,9 @@
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from distributed_grid.agent.cgroups import groups as cgroups
 from distributed_grid.agent.cgroups.cgroupfs import Place
@@ -17,10 +18,17 @@ from distributed_grid.agent.walls.enclosure import NAMESPACE
 
 _ROUNDS = 50
 _KILL_SECONDS = 0.5  # timeout of one blocking attempt to end a job without user id, namespace or group of its own
-_STOP_TRIES = 200
+_STOP_SECONDS = 0.5  # time that a spawner may take to stop, or its child to become a group's leader (s)
 _STOPPED = "Tt"
 _AGAIN = 0.45  # interval of attempts to remove a group after its last process (s)
 Act = Callable[[int, int, list[list[Any]]], None]
+
+
+class Made(NamedTuple):
+    """A main process, by its pid and start time (clock ticks since boot)."""
+
+    pid: int
+    start: int
 
 
 class Tree:
@@ -94,8 +102,7 @@ class Tree:
         """The main process that a killed spawner of this session had forked, or 0: the oldest leader of a process group
         in that session, among the children that we have just reaped (`ended`) and those that live."""
         seen = {pid: ended[pid][0] for pid in ended} | {pid: procs.stat(pid) for pid in self._children.read()}
-        leaders = [(at.start, pid) for pid, at in seen.items() if at and at.session == session and at.group == pid]
-        return min(leaders, default=(0, 0))[1]
+        return _oldest_leader(session, {pid: at for pid, at in seen.items() if at is not None})
 
     def main_ended(self, job: Job, status: int | None) -> None:
         """The main process has ended, with this wait status if known."""
@@ -233,10 +240,8 @@ class Tree:
         if job.orphaned or (self.orphans and not job.adopted):
             self._find_orphans()
             roots += [pid for pid, owner in self.orphans.items() if owner is job]
-        if place is not None and not job.orphaned:
-            seen = procs.stat(place.pid)
-            if seen is not None and seen.start == place.start:
-                roots.append(place.pid)
+        if place is not None and not job.orphaned and _spawner(job) is not None:
+            roots.append(place.pid)
         if job.adopted:
             if job.pidfd >= 0:
                 roots.append(job.pid)
@@ -249,18 +254,34 @@ class Tree:
             found.pop(place.pid, None)
         return found
 
-    def stop_spawner(self, job: Job) -> None:
+    def stop_spawner(self, job: Job) -> int:
         """Stop the spawner of a job that an earlier supervisor was about to start, so that it starts nothing more while
-        its processes are searched."""
+        its processes are searched. Returns its pid; 0: it is gone."""
         place = job.place
-        if place is None:
-            return
-        for _ in range(_STOP_TRIES):
-            seen = procs.stat(place.pid)
-            if seen is None or seen.start != place.start or seen.state in "TtZX":
-                return
-            self.send(job, {place.pid: place.start}, signal.SIGSTOP)
-            os.sched_yield()
+        if place is None or _spawner(job) is None:
+            return 0
+        self.send(job, {place.pid: place.start}, signal.SIGSTOP)
+        deadline = procs.now() + _STOP_SECONDS
+        while (seen := _spawner(job)) is not None and seen.state not in "TtZX" and procs.now() < deadline:
+            time.sleep(0.0005)  # another user's is stopped by another process; and it may be making one
+        return place.pid if seen is not None and procs.lives(seen) else 0
+
+    def continue_spawner(self, job: Job) -> None:
+        """Let it go on: it is to note how its job ends."""
+        if (place := job.place) is not None:
+            self.send(job, {place.pid: place.start}, signal.SIGCONT)
+
+    def made_by_spawner(self, job: Job) -> Made | None:
+        """The main process that a stopped spawner has made of its job, if it has."""
+        deadline = procs.now() + _STOP_SECONDS
+        while (place := job.place) is not None and _spawner(job) is not None:
+            children = {pid: seen for pid in procs.children(place.pid) if (seen := procs.stat(pid)) is not None}
+            if pid := _oldest_leader(place.session, children):
+                return Made(pid, children[pid].start)
+            if not children or procs.now() > deadline:
+                break
+            time.sleep(0.0005)  # it is about to become the leader of its process group
+        return None
 
     def _other_user(self, job: Job) -> tuple[int, int] | None:
         place = job.place
@@ -311,6 +332,19 @@ def _next_ended() -> int:
     except ChildProcessError:
         return 0
     return found.si_pid if found is not None else 0
+
+
+def _spawner(job: Job) -> procs.Stat | None:
+    """The spawner of a job, as it is now; None: it is gone."""
+    place = job.place
+    seen = procs.stat(place.pid) if place is not None else None
+    return seen if place is not None and seen is not None and seen.start == place.start else None
+
+
+def _oldest_leader(session: int, processes: Mapping[int, procs.Stat]) -> int:
+    """The oldest leader of a process group in this session; 0: there is none."""
+    leaders = [(at.start, pid) for pid, at in processes.items() if at.session == session and at.group == pid]
+    return min(leaders, default=(0, 0))[1]
 
 
 def _is_of(pid: int, uid: int) -> bool:

@@ -121,6 +121,34 @@ def test_a_job_of_which_nobody_knows_a_process_has_not_run(scene: Scene) -> None
 # --- with a supervisor ------------------------------------------------------------------------------------------------
 
 
+async def test_a_job_whose_supervisor_was_killed_just_after_its_start_runs_on(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRID_FAULTS", "supervisor.spawn.after:1:kill")
+    bench = await make_bench()
+    os.mkfifo(gate := bench.dir / "gate")
+    id = bench.launch("sh", "-c", f"read go <{gate}; exit 7", directory=bench.dir)
+    await bench.started(id)
+    gate.write_text("go\n")
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.code) == (Cause.EXITED, 7)
+
+
+async def test_a_job_that_had_not_begun_when_its_supervisor_was_killed_is_over_without_its_grace(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRID_FAULTS", "supervisor.spawn:2:kill")
+    bench = await make_bench()
+    before = bench.launch("sleep", "600")
+    pid = await bench.started(before)
+    spawner = stat.parent if (stat := procs.stat(pid)) is not None else 0
+    bench.stop(before)
+    await bench.ended(before)
+    os.kill(spawner, signal.SIGSTOP)  # it does not get to its order, nor to its end
+    outcome = await bench.ended(bench.launch("sleep", "600", grace=600.0))
+    assert outcome.cause is Cause.SUPERVISOR_LOST and not runs(spawner)
+
+
 async def test_an_exit_code_outlives_a_supervisor_that_read_it_and_was_killed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
