@@ -507,13 +507,13 @@ class Launcher:
         return hello
 
     async def _disconnect(self, flush: bool = False) -> None:
-        if self._writer is not None:
-            if flush:
-                self.flush()
-            self._writer.close()
+        if flush and self._writer is not None:
+            self.flush()
+        writer, self._reader, self._writer = self._writer, None, None
+        if writer is not None:  # whoever waits may be cancelled: nobody else waits for the same then
+            writer.close()
             with contextlib.suppress(OSError):
-                await self._writer.wait_closed()
-        self._reader = self._writer = None
+                await writer.wait_closed()
 
     async def _dismiss(self, hello: dict[str, Any]) -> None:
         """Ask a supervisor of another version to exit when nothing runs."""

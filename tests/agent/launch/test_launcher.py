@@ -51,6 +51,14 @@ async def test_the_newest_agent_is_the_one_that_is_told(bench: Bench) -> None:
     await newer.launcher.close()
 
 
+async def test_an_agent_can_leave_while_it_parts_from_a_supervisor_that_was_killed(bench: Bench) -> None:
+    parting = asyncio.create_task(bench.launcher._disconnect())
+    await asyncio.sleep(0)
+    parting.cancel()
+    await asyncio.wait({parting})
+    await bench.launcher.close()
+
+
 async def test_a_state_directory_with_a_long_path_works(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 100) / ("y" * 100)
     deep.mkdir(parents=True)
