@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 MAIN = Path(__file__).parents[2] / "agent" / "supervisor" / "main.py"
+PYTHON = sys.executable
 LARGEST = 1 << 16
 NETWORK = "/proc/thread-self/ns/net"
 
@@ -49,7 +50,8 @@ def started(state_dir: Path, output_limit: int = 256 << 20, cgroup: str = "none"
     from distributed_grid import __version__
     from distributed_grid.agent.launch.supervisor import lives
 
-    if "GRID_FAULTS" in os.environ or os.geteuid() != 0 or not state_dir.is_dir() or lives(state_dir):
+    alike = sys.executable == PYTHON and "GRID_FAULTS" not in os.environ and os.geteuid() == 0
+    if not alike or not state_dir.is_dir() or lives(state_dir):
         return None
     server, network = _server()
     if os.readlink(NETWORK) != network:
@@ -66,7 +68,7 @@ def started(state_dir: Path, output_limit: int = 256 << 20, cgroup: str = "none"
 def _server() -> tuple[socket.socket, str]:
     """The connection to the server of this process, which ends with it, and the server's network namespace."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-I", "-S", "-X", "utf8", __file__, str(MAIN), str(theirs.fileno())]
+    command = [PYTHON, "-I", "-S", "-X", "utf8", __file__, str(MAIN), str(theirs.fileno())]
     environment = {"PATH": os.environ.get("PATH", os.defpath), "TZ": os.environ.get("TZ", "")}
     server = subprocess.Popen(
         command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd="/", env=environment, start_new_session=True
