@@ -13,6 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import structlog
+from hypothesis.internal.conjecture import providers
 
 from distributed_grid.runtime import beneath
 from tests.depth import DEEP, tries
@@ -43,6 +44,11 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("grid")
+
+if not DEEP:
+    # Hypothesis also tries numbers and strings that are in modules of ours: in those that are imported by then, which
+    # differ with the tests that ran before, and so would the examples. To look for them takes each process 3 s.
+    pytest.MonkeyPatch().setattr(providers, "_get_local_constants", lambda: providers._local_constants, raising=False)
 
 for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     # A run under nohup, or behind `&` of a shell, ignores these, and so would all that tests start and signal: who
