@@ -106,30 +106,83 @@ class Service:
         self.send_signal(signal.SIGTERM)
 
 
-class Command(subprocess.Popen[bytes]):
-    """`grid` with these words, forked: subprocess.Popen with its pipes, whose child is one of the server."""
+class Command(Service):
+    """`grid` with these words, forked, and its pipes: what tests use of `subprocess.Popen` with bytes."""
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str], folder: Path, **pipes: Any) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        stdin: Any = None,
+        stdout: Any = None,
+        stderr: Any = None,
+        bufsize: int = -1,
+    ) -> None:
         with _asking:
-            self._asked = [list(words), dict(environment), str(folder), _network(), ""]
-        super().__init__(["grid", *words], **pipes)
+            asked = [list(words), dict(environment), str(folder), _network(), ""]
+        with contextlib.ExitStack() as theirs:
+            files, ours = list[int](), list[IO[bytes] | None]()
+            for number, given in enumerate((stdin, stdout, stderr)):
+                own = None
+                if given == subprocess.PIPE:
+                    read, write = os.pipe()
+                    file, mine = (write, read) if number else (read, write)
+                    theirs.callback(os.close, file)
+                    own = open(mine, "rb" if number else "wb", bufsize)  # noqa: SIM115 (until it is closed as a pipe)
+                elif given == subprocess.DEVNULL:
+                    file = theirs.enter_context(open(os.devnull, "r+b", 0)).fileno()
+                elif given == subprocess.STDOUT:
+                    file = files[1]
+                else:
+                    file = number if given is None else given if isinstance(given, int) else given.fileno()
+                files.append(file)
+                ours.append(own)
+            command = ["grid", *words]
+            super().__init__(command, *_asked_for(asked, files))
+        self.stdin, self.stdout, self.stderr = ours
+        self._reading: list[tuple[threading.Thread, list[bytes]]] | None = None
+        """Threads with what they have read from its output and its errors."""
 
-    def _execute_child(self, *told: Any) -> None:
-        ends: tuple[int, ...] = told[
-            10:16
-        ]  # of the three pipes: the child's of input, ours, and so on; -1: it has ours
-        files = [number if end == -1 else end for number, end in enumerate((ends[0], ends[3], ends[5]))]
-        self._service = _asked_for(self.args, self._asked, files)  # type: ignore[arg-type]
-        self.pid, self._child_created = self._service.pid, True
-        self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
+    def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[Any, Any]:
+        """Give it all of this input, and return its output and its errors once it has ended; None for what is no pipe.
+        Raises subprocess.TimeoutExpired, after which it can be called again."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if self._reading is None:
+            self._reading = [_reading(file) for file in (self.stdout, self.stderr) if file is not None]
+            if self.stdin is not None and not self.stdin.closed:
+                threading.Thread(target=_give, args=(self.stdin, input or b""), daemon=True).start()
+        for thread, _ in self._reading:
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        self.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        said = iter([b"".join(read) for _, read in self._reading])
+        return tuple(None if file is None else next(said) for file in (self.stdout, self.stderr))  # type: ignore[return-value]
 
-    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
-        self.returncode = self._service.poll()
-        return self.returncode
+    def __enter__(self) -> "Command":
+        return self
 
-    def _wait(self, timeout: float | None) -> int:
-        self.returncode = self._service.wait(timeout)
-        return self.returncode
+    def __exit__(self, *_: object) -> None:
+        for file in (self.stdout, self.stderr, self.stdin):
+            if file is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    file.close()
+        self.wait()
+
+
+def _reading(file: IO[bytes]) -> tuple[threading.Thread, list[bytes]]:
+    """A thread that reads it to its end and closes it, and what it has read."""
+    read: list[bytes] = []
+
+    def to_its_end() -> None:
+        with file:
+            while part := file.read(LARGEST):
+                read.append(part)
+
+    thread = threading.Thread(target=to_its_end, daemon=True)
+    thread.start()
+    return thread, read
 
 
 def service(words: Sequence[str], environment: Mapping[str, str], folder: Path, log: IO[bytes]) -> Service:
@@ -144,15 +197,16 @@ def program(file: Path, words: Sequence[str], environment: Mapping[str, str], fo
 
 def _started(command: Sequence[str], asked: list[Any], log: IO[bytes]) -> Service:
     with open(os.devnull, "rb", 0) as nothing:
-        return _asked_for(command, asked, [nothing.fileno(), log.fileno(), log.fileno()])
+        return Service(command, *_asked_for(asked, [nothing.fileno(), log.fileno(), log.fileno()]))
 
 
-def _asked_for(command: Sequence[str], asked: list[Any], files: list[int]) -> Service:
+def _asked_for(asked: list[Any], files: list[int]) -> tuple[int, IO[bytes]]:
+    """The pid of what was asked for, and the pipe that tells how it ended."""
     read, write = os.pipe()
     told = open(read, "rb", 0)  # noqa: SIM115 (the service's, until it has ended)
     with open(write, "wb", 0) as tell, _asking:
         socket.send_fds(_server()[0], [json.dumps(asked).encode()], [*files, tell.fileno()])
-    return Service(command, int(told.read(16)), told)
+    return int(told.read(16)), told
 
 
 def _network() -> str:

@@ -219,7 +219,7 @@ class Grid:
         """A command on one borrowed core, nothing shipped."""
         return self.run("run-shared", "-t", "cpu", "-a", "1", "--no-ship", *words, **options)
 
-    def begin(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
+    def begin(self, *words: str, **options: Any) -> subprocess.Popen[bytes] | forked.Command:
         """`grid …`, not waited for; unbuffered, so that a line can be read before `communicate`."""
         options.setdefault("bufsize", 0)
         options.setdefault("stdout", subprocess.PIPE)

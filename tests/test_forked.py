@@ -116,7 +116,7 @@ def test_faults_need_an_interpreter_of_their_own() -> None:
     assert not forked.can_run(os.environ | {"LC_ALL": "POSIX"})
 
 
-def test_a_command_with_pipes_is_one_of_subprocess(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_a_command_with_pipes_is_like_one_of_subprocess(environment: Mapping[str, str], tmp_path: Path) -> None:
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     real = subprocess.Popen([*GRID, "login", "-"], env=environment, cwd=tmp_path, **pipes)
     ours = forked.Command(["login", "-"], environment, tmp_path, **pipes)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.sync import GridClient
+from tests import forked
 from tests.grid_fixture import CONFIG, Grid, running_grid, until
 
 MIB = 1 << 20
@@ -192,7 +193,7 @@ def test_the_reader_gets_every_byte_through_a_kill_of_agent_supervisor_and_coord
         assert reading.wait() == 0 and hashlib.sha256(out).hexdigest() == expected()
 
 
-def running_reader(grid: Grid, name: str, *flags: str) -> "subprocess.Popen[bytes]":
+def running_reader(grid: Grid, name: str, *flags: str) -> subprocess.Popen[bytes] | forked.Command:
     words = ("run-shared", "--on-exit", "keep", "--no-ship", "--name", name, *flags)
     return grid.begin(*words, sys.executable, "-c", NUMBERS)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import forked
 from tests.grid_fixture import GRID, Grid, running_grid, until
 
 SHARED = ("run-shared", "-t", "cpu", "-a", "1", "--no-ship")
@@ -21,7 +22,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
         yield made
 
 
-def running(grid: Grid, name: str, script: str, *flags: str) -> subprocess.Popen[bytes]:
+def running(grid: Grid, name: str, script: str, *flags: str) -> subprocess.Popen[bytes] | forked.Command:
     """A job of this name, begun and past its first line of output."""
     process = grid.begin(*SHARED, *flags, "--name", name, "sh", "-c", f"echo begun; {script}")
     assert process.stdout is not None
