@@ -2,10 +2,13 @@
 is an empty root; what runs in it is bound from this machine: its Python with the grid. Nothing is fetched.
 """
 
+import http.client
 import io
+import json
 import os
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -58,9 +61,22 @@ class Engine:
             self.process = subprocess.Popen(words, env=self.environment, stdout=log, stderr=log)
         until(self.socket.exists, "podman listens")
 
-    def containers(self) -> list[str]:
-        """Names of containers that run."""
-        return sorted(self.run("ps", "--format", "{{.Names}}").stdout.decode().split())
+    def containers(self, all: bool = False) -> list[str]:
+        """Names of containers that run, or of all. Asked over the socket: podman's program takes longer to start than
+        to answer."""
+        connection = http.client.HTTPConnection("localhost")
+        with socket.socket(socket.AF_UNIX) as connection.sock:
+            connection.sock.settimeout(60)
+            connection.sock.connect(str(self.socket))
+            connection.request("GET", f"/v1.40/containers/json?all={all}")
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.reason
+            return sorted(name.removeprefix("/") for one in json.load(answer) for name in one["Names"])
+
+    def clear(self) -> None:
+        """Remove all containers."""
+        if self.containers(all=True):
+            self.run("rm", "--all", "--force", "--time", "0")
 
     def end(self) -> None:
         self.run("rm", "--all", "--force", "--time", "0")
@@ -91,15 +107,25 @@ def podman_engine() -> Iterator[Engine]:
         shutil.rmtree(home, ignore_errors=True)
 
 
+def lacking() -> str:
+    """What this machine lacks for an engine; empty: nothing."""
+    programs = [one for one in PROGRAMS if shutil.which(one) is None and not Path("/usr/sbin", one).exists()]
+    if programs:
+        return f"needs {', '.join(programs)} (scripts/system-packages.sh installs them)"
+    return "" if os.geteuid() == 0 else "needs root: containers with limits"
+
+
+def refused(engine: Engine) -> str:
+    """Why no containers run in it; empty: they do."""
+    words = ["run", "--rm", "--network", "host", "--memory", "64m", "--cpus", "1"]
+    tried = engine.run(*words, *(word for one in bound() for word in ("--volume", one)), IMAGE, "/bin/true")
+    return "" if tried.returncode == 0 else f"no container runs here: {tried.stderr.decode().strip()[-300:]}"
+
+
 @cache
 def missing() -> str:
     """Why no containers can run here; empty: they can."""
-    lacking = [one for one in PROGRAMS if shutil.which(one) is None and not Path("/usr/sbin", one).exists()]
-    if lacking:
-        return f"needs {', '.join(lacking)} (scripts/system-packages.sh installs them)"
-    if os.geteuid() != 0:
-        return "needs root: containers with limits"
+    if why := lacking():
+        return why
     with podman_engine() as engine:
-        words = ["run", "--rm", "--network", "host", "--memory", "64m", "--cpus", "1"]
-        tried = engine.run(*words, *(word for one in bound() for word in ("--volume", one)), IMAGE, "/bin/true")
-    return "" if tried.returncode == 0 else f"no container runs here: {tried.stderr.decode().strip()[-300:]}"
+        return refused(engine)

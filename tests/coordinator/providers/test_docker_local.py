@@ -19,7 +19,7 @@ from distributed_grid.coordinator.providers.base import ProviderRefused, WorkerS
 from distributed_grid.coordinator.providers.docker_local import DockerLocalProvider
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.providers.leaks import leak_free
-from tests.coordinator.providers.podman_engine import IMAGE, Engine, bound, missing, podman_engine
+from tests.coordinator.providers.podman_engine import IMAGE, Engine, bound, lacking, podman_engine, refused
 from tests.coordinator.providers.scene import LONGEST, SPEC
 from tests.depth import tries
 from tests.grid_fixture import until
@@ -29,9 +29,11 @@ NUMBERS = count(1)
 
 @pytest.fixture(scope="module")
 def podman() -> Iterator[Engine]:
-    if why := missing():
+    if why := lacking():
         pytest.skip(why)
     with podman_engine() as engine:
+        if why := refused(engine):
+            pytest.skip(why)
         yield engine
 
 
@@ -39,7 +41,7 @@ def podman() -> Iterator[Engine]:
 def engine(podman: Engine) -> Iterator[Engine]:
     """The engine, with no container of an earlier test."""
     yield podman
-    podman.run("rm", "--all", "--force", "--time", "0")
+    podman.clear()
 
 
 def provider(engine: Engine, grid: str = "g1", **more: Any) -> DockerLocalProvider:
@@ -72,7 +74,7 @@ def test_a_machine_is_one_container_with_limits_and_ends_whole(engine: Engine) -
     assert found is not None and (found.handle, found.pool, found.born) == (handle, "a", round(asked.born, 3))
     assert docker.terminate_worker(asked.name, "another") is False and engine.containers() == [asked.name]
     assert docker.terminate_worker(asked.name, handle) is True
-    assert listed(docker, asked) is None and engine.run("ps", "-a", "-q").stdout == b""
+    assert listed(docker, asked) is None and engine.containers(all=True) == []
     assert docker.terminate_worker(asked.name, handle) is False
 
 
@@ -91,7 +93,7 @@ def test_a_machine_that_cannot_join_ends_with_its_container_and_says_why(engine:
     with pytest.raises(ProviderRefused, match="has ended"):
         docker.create_worker(asked)
     assert docker.terminate_worker(asked.name) is False, "what is left of it is removed"
-    assert engine.run("ps", "-a", "-q").stdout == b""
+    assert engine.containers(all=True) == []
 
 
 def test_two_grids_at_one_engine_do_not_see_each_other(engine: Engine) -> None:
@@ -116,7 +118,7 @@ def test_a_creation_that_was_cut_off_before_the_start_is_completed_or_removed(
     monkeypatch.setattr(docker_local, "BEGUN_WITHIN", 0.0)
     time.sleep(1.1)
     docker.list_workers()
-    assert engine.run("ps", "-a", "--format", "{{.Names}}").stdout.decode().split() == [cut.name]
+    assert engine.containers(all=True) == [cut.name]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_what_cannot_be_is_refused_in_words(
     with pytest.raises(ProviderRefused, match=said) as refused:
         provider(engine, **settings).create_worker(spec(**more))
     assert refused.value.answer is answer, refused.value.text
-    assert engine.run("ps", "-a", "-q").stdout == b""
+    assert engine.containers(all=True) == []
 
 
 def test_an_engine_that_is_not_there_is_a_lost_answer(tmp_path: Path) -> None:
