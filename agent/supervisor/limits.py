@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups, amounts_of
 from distributed_grid.agent.supervisor import procs
@@ -59,10 +59,14 @@ class Limits:
         self._oom_read_at = procs.now()
 
     def restore(self, job: Job) -> None:
-        """The job is from an earlier supervisor, which may have left its groups."""
+        """The job is from an earlier supervisor, which may have made groups for it."""
         self._cgroups.find(job)
-        if job.over:
-            self.leave(job)
+
+    def clear(self, ended: Collection[str]) -> None:
+        """Remove the groups of these jobs, which an earlier supervisor may have left."""
+        for key in self._cgroups.all_known().intersection(ended):
+            self._cgroups.release(key)
+        self._sweep(procs.now())
 
     def admit(self, job: Job, spawner: int) -> None:
         """Its spawner is about to make its first process: put that into its groups from the start, where needed."""

@@ -140,10 +140,11 @@ class Supervisor:
             self.jobs.update((key, Job(key, 0.0, *intent)) for key, intent in self.journaled.ahead.items())
         self.journaled.ahead.clear()
         self.survivors.end_unknown()
+        self.limits.clear([*self.journaled.forgotten, *(job.id for job in self.jobs.values() if job.over)])
         for job in self.jobs.values():
-            self.limits.restore(job)
             if job.over:
                 continue
+            self.limits.restore(job)
             job.adopted = True
             if before != boot:
                 job.main_ended(-1)

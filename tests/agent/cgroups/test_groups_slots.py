@@ -228,3 +228,18 @@ async def test_a_job_that_cannot_start_leaves_no_group_and_the_next_one_does_not
     assert there not in bench.read(id).decode()
     bases = [Path(mount + bench.setting) for mount in {*hierarchies.mounted().values()}]  # type: ignore[attr-defined]
     await bench.until(lambda: not any([*base.glob("j-*")] for base in bases))
+
+
+async def test_groups_that_the_kernel_was_not_done_with_are_removed_by_the_next_supervisor(grouped: Bench) -> None:
+    bench = grouped
+    told, acknowledged = [bench.launch("true") for _ in range(2)]
+    await bench.ended(told)
+    await bench.ended(acknowledged)
+    bench.launcher.forget([acknowledged])
+    await bench.run("true")  # the journal has it
+    bases = [Path(mount + bench.setting) for mount in hierarchies.mounted().values()]  # type: ignore[attr-defined]
+    base = next(base for base in bases if base.exists())
+    for key in (told, acknowledged, "j-of-another-agent.1"):
+        (base / key).mkdir()
+    await bench.kill_supervisor()
+    await bench.until(lambda: [path.name for path in base.glob("j-*")] == ["j-of-another-agent.1"])
