@@ -18,6 +18,7 @@ from distributed_grid.protocol.jobs import Cause, exit_status
 from distributed_grid.protocol.messages import Exited, Started
 from distributed_grid.protocol.resources import Grant, ResourceType
 from tests.agent.conftest import Bench, runs
+from tests.depth import DEEP
 
 DAEMON = """
 import os, sys, time
@@ -530,7 +531,7 @@ async def test_what_ended_while_no_supervisor_lived_ends_as_far_as_is_known(benc
 
 
 async def test_launches_on_their_way_when_the_supervisor_dies_start_exactly_once(bench: Bench) -> None:
-    ids = [bench.launch("sh", "-c", "echo $$ >> count") for _ in range(100)]
+    ids = [bench.launch("sh", "-c", "echo $$ >> count") for _ in range(50)]
     await bench.until(lambda: len(bench.reports) > 5)
     await bench.kill_supervisor()
     outcomes = [await bench.ended(id) for id in ids]
@@ -615,7 +616,7 @@ async def test_reports_are_started_then_exited_and_nothing_else(bench: Bench) ->
 
 
 async def test_a_burst_is_done_and_reported_whole(bench: Bench) -> None:
-    ids = [bench.launch("true") for _ in range(200)]
+    ids = [bench.launch("true") for _ in range(200 if DEEP else 100)]
     async with asyncio.timeout(60):
         for id in ids:
             assert (await bench.ended(id)).code == 0
