@@ -16,10 +16,22 @@ from tests.grid_fixture import Grid, running_grid, until
 LOOP = 'while :; do echo "$0 $$" >> {file}; sleep 0.05; done'
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
+    with running_grid(tmp_path_factory.mktemp("grid"), agents=1) as running:
+        yield running
+
+
 @pytest.fixture
-def grid(tmp_path: Path) -> Iterator[Grid]:
-    with running_grid(tmp_path / "grid", agents=1) as made:
-        yield made
+def grid(made: Grid) -> Iterator[Grid]:
+    """Nothing runs there, and nothing is in doubt; what was logged before is put aside."""
+    for log in (made.home / "coordinator.log", made.home / "n1" / "supervisor.log"):
+        if log.exists():
+            os.truncate(log, 0)  # both are written to at their end
+    yield made
+    made.run("cancel", "--all")
+    until(lambda: made.json("jobs")["jobs"] == [], "no job is left")
+    until(lambda: node(made)["state"] == "up" and not unknown(made), "the node knows what runs")
 
 
 def flip_a_bit(path: Path) -> None:
@@ -99,8 +111,10 @@ def accept_loss(grid: Grid) -> str:
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_no_damage_of_the_journal_lets_a_second_attempt_run_beside_the_first(grid: Grid, name: str) -> None:
-    witness = Witness(grid.home / "witness")
+def test_no_damage_of_the_journal_lets_a_second_attempt_run_beside_the_first(
+    grid: Grid, tmp_path: Path, name: str
+) -> None:
+    witness = Witness(tmp_path / "witness")
     script = LOOP.format(file=witness.path)
     started = grid.shared(
         "-d",
@@ -130,8 +144,10 @@ def test_no_damage_of_the_journal_lets_a_second_attempt_run_beside_the_first(gri
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_what_the_node_cannot_find_is_held_until_somebody_says_that_it_is_gone(grid: Grid, name: str) -> None:
-    witness = Witness(grid.home / "witness")
+def test_what_the_node_cannot_find_is_held_until_somebody_says_that_it_is_gone(
+    grid: Grid, tmp_path: Path, name: str
+) -> None:
+    witness = Witness(tmp_path / "witness")
     script = LOOP.format(file=witness.path)
     hides = f'exec env -i PATH="$PATH" sh -c \'{script}\' "$GRID_ALLOCATION_ID"'
     started = grid.shared("-d", "--retry-on", "lost", "--retries", "1", "--", "sh", "-c", hides)
