@@ -1,6 +1,7 @@
 """The services on a machine of their own, whose systemd boots in namespaces: what is installed there runs, and whatever
-happens to an agent, its jobs go on."""
+happens to an agent, its jobs go on, in groups of their own."""
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -16,12 +17,16 @@ pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
 INVITATION, NODE = "/run/invitation", ("--name", "n1", "--virtual")
 LOOKS = "id -u; sed -n 's/^CapEff:\t//p; s/^NoNewPrivs:\t//p' /proc/self/status"
 AGENT, COORDINATOR = "grid-agent.service", "grid-coordinator.service"
+GROUP = f"/sys/fs/cgroup/{AGENT}"
+CONTROLLER = "hugetlb"  # on machines that have all others in version 1, this one is left for version 2
+UNIFIED = Path("/sys/fs/cgroup/unified")
 
 
 @pytest.fixture(scope="module")
 def machine(wheel: Path) -> Iterator[Machine]:
-    """A machine with a founded grid, both services, and one node, n1, that has joined it."""
-    with booted() as machine:
+    """A machine with a founded grid, both services, and one node, n1, that has joined it; and with a controller of
+    version 2 where there is one."""
+    with handed_on(), booted() as machine:
         machine.install(wheel)
         machine.put("/etc/grid/grid.yaml", CONFIG.encode())
         machine.grid("init")
@@ -29,6 +34,23 @@ def machine(wheel: Path) -> Iterator[Machine]:
         machine.put(INVITATION, machine.grid("token", "create", "--role", "agent", "--node", "n1").encode())
         machine.grid("agent", "install", *NODE, "--join", INVITATION)
         yield machine
+
+
+@contextlib.contextmanager
+def handed_on() -> Iterator[None]:
+    """Machines that boot meanwhile can have that controller."""
+    control = UNIFIED / "cgroup.subtree_control"
+    if not control.exists() or CONTROLLER not in (UNIFIED / "cgroup.controllers").read_text().split():
+        yield
+        return
+    before = control.read_text().split()
+    control.write_text(f"+{CONTROLLER}")
+    try:
+        yield
+    finally:
+        if CONTROLLER not in before:
+            with contextlib.suppress(OSError):  # another test has it as well
+                control.write_text(f"-{CONTROLLER}")
 
 
 def pid(machine: Machine) -> int:
@@ -264,6 +286,55 @@ def test_the_status_of_a_service_that_fails_says_why(machine: Machine) -> None:
     machine.told("systemctl", "start", COORDINATOR)
     assert status.returncode == 3 and f"{record} is missing" in status.stdout, status.stdout + status.stderr
     machine.until(lambda: node(machine).get("state") == "up", "its node is back")
+
+
+def group_of(machine: Machine, process: int) -> str:
+    """The group of version 2 that a process is in, as systemd counts: from its root."""
+    lines = machine.told("cat", f"/proc/{process}/cgroup").splitlines()
+    return next(line for line in lines if line.startswith("0::")).removeprefix("0::")
+
+
+def supervisor(machine: Machine) -> int:
+    # The oldest: the others are its fork server and spawners.
+    oldest = ("pgrep", "--oldest", "--full", "supervisor/main.py")
+    return int(machine.until(lambda: machine.run(*oldest).stdout.strip(), "it runs"))
+
+
+def new_agent(machine: Machine, before: int) -> int:
+    """The agent that follows the one with this pid, once it is ready."""
+    machine.until(lambda: pid(machine) not in (0, before), "systemd has started another")
+    machine.until(lambda: machine.shown(AGENT, "ActiveState") == "active", "it is ready")
+    return pid(machine)
+
+
+def test_agent_and_supervisor_have_a_group_of_their_own_in_that_of_the_unit(machine: Machine) -> None:
+    machine.until(lambda: machine.shown(AGENT, "ActiveState") == "active", "the agent is ready")
+    mine = group_of(machine, pid(machine))
+    assert mine in (f"/{AGENT}/main", f"/{AGENT}/agent")  # made by the agent; by systemd 254
+    assert group_of(machine, supervisor(machine)) == mine
+    assert machine.told("cat", f"{GROUP}/cgroup.procs") == ""
+
+
+def test_a_job_keeps_its_group_while_its_agent_is_restarted_and_killed(machine: Machine) -> None:
+    machine.grid("run-shared", "-d", "--no-ship", "sleep", "100321")
+    job = int(machine.until(lambda: machine.run("pgrep", "--full", "^sleep 100321$").stdout.strip(), "the job runs"))
+    agent = pid(machine)
+    group = group_of(machine, job)
+    if group == group_of(machine, agent):
+        machine.told("sh", "-c", f"mkdir {GROUP}/j-0.1 && echo {job} > {GROUP}/j-0.1/cgroup.procs")
+        group = f"/{AGENT}/j-0.1"
+    if CONTROLLER in machine.told("cat", f"{GROUP}/../cgroup.controllers").split():
+        # As with the controllers that the agent hands on: systemd cannot start a process in such a group.
+        for at in ("/sys/fs/cgroup", GROUP):
+            machine.told("sh", "-c", f"echo +{CONTROLLER} > {at}/cgroup.subtree_control")
+    for signum in ("TERM", "KILL"):
+        machine.told("systemctl", "kill", f"--signal={signum}", "--kill-whom=main", AGENT)
+        agent = new_agent(machine, agent)
+        assert group_of(machine, job) == group
+        assert group_of(machine, agent) in (f"/{AGENT}/main", f"/{AGENT}/agent")
+    machine.told("kill", str(job))
+    failures = machine.told("journalctl", "--unit", AGENT, "--no-pager", "--output", "cat")
+    assert "219/CGROUP" not in failures
 
 
 def test_uninstalling_leaves_nothing_but_what_was_to_be_kept(machine: Machine) -> None:
