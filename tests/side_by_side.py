@@ -36,13 +36,13 @@ TOGETHER = {
         "tests/e2e/service/test_tour.py::test_the_part_with_ray",
     ),
     "guarded": (
-        "tests/ray/test_rebalancing.py",
         "tests/ray/test_gpu_boosts.py",
         "tests/ray/test_ray_token.py",
         "tests/ray/test_taken_back.py",
+        "tests/ray/test_the_head.py",
     ),
     "heads": (
-        "tests/ray/test_boost_deaths.py",
+        "tests/ray/test_rebalancing.py",
         "tests/ray/test_placing.py",
     ),
     "Ray": ("tests/ray/",),

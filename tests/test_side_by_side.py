@@ -16,6 +16,7 @@ from tests import side_by_side
     [
         ("tests/ray/test_boosts.py::test_a", "Ray"),
         ("tests/ray/test_gpu_boosts.py::test_a", "guarded"),
+        ("tests/ray/test_the_head.py::test_a", "guarded"),
         ("tests/agent/supervisor/test_rounds.py::test_a", "alone"),
         ("tests/agent/sampling/test_probe.py::test_a", "tests/agent/sampling/test_probe.py"),
         ("tests/agent/supervisor/test_spawners_nice.py::test_beside_a_job_on_the_same_core", "alone"),

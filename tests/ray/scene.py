@@ -323,13 +323,13 @@ def without_log_monitor(place: Path) -> str:
 
 
 @contextmanager
-def a_cluster(place: Path, keeps: bool = False, nice: int = 0) -> Iterator[Cluster]:
-    """One of your own, for what would spoil it for others. `keeps`: its head has a memory that outlives it; `nice`: the
-    niceness of what its source runs for the grid."""
+def a_cluster(place: Path, nice: int = 0) -> Iterator[Cluster]:
+    """One of your own, for what would spoil it for others. `nice`: the niceness of what its source runs for the
+    grid."""
     environment = {"GRID_AGENT__NICE": str(nice)}
     config = BOOSTS + f"ray: {{address: '{HEAD}'}}\nname: gpu-master\n"
     with two_hosts(place, config, NODE_CONFIG + without_log_monitor(place), environment) as (master, node):
-        made = Cluster(master, node, place, keeps=keeps)
+        made = Cluster(master, node, place)
         try:
             yield made
         finally:
@@ -405,7 +405,8 @@ def a_placing_cluster(place: Path) -> Iterator[Cluster]:
 @contextmanager
 def a_guarded_cluster(place: Path) -> Iterator[Cluster]:
     """One whose head wants a token, and whose source has two GPUs: stand-ins.
-    Master and source have the token in a file each, `master.token` and `node.token`."""
+    Master and source have the token in a file each, `master.token` and `node.token`. Its head has a memory that
+    outlives it."""
     files = {name: place / f"{name}.token" for name in ("master", "node")}
     for path in files.values():
         path.touch(0o600)
@@ -414,7 +415,7 @@ def a_guarded_cluster(place: Path) -> Iterator[Cluster]:
     config += "preemption: {min_hold: 0}\n"
     node_config = NODE_CONFIG + without_log_monitor(place) + BY_NVML + f"  ray_token: '{files['node']}'\n"
     with two_hosts(place, config, node_config, stand_ins(place)) as (master, node):
-        made = Cluster(master, node, place, files["master"])
+        made = Cluster(master, node, place, files["master"], keeps=True)
         try:
             yield made
         finally:

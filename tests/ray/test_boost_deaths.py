@@ -1,27 +1,18 @@
 """Whatever dies around a boost: it goes on, or ends and says why; its source has the capacity back, and no process is
-left. Each row of the table in docs/boosts.md is a test here. They have a cluster of their own, whose head has a
-memory that outlives it, until the last ones take it away."""
+left. Each row of the table in docs/boosts.md is a test here, or in test_the_head."""
 
 import json
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.grid_fixture import until
-from tests.ray.scene import WHERE, Cluster, a_cluster, of_allocation
+from tests.ray.scene import WHERE, Cluster, of_allocation
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
 ON_IT = "resources={'boost_gpu-master': 1}"
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with a_cluster(Path(tmp_path_factory.mktemp("d", numbered=True)), keeps=True) as made:
-        yield made
 
 
 def one(cluster: Cluster, boost: str) -> dict[str, object]:
@@ -113,13 +104,6 @@ def test_the_coordinator_is_killed_and_started_and_it_goes_on_with_the_same_end(
     goes_on(cluster, boost, before)
 
 
-def test_the_head_is_killed_and_started_with_its_memory_and_it_goes_on(cluster: Cluster, boost: str) -> None:
-    before = one(cluster, boost)
-    cluster.kill_head()
-    cluster.start_head(cluster.place / "kept")
-    goes_on(cluster, boost, before)
-
-
 # --- what a boost ends of ---
 
 
@@ -185,19 +169,3 @@ print(json.dumps(gcs.drain_node(node, autoscaler_pb2.DrainNodeReason.DRAIN_NODE_
     assert cluster.compute(code)
     assert "Ray does not show it any more" in is_over(cluster, boost, 2.0)
     is_left_by(cluster, boost)
-
-
-@pytest.mark.long_ray
-def test_the_head_is_killed_and_another_started_without_its_memory_and_all_end(cluster: Cluster) -> None:
-    boost = cluster.boost("cpu", "1")
-    cluster.kill_head()
-    cluster.start_head()
-    assert "Ray does not show it any more" in is_over(cluster, boost, 2.0)
-
-
-@pytest.mark.long_ray
-def test_the_head_is_killed_and_stays_away_and_its_raylets_end_by_themselves(cluster: Cluster) -> None:
-    boost = cluster.boost("cpu", "1")
-    cluster.kill_head()  # nobody needs it after this test
-    said = is_over(cluster, boost, 2.0)  # in the words of `ray start`, where that had not ended its own start yet
-    assert said.startswith("its raylet ended: ") and ("GCS within 30 s" in said or "timed out during startup" in said)
