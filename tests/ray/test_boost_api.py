@@ -51,7 +51,7 @@ print(json.dumps(asyncio.run(main())))
 
 def test_a_program_borrows_uses_exactly_what_it_borrowed_and_gives_it_back(cluster: Cluster) -> None:
     until(lambda: cluster.resources()["CPU"] == 1, "nothing is lent from before")
-    told = cluster.drive(PROGRAM)
+    told = cluster.compute(PROGRAM)
     assert told["id"] and told["source"] == "lab1" and told["during"] == 3
     assert {node for node, _, _ in told["ran"]} == {told["node"]}
     assert told["ready"] and told["placed"] == [told["node"]] * 2
@@ -100,5 +100,6 @@ print(json.dumps(asyncio.run(main())))
 
 def test_request_resources_of_the_sharing_guide_is_capacity_that_ray_has(cluster: Cluster) -> None:
     until(lambda: cluster.resources()["CPU"] == 1, "nothing is lent from before")
-    assert cluster.drive(ORCHESTRATOR) == [2.0, 2.0, {"cpu": 2.0}, True]
+    until(lambda: cluster.offered() == 2.0, "the node offers all its cores")
+    assert cluster.compute(ORCHESTRATOR) == [2.0, 2.0, {"cpu": 2.0}, True]
     until(lambda: cluster.resources()["CPU"] == 1, "Ray has what it had before")

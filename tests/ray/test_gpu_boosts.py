@@ -36,12 +36,6 @@ def test_tasks_on_two_lent_gpus_see_one_each(guarded: Cluster) -> None:
     guarded.release(boost)
 
 
-def test_a_boost_of_cores_on_a_node_with_gpus_brings_and_sees_none(guarded: Cluster, core: str) -> None:
-    assert "GPU" not in guarded.resources()
-    named = """where.options(resources={"boost_gpu-master": 1})"""
-    assert guarded.compute(WHERE + f"print(json.dumps(ray.get({named}.remote(), timeout=60)))")[2] == ""
-
-
 def test_a_boost_of_memory_shows_in_ray_and_ends_where_a_task_takes_more(guarded: Cluster) -> None:
     before = guarded.resources()
     boost = guarded.boost("memory", "0.5")
@@ -65,3 +59,9 @@ except Exception as error:
     assert ended["cause"] == "out-of-memory" and "more memory than its limit of 1G" in ended["text"]
     assert guarded.lent() == []
     until(lambda: guarded.resources()["CPU"] == before["CPU"], "Ray's head has noticed", 60.0)
+
+
+def test_a_boost_of_cores_on_a_node_with_gpus_brings_and_sees_none(guarded: Cluster, core: str) -> None:
+    assert "GPU" not in guarded.resources()
+    named = """where.options(resources={"boost_gpu-master": 1})"""
+    assert guarded.compute(WHERE + f"print(json.dumps(ray.get({named}.remote(), timeout=60)))")[2] == ""
