@@ -22,13 +22,13 @@ OVERHEAD = 512 * MIB
 store."""
 OBJECT_STORE = 80 << 20
 """Bytes of its object store; Ray takes no less than 75 MiB."""
-_LOGGED = re.compile(r"^\[[^\]]+ [A-Z] \d+ \d+\] (\(\w+\) )?\S+:\d+: ")
-_LIGHT = re.compile(r"^\[[^\]]+ [DIW] \d+ \d+\] ")
+_LOGGED = r"^\[[^\]]+ [A-Z] \d+ \d+\] (\(\w+\) )?\S+:\d+: "
+_LIGHT = r"^\[[^\]]+ [DIW] \d+ \d+\] "
 """What Ray's C++ puts before a line that it logs, and before one that tells of no error."""
-_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]")
+_NOT_IN_A_NAME = r"[^A-Za-z0-9_.-]"
 LABEL_CHARS = 63
 """Maximum number of characters of a value of a label in Ray."""
-_ID = re.compile(r"j-[a-z2-7]{12}")
+_ID = r"j-[a-z2-7]{12}"
 
 
 class RayAuth(StrEnum):
@@ -75,18 +75,18 @@ def group_name(boost_id: str) -> str:
 
 def custom_resource(target: str) -> str:
     """By what name somebody asks Ray for what was lent to this node."""
-    return "boost_" + _NOT_IN_A_NAME.sub("_", target)
+    return "boost_" + re.sub(_NOT_IN_A_NAME, "_", target)
 
 
 def label_value(node: str) -> str:
     """The name of a node as the value of a label of its raylet. Ray takes letters, digits, `-`, `_` and `.`, none of
     the signs first or last, and LABEL_CHARS at most (Ray's documentation, "Use labels to control scheduling")."""
-    return _NOT_IN_A_NAME.sub("_", node)[:LABEL_CHARS].strip("_.-")
+    return re.sub(_NOT_IN_A_NAME, "_", node)[:LABEL_CHARS].strip("_.-")
 
 
 def is_boost_id(text: str) -> bool:
     """Whether this is the whole id of a boost, as far as can be told without asking."""
-    return _ID.fullmatch(text) is not None
+    return re.fullmatch(_ID, text) is not None
 
 
 def parse_amount(kind: ResourceType, amount: float) -> int:
@@ -123,7 +123,7 @@ def last_words(stderr: str, stdout: str = "") -> str:
     """Of all that Ray printed, what says why it did not come up, or ended. `ray start` repeats on stdout what its
     raylet said last."""
     lines = [line for text in (stdout, stderr) for one in text.splitlines() if (line := one.strip())]
-    weighty = [_LOGGED.sub("", line) for line in lines if not _LIGHT.match(line)]
+    weighty = [re.sub(_LOGGED, "", line) for line in lines if not re.match(_LIGHT, line)]
     said = [line for line in weighty if _tells(line)]
     return (said or weighty or lines or [""])[-1][:500]
 

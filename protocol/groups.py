@@ -14,7 +14,7 @@ from distributed_grid.protocol.resources import Code, Count, Finite, Index, Numb
 
 MOST_MEMBERS = 100_000
 MOST_INDEX = 999_999_999
-_PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
+_PART = r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?"
 
 
 class GroupKind(StrEnum):
@@ -68,7 +68,7 @@ def parse_array(text: str, max_fails: int | None = None) -> Array:
         raise BadValue(f"the array {text!r} cannot be read", why=f"{limit!r} is no number above zero", hint=hint)
     numbers: list[tuple[int, int, int]] = []
     for part in which.split(","):
-        match = _PART.fullmatch(part.strip())
+        match = re.fullmatch(_PART, part.strip())
         if match is None:
             raise BadValue(f"the array {text!r} cannot be read", why=f"{part!r} is no range of indexes", hint=hint)
         first, last, step = (int(group) if group else 0 for group in match.groups())

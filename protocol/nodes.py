@@ -35,7 +35,7 @@ REASON_CHARS = 500
 """What of a reason is kept."""
 LABELS_MOST = 100
 """Labels that may be ordered for one node."""
-_KEY = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$")
+_KEY = r"^[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$"
 _VALUE_CHARS = 63
 
 
@@ -189,7 +189,7 @@ def check_labels(labels: Mapping[str, str | None]) -> None:
     if len(labels) > LABELS_MOST:
         raise BadValue(f"{len(labels)} labels at once", hint=f"{LABELS_MOST} are the most")
     for key, value in labels.items():
-        if not _KEY.match(key):
+        if not re.match(_KEY, key):
             hint = "letters, digits, and . _ / - between them, up to 63"
             raise BadValue(f"a label cannot be called {key[:80]!r}", hint=hint)
         if value is not None and (len(value) > _VALUE_CHARS or not value.isprintable()):

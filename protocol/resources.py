@@ -173,7 +173,7 @@ def _decimal(text: str, what: str) -> Decimal:
 
 
 _UNITS = {"": 1, "K": 1 << 10, "M": MIB, "G": GIB, "T": 1 << 40}
-_BYTES = re.compile(r"^\s*([0-9.eE+\-]+|nan|inf|-inf)\s*([KMGT]?)(i?B)?\s*$", re.IGNORECASE)
+_BYTES = r"^\s*([0-9.eE+\-]+|nan|inf|-inf)\s*([KMGT]?)(i?B)?\s*$"
 MOST_CPU = 1_000_000 * MILLI
 MOST_MEMORY = 1 << 60
 MOST_GPU = 100_000 * MILLI
@@ -213,7 +213,7 @@ def parse_memory(text: str, bare: int = 1) -> int:
     A number without a unit counts in `bare` bytes (the seeds' `-t memory -a 4` means GB, so there it is GIB).
     Raises BadValue.
     """
-    match = _BYTES.match(text)
+    match = re.match(_BYTES, text, re.IGNORECASE)
     if not match:
         raise BadValue(f"memory amount {text!r} is not a size", hint="give a size such as 4G, 512M or 1.5G")
     number = _decimal(match[1], "memory amount")

@@ -10,10 +10,8 @@ from collections.abc import Collection, Sequence
 
 from distributed_grid.protocol.errors import BadValue
 
-_PARTS = re.compile(
-    r"^\s*(?:(\d+(?:\.\d+)?)d)?\s*(?:(\d+(?:\.\d+)?)h)?\s*(?:(\d+(?:\.\d+)?)m(?:in)?)?\s*(?:(\d+(?:\.\d+)?)s)?\s*$"
-)
-_CLOCK = re.compile(r"^\s*(\d+):([0-5]?\d)(?::([0-5]?\d))?\s*$")
+_PARTS = r"^\s*(?:(\d+(?:\.\d+)?)d)?\s*(?:(\d+(?:\.\d+)?)h)?\s*(?:(\d+(?:\.\d+)?)m(?:in)?)?\s*(?:(\d+(?:\.\d+)?)s)?\s*$"
+_CLOCK = r"^\s*(\d+):([0-5]?\d)(?::([0-5]?\d))?\s*$"
 _DIGITS = re.compile(r"([0-9]{1,18})")
 _WEIGHTS = (86400, 3600, 60, 1)
 MOST = 10 * 365 * 86400
@@ -37,12 +35,12 @@ def _seconds(text: str) -> float | None:
         plain = None
     if plain is not None:
         return plain if plain == plain else None
-    if match := _CLOCK.match(text):
+    if match := re.match(_CLOCK, text):
         hours, minutes, seconds = match[1], match[2], match[3]
         if seconds is None:
             return int(hours) * 60.0 + int(minutes)
         return int(hours) * 3600.0 + int(minutes) * 60 + int(seconds)
-    match = _PARTS.match(text)
+    match = re.match(_PARTS, text)
     if match and any(match.groups()):
         return float(sum(float(part) * weight for part, weight in zip(match.groups(), _WEIGHTS, strict=True) if part))
     return None

@@ -95,13 +95,24 @@ STARTS: dict[str, set[str]] = {
 # The readers of traces: bytes in, jobs out. Unpacking and dates are no I/O either.
 PREDICTOR = {f"coordinator.predictor.{name}" for name in ("shape", "statistics", "estimate", "predictor")}
 READERS = {"simulator.lab.formats.unpack", "simulator.lab.formats.tables"}
-PURE = {"protocol", "coordinator.core", "agent.core", "simulator", "push.plan", *READERS, *PREDICTOR, *SUPERVISORS_PURE}
+PURE = {
+    "protocol",
+    "protocol.messages",
+    "coordinator.core",
+    "agent.core",
+    "simulator",
+    "push.plan",
+    *READERS,
+    *PREDICTOR,
+    *SUPERVISORS_PURE,
+}
 PURE_STDLIB = set(
     "__future__ abc bisect collections collections.abc contextlib copy dataclasses decimal difflib enum fnmatch"
     " functools hashlib heapq itertools math operator re statistics string struct textwrap types typing zlib".split()
 )
 PURE_OTHERS = {
     "protocol": {"msgspec", "msgpack"},
+    "protocol.messages": {"msgspec", "importlib.import_module"},  # of a module of its own, at the first use of a name
     "coordinator.core": {"msgspec"},
     "agent.core": {"msgspec"},
     "push.plan": {"msgspec", "urllib.parse"},

@@ -1,7 +1,8 @@
 """What can be asked of a grid: each request once, for the asyncio and the blocking client.
 
 A request is a generator (`Steps`): it yields messages, gets their answers, and returns what was asked for. The clients
-run it; no connection, clock or thread is known here.
+run it; no connection, clock or thread is known here. Messages that most commands do without are named by `messages.`,
+which loads them at their first use.
 """
 
 import secrets
@@ -12,11 +13,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from distributed_grid.coordinator.client.submission import as_argv, describe_hold, describe_job
+from distributed_grid.protocol import messages
 from distributed_grid.protocol.boosts import DURATION
 from distributed_grid.protocol.codec import BULK_BYTES, encode
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import Array, GroupView, indexes, member_id
-from distributed_grid.protocol.history.trends import parse_window
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import (
     JobView,
@@ -24,63 +25,13 @@ from distributed_grid.protocol.jobs import (
     Request,
     State,
 )
-from distributed_grid.protocol.messages import (
-    AskWhy,
-    BalancingStatus,
-    Boosts,
-    Cancel,
-    DeclareNode,
-    Done,
-    DrainNodes,
-    GetBalancing,
-    GetLoans,
-    GetQuota,
-    GetReceipts,
-    GetScaling,
-    GetShared,
-    GetShares,
-    GetStatus,
-    GetTrends,
-    Jobs,
-    LabelNodes,
-    ListBoosts,
-    ListJobs,
-    Loans,
-    MakeToken,
-    Needs,
-    NewCertificate,
-    OrderScaling,
-    Predict,
-    Quotas,
-    RecordUse,
-    RequestBoost,
-    ScalingStatus,
-    SetRights,
-    Shared,
-    Shares,
-    ShowJobs,
-    SignalJob,
-    Status,
-    Submission,
-    Submit,
-    TokenMade,
-    Trends,
-    UndrainNodes,
-    WantCertificate,
-    Why,
-    joined,
-    next_page,
-)
-from distributed_grid.protocol.messages.needs import excerpt
-from distributed_grid.protocol.messages.operator import Receipt
-from distributed_grid.protocol.messages.rights import Whose, parse_rights
+from distributed_grid.protocol.messages import Cancel, Done, Jobs, ListJobs, ShowJobs, SignalJob, Submission, Submit
 from distributed_grid.protocol.nodes import NodeView
 from distributed_grid.protocol.placement import Walls
 from distributed_grid.protocol.resources import (
     Resources,
     ResourceType,
 )
-from distributed_grid.protocol.scaling.plans import ScaleOrder
 from distributed_grid.protocol.text import parse_duration
 
 _GROUP_BYTES, _GROUP_JOBS = BULK_BYTES // 4, 4000
@@ -141,9 +92,9 @@ def advance(steps: Steps[Any], answer: Any, error: Exception | None) -> Any:
 def pages(message: Any) -> Steps[Any]:
     """A list, over as many answers as it takes."""
     found = [(yield message)]
-    while (message := next_page(message, found[-1], 0)) is not None:
+    while (message := messages.next_page(message, found[-1], 0)) is not None:
         found.append((yield message))
-    return joined(*found)
+    return messages.joined(*found)
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -263,10 +214,10 @@ def signal(job: str, signum: int) -> Steps[None]:
     yield Once(SignalJob(id=0, job=job, signal=signum))
 
 
-def why(job: str = "", request: Request | None = None, lasts: float = 0.0) -> Steps[Why]:
+def why(job: str = "", request: Request | None = None, lasts: float = 0.0) -> "Steps[messages.Why]":
     """Why a job is where it is, or where a request would go of a job that `lasts` no longer than so many seconds with
     its grace (0: it has no time limit)."""
-    answer: Why = yield AskWhy(id=0, job=job, request=request, lasts=lasts)
+    answer: messages.Why = yield messages.AskWhy(id=0, job=job, request=request, lasts=lasts)
     return answer
 
 
@@ -277,12 +228,14 @@ def predict(
     within: float = 0.0,
     bundle: str = "",
     array: bool = False,
-) -> Steps[Needs]:
+) -> "Steps[messages.Needs]":
     """What a command of yours will need, by what runs like it used (docs/needs.md). `features`: numbers by name, such
     as a batch size, of which the first three count; `within`: how likely it runs for at most so many seconds; `bundle`:
     of `ship`, what is shipped with it (default: as much as with the last run like it); `array`: it is a member of an
     array."""
-    found: Needs = yield Predict(0, excerpt(as_argv(command)), bundle, array, dict(features or {}), within)
+    found: messages.Needs = yield messages.Predict(
+        0, messages.excerpt(as_argv(command)), bundle, array, dict(features or {}), within
+    )
     return found
 
 
@@ -300,8 +253,8 @@ def record_use(
     """Tell the grid of a run that it did not see: seconds, the most memory (bytes), the most cores at once, the most
     GPU memory (bytes); 0 is not known. `ended`: done, "out of memory" (of the `held` bytes), "time limit" or cut. It
     counts for your jobs alone."""
-    words = excerpt(as_argv(command))
-    yield RecordUse(0, words, dict(features or {}), seconds, memory, cores, gpu_memory, held, ended)
+    words = messages.excerpt(as_argv(command))
+    yield messages.RecordUse(0, words, dict(features or {}), seconds, memory, cores, gpu_memory, held, ended)
 
 
 def declare_node(
@@ -319,33 +272,37 @@ def declare_node(
     that, and no job runs there. `known`: only what is free has changed of a node declared before, and of `kept` kinds
     as much is as before; `gpu_memory`: bytes of each GPU. What was answered."""
     left = whole if free is None else free
-    answer: Done = yield DeclareNode(
+    answer: Done = yield messages.DeclareNode(
         0, name, whole, left, gpu_model, gpu_memory, dict(labels or {}), known, tuple(kept)
     )
     return answer.text
 
 
-def scaling() -> Steps[ScalingStatus]:
+def scaling() -> "Steps[messages.ScalingStatus]":
     """Machines that the grid creates by itself, its pools, and the plan of now (docs/scaling.md)."""
-    answer: ScalingStatus = yield GetScaling(0)
+    answer: messages.ScalingStatus = yield messages.GetScaling(0)
     return answer
 
 
 def create_machine(pool: str, type: str = "", why: str = "") -> Steps[str]:
     """Have a machine of a pool created, within its limits: its name. Raises ConnectionLost where it is not known
     whether that was ordered."""
-    answer: Done = yield Once(OrderScaling(0, ScaleOrder.CREATE, pool, why, type))
+    from distributed_grid.protocol.scaling.plans import ScaleOrder
+
+    answer: Done = yield Once(messages.OrderScaling(0, ScaleOrder.CREATE, pool, why, type))
     return answer.text
 
 
 def end_machine(name: str, why: str = "") -> Steps[None]:
     """Have a machine ended as soon as no job runs on it."""
-    yield OrderScaling(0, ScaleOrder.END, why=why, machine=name)
+    from distributed_grid.protocol.scaling.plans import ScaleOrder
+
+    yield messages.OrderScaling(0, ScaleOrder.END, why=why, machine=name)
 
 
 def make_token(role: Role, name: str, ttl: float, labels: Mapping[str, str] | None = None) -> Steps[str]:
     """A token by which a peer of this name joins, once, within `ttl` seconds."""
-    answer: TokenMade = yield Once(MakeToken(0, role, name, ttl, 1, dict(labels or {})))
+    answer: messages.TokenMade = yield Once(messages.MakeToken(0, role, name, ttl, 1, dict(labels or {})))
     return answer.token
 
 
@@ -384,7 +341,7 @@ def request_boost(
     coordinator's disk. It is a job: `follow` tells how it goes on, and it is lent once it runs. `source` is preferred,
     `only_source` the only node asked. `exclusive`: for programs that use its placement group alone. `walls`: from a
     node with this level or a stronger one."""
-    answer = yield RequestBoost(
+    answer = yield messages.RequestBoost(
         id=0,
         key=secrets.token_hex(16),
         target=target,
@@ -401,9 +358,9 @@ def request_boost(
     return job
 
 
-def boosts(target: str = "") -> Steps[Boosts]:
+def boosts(target: str = "") -> "Steps[messages.Boosts]":
     """The boosts that have not ended, for all nodes or one, and what Ray shows."""
-    answer: Boosts = yield from pages(ListBoosts(id=0, target=target))
+    answer: messages.Boosts = yield from pages(messages.ListBoosts(id=0, target=target))
     return answer
 
 
@@ -425,9 +382,9 @@ def holds() -> Steps[list[JobView]]:
 # --- the grid ---------------------------------------------------------------------------------------------------------
 
 
-def status() -> Steps[Status]:
+def status() -> "Steps[messages.Status]":
     """How the grid is."""
-    answer: Status = yield from pages(GetStatus(id=0))
+    answer: messages.Status = yield from pages(messages.GetStatus(id=0))
     return answer
 
 
@@ -436,40 +393,42 @@ def nodes() -> Steps[list[NodeView]]:
     return list((yield from status()).nodes)
 
 
-def shared(node: str = "") -> Steps[Shared]:
+def shared(node: str = "") -> "Steps[messages.Shared]":
     """What is offered and what is lent, on all nodes or one."""
-    answer: Shared = yield from pages(GetShared(id=0, node=node))
+    answer: messages.Shared = yield from pages(messages.GetShared(id=0, node=node))
     return answer
 
 
-def trends(node: str = "", window: str = "15m") -> Steps[Trends]:
+def trends(node: str = "", window: str = "15m") -> "Steps[messages.Trends]":
     """How the use of a node goes, with forecasts; or that of all nodes. `window`: 5m, 15m, 1h, 1d or 1w."""
-    answer: Trends = yield from pages(GetTrends(id=0, node=node, window=parse_window(window)))
+    from distributed_grid.protocol.history.trends import parse_window
+
+    answer: messages.Trends = yield from pages(messages.GetTrends(id=0, node=node, window=parse_window(window)))
     return answer
 
 
-def balancing() -> Steps[BalancingStatus]:
+def balancing() -> "Steps[messages.BalancingStatus]":
     """How the grid rebalances: mode, policy, its last moves."""
-    answer: BalancingStatus = yield from pages(GetBalancing(id=0))
+    answer: messages.BalancingStatus = yield from pages(messages.GetBalancing(id=0))
     return answer
 
 
-def shares() -> Steps[Shares]:
+def shares() -> "Steps[messages.Shares]":
     """Who holds how much, and who is next (docs/shares.md)."""
-    answer: Shares = yield GetShares(id=0)
+    answer: messages.Shares = yield messages.GetShares(id=0)
     return answer
 
 
-def ledger(user: str = "", node: str = "", days: int = 7) -> Steps[Loans]:
+def ledger(user: str = "", node: str = "", days: int = 7) -> "Steps[messages.Loans]":
     """Who lent what to whom (docs/shares.md): all of it, or what a `user` lent or borrowed, or what was lent of a
     `node`; by day for so many days back."""
-    answer: Loans = yield GetLoans(id=0, user=user, node=node, days=days)
+    answer: messages.Loans = yield messages.GetLoans(id=0, user=user, node=node, days=days)
     return answer
 
 
-def quota(user: str = "") -> Steps[Quotas]:
+def quota(user: str = "") -> "Steps[messages.Quotas]":
     """What one may have, and has (docs/rights.md); for operators those of a `user`, or of all users and groups."""
-    answer: Quotas = yield GetQuota(id=0, user=user)
+    answer: messages.Quotas = yield messages.GetQuota(id=0, user=user)
     return answer
 
 
@@ -477,40 +436,42 @@ def set_rights(name: str = "", *, whose: str = "user", **rights: Any) -> Steps[s
     """Grant rights to a user, a `group`, or by `default` to everybody: `highest_priority`, `cores`, `memory` (GB, or
     text), `gpus`, `core_hours`, `gpu_hours`, `jobs_waiting` (each a number, or "unlimited"), `exclusive_boosts`,
     `reservations`. What is not named stays as it is. Returns what holds then, once it is on disk."""
-    return str((yield SetRights(id=0, whose=_whose(whose), name=name, rights=parse_rights(rights))).text)
+    return str(
+        (yield messages.SetRights(id=0, whose=_whose(whose), name=name, rights=messages.parse_rights(rights))).text
+    )
 
 
 def unset_rights(name: str = "", *, whose: str = "user") -> Steps[str]:
     """Take back all rights that operators have granted so: the configuration holds again."""
-    return str((yield SetRights(id=0, whose=_whose(whose), name=name, rights=None)).text)
+    return str((yield messages.SetRights(id=0, whose=_whose(whose), name=name, rights=None)).text)
 
 
-def _whose(word: str) -> Whose:
-    if word not in [*Whose]:
-        raise BadValue(f"rights cannot be given to a {word!r:.80}", hint=f"give {', '.join(Whose)}")
-    return Whose(word)
+def _whose(word: str) -> "messages.Whose":
+    if word not in [*messages.Whose]:
+        raise BadValue(f"rights cannot be given to a {word!r:.80}", hint=f"give {', '.join(messages.Whose)}")
+    return messages.Whose(word)
 
 
 def drain(*nodes: str, reason: str = "", deadline: float | str | None = None) -> Steps[str]:
     """Give these nodes no new job; what still runs there after `deadline` (seconds or text such as `"30m"`; 0: now) is
     taken back. Returns what came of it, once it is on disk."""
     seconds = -1.0 if deadline is None else parse_duration(str(deadline), zero=True)
-    return str((yield DrainNodes(id=0, nodes=nodes, reason=reason, deadline=seconds)).text)
+    return str((yield messages.DrainNodes(id=0, nodes=nodes, reason=reason, deadline=seconds)).text)
 
 
 def undrain(*nodes: str) -> Steps[str]:
     """Give these nodes jobs again."""
-    return str((yield UndrainNodes(id=0, nodes=nodes)).text)
+    return str((yield messages.UndrainNodes(id=0, nodes=nodes)).text)
 
 
 def label(*nodes: str, labels: Mapping[str, str | None]) -> Steps[str]:
     """Give these nodes these labels; None removes one."""
-    return str((yield LabelNodes(id=0, nodes=nodes, labels=dict(labels))).text)
+    return str((yield messages.LabelNodes(id=0, nodes=nodes, labels=dict(labels))).text)
 
 
-def receipts(job: str = "", node: str = "", limit: int = 100) -> Steps[list[Receipt]]:
+def receipts(job: str = "", node: str = "", limit: int = 100) -> "Steps[list[messages.Receipt]]":
     """What was preempted, the newest first: where this job took a place or gave one, or on this node."""
-    return list((yield GetReceipts(id=0, job=job, node=node, limit=limit)).receipts)
+    return list((yield messages.GetReceipts(id=0, job=job, node=node, limit=limit)).receipts)
 
 
 def renew(identity: Path) -> Steps[float]:
@@ -519,7 +480,7 @@ def renew(identity: Path) -> Steps[float]:
     from distributed_grid.identity.enrollment import RenewalRequest, renewal_time
 
     asked = RenewalRequest(identity)
-    answer: NewCertificate = yield WantCertificate(id=0, request=asked.request)
+    answer: messages.NewCertificate = yield messages.WantCertificate(id=0, request=asked.request)
     if not answer.certificate:
         return 0.0
     asked.keep(answer.certificate)

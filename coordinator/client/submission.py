@@ -1,7 +1,6 @@
 """Build a submission from a command and its options, as programs and the command line give them."""
 
 import itertools
-import json
 import os
 import re
 import secrets
@@ -43,7 +42,7 @@ from distributed_grid.protocol.text import parse_duration
 
 HOLD_DURATION = 3600.0
 """Default duration of a hold (s)."""
-_OF_DAY = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
+_OF_DAY = r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?"
 
 
 def parse_begin(when: str | datetime, now: datetime) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def parse_begin(when: str | datetime, now: datetime) -> dict[str, Any]:
     text = when.strip()
     if text.startswith("+"):
         return {"delay": parse_duration(text[1:])}
-    if (match := _OF_DAY.fullmatch(text)) is not None:
+    if (match := re.fullmatch(_OF_DAY, text)) is not None:
         hour, minute, second = (int(part or 0) for part in match.groups())
         at = now.replace(hour=hour, minute=minute, second=second, microsecond=0)
         return {"begin": (at if at > now else at + timedelta(days=1)).timestamp()}
@@ -328,8 +327,8 @@ class _Keys:
 _new_key = _Keys()
 
 
-_WORD = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+""", re.DOTALL)
-_FOR_SHELLS = re.compile(r"\|\|?|&&?|;;?|\d*[<>].*|&>.*|.*[^\\];", re.DOTALL)
+_WORD = r"""(?s)(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+"""
+_FOR_SHELLS = r"(?s)\|\|?|&&?|;;?|\d*[<>].*|&>.*|.*[^\\];"
 """A word, with its quotes, and those words that mean something to a shell only: operators and redirections."""
 
 
@@ -340,11 +339,13 @@ def as_argv(command: str | Sequence[str]) -> tuple[str, ...]:
             argv = tuple(shlex.split(command))
         except ValueError as error:
             raise BadValue(f"the command {command!r} cannot be split into words", why=str(error)) from None
-        if word := next((one for one in _WORD.findall(command) if _FOR_SHELLS.fullmatch(one)), ""):
+        if word := next((one for one in re.findall(_WORD, command) if re.fullmatch(_FOR_SHELLS, one)), ""):
+            from json import dumps
+
             raise BadValue(
                 f"{word!r} in {command!r} is for a shell, and no shell runs the command",
                 why=f"{argv[0]} would get it as an argument",
-                hint=f"give {json.dumps(['sh', '-c', command], ensure_ascii=False)}, or quote what is an argument",
+                hint=f"give {dumps(['sh', '-c', command], ensure_ascii=False)}, or quote what is an argument",
             )
     else:
         try:

@@ -123,6 +123,12 @@ def test_a_bad_frame_is_a_bad_frame_and_nothing_else(union: str, frame: bytes) -
         codec.decode(union, frame)
 
 
+def test_what_only_others_are_sent_is_no_answer_to_a_client() -> None:
+    for name in ("Heartbeat", "Launch", "Submit", "Hello"):
+        with pytest.raises(BadFrame, match="Invalid value"):
+            codec.decode("ToClient", codec.encode(1, [MESSAGES["Done"], MESSAGES[name]]))
+
+
 @pytest.mark.parametrize("frame", BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
 def test_a_bad_first_frame_is_a_bad_frame_too(frame: bytes) -> None:
     with pytest.raises(BadFrame):

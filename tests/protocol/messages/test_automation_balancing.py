@@ -1,7 +1,7 @@
 """Messages about rebalancing have defaults that change nothing."""
 
 from distributed_grid.protocol.messages import BalancingStatus, GetBalancing, SetBalancing
-from distributed_grid.protocol.messages.client import joined, next_page
+from distributed_grid.protocol.messages.pages import joined, next_page
 from distributed_grid.protocol.sharing.moves import LenderView
 from distributed_grid.protocol.sharing.policies import NO_ORDER, Balancing
 

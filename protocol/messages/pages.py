@@ -1,0 +1,44 @@
+"""Lists that take more than one answer: what is asked next, and the answers as one. It goes by the fields of messages
+and loads no module of theirs."""
+
+from typing import Any
+
+import msgspec
+
+
+def next_page(asked: Any, page: Any, number: int) -> Any:
+    """What to ask, with this number, for what is behind the answer to a ListJobs, GetStatus, GetShared, GetTrends,
+    GetBalancing or ListBoosts; None: that was all, or as many as were wanted, or it asked for no list. A job that ends
+    between two pages may be in both."""
+    if not hasattr(asked, "past"):
+        return None
+    if not hasattr(asked, "limit"):
+        return msgspec.structs.replace(asked, id=number, past=page.past) if page.past else None
+    left = asked.limit - len(page.jobs)
+    if not page.more or not page.jobs or left <= 0:
+        return None
+    last = page.jobs[-1]
+    return msgspec.structs.replace(asked, id=number, limit=left, past=(last.ended, last.submitted, last.id))
+
+
+def joined(*pages: Any) -> Any:
+    """One Jobs, Status, Shared, Trends, BalancingStatus or Boosts of several, each of which was asked for behind the
+    one before. What is no list is the last one's."""
+    last = pages[-1]
+    lists: dict[str, Any] = {
+        name: tuple({_key(view) or object(): view for page in pages for view in getattr(page, name)}.values())
+        for name in ("jobs", "groups", "nodes", "offers", "allocations", "boosts")
+        if hasattr(last, name)
+    }
+    if isinstance(getattr(last, "lasting", None), dict):
+        lists["lasting"] = {name: seconds for page in pages for name, seconds in page.lasting.items()}
+    return msgspec.structs.replace(last, **lists)
+
+
+def _key(view: Any) -> str:
+    """What tells a view from others of its list: its own id, that of its job (a boost), or the name of its node."""
+    if hasattr(view, "id"):
+        return str(view.id)
+    if hasattr(view, "job"):
+        return str(view.job.id)
+    return str(view.facts.name if hasattr(view, "facts") else view.node)
