@@ -11,7 +11,7 @@ from distributed_grid.cli.context import Invocation, client
 from distributed_grid.cli.lazy import Command
 
 TIMEOUT = 0.3
-PLAIN = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*")
+PLAIN = r"[\w@%+=:,./][\w@%+=:,./-]*"
 """What every shell reads as the word that it is: bash inserts what it is offered as it stands, and anybody may name a
 job `$(...)`."""
 
@@ -35,7 +35,7 @@ def complete_nodes(ctx: Any, param: Any, incomplete: str) -> list[str]:
 
 def _plain(words: list[str], incomplete: str) -> list[str]:
     """Each of them once that begins so and can stand in a command line."""
-    return [word for word in dict.fromkeys(words) if word.startswith(incomplete) and PLAIN.fullmatch(word)]
+    return [word for word in dict.fromkeys(words) if word.startswith(incomplete) and re.fullmatch(PLAIN, word)]
 
 
 def _ask(ctx: Any, make: Any) -> Any:

@@ -26,7 +26,7 @@ from distributed_grid.protocol.resources import (
 from distributed_grid.protocol.text import format_duration
 
 SCHEMA = 1
-_CONTROL_CHARACTERS = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_CONTROL_CHARACTERS = "[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
 _COLORS = {"green": "32", "yellow": "33", "red": "31", "bold": "1", "dim": "2"}
 _STATE_COLORS = {
     "running": "green", "up": "green", "waiting": "yellow", "starting": "yellow", "stopping": "yellow",
@@ -46,7 +46,7 @@ def emit_json(invocation: Invocation, content: dict[str, Any], rows: str = "") -
 
     def escaped(text: str) -> None:
         """Escape what JSON allows in strings and a terminal may take for a control character."""
-        emit(_CONTROL_CHARACTERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+        emit(re.sub(_CONTROL_CHARACTERS, lambda found: f"\\u{ord(found[0]):04x}", text))
 
     if invocation.output == "jsonl" and rows:
         found = content[rows]

@@ -14,12 +14,19 @@ _QUIET = _LOADED_BY is signal.default_int_handler and threading.current_thread()
 if _QUIET:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+COLLECT_AFTER = 10_000
+"""New objects after which garbage is collected (700 by default)."""
+
+_COLLECTED_AFTER = gc.get_threshold()
+gc.set_threshold(COLLECT_AFTER)  # what is loaded stays
+
 import click  # noqa: E402
 
 from distributed_grid import __version__  # noqa: E402
 from distributed_grid.cli.context import Invocation, print_error, printable  # noqa: E402
 from distributed_grid.cli.lazy import Lazy, LazyGroup  # noqa: E402
 
+gc.set_threshold(*_COLLECTED_AFTER)
 if _QUIET:
     signal.signal(signal.SIGINT, _LOADED_BY)
 
@@ -27,8 +34,6 @@ USAGE = 2
 INTERNAL = 70
 CLOSED_PIPE = 141
 INTERRUPTED = 130
-COLLECT_AFTER = 10_000
-"""New objects after which garbage is collected (700 by default)."""
 
 # One entry a command: name -> where it lives, and its line in `grid --help`.
 _AT = "distributed_grid.cli."
@@ -36,7 +41,7 @@ COMMANDS: dict[str, Lazy] = {
     "run-shared": Lazy(_AT + "jobs.run_shared:run_shared", "Run a command on borrowed resources of another node."),
     "submit": Lazy(_AT + "jobs.submit:submit", "Submit the jobs of a file, all or none, and print their ids."),
     "shared-status": Lazy(
-        _AT + "grid.status:shared_status", "Show offers and allocations, and why nothing more is offered."
+        _AT + "grid.shared:shared_status", "Show offers and allocations, and why nothing more is offered."
     ),
     "resource-sharing": Lazy(
         _AT + "boosts.sharing:resource_sharing", "Show how the grid lends idle capacity by itself: status."

@@ -1,16 +1,18 @@
 """The options that make many jobs of one command, and what is said about many."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.attach.waiting import Waiting
 from distributed_grid.cli.context import Invocation
 from distributed_grid.protocol.groups import GroupKind, GroupView
 from distributed_grid.protocol.groups import words as array_words
 from distributed_grid.protocol.jobs import GRID_FAILED, Cause, JobView, exit_status
+
+if TYPE_CHECKING:
+    from distributed_grid.cli.attach.waiting import Waiting
 
 F = Callable[..., Any]
 
@@ -89,7 +91,7 @@ VERDICTS = 20
 """So many members are told by themselves how they ended."""
 
 
-def tell_ends(invocation: Invocation, waiting: Waiting) -> int:
+def tell_ends(invocation: Invocation, waiting: "Waiting") -> int:
     """Say how all that was waited for has ended; the exit code that stands for it."""
     ended = waiting.members()
     groups = list(waiting.groups.values())

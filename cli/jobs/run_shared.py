@@ -12,7 +12,6 @@ from distributed_grid.cli.attach.results import check_globs, get_options, ship, 
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, complete_files, current, grid_failed
 from distributed_grid.cli.jobs.groups import many_options
-from distributed_grid.cli.jobs.predict import filled, parse_features, say_chance
 from distributed_grid.cli.options import Sectioned, limit_options, not_empty, placing
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.coordinator.client.submission import describe_job
@@ -160,6 +159,10 @@ def run_shared(command: tuple[str, ...], **options: Any) -> None:
 
 def _foreseen(invocation: Invocation, submission: Submission, options: dict[str, Any]) -> Submission:
     """The submission with the needs that are predicted, if that is wanted; and say how likely it ends in time."""
+    if not options["auto"] and options["finish_by"] is None:
+        return submission
+    from distributed_grid.cli.jobs.predict import filled, say_chance
+
     unshipped = bool(options["no_ship"] or options["workdir"])
     if options["auto"]:
         submission = filled(invocation, submission, bool(resources_of(options).cpu), unshipped)
@@ -191,12 +194,20 @@ def submission_of(command: tuple[str, ...], options: dict[str, Any]) -> Submissi
         env=dict(_variable(one) for one in options["env"]),
         grace=parse_duration(grace) if grace is not None else 5.0,
         requeue=not options["no_requeue"],
-        features=parse_features(options["features"]),
+        features=_features(options["features"]),
         within=options["within"] or "",
         workdir=workdir,
         **{name: options[name] for name in AS_THEY_ARE},
     )
     return replace(submission, request=replace(submission.request, gang=gang))
+
+
+def _features(words: tuple[str, ...]) -> dict[str, float]:
+    if not words:
+        return {}
+    from distributed_grid.cli.jobs.predict import parse_features
+
+    return parse_features(words)
 
 
 def resources_of(options: dict[str, Any]) -> Resources:
@@ -246,8 +257,10 @@ def _detach(invocation: Invocation, grid: GridClient, submission: Submission) ->
 
 def _check_globs(options: dict[str, Any]) -> None:
     """Raise BadValue where --get could bring nothing back, before anything runs."""
+    if not options["globs"]:
+        return
     check_globs(options["globs"])
-    if options["globs"] and (options["array"] or options["detach"]):
+    if options["array"] or options["detach"]:
         many = options["array"]
         what = "the files of a whole array" if many else "files with -d, which does not wait for any"
         name = "ARRAY_7" if many else "JOB"

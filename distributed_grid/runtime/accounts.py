@@ -8,7 +8,7 @@ from pathlib import Path
 AGENT, COORDINATOR = "grid-agent", "grid-coordinator"
 """The services, and the accounts that `install` makes for them."""
 UNITS = (Path("/etc/systemd/system"), Path("/run/systemd/system"), Path("/usr/lib/systemd/system"))
-_USER = re.compile(r"^User=(\S+)", re.MULTILINE)
+_USER = r"(?m)^User=(\S+)"
 
 
 def service_users(service: str) -> set[int]:
@@ -17,7 +17,7 @@ def service_users(service: str) -> set[int]:
     for folder in UNITS:
         for path in (folder / f"{service}.service", *folder.glob(f"{service}.service.d/*.conf")):
             with contextlib.suppress(OSError):
-                named |= set(_USER.findall(path.read_text(errors="replace")))
+                named |= set(re.findall(_USER, path.read_text(errors="replace")))
     return {uid for name in named if (uid := uid_of(name)) is not None}
 
 

@@ -33,7 +33,9 @@ def connect(host: str, port: int, timeout: float, trusts: str = "") -> socket.so
     own user, of root, of the machine's service, or of the user `trusts` (empty: whom the environment names). The
     timeout is in seconds, and stays. Raises NotTrusted, OSError."""
     until = time.monotonic() + timeout
-    ours = socket.create_connection((host, port), timeout)
+    # A name in bytes is not given to the codec for international ones, which takes milliseconds to load.
+    name: Any = host.encode() if host.isascii() else host
+    ours = socket.create_connection((name, port), timeout)
     try:
         if _is_near(ours):
             _check_server(

@@ -106,16 +106,31 @@ def test_nothing_but_the_bridge_ever_imports_ray(module: str) -> None:
     assert "ray" not in run(f"import sys, distributed_grid.{module}; print(*sys.modules)").split()
 
 
+def test_a_program_that_loads_it_has_its_garbage_collected_as_before() -> None:
+    code = (
+        "import gc; before = gc.get_threshold(); import distributed_grid.cli.main; print(gc.get_threshold() == before)"
+    )
+    assert run(code) == "True\n"
+
+
+OTHERS_MESSAGES = {
+    f"distributed_grid.protocol.{name}"
+    for name in "history scaling sharing messages.agent messages.automation messages.history messages.needs"
+    " messages.operator messages.pages messages.rights messages.why".split()
+}
+"""Of the protocol, what has to do with neither jobs nor the nodes that lend."""
 HEAVY = {"rich", "attr", "pygments", "cryptography", "yaml", "ray", "pynvml", "http.client", "email.message", "zipfile"}
 PROGRAMS = {
     "grid run-shared": (
         "cli.main cli.jobs.run_shared cli.attach.attached coordinator.client.blocking",
         {"asyncio", "structlog", "psutil", "ssl", "sqlite3", "tempfile", "pathspec", "subprocess", "multiprocessing"}
-        | {"ctypes", "difflib"},
+        | {"ctypes", "difflib", "json", "distributed_grid.cli.attach.waiting", "distributed_grid.cli.jobs.predict"}
+        | {"distributed_grid.protocol.messages.client", *OTHERS_MESSAGES},
     ),
     "grid shared-status": (
-        "cli.main cli.grid.status coordinator.client.blocking",
-        {"asyncio", "structlog", "psutil", "ssl", "sqlite3", "tempfile", "pathspec", "subprocess", "multiprocessing"},
+        "cli.main cli.grid.shared coordinator.client.blocking",
+        {"asyncio", "structlog", "psutil", "ssl", "sqlite3", "tempfile", "pathspec", "subprocess", "multiprocessing"}
+        | {"json", *OTHERS_MESSAGES},
     ),
     "grid agent run": (
         "cli.main cli.services.agent agent.main",

@@ -157,3 +157,17 @@ def test_without_netlink_proc_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loopback, "_from_netlink", forbidden)
     with pair(socket.create_server(("127.0.0.1", 0)), "127.0.0.1", socket.AF_INET) as (ours, _):
         assert loopback.peer_user(ours) == os.geteuid()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_plain_name_is_looked_up_without_the_codec_for_international_ones(host: str) -> None:
+    code = (
+        "import sys; from distributed_grid.runtime.loopback import connect;"
+        "connect(sys.argv[1], int(sys.argv[2]), 30).close(); print('encodings.idna' in sys.modules)"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        command = [sys.executable, "-c", code, host, str(there.getsockname()[1])]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            accepted, _ = there.accept()
+            with accepted:
+                assert process.communicate(timeout=60)[0] == "False\n"
