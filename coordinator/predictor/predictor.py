@@ -222,6 +222,9 @@ class _Model:
         return sum([now > until for _, _, _, until in self.running.values()])
 
 
+_Found = tuple[Level, tuple[float, ...], _Model]
+
+
 class Predictor:
     """All calls are made by one thread, and take at most O(log 100,000) with more history."""
 
@@ -386,18 +389,27 @@ class Predictor:
 
     def predict(self, of: Shape, now: float) -> Prediction:
         """What a job of this shape will need, as far as is known at this time."""
-        found: list[tuple[Level, tuple[float, ...], _Model]] = []
-        for level, (key, xs) in zip(_LEVELS, _levels(of), strict=True):
-            if level is Level.USER and found:
-                break
-            if (model := self._model(key, len(xs))) is not None:
-                found.append((level, xs, model))
+        found = self._models_of(of)
         if not found:
             return NOTHING
         seconds, planned = self._seconds(found, now)
         cores = self._first([(level, model.cores) for level, _, model in found])
         gpu_memory = self._first([(level, model.gpu_memory) for level, _, model in found if model.gpu_memory])
         return Prediction(self._memory(found), cores, seconds, planned, gpu_memory)
+
+    def planned(self, of: Shape, now: float) -> Answer:
+        """The `planned` of `predict` alone, which costs less."""
+        return self._seconds(self._models_of(of), now)[1]
+
+    def _models_of(self, of: Shape) -> list[_Found]:
+        """The models that tell of this shape, and with which features: of its user only where there is no other."""
+        found: list[_Found] = []
+        for level, (key, xs) in zip(_LEVELS, _levels(of), strict=True):
+            if level is Level.USER and found:
+                break
+            if (model := self._model(key, len(xs))) is not None:
+                found.append((level, xs, model))
+        return found
 
     def _answer(self, level: Level, estimator: Estimator, value: float, method: Method) -> Answer:
         tier = _ML if estimator.by_number(method) else _STATISTICS
@@ -407,7 +419,7 @@ class Predictor:
             confidence = enough.bit_count() / told if told >= MIN_SAMPLES_FOR_ML else None
         return Answer(math.exp(value), tier, level, estimator.count, confidence, method)
 
-    def _memory(self, found: list[tuple[Level, tuple[float, ...], _Model]]) -> Answer:
+    def _memory(self, found: list[_Found]) -> Answer:
         above: float | None = None
         answer, estimator, level = (0.0, QUANTILE), None, Level.NONE
         for whose, xs, model in reversed(found):
@@ -422,7 +434,7 @@ class Predictor:
             above = said[0]
         return self._answer(level, estimator, *answer) if estimator is not None else Answer()
 
-    def _seconds(self, found: list[tuple[Level, tuple[float, ...], _Model]], now: float) -> tuple[Answer, Answer]:
+    def _seconds(self, found: list[_Found], now: float) -> tuple[Answer, Answer]:
         """The median run time, and that of nine in ten."""
         for level, xs, model in found:
             estimator = model.seconds

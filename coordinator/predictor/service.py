@@ -215,7 +215,7 @@ class NeedsService:
                 if len(self._shapes) < WAITING:
                     self._shapes[allocation] = of
                 if not self.predictor.knows(of, at):
-                    self.predictor.started(of, allocation, at, self.predictor.predict(of, at).planned)
+                    self.predictor.started(of, allocation, at, self.predictor.planned(of, at))
             case _Ended(allocation, job, held, used, outcome, at):
                 known = self._shapes.pop(allocation) if allocation in self._shapes else None
                 of = known or self._shape(job.spec, job.user, bool(job.group))
@@ -254,7 +254,7 @@ class NeedsService:
             if len(self._predicted) > WAITING:
                 self._predicted.popitem(last=False)
             try:
-                answer = self.predictor.predict(self._shape(job.spec, job.user, bool(job.group)), now).planned
+                answer = self.predictor.planned(self._shape(job.spec, job.user, bool(job.group)), now)
             except Exception:
                 log.exception("a run time could not be predicted", job=name)
                 continue
@@ -284,7 +284,7 @@ class NeedsService:
                 await asyncio.wait_for(self._measure(spec.bundle), PATIENCE)
         of = self._shape(spec, job.user, bool(job.group))
         try:
-            planned, begins = self.predictor.predict(of, now).planned, job.started or _begins(state, job, now)
+            planned, begins = self.predictor.planned(of, now), job.started or _begins(state, job, now)
             like_it = planned.level in (Level.SHAPE, Level.PROGRAM)
             said = [f"nine in ten runs like it end within {_words(planned.value)}"] if like_it else []
             if spec.finish_by:

@@ -147,6 +147,7 @@ def test_whatever_is_learned_a_prediction_is_a_number() -> None:
         usage = Usage(seconds, memory, cores, held=held, how=chance.choice(list(How)))
         predictor.learn(of, usage, str(n))
         found = predictor.predict(of, n + 1.0)
+        assert predictor.planned(of, n + 1.0) == found.planned
         for answer in found:
             assert math.isfinite(answer.value) and answer.value >= 0
             assert answer.confidence is None or 0 <= answer.confidence <= 1
