@@ -38,7 +38,8 @@ _LEAST = math.log(LEAST)
 MOST = 1e15
 """Maximum of a value; larger ones, as a hostile node could report, count as this."""
 SPACING = 0.05
-"""Seconds between two runs of a shape that are learned, once its windows are full: of a burst the rest says no more."""
+"""Seconds between two runs of a shape that are learned, once its windows have been full: of a burst the rest says no
+more."""
 RAISE = 1.05
 """Minimum factor by which memory is raised after a job ran out of it."""
 
@@ -170,10 +171,12 @@ plain tuple, as a prediction unpacks up to 64 of them, which takes three times a
 class _Model:
     """Windows and lines of a shape in use. Values that are not known are NaN and are not learned."""
 
-    __slots__ = ("cores", "gpu_memory", "latest", "learned_at", "memory", "running", "seconds")
+    __slots__ = ("cores", "gpu_memory", "latest", "learned_at", "lessons", "memory", "running", "seconds")
 
     def __init__(self, latest: _Latest, features: int) -> None:
         self.latest = latest
+        self.lessons = latest.count
+        """Number of attempts that it has learned from."""
         self.learned_at = -math.inf
         self.seconds, self.memory = Estimator(SECONDS, features), Estimator(MEMORY, features)
         self.cores = Estimator(CORES, 0)
@@ -187,6 +190,7 @@ class _Model:
     def learn(self, known: _Known, xs: tuple[float, ...], weight: float, above: float | None) -> float | None:
         """Learn from an attempt; returns the memory that would have been predicted for it."""
         self.latest.add(known, xs)
+        self.lessons += 1
         return self._learn(known, xs, weight, above)
 
     def _learn(self, known: _Known, xs: tuple[float, ...], weight: float, above: float | None) -> float | None:
@@ -310,10 +314,10 @@ class Predictor:
     # --- learning -----------------------------------------------------------------------------------------------------
 
     def knows(self, of: Shape, now: float) -> bool:
-        """Whether the windows of this shape are full and the last run was learned a moment ago: one more that ends as
-        usual need not be learned now."""
+        """Whether the windows of this shape have been full and the last run was learned a moment ago: one more that
+        ends as usual need not be learned now, also where a change of level has emptied a window since."""
         model = self._models.get(of.key)
-        return model is not None and model.seconds.count == LENGTH and 0.0 <= now - model.learned_at < SPACING
+        return model is not None and model.lessons >= LENGTH and 0.0 <= now - model.learned_at < SPACING
 
     def started(self, of: Shape, attempt: str, now: float, told: Answer | None = None) -> None:
         """An attempt runs: until it ends it is known to need at least as long as it has run. `told`: the run time that

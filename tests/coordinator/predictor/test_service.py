@@ -270,10 +270,12 @@ async def test_of_a_burst_of_equal_jobs_no_more_is_learned_than_tells_something_
     ledger = reserved_for_urgent()
     job = ledger.state.jobs["long"]
 
-    def burst(first: int, count: int, since: float, used: int, cause: Cause = Cause.EXITED) -> None:
+    def burst(
+        first: int, count: int, since: float, used: int, cause: Cause = Cause.EXITED, seconds: float = 0.002
+    ) -> None:
         """So many jobs end, a millisecond apart."""
         for number in range(first, first + count):
-            outcome = Outcome(cause, seconds=0.002, peak_memory=used)
+            outcome = Outcome(cause, seconds=seconds, peak_memory=used)
             began = needs_service._Began(f"j{number}.1", job, since + (number - first) / 1000)
             service._note(began)
             service._note(needs_service._Ended(f"j{number}.1", job, used, None, outcome, began.at))
@@ -291,8 +293,12 @@ async def test_of_a_burst_of_equal_jobs_no_more_is_learned_than_tells_something_
     burst(2000, 400, 3.0, 8 * GIB)
     needed = service.predictor.predict(of, 4.0).memory.value
     assert 8 * GIB < needed < 10 * GIB, "a change of level is seen within half a second"
+    before = service.predictor.learned
+    burst(3000, 400, 4.0, 8 * GIB, seconds=0.2)
+    assert 0.1 < service.predictor.planned(of, 5.0).value < 0.5, "also one of the run times"
+    assert service.predictor.learned <= before + 0.4 / SPACING + 1, "which has them learned no faster"
     await service.close()
-    assert len(UsageDatabase(tmp_path / "usage.db").newest(9999)) == 1403
+    assert len(UsageDatabase(tmp_path / "usage.db").newest(9999)) == 1803
 
 
 def knowing(user: str, *argv: str, seconds: float = 50.0) -> NeedsService:
