@@ -17,6 +17,7 @@ from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.allocations import Syncs
 from distributed_grid.agent.supervisor.job import Job, Leases, Loss, Record, Recorded
 from distributed_grid.agent.supervisor.procs import boot_id
+from distributed_grid.agent.walls.wire import encode
 from distributed_grid.runtime.faults import fault
 
 _CHUNK = 1 << 20
@@ -25,12 +26,11 @@ _HEADER = "journal"
 _MARK_BYTES = 160
 _MAY_WAIT = ("forget", "ahead")  # kinds of records that a patient commit leaves: losing them is harmless
 _MOST_WAITING = 1000
-_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def line(record: Record, number: int = 0) -> bytes:
     """One record as line number `number` (0: not a line of a journal)."""
-    body = b"%d %s" % (number, _encode(record).encode())
+    body = b"%d %s" % (number, encode(record))
     return b"%08x %s\n" % (crc32(body), body)
 
 

@@ -24,7 +24,6 @@ PATIENCE = 0.002
 _PART = 1 << 16  # bytes per read; larger buffers are allocated and freed by the system each time
 _MOST_UNSENT = 8 << 20
 _MOST_LINE = 16 << 20
-_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class AgentSocket:
@@ -59,7 +58,7 @@ class AgentSocket:
         """Send this with the next flush, or, if patient, a little later. Dropped if no agent is connected, as a new
         one is sent everything."""
         if self._agent is not None:
-            self._unsent += _encode(message).encode() + b"\n"
+            self._unsent += wire.encode(message) + b"\n"
             self.due = min(self.due, procs.now() + PATIENCE if patient else 0.0)
 
     def hurry(self) -> None:

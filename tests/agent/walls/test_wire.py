@@ -1,5 +1,6 @@
 """Messages between supervisor, fork server and spawners, over a real channel."""
 
+import json
 import os
 import socket
 from collections.abc import Iterator
@@ -40,6 +41,32 @@ def test_what_is_no_message_ends_the_talk_and_leaves_no_descriptor(channel: Chan
     with pytest.raises(wire.Closed):
         wire.receive(theirs)
     assert set(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        "",
+        None,
+        True,
+        -1,
+        1e-9,
+        2**70,
+        float("inf"),
+        '\ud800 ä\n\0"',
+        {"b": [1.5, {"a": (None, False)}], "a": {}},
+        {1: "x"},
+    ],
+)
+def test_what_is_encoded_is_the_compact_json_of_the_library(value: object) -> None:
+    assert wire.encode(value) == json.dumps(value, separators=(",", ":")).encode()
+
+
+def test_what_json_does_not_have_is_not_encoded() -> None:
+    for value in (b"bytes", {"a": {1, 2}}, object(), {(1, 2): 3}):
+        with pytest.raises(TypeError):
+            wire.encode(value)
 
 
 def test_a_peer_that_is_gone_is_told_apart_from_one_that_is_silent(channel: Channel) -> None:
