@@ -116,6 +116,11 @@ class Syncs(Generic[L]):
         """Neither the sync under way nor a new journal has succeeded: ends wait on, and these launches do not start."""
         self._released.refused.extend(self._take_launches())
 
+    @property
+    def some_released(self) -> bool:
+        """Whether `take_released` has something to give."""
+        return any(self._released)
+
     def take_released(self) -> Released[L]:
         """What is durable, or refused, since the last call."""
         found, self._released = self._released, Released([], [], [], [])

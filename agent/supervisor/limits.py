@@ -278,9 +278,9 @@ class _Stream:
     `cut` is the end of what was cut out of it, `behind` how many bytes that are there its slowest reader has not read.
     `uncut`: it takes more than it may, and could not be cut."""
 
-    def __init__(self, path: str, now: float) -> None:
-        self.path = path
-        self.name = os.path.basename(path)
+    def __init__(self, folder: str, name: str, now: float) -> None:
+        self.path = f"{folder}/{name}"
+        self.name = name
         self.file: tuple[int, int] | None = None
         self.size = self.cut = self.behind = 0
         self.seen = now
@@ -332,8 +332,8 @@ class Outputs:
 
     def watch(self, job: Job, now: float) -> None:
         """The job writes from now on."""
-        folder = os.path.join(self._folder, job.id)
-        output = _Output(job, {name: _Stream(os.path.join(folder, name), now) for name in STREAMS})
+        folder = f"{self._folder}/{job.id}"
+        output = _Output(job, {name: _Stream(folder, name, now) for name in STREAMS})
         for stream in output.streams.values():
             _stat(stream)
             if job.adopted:

@@ -354,11 +354,13 @@ class Supervisor:
 
     def _timeout(self) -> float | None:
         now = procs.now()
-        due = [self.endings.due, self.limits.due, self.freezer.due, self.slots.due, self.pipes.due, self.leases.next]
-        due += [self.survivors.due, self.adopted.due]
+        soonest = min(
+            self.endings.due, self.limits.due, self.freezer.due, self.slots.due, self.pipes.due, self.leases.next,
+            self.survivors.due, self.adopted.due,
+        )  # fmt: skip
         if self.tree.running or self.tree.watched:
-            due += [self.outputs.due, now + _DOZE]
-        self._soonest = soonest = min(due)
+            soonest = min(soonest, self.outputs.due, now + _DOZE)
+        self._soonest = soonest
         if 0.0 < self.agent.due < soonest:
             soonest = self.agent.due
         retry_at = self.journaled.retry_at
@@ -447,6 +449,8 @@ class Supervisor:
 
     def _release_durable(self) -> None:
         """Report the ends and starts that waited for the disk, and start the launches."""
+        if not self.syncs.some_released:
+            return
         released = self.allocations.tell_durable()
         if released.ends:
             self.agent.hurry()  # they have waited for each other

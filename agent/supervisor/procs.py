@@ -6,11 +6,10 @@ import fcntl
 import os
 import signal
 import struct
-import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from distributed_grid.runtime.unix import read
+from distributed_grid.runtime.unix import boot_clock, read
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -42,9 +41,8 @@ def punch(fd: int, start: int, end: int) -> None:
         raise OSError(ctypes.get_errno(), "fallocate(PUNCH_HOLE)")
 
 
-def now() -> float:
-    """Seconds since boot, including suspension: the only clock of the supervisor, the same for the next one."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+now = boot_clock
+"""Seconds since boot, including suspension: the only clock of the supervisor, the same for the next one."""
 
 
 def ticks() -> int:

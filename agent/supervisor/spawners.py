@@ -478,14 +478,15 @@ class Launches:
     def send(self, key: str, order: Order, spawning: Spawning) -> bool:
         """Order the spawner to start this launch. False: the spawner is gone and did not get it. Raises CannotStart."""
         fds: list[int] = []
-        paths = [os.path.join(self._allocs, key, name) for name in ("stdout", "stderr")]
+        folder = f"{self._allocs}/{key}"
+        paths = [f"{folder}/stdout", f"{folder}/stderr"]
         try:
             for path in paths:
                 fds.append(os.open(path, _CREATE, 0o600))
                 if spawning.slot.uid != os.geteuid():
                     os.fchmod(fds[-1], 0o666)  # for /dev/stdout of the job; nobody else can reach the path
             if order.get("stdin"):
-                paths.append(os.path.join(self._allocs, key, pipes.PIPE))
+                paths.append(f"{folder}/{pipes.PIPE}")
                 fds += pipes.make(paths[-1], shared=spawning.slot.uid != os.geteuid())
             if _order(self._slots, spawning, self._message(key, order, spawning, paths), fds):
                 if order.get("stdin"):
@@ -525,7 +526,7 @@ class Launches:
 
     def _message(self, key: str, order: Order, spawning: Spawning, outputs: list[str]) -> Order:
         folder, env, cwd = spawning.slot.folder, order["env"], order["cwd"]
-        own = os.path.join(folder, key)
+        own = f"{folder}/{key}"
         if not cwd:
             env = {"GRID_WORKDIR": own, "PWD": own} | env
         if spawning.slot.own or spawning.slot.private:

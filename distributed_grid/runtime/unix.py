@@ -11,6 +11,7 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 AnyPath = str | os.PathLike[str]
@@ -105,9 +106,8 @@ def process_name(pid: int) -> str:
     return seen.name if seen is not None else ""
 
 
-def boot_clock() -> float:
-    """Seconds since boot, going on while the machine sleeps, as start times of processes are counted."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+boot_clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+"""Seconds since boot, going on while the machine sleeps, as start times of processes are counted."""
 
 
 def credentials(connection: socket.socket) -> Peer:
