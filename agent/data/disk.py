@@ -153,7 +153,7 @@ class Retention:
     def _set_aside(self, name: str) -> bool:
         """Rename it at once, since removal takes time and the same launch may come again."""
         try:
-            os.rename(self._allocs / name, self._allocs / f"{_GONE}{name}")
+            os.rename(f"{self._allocs}/{name}", f"{self._allocs}/{_GONE}{name}")
         except OSError:
             return False  # tried again by the next sweep
         with contextlib.suppress(OSError, BadValue):  # a folder that was no allocation's has no notice
