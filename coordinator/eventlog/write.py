@@ -52,15 +52,12 @@ class EventLog:
 
     def __init__(self, ledger: Ledger, folder: Path, size: int, grid: str) -> None:
         self._ledger = ledger
+        self.patience, self.next_deadline = ledger.patience, ledger.next_deadline
         self._grid = grid
         self._files = _Files(folder, size)
         self._events: list[Event | msgspec.Raw] = []
         self._commands: list[Command] = []
         self._begin(follows=False)
-
-    def patience(self, event: Event) -> float:
-        """As the ledger says."""
-        return self._ledger.patience(event)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """As the ledger's."""
@@ -100,10 +97,6 @@ class EventLog:
         except Exception as error:  # an error of the log is not one of the ledger
             out.pause(error)
         return commands
-
-    def next_deadline(self) -> float | None:
-        """As the ledger's."""
-        return self._ledger.next_deadline()
 
     def close(self) -> None:
         """Write the rest. The ledger remains usable without it."""

@@ -41,7 +41,7 @@ def update(state: GridState, fresh: dict[str, None]) -> None:
             _clear(state, node, f"{name} takes no new jobs")
     if fresh:
         _make_way(state, fresh)
-    if state.chains.tails and state.chains.short:
+    if state.chains.tails and state.chains.short and state.queue.lines:
         ranking.rank(state)
         _serve(state)
 

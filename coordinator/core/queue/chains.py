@@ -125,8 +125,11 @@ class Chains:
     def mark(self, tail: str) -> None:
         """It may get a successor, if its kind is known."""
         kind, depth = self.kinds.get(tail), self._before(tail)
-        if kind is not None and depth < MOST:
-            self.tails.setdefault(kind, [{} for _ in range(MOST)])[depth][tail] = None
+        if kind is None or depth >= MOST:
+            return
+        if (tails := self.tails.get(kind)) is None:
+            tails = self.tails[kind] = [{} for _ in range(MOST)]
+        tails[depth][tail] = None
 
     def _unmark(self, tail: str) -> None:
         kind = self.kinds.get(tail)
