@@ -100,7 +100,7 @@ async def test_an_end_and_the_next_start_are_one_write_and_a_start_waits_for_no_
     first = bench.launch(*gated(tmp_path / "go"))
     await bench.started(first)
     ids = [first, *(chained(bench, first, "true") for _ in range(20))]
-    beside = bench.launch("sleep", "0.4")  # while a young job runs, ends wait for others
+    beside = bench.launch("sleep", "30")  # while a young job runs, ends wait for others
     await bench.started(beside)
     (tmp_path / "go").touch()
     await bench.ended(ids[-1])
