@@ -462,11 +462,15 @@ class Runtime:
             self._perform(command)
 
     def _perform(self, command: Command) -> None:
-        match command:
+        match command:  # the most frequent first
+            case Report():
+                self._report(command)
             case Prepare(launch):
                 self._prepare(launch)
             case Run(launch, leased_from, chain):
                 self._run(launch, leased_from, chain)
+            case Forget(allocations):
+                self.launcher.forget(allocations)
             case Kill(stop):
                 self._staging.stop(stop.allocation)
                 self._notify(stop)
@@ -479,10 +483,6 @@ class Runtime:
                 self.launcher.limit(allocation, limit)
             case SetNiceness(allocation):
                 self.launcher.renice(allocation)
-            case Forget(allocations):
-                self.launcher.forget(allocations)
-            case Report():
-                self._report(command)
 
     def _notify(self, stop: Stop) -> None:
         try:

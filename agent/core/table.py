@@ -226,9 +226,17 @@ class Table:
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Handle an event; returns the commands, in order."""
-        match event:
+        match event:  # the most frequent first
             case Launch():
                 return self._launch(event, now)
+            case Ready():
+                return self._ready(event)
+            case Started():
+                return self._started(event, now)
+            case Exited():
+                return self._exited(event)
+            case Ack():
+                return self._ack(event)
             case Stop(unless_started=True):
                 return self._withdraw(event)
             case Stop():
@@ -240,16 +248,8 @@ class Table:
                 return [SetLimit(event.allocation, event.limit)] if self.runs(event.allocation) else []
             case Renice():
                 return [SetNiceness(event.allocation)] if self.runs(event.allocation) else []
-            case Ack():
-                return self._ack(event)
-            case Ready():
-                return self._ready(event)
             case Stale():
                 return self._stale(event)
-            case Started():
-                return self._started(event, now)
-            case Exited():
-                return self._exited(event)
 
     def _launch(self, launch: Launch, now: float) -> list[Command]:
         key = launch.allocation
