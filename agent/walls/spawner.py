@@ -25,6 +25,7 @@ _SETTLED = 1.0
 _INPUT_EVERY = 0.2  # interval at which an orphaned spawner checks whether the input of its job has ended (s)
 _PATIENCE = 0.002
 """Seconds for which the start of a job that is expected to be short waits for its end, to be told with it."""
+_CORE_DUMPED = 0x80  # in a wait status
 _LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 """Reset to their defaults for each job."""
@@ -239,7 +240,7 @@ class Spawner:
             if seen.si_pid == self._main:
                 # Before its exit is visible: a report may be lost with a supervisor that is killed, and the next one
                 # reads the note. Only what was looked at is reaped: it could end between a look at it and another.
-                self._write_note(seen.si_status << 8 if seen.si_code == os.CLD_EXITED else seen.si_status)
+                self._write_note(_wait_status(seen))
             pid, found, usage = os.wait4(seen.si_pid, 0)
             self._cpu += usage.ru_utime + usage.ru_stime
             self._peak = max(self._peak, usage.ru_maxrss << 10)
@@ -271,6 +272,13 @@ class Spawner:
                 self._note_from = os.fstat(self._note).st_size
             line = json.dumps([self._job, status, *self._begin]).ljust(_NOTE_LINE) + "\n"
             os.pwrite(self._note, line.encode(), self._note_from)
+
+
+def _wait_status(seen: os.waitid_result) -> int:
+    """How a child ended, as wait4 has it."""
+    if seen.si_code == os.CLD_EXITED:
+        return seen.si_status << 8
+    return seen.si_status | (_CORE_DUMPED if seen.si_code == os.CLD_DUMPED else 0)
 
 
 def _limits() -> list[object]:

@@ -105,3 +105,10 @@ def test_one_that_ends_just_after_it_was_looked_at_is_noted_too(
     told.close()
     job, status, *_ = json.loads((tmp_path / "note").read_text())
     assert said["left"] is False and (job, status) == ("j1", 7 << 8)
+
+
+@pytest.mark.parametrize("end", ["exit 7", "kill -KILL $$", "ulimit -c unlimited; kill -ABRT $$"])
+def test_what_is_noted_is_what_is_told(told: Told, end: str) -> None:
+    said, _ = told.run("j1", "sh", "-c", end)
+    job, status, *_ = json.loads((told.folder / "note").read_text())
+    assert (job, status) == ("j1", said["status"])
