@@ -164,6 +164,7 @@ class Supervisor(Process):
         machine.synced = len(machine.journal)
         self.syncs.rewritten()
         self.syncs.take_released()
+        self.endings.act()
         self._arm()
 
     # --- the agent ----------------------------------------------------------------------------------------------------
@@ -232,6 +233,7 @@ class Supervisor(Process):
         self._settle()
         self._act(now)
         self.freezer.act()
+        self.endings.act()
         self._arm()
 
     def _settle(self) -> None:

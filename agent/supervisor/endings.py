@@ -188,6 +188,7 @@ class Endings:
         self._journal = journal
         self._unended = unended
         self._timers: list[tuple[float, int, Job]] = []
+        self._to_terminate: dict[Job, None] = {}
         self._count = itertools.count()
 
     @property
@@ -196,11 +197,14 @@ class Endings:
         return self._timers[0][0] if self._timers else NEVER
 
     def fire(self, now: float) -> None:
-        """Handle what is due: warnings, time limits, ends of grace, and freezes that expired."""
+        """Handle what is due: warnings, time limits, ends of grace, and freezes that expired. What follows at once is
+        for the next call: it may only be done when what happens here is in the journal."""
         for job in self._freezer.poll(now):
             self.arm(job)
+        due = []
         while self._timers and self._timers[0][0] <= now:
-            when, _, job = heapq.heappop(self._timers)
+            due.append(heapq.heappop(self._timers))
+        for when, _, job in due:
             if job.over or job.wake != when:
                 continue
             job.wake, job.to_check = NEVER, True
@@ -263,9 +267,18 @@ class Endings:
         self.end(job, grace if grace >= 0 else job.grace)
 
     def end(self, job: Job, grace: float) -> None:
-        """SIGTERM to all of it, and SIGKILL after `grace` seconds; a repetition can only shorten that."""
+        """SIGTERM to all of it, at the next `act`, and SIGKILL after `grace` seconds; a repetition can only shorten
+        that."""
         self._freezer.thaw(job)  # a frozen process would not get the signal
         if grace > 0 and job.kill_at == NEVER:
-            self._tree.terminate(job)
+            self._to_terminate[job] = None
         job.kill_at = min(job.kill_at, self._clock() + grace)
         self.arm(job)
+
+    def act(self) -> None:
+        """Send each SIGTERM that is due. Call it when the journal is written, or cannot be: why a job is ended is to be
+        known before it may end of that."""
+        for job in self._to_terminate:
+            if not job.over:
+                self._tree.terminate(job)
+        self._to_terminate.clear()

@@ -160,6 +160,7 @@ class Supervisor:
                 self._adopt(job)
         self.adopted.poll(procs.now())
         self.journaled.write()  # a new journal, by which all is durable; an agent that comes is told of it
+        self.endings.act()
         self.syncs.take_released()
 
     def _find_begun(self, job: Job) -> None:
@@ -339,6 +340,7 @@ class Supervisor:
                 self._act()
                 self._tell_nameless()
                 self.freezer.act()
+                self.endings.act()
                 self.agent.flush()
         except ForkServerGone:
             # Jobs run on with their spawners, which write down their exits, as where we are killed.

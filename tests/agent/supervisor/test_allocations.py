@@ -139,6 +139,7 @@ def test_a_lease_that_is_over_ends_its_job_and_is_not_revived(scene: Scene) -> N
     job = scene.runs("j1.1", lease=10.0)
     scene.now = 111.0
     scene.allocations.renew(110.5)
+    scene.endings.act()
     assert job.cause == "lease-expired" and scene.machine.told == [("terminate", "j1.1")]
 
 

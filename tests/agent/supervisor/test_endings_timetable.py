@@ -28,6 +28,7 @@ class Scene:
         """What was told to processes by then."""
         self.now = now
         self.endings.fire(now)
+        self.endings.act()
         told, self.machine.told = self.machine.told, []
         return told
 
@@ -42,6 +43,19 @@ def test_a_time_limit_is_followed_by_a_grace_and_the_kill() -> None:
         "time-limit",
     ]
     assert scene.at(114.0) == [] and scene.at(115.0) == [("kill", "j1.1")]
+
+
+def test_nothing_is_signalled_before_the_journal_has_why() -> None:
+    scene = Scene()
+    gentle, sudden = scene.job(), Job("j2.1", scene.now, 10.0, 0.0)
+    sudden.runs(8)
+    scene.endings.arm(sudden)
+    scene.endings.ask(gentle, "cancelled", "", 5.0)
+    assert scene.journal.records == [["stop", "j1.1", "cancelled", ""]] and scene.machine.told == []
+    assert scene.at(100.0) == [("terminate", "j1.1")]
+    assert ("kill", "j2.1") not in scene.at(110.0)
+    assert scene.journal.records[-1][:3] == ["stop", "j2.1", "time-limit"]
+    assert scene.at(110.0) == [("kill", "j2.1")]
 
 
 def test_what_lives_after_its_kill_is_killed_again_and_told_once() -> None:
@@ -135,4 +149,5 @@ def test_who_is_to_end_is_let_go_on_first() -> None:
     job = scene.job()
     scene.freezer.ask(job, "the owner is back", 30.0)
     scene.endings.ask(job, "cancelled", "", 5.0)
+    scene.endings.act()
     assert scene.machine.told == [("resume", "j1.1"), ("terminate", "j1.1")]
