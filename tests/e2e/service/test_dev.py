@@ -1,7 +1,9 @@
 """`grid dev`: a whole grid on this machine, up in seconds, mended by a second `up`, and gone without a trace."""
 
+import itertools
 import json
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -122,7 +124,10 @@ def test_a_directory_that_others_can_write_to_is_refused(dev: Dev) -> None:
     assert not any(dev.home.iterdir())
 
 
-ANN, BOB = 1001, 1002
+def nameless() -> Iterator[int]:
+    """User ids that this machine has no name for."""
+    named = {user.pw_uid for user in pwd.getpwall()}
+    return (uid for uid in itertools.count(1001) if uid not in named)
 
 
 class Person(Dev):
@@ -156,7 +161,7 @@ def people() -> Iterator[list[Person]]:
         pytest.skip(why)
     place = Path(tempfile.mkdtemp())
     place.chmod(0o755)
-    two = [Person(place / name, uid) for name, uid in (("ann", ANN), ("bob", BOB))]
+    two = [Person(place / name, uid) for name, uid in zip(("ann", "bob"), nameless(), strict=False)]
     try:
         yield two
     finally:
@@ -188,7 +193,7 @@ def gets_nothing_unless_trusted(ann: Person, bob: Person) -> None:
     assert refused.returncode == 125
     assert f"the coordinator at {url} is another user's" in refused.stderr
     assert ann.json("jobs", "--all")["jobs"] == before
-    bob.environment["GRID_COORDINATOR__USER"] = str(ANN)
+    bob.environment["GRID_COORDINATOR__USER"] = str(ann.uid)
     drained = bob.grid("node", "drain", "node1", "--coordinator", url)
     assert drained.returncode == 1 and "operator" in drained.stderr, "who is let in is no operator"
 
