@@ -171,9 +171,10 @@ class Supervisor:
         if not job.pid and (made := self.tree.made_by_spawner(job)):
             job.spawned = made.start, made.start
             job.runs(made.pid)
-        if job.pid and spawner:
-            self.limits.admitted(job, spawner)
-            self.tree.continue_spawner(job)
+        if job.pid:
+            if spawner:
+                self.limits.admitted(job, spawner)
+                self.tree.continue_spawner(job)
         elif not self.tree.members(job):
             self.tree.kill(job)  # the spawner alone
 
