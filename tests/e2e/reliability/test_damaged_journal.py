@@ -62,14 +62,24 @@ class Witness:
 
     def alive(self) -> set[str]:
         """The attempts of which a process lives."""
-        return {attempt for attempt, pid in self.seen().items() if _lives(pid)}
+        return {attempt for attempt in self.seen() if self.processes(attempt)}
+
+    def processes(self, attempt: str) -> list[int]:
+        """The main process of the attempt, by its pid out here: in a pid namespace of its own it writes another."""
+        argv = ["sh", "-c", LOOP.format(file=self.path), attempt]
+        cmdline = "".join(f"{word}\0" for word in argv).encode()
+        written = self.seen()[attempt]
+        pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+        return [pid for pid in pids if _cmdline(pid) == cmdline and _innermost(pid) == written]
 
 
-def _lives(pid: int) -> bool:
+def _innermost(pid: int) -> int | None:
+    """The pid of the process in its own pid namespace; None if it is gone."""
     try:
-        return b"\0-c\0while" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return False
+        return None
+    return int(status.partition("\nNSpid:")[2].partition("\n")[0].split()[-1])
 
 
 def crash(grid: Grid, damage: Callable[[Path], object], notes: bool = True) -> None:
@@ -153,7 +163,8 @@ def test_what_the_node_cannot_find_is_held_until_somebody_says_that_it_is_gone(
     started = grid.shared("-d", "--retry-on", "lost", "--retries", "1", "--", "sh", "-c", hides)
     assert started.returncode == 0, started.stderr
     until(witness.seen, "the job runs")
-    ((first, pid),) = witness.seen().items()
+    (first,) = witness.seen()
+    (pid,) = witness.processes(first)
     crash(grid, DAMAGES[name], notes=False)
     until(lambda: unknown(grid), "the node says that it does not know what ran")
     assert "unknown what ran" in grid.run("nodes").stdout
