@@ -10,6 +10,12 @@ import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    # Without bytecode on disk each process of pytest's rewrites the assertions of all that it collects: for 3,800 tests
+    # 10 s of CPU time, and else 3. `make test` does not hand the variable on either. This comes before hypothesis is
+    # imported: that is a plugin of pytest's, whose 80 modules are rewritten as well.
+    sys.dont_write_bytecode = False
+
 import hypothesis
 import pytest
 import structlog
@@ -55,11 +61,6 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     # has a handler ignores them just as well, and its children begin without one.
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
-
-if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-    # Without bytecode on disk each process of pytest's rewrites the assertions of all that it collects: for 3,800 tests
-    # 10 s of CPU time, and else 3. `make test` does not hand the variable on either.
-    sys.dont_write_bytecode = False
 
 os.umask(0o022)
 """Tests look at the permissions that files get, and a configuration that all can write is refused: with the umask of
