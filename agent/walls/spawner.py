@@ -8,6 +8,7 @@ import resource
 import select
 import signal
 import socket
+import stat
 import time
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -25,6 +26,7 @@ _SETTLED = 1.0
 _INPUT_EVERY = 0.2  # interval at which an orphaned spawner checks whether the input of its job has ended (s)
 _PATIENCE = 0.002
 """Seconds for which the start of a job that is expected to be short waits for its end, to be told with it."""
+_FOLDER_MODE = 0o700
 _CORE_DUMPED = 0x80  # in a wait status
 _LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
@@ -258,11 +260,25 @@ class Spawner:
             return
         self._job = ""
         self._end_input()
+        self._open_folder()
         if _limits() != self._begun:
             # A job can change them by prlimit, and we cannot change them back: the next job gets another spawner.
             said["spoiled"] = "a process of its own user changed its limits or its place in the schedule"
         self._tell(said)
         self._tidy(MEMORY)
+
+    def _open_folder(self) -> None:
+        """Give the slot's directory its mode again: it belongs to the user of its jobs, who may have changed that, and
+        the directories of later jobs are made and removed in it."""
+        folder = self._slot.folder
+        with suppress(OSError):
+            if stat.S_IMODE(os.lstat(folder).st_mode) == _FOLDER_MODE:
+                return
+            fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.chmod(f"/proc/self/fd/{fd}", _FOLDER_MODE)
+            finally:
+                os.close(fd)
 
     def _write_note(self, status: int | None) -> None:
         """Note the main process of our last job, with its wait status (None: it has not ended). An earlier job's line

@@ -575,6 +575,12 @@ def test_what_a_job_leaves_outside_of_its_directory_goes_after_it(node: Node) ->
         others.unlink()
 
 
+@pytest.mark.parametrize("mode", ["000", "500"])
+def test_a_job_that_closes_the_directory_of_its_slot_harms_no_later_one(node: Node, mode: str) -> None:
+    assert node.run(f'chmod {mode} "$(dirname "$GRID_WORKDIR")" && echo closed') == (0, "closed\n")
+    assert node.run("touch made && ls") == (0, "made\n")
+
+
 def test_a_spawner_whose_limits_a_job_changed_gets_no_other_job(node: Node) -> None:
     assert node.run("ulimit -n; prlimit --pid $PPID --nofile=3:3 || exit 9")[0] == 0
     code, files = node.run("ulimit -n")
