@@ -9,6 +9,7 @@ import click
 from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.cli.options import not_empty
 from distributed_grid.protocol.boosts import DURATION, OVERHEAD, Boost, amount_words, group_name, needs, rounding
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Cause, JobView, State, parse_priority
@@ -170,14 +171,14 @@ def _nobody_has(why: str, more: str = "") -> GridError:
 
 
 @boost.command()
-@click.option("--node", default="", metavar="NODE", help="Only those for this node.")
-def status(node: str) -> None:
+@click.option("--node", type=not_empty, metavar="NODE", help="Only those for this node.")
+def status(node: str | None) -> None:
     """Show all boosts, and what Ray reports about them.
 
     IN RAY is the state in Ray's own list of nodes; differences from what was lent are listed below the table.
     """
     invocation = current()
-    answer: Boosts = invocation.ask(lambda n: ListBoosts(n, node))
+    answer: Boosts = invocation.ask(lambda n: ListBoosts(n, node or ""))
     active = [one for one in answer.boosts if one.job.state is State.RUNNING]
     orphans = [one for one in answer.nodes if one.orphan]
     match invocation.output:

@@ -22,7 +22,13 @@ def config() -> None:
 
 @config.command()
 @click.option("--origin", is_flag=True, help="Show the origin of each value.")
-@click.option("--node", metavar="NODE", shell_complete=complete_nodes, help="Those in effect on this node of the grid.")
+@click.option(
+    "--node",
+    type=not_empty,
+    metavar="NODE",
+    shell_complete=complete_nodes,
+    help="Those in effect on this node of the grid.",
+)
 def show(origin: bool, node: str | None) -> None:
     """Show every setting with its value: those of this machine, or those in effect on a node."""
     from distributed_grid.config import render as config_text

@@ -9,6 +9,7 @@ from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import current
 from distributed_grid.cli.lazy import Command
+from distributed_grid.cli.options import not_empty
 from distributed_grid.protocol.messages import DayOfLoans, GetLoans, Loans, UserBalance, UserLoans
 from distributed_grid.protocol.messages.history import DAYS
 from distributed_grid.protocol.text import counted, format_duration
@@ -20,19 +21,19 @@ SHOWN = 20
 
 
 @click.command(cls=Command)
-@click.option("--user", default="", metavar="NAME", help="Only what this user lent or borrowed.")
-@click.option("--node", default="", metavar="NODE", shell_complete=complete_nodes, help="Only what this node lent.")
+@click.option("--user", type=not_empty, metavar="NAME", help="Only what this user lent or borrowed.")
+@click.option("--node", type=not_empty, metavar="NODE", shell_complete=complete_nodes, help="Only what this node lent.")
 @click.option(
     "--days", type=click.IntRange(0, DAYS), default=7, metavar="N", help="How many days back, with today (7; 0: none)."
 )
-def ledger(user: str, node: str, days: int) -> None:
+def ledger(user: str | None, node: str | None, days: int) -> None:
     """Show who lent what to whom, and who is owed.
 
     A node's owner, `nodes[].owner` in the coordinator's configuration, lends what others hold there. LENT and BORROWED
     are averages, as parts of the grid, with the half-life of fair share; CREDIT is what the difference counts in the
     order of service, in favour of whom the others owe. A client sees what they lent or borrowed themselves."""
     invocation = current()
-    answer: Loans = invocation.ask(lambda n: GetLoans(id=n, user=user, node=node, days=days))
+    answer: Loans = invocation.ask(lambda n: GetLoans(id=n, user=user or "", node=node or "", days=days))
     if answer.trouble:
         invocation.say(f"history is not written now, so days may be missing: {answer.trouble}")
     quiet = "".join(f"{one.user} {one.credit:+.3f}\n" for one in answer.users)

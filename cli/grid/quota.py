@@ -7,6 +7,7 @@ import click
 from distributed_grid.cli import formatting
 from distributed_grid.cli.context import current
 from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.cli.options import not_empty
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.messages import Done, GetQuota, Quotas, SetRights
 from distributed_grid.protocol.messages.rights import LIMITS, UNLIMITED, Quota, Rights, Whose, limit_words, parse_rights
@@ -36,10 +37,10 @@ def quota(ctx: click.Context) -> None:
 
 
 @quota.command()
-@click.argument("user", required=False, default="")
-def show(user: str) -> None:
+@click.argument("user", required=False, type=not_empty)
+def show(user: str | None) -> None:
     """Show the rights of a user: limits, what is used, what is left."""
-    _show(user)
+    _show(user or "")
 
 
 def _whose(command: Any) -> Any:

@@ -8,6 +8,7 @@ from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.lazy import Command
+from distributed_grid.cli.options import not_empty
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import GetShared, GetStatus, Shared, Status
 from distributed_grid.protocol.nodes import AllocationView, GpuOffer, NodeState, OfferView
@@ -16,13 +17,13 @@ from distributed_grid.protocol.text import format_duration
 
 
 @click.command("shared-status", cls=Command)
-@click.option("-n", "--node", default="", metavar="NODE", shell_complete=complete_nodes, help="Only this node.")
+@click.option("-n", "--node", type=not_empty, metavar="NODE", shell_complete=complete_nodes, help="Only this node.")
 @click.option("--offers", "part", flag_value="offers", help="Only offers.")
 @click.option("--allocations", "--leases", "part", flag_value="allocations", help="Only allocations.")
-def shared_status(node: str, part: str | None) -> None:
+def shared_status(node: str | None, part: str | None) -> None:
     """Show offers and allocations, and why nothing more is offered."""
     invocation = current()
-    answer: Shared = invocation.ask(lambda n: GetShared(id=n, node=node))
+    answer: Shared = invocation.ask(lambda n: GetShared(id=n, node=node or ""))
     if node and not any(offer.node == node for offer in answer.offers):
         known: Status = invocation.ask(lambda n: GetStatus(id=n))
         existing = [one.facts.name for one in known.nodes]

@@ -9,6 +9,7 @@ from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import current, printable
 from distributed_grid.cli.lazy import Command
+from distributed_grid.cli.options import not_empty
 from distributed_grid.protocol.history.summary import Summary, performance, summary, trend_of
 from distributed_grid.protocol.history.trends import (
     RATES,
@@ -40,8 +41,8 @@ NAMES = {seconds: name for name, seconds in WINDOWS.items()}
 
 @click.command(cls=Command)
 @click.option("--window", default="15m", metavar="TIME", help=f"How far back: {', '.join(WINDOWS)}; 15m by default.")
-@click.argument("node", required=False, default="", shell_complete=complete_nodes)
-def trends(node: str, window: str) -> None:
+@click.argument("node", required=False, type=not_empty, shell_complete=complete_nodes)
+def trends(node: str | None, window: str) -> None:
     """Show how the use of nodes went, and of one node where it will be.
 
     Level is the median, SPREAD lies between the quartiles, OWNER is the level of all that is not the grid's. For a NODE
@@ -49,7 +50,7 @@ def trends(node: str, window: str) -> None:
     of ten such forecasts of this node."""
     invocation = current()
     seconds = parse_window(window)
-    answer: Trends = invocation.ask(lambda n: GetTrends(id=n, node=node, window=seconds))
+    answer: Trends = invocation.ask(lambda n: GetTrends(id=n, node=node or "", window=seconds))
     _warn(answer)
     content = {"window": seconds, "at": formatting.iso(answer.at), "nodes": [node_json(one) for one in answer.nodes]}
     if node:

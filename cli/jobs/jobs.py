@@ -16,7 +16,7 @@ from distributed_grid.cli.grid.history import alternative_json, place_json, vict
 from distributed_grid.cli.jobs.groups import before_rows, emit_jobs, group_lines, group_row, tell_ends
 from distributed_grid.cli.jobs.wasteful import LOOKED_AT, show_wasteful, waste_of
 from distributed_grid.cli.lazy import Command, LazyGroup
-from distributed_grid.cli.options import limits_words
+from distributed_grid.cli.options import limits_words, not_empty
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import GroupView
 from distributed_grid.protocol.jobs import JobView, LimitBy, Precedence, Request, State, exit_status
@@ -201,12 +201,12 @@ TIMED_OUT = 124
     metavar="STATE",
     help="Only those in this state, or `failed`: ended, and not with 0 or by cancel; repeatable.",
 )
-@click.option("--user", default="", metavar="USER", help="Only this user's.")
+@click.option("--user", type=not_empty, metavar="USER", help="Only this user's.")
 @click.option("--mine", is_flag=True, help="Only yours.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=200, help="Maximum number (200).")
 @click.option("--wasteful", is_flag=True, help="Those that asked for much more than they used, the worst first.")
 def jobs(
-    ended: bool, members: bool, states: tuple[str, ...], user: str, mine: bool, limit: int, wasteful: bool
+    ended: bool, members: bool, states: tuple[str, ...], user: str | None, mine: bool, limit: int, wasteful: bool
 ) -> None:
     """List jobs.
 
@@ -220,7 +220,9 @@ def jobs(
     if wasteful:
         if states:
             raise BadValue("--wasteful looks at jobs in all states", hint="leave --state out")
-        every: Jobs = invocation.ask(lambda n: ListJobs(n, True, (), invocation.user if mine else user, LOOKED_AT))
+        every: Jobs = invocation.ask(
+            lambda n: ListJobs(n, True, (), invocation.user if mine else user or "", LOOKED_AT)
+        )
         show_wasteful(invocation, every.jobs, limit)
         return
     failed = any(one.lower() == FAILED for one in states)
@@ -229,7 +231,7 @@ def jobs(
     ended = ended or State.ENDED in wanted
     answer: Jobs = invocation.ask(
         lambda n: ListJobs(
-            n, ended, wanted, invocation.user if mine else user, limit + 1, fold=not members, failed=failed
+            n, ended, wanted, invocation.user if mine else user or "", limit + 1, fold=not members, failed=failed
         )
     )  # one more than is shown: of arrays nothing else tells whether there are more
     both: list[JobView | GroupView] = [*answer.jobs, *answer.groups]
@@ -261,7 +263,7 @@ def _state(text: str) -> State:
 @click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL (each job's own).")
 @click.option("--reason", default="", metavar="TEXT", help="Kept with the job.")
 @click.option("--mine", is_flag=True, help="All jobs of yours, instead of JOB.")
-@click.option("--user", default="", metavar="USER", help="All jobs of this user, instead of JOB.")
+@click.option("--user", type=not_empty, metavar="USER", help="All jobs of this user, instead of JOB.")
 @click.option("--all", "every", is_flag=True, help="All jobs of all users, instead of JOB.")
 @click.option("--state", "states", multiple=True, metavar="STATE", help="Of those, only in this state; repeatable.")
 @click.argument("job", nargs=-1, shell_complete=complete_jobs)
@@ -271,7 +273,7 @@ def cancel(
     grace: str | None,
     reason: str,
     mine: bool,
-    user: str,
+    user: str | None,
     every: bool,
     states: tuple[str, ...],
 ) -> None:
@@ -288,7 +290,7 @@ def cancel(
     invocation = current()
     reason = reason or "grid cancel"
     answer: Done = invocation.ask(
-        lambda n: Cancel(n, job, reason, seconds, invocation.user if mine else user, wanted, every)
+        lambda n: Cancel(n, job, reason, seconds, invocation.user if mine else user or "", wanted, every)
     )
     if answer.text:
         invocation.say(answer.text)

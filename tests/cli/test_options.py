@@ -1,7 +1,9 @@
 """A job's limits in words, and what options say a node is to lend."""
 
 import pytest
+from click.testing import CliRunner
 
+from distributed_grid.cli.main import main
 from distributed_grid.cli.options import lending, limits_words
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import JobLimits
@@ -25,3 +27,23 @@ def test_only_the_options_that_are_given_say_what_a_node_lends() -> None:
         lending(none | {"memory": "lots"})
     with pytest.raises(BadValue, match="is no number of cores"):
         lending(none | {"cores": float("nan")})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["jobs", "--user", ""],
+        ["cancel", "--user", " "],
+        ["ledger", "--user", ""],
+        ["ledger", "--node", ""],
+        ["shared-status", "--node", ""],
+        ["trends", ""],
+        ["quota", "show", ""],
+        ["boost", "status", "--node", ""],
+        ["config", "show", "--node", ""],
+    ],
+)
+def test_an_empty_name_does_not_mean_all_of_them(words: list[str]) -> None:
+    done = CliRunner().invoke(main, ["--coordinator", "ws://127.0.0.1:1", *words])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "it is empty; leave it out, or name something" in done.stderr
