@@ -14,7 +14,7 @@ from distributed_grid.protocol.resources import Code, Count, Finite, Index, Numb
 
 MOST_MEMBERS = 100_000
 MOST_INDEX = 999_999_999
-_PART = r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?"
+_PART = r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?"
 
 
 class GroupKind(StrEnum):
@@ -64,7 +64,7 @@ def parse_array(text: str, max_fails: int | None = None) -> Array:
     """An array from `0-99`, `1-10:2`, `1,3,7`, and with `%8` behind: at most 8 at once. Raises BadValue."""
     hint = "write it as 0-99, 1-10:2 or 1,3,7; with %8 behind, at most 8 run at once"
     which, percent, limit = text.strip().partition("%")
-    if percent and not (limit.isdecimal() and len(limit) < 10 and int(limit)):
+    if percent and not (limit.isascii() and limit.isdecimal() and len(limit) < 10 and int(limit)):
         raise BadValue(f"the array {text!r} cannot be read", why=f"{limit!r} is no number above zero", hint=hint)
     numbers: list[tuple[int, int, int]] = []
     for part in which.split(","):
@@ -188,7 +188,7 @@ def parse_gang(nodes: int | None) -> int:
 def parse_ports(text: str) -> tuple[int, int]:
     """The first and the last port of a range such as `29500-29999`. Raises BadValue."""
     first, dash, last = text.strip().partition("-")
-    if not (first.isdecimal() and (last if dash else first).isdecimal()):
+    if not (text.isascii() and first.isdecimal() and (last if dash else first).isdecimal()):
         raise BadValue(f"{text!r} is not a range of ports", hint="write it as 29500-29999")
     low, high = int(first), int(last if dash else first)
     if not 0 < low <= high <= LONGEST_RANGE:
