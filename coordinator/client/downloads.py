@@ -151,6 +151,7 @@ def _fetch(view: JobView, file: Download, folder: "Folder", rules: Rules) -> Ste
 
 
 def _listed(view: JobView, globs: tuple[str, ...]) -> Steps[Listed]:
+    Globs(globs)  # raises BadValue
     answer: Files = yield from _answer(WantFiles(id=0, allocation=view.allocation, globs=globs))
     if answer.error:
         raise GridUnavailable(f"the files of {view.id} cannot be listed", why=answer.error)

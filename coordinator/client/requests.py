@@ -124,7 +124,11 @@ def _submitted(described: Submission) -> Steps[str]:
 def submit_many(jobs: Sequence[Submission]) -> Steps[list[str]]:
     """Submit jobs and return their ids in order. They travel in groups, each of which is accepted as a whole or not at
     all. If no job names another, a group leaves while the one before is stored: so where one is refused, the groups
-    before it, and at most one behind it, are accepted. Under the same keys they can be submitted again."""
+    before it, and at most one behind it, are accepted. Under the same keys they can be submitted again. Raises BadValue
+    for what `describe_job` did not make."""
+    for job in jobs:
+        if not isinstance(job, Submission):
+            raise BadValue(f"{job!r:.80} is not a described job", hint="make it with describe_job(command, …)")
     groups = (Submit(id=0, jobs=group) for group in _groups(jobs))
     named = any(job.after or job.request.constraints for job in jobs)
     answers = yield Together(groups, most=1 if named else 2)

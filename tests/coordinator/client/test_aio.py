@@ -455,6 +455,11 @@ async def test_results_are_fetched_with_content_and_mode(tmp_path: Path, monkeyp
         assert (tmp_path / "results/out/a.bin").read_bytes() == FilesData.contents["out/a.bin"]
         assert (tmp_path / "results/run.sh").stat().st_mode & 0o777 == 0o755
         await worker.close()
+        for glob in ("../x", "/etc/passwd", ""):  # told without asking the node, which is away
+            with pytest.raises(BadValue, match="does not lead into the working directory"):
+                await client.fetch(job, glob, into=tmp_path / "results")
+            with pytest.raises(BadValue, match="does not lead into the working directory"):
+                await client.files(job, glob)
 
 
 async def test_files_of_a_node_that_is_away_are_waited_for(tmp_path: Path, monkeypatch: Any) -> None:

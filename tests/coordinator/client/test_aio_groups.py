@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.coordinator.client import GridClient, RequestRefused, describe_job, requests
+from distributed_grid.protocol.errors import BadValue
 from tests.coordinator.ends import coordinator
 
 
@@ -43,3 +44,12 @@ async def test_a_group_that_is_refused_is_the_last_that_is_sent(
             there = {job.spec.name for job in grid.ledger.state.jobs.values()}
         assert {f"n{number}" for number in range(30)} <= there
         assert not there & {f"n{number}" for number in [*range(30, 40), *range(60, 90)]}
+
+
+@pytest.mark.parametrize("job", ["true", ["true"], None])
+async def test_what_is_not_a_described_job_is_told_from_one(tmp_path: Path, job: Any) -> None:
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        with pytest.raises(BadValue, match="is not a described job") as caught:
+            await client.submit_many([describe_job("true"), job])
+        assert "describe_job" in caught.value.hint
+        assert not grid.ledger.state.jobs
