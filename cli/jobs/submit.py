@@ -200,12 +200,13 @@ class _Reader:
         if node.id != "scalar" or _empty(node):
             self._problem(node, "command must be text or a list of words")
             return None
-        import shlex
+        from distributed_grid.coordinator.client.submission import as_argv
 
         try:
-            return shlex.split(str(node.value))
-        except ValueError as error:
-            self._problem(node, f"the command cannot be split into words: {error}", "write it as a list")
+            return list(as_argv(str(node.value)))
+        except BadValue as error:
+            why = f": {error.why}" if error.why else ""
+            self._problem(node, f"{error.what}{why}", error.hint or "write it as a list")
             return None
 
     def _value(self, name: str, option: click.Option, node: Any) -> Any:

@@ -96,7 +96,11 @@ def test_all_that_is_wrong_is_told_at_once_with_lines_and_suggestions() -> None:
         ("job:\n- command: a", "jobs.yaml:1: unknown key 'job'"),
         ("jobs: {command: a}", "jobs.yaml:1: jobs must be a list"),
         ("jobs:\n- name: a", "jobs.yaml:2: the job has no command"),
-        ("jobs:\n- command: 'a \"b'", "jobs.yaml:2: the command cannot be split into words"),
+        (
+            "jobs:\n- command: 'a \"b'",
+            "jobs.yaml:2: the command 'a \"b' cannot be split into words: No closing quotation",
+        ),
+        ("jobs:\n- command: a | b", "jobs.yaml:2: '|' in 'a | b' is for a shell, and no shell runs the command"),
         ("jobs:\n- command: a\n  command: b", "jobs.yaml:3: command appears twice, first at jobs.yaml:2"),
         ("jobs:\n- command: a\n  no_ship: perhaps", "jobs.yaml:3: no_ship must be true or false"),
         ("jobs:\n- command: a\n  detach: true", "jobs.yaml:3: unknown key 'detach'"),
