@@ -49,6 +49,8 @@ class Machine:
         self.main_over: dict[str, None] = {}
         self.noted: set[str] = set()
         """Jobs whose start is in the note of their spawner, which outlives a supervisor."""
+        self.ordered: set[str] = set()
+        """Jobs that a supervisor ordered a spawner to start: their output files outlive it."""
         self._sample: Sample | None = None
         # An idle node offers sooner than by default, and says more often that its offer holds.
         self.limits = Limits(
@@ -119,6 +121,7 @@ class Machine:
 
     def spawn(self, allocation: str) -> None:
         """A supervisor makes the process of this allocation."""
+        self.ordered.add(allocation)
         launch = self.specs[allocation]
         run = Run(allocation, self.name, launch.grant, self.engine.now)
         plan = self.judge.plans[number_of(run.job)]

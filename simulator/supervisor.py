@@ -152,6 +152,7 @@ class Supervisor(Process):
                 job.runs(PID)
             elif not job.pid:
                 machine.judge.cannot_know(job.id)
+                job.unsent = job.id not in machine.ordered
             if job.pid and machine.lives(job.id) and job.id not in machine.main_over:
                 if job.cause:
                     self.endings.end(job, job.grace)

@@ -16,6 +16,8 @@ OUTPUT_LIMIT = 256 << 20
 SLOT_LOST = "its slot on the node was lost before it began, with what had been unpacked there"
 """Why a launch is taken back: its directory was made in the slot of a spawner that has died, or of an earlier
 supervisor, and elsewhere it would begin without its files."""
+UNSENT = "the node's supervisor was killed before it started this"
+"""Why a launch is taken back whose intent is all that there is of it."""
 NEVER = float("inf")
 MOST_TEXT = 2000
 """Characters of a reason, which the node's agent and the coordinator take in messages of bounded size."""
@@ -79,7 +81,7 @@ class Job:
     before and after that in clock ticks, and `start` the process's own start time, known only where it was looked up.
     `status` is that one's wait status, None while it lives, -1 if nobody knows it. `cause` and `text` say who ends it,
     empty if nobody does. `adopted`: it was spawned by a supervisor that is dead, and `pidfd` watches its main process,
-    which is not our child.
+    which is not our child. `unsent`: that one never ordered a spawner to start it.
 
     `kept` is what the agent has us keep of its launch, for the next agent; only its `chain` is looked at here, by
     Allocations.
@@ -139,6 +141,7 @@ class Job:
         self.spawned = (0, 0)
         self.pidfd = -1
         self.adopted = False
+        self.unsent = False
         self.place: Place | None = None
         self.followed = 0
         self.intent_durable = True
@@ -316,6 +319,8 @@ class Job:
         if frozen := self.frozen_for + (now - since if since else 0.0):
             said["suspended"] = round(frozen, 6)
         if self.status is None or self.status < 0:
+            if self.unsent:
+                return never_ran(self.cause or "withdrawn", self.text or UNSENT)
             said["cause"] = self.cause or "supervisor-lost"
             lost = "its spawner was" if self.orphaned else "the node's supervisor was"
             said["text"] = self.text or f"{lost} killed; how the job ended is not known"

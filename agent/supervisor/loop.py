@@ -177,6 +177,7 @@ class Supervisor:
                 self.tree.continue_spawner(job)
         elif not self.tree.members(job):
             self.tree.kill(job)  # the spawner alone
+            job.unsent = self.launches.unsent(job.id)
 
     def _adopt(self, job: Job) -> None:
         """A job whose main process runs."""

@@ -504,6 +504,12 @@ class Launches:
             for fd in fds:
                 os.close(fd)
 
+    def unsent(self, key: str) -> bool:
+        """Whether it is sure that no spawner was ever ordered to start this launch, by an earlier supervisor of this
+        boot either: `send` makes the output before."""
+        folder = f"{self._allocs}/{key}"
+        return os.path.isdir(folder) and not os.path.lexists(f"{folder}/stdout")
+
     def _find(self, key: str, order: Order) -> None:
         """Find a spawner for a launch that has none, or whose spawner is dead."""
         if order.get("slot"):

@@ -42,8 +42,9 @@ CASES += [
     f"supervisor.sync:1+:delay=0.02,supervisor.sync:2:eio,supervisor.rewrite:{passes}:enospc" for passes in ("2", "2-3")
 ]
 
-NEVER_BEGAN = (Cause.SPAWN_FAILED, Cause.DISK_FAILED)
-"""No process could be made; or, of those that go to another node: the disk took no intent."""
+NEVER_BEGAN = (Cause.SPAWN_FAILED, Cause.DISK_FAILED, Cause.WITHDRAWN)
+"""No process could be made; or, of those that go to another node: the disk took no intent, or the supervisor was killed
+before it ordered a spawner to start it."""
 
 
 def starts(bench: Bench, id: str) -> int:
