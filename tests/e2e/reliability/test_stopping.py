@@ -168,6 +168,7 @@ def test_a_job_may_not_order_its_own_node(node: Grid) -> None:
         "    open(here + '/said', 'w').close()\n"
     )
     place = str(node.home / "n1")
+    assert (node.home / "n1" / "agent.sock").is_socket()
     main = '"$1" -c "$2" "$3"; until [ -e said ]; do sleep 0.05; done'
     done = node.shared("sh", "-c", main, "sh", sys.executable, ask, place)
     refusal = "FileNotFoundError" if apart(node) else "a job may not order its own node"  # there it is hidden
