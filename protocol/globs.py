@@ -41,6 +41,9 @@ class Globs:
     As in a shell, a wildcard does not match a name that begins with a dot. Raises BadValue."""
 
     def __init__(self, globs: Sequence[str]) -> None:
+        for glob in globs:
+            if not isinstance(glob, str):
+                raise BadValue(f"{glob!r:.80} is no pattern", hint='give text, such as "*.csv"')
         if sum(map(len, globs)) > GLOB_CHARS:
             raise BadValue("the patterns are too long", why=f"they may have {GLOB_CHARS} characters together")
         if len(globs) > GLOBS:

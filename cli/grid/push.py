@@ -15,7 +15,7 @@ from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, complete_files, current, print_error, printable
 from distributed_grid.cli.grid.access import join_address, label_of
 from distributed_grid.cli.lazy import Command
-from distributed_grid.cli.options import lending, lending_options
+from distributed_grid.cli.options import lending, lending_options, not_empty
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.nodes import Lending
 from distributed_grid.push import provisioning
@@ -115,7 +115,7 @@ def add(
 @click.option("--host", metavar="USER@HOST", default="", help="Its host (as it was added from here).")
 @click.option("--now", is_flag=True, help="Stop its jobs instead of waiting for their end.")
 @click.option("--forget", "forgetting", is_flag=True, help="Only remove it from the grid; nothing is done on its host.")
-@click.argument("node", shell_complete=complete_nodes)
+@click.argument("node", type=not_empty, shell_complete=complete_nodes)
 def remove(
     node: str,
     host: str,

@@ -459,7 +459,7 @@ class Requests:
     async def _why(self, client: Client, visibility: Visibility, message: messages.AskWhy) -> None:
         job = self._lookup.first_waiting(visibility, message.job) if message.job else None
         if job is None and message.request is None:
-            raise BadValue("neither a job nor a request to explain")
+            raise BadValue("neither a job nor a request to explain", hint="name a job (id, prefix or name)")
         request, operator = message.request, visibility.reach is Reach.ALL
         if request is not None:
             self._settings.require_sharing()

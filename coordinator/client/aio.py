@@ -28,7 +28,7 @@ from distributed_grid.coordinator.client.output import (
     ResultReader,
     unreadable,
 )
-from distributed_grid.coordinator.client.requests import Steps
+from distributed_grid.coordinator.client.requests import Documented, Steps
 from distributed_grid.coordinator.client.session import (
     PATIENCE,
     ConnectionLost,
@@ -68,6 +68,7 @@ def _method(
     async def method(self: "GridClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.do(steps(*args, **kwargs), disk)
 
+    method.__wrapped__ = Documented(steps)
     return method
 
 

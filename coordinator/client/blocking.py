@@ -22,7 +22,17 @@ from distributed_grid.config.places import usual_address
 from distributed_grid.coordinator.client import requests
 from distributed_grid.coordinator.client.input import JobInput, Source, pieces_of
 from distributed_grid.coordinator.client.output import JobOutput, JobResult, Piece, ResultReader, unreadable
-from distributed_grid.coordinator.client.requests import Once, Pause, Post, Returned, Steps, Together, Until, advance
+from distributed_grid.coordinator.client.requests import (
+    Documented,
+    Once,
+    Pause,
+    Post,
+    Returned,
+    Steps,
+    Together,
+    Until,
+    advance,
+)
 from distributed_grid.coordinator.client.session import (
     CONNECT_SECONDS,
     PATIENCE,
@@ -65,6 +75,7 @@ def _method(steps: Callable[P, Steps[T]]) -> "Callable[Concatenate[GridClient, P
     def method(self: "GridClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.do(steps(*args, **kwargs))
 
+    method.__wrapped__ = Documented(steps)
     return method
 
 

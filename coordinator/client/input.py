@@ -32,8 +32,7 @@ def pieces_of(source: Source) -> Iterator[bytes]:
     if isinstance(source, bytes | bytearray | memoryview):
         return (bytes(source[at : at + PART_BYTES]) for at in range(0, len(source), PART_BYTES))
     if isinstance(source, str | io.TextIOBase) or not hasattr(source, "__iter__"):
-        hint = "give bytes, a file opened in binary mode, or an iterator of bytes"
-        raise BadValue(f"standard input cannot be {type(source).__name__}", hint=hint)
+        raise _refused(source)
     read = getattr(source, "read1", None) or getattr(source, "read", None)
     return iter(source) if read is None else _read_on(read)
 
@@ -43,6 +42,11 @@ def _read_on(read: Callable[[int], bytes | None]) -> Iterator[bytes]:
         yield data
     if data is None:  # of a file that does not block: there is nothing yet, which is not the end
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def _refused(given: object) -> BadValue:
+    hint = "give bytes, a file opened in binary mode, or an iterator of bytes"
+    return BadValue(f"standard input cannot be {type(given).__name__}", hint=hint)
 
 
 class JobInput:
@@ -75,7 +79,9 @@ class JobInput:
         return max(0, min(PART_BYTES, self._until - self._end))
 
     def put(self, data: bytes | None) -> None:
-        """Take bytes that were read; None: there is no more."""
+        """Take bytes that were read; None: there is no more. Raises BadValue for what is not bytes."""
+        if not isinstance(data, bytes | bytearray | memoryview | None):
+            raise _refused(data)
         self._kept += data or b""
         self._ended = data is None
 

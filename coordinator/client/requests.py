@@ -8,11 +8,11 @@ which loads them at their first use.
 import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import msgspec
 
-from distributed_grid.coordinator.client.submission import as_argv, describe_hold, describe_job
+from distributed_grid.coordinator.client.submission import as_argv, check, describe_hold, describe_job, pairs
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.boosts import DURATION
 from distributed_grid.protocol.codec import BULK_BYTES, encode
@@ -34,10 +34,14 @@ from distributed_grid.protocol.resources import (
 )
 from distributed_grid.protocol.text import parse_duration
 
+if TYPE_CHECKING:
+    import inspect
+
 _GROUP_BYTES, _GROUP_JOBS = BULK_BYTES // 4, 4000
 _NAMED = 1000
 """How many jobs a message names at most."""
 _MEMBER_BYTES = BULK_BYTES // 4
+_FEATURES, _LABELS = '{"batch_size": 64}', '{"zone": "attic"}'
 T = TypeVar("T")
 Steps = Generator[Any, Any, T]
 """Yields a message, for its answer (it gets a number where its id is 0), or one of the steps below."""
@@ -81,6 +85,31 @@ class Returned(msgspec.Struct, frozen=True):
     value: Any
 
 
+class Documented:
+    """What `help` and notebooks read of a method of a client, as its `__wrapped__`: the arguments of the request that
+    it makes, after `self`, and what that returns. It is found out when somebody looks: it costs more than the import
+    of the client."""
+
+    def __init__(self, steps: Callable[..., Steps[Any]]) -> None:
+        self._steps = steps
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Steps[Any]:
+        """The request."""
+        return self._steps(*args, **kwargs)
+
+    @property
+    def __signature__(self) -> "inspect.Signature":
+        import inspect
+
+        found = inspect.signature(self._steps)
+        returned = found.return_annotation
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        return found.replace(
+            parameters=[own, *found.parameters.values()],
+            return_annotation=returned[len("Steps[") : -1] if isinstance(returned, str) else get_args(returned)[2],
+        )
+
+
 def advance(steps: Steps[Any], answer: Any, error: Exception | None) -> Any:
     """Go on with a request, with the answer to its last step or why there is none: the next step, or Returned."""
     try:
@@ -121,16 +150,18 @@ def _submitted(described: Submission) -> Steps[str]:
     return job
 
 
-def submit_many(jobs: Sequence[Submission]) -> Steps[list[str]]:
+def submit_many(jobs: Iterable[Submission]) -> Steps[list[str]]:
     """Submit jobs and return their ids in order. They travel in groups, each of which is accepted as a whole or not at
     all. If no job names another, a group leaves while the one before is stored: so where one is refused, the groups
     before it, and at most one behind it, are accepted. Under the same keys they can be submitted again. Raises BadValue
     for what `describe_job` did not make."""
-    for job in jobs:
+    check("jobs", jobs, Iterable, "a list of what describe_job(command, …) made")
+    listed = tuple(jobs)
+    for job in listed:
         if not isinstance(job, Submission):
             raise BadValue(f"{job!r:.80} is not a described job", hint="make it with describe_job(command, …)")
-    groups = (Submit(id=0, jobs=group) for group in _groups(jobs))
-    named = any(job.after or job.request.constraints for job in jobs)
+    groups = (Submit(id=0, jobs=group) for group in _groups(listed))
+    named = any(job.after or job.request.constraints for job in listed)
     answers = yield Together(groups, most=1 if named else 2)
     return [one for answer in answers for one in answer.jobs]
 
@@ -162,6 +193,7 @@ def jobs(
     *, ended: bool = False, states: Iterable[State] = (), user: str = "", limit: int = 1000
 ) -> Steps[list[JobView]]:
     """Jobs, at most `limit`: those that live, the newest first, then with `ended` the others, the newest end first."""
+    check("states", states, Iterable, "a list of states")
     answer = yield from pages(ListJobs(id=0, ended=ended, states=tuple(states), user=user, limit=limit))
     return list(answer.jobs)
 
@@ -182,6 +214,7 @@ def show_array(array: str) -> Steps[GroupView]:
 def members(array: str) -> Steps[list[JobView]]:
     """The jobs of an array as they stand, in short. Of a large one the first may have changed before the last are
     told."""
+    check("array", array, str, "its id or name")
     if not _is_part(array):
         groups = (yield ShowJobs(id=0, jobs=(array,))).groups
         if groups and groups[0].array is not None:
@@ -238,7 +271,7 @@ def predict(
     of `ship`, what is shipped with it (default: as much as with the last run like it); `array`: it is a member of an
     array."""
     found: messages.Needs = yield messages.Predict(
-        0, messages.excerpt(as_argv(command)), bundle, array, dict(features or {}), within
+        0, messages.excerpt(as_argv(command)), bundle, array, pairs("features", features, _FEATURES), within
     )
     return found
 
@@ -258,7 +291,8 @@ def record_use(
     GPU memory (bytes); 0 is not known. `ended`: done, "out of memory" (of the `held` bytes), "time limit" or cut. It
     counts for your jobs alone."""
     words = messages.excerpt(as_argv(command))
-    yield messages.RecordUse(0, words, dict(features or {}), seconds, memory, cores, gpu_memory, held, ended)
+    numbers = pairs("features", features, _FEATURES)
+    yield messages.RecordUse(0, words, numbers, seconds, memory, cores, gpu_memory, held, ended)
 
 
 def declare_node(
@@ -276,8 +310,9 @@ def declare_node(
     that, and no job runs there. `known`: only what is free has changed of a node declared before, and of `kept` kinds
     as much is as before; `gpu_memory`: bytes of each GPU. What was answered."""
     left = whole if free is None else free
+    check("kept", kept, Iterable, "a list of kinds of resources")
     answer: Done = yield messages.DeclareNode(
-        0, name, whole, left, gpu_model, gpu_memory, dict(labels or {}), known, tuple(kept)
+        0, name, whole, left, gpu_model, gpu_memory, pairs("labels", labels, _LABELS), known, tuple(kept)
     )
     return answer.text
 
@@ -306,7 +341,7 @@ def end_machine(name: str, why: str = "") -> Steps[None]:
 
 def make_token(role: Role, name: str, ttl: float, labels: Mapping[str, str] | None = None) -> Steps[str]:
     """A token by which a peer of this name joins, once, within `ttl` seconds."""
-    answer: messages.TokenMade = yield Once(messages.MakeToken(0, role, name, ttl, 1, dict(labels or {})))
+    answer: messages.TokenMade = yield Once(messages.MakeToken(0, role, name, ttl, 1, pairs("labels", labels, _LABELS)))
     return answer.token
 
 
@@ -470,7 +505,7 @@ def undrain(*nodes: str) -> Steps[str]:
 
 def label(*nodes: str, labels: Mapping[str, str | None]) -> Steps[str]:
     """Give these nodes these labels; None removes one."""
-    return str((yield messages.LabelNodes(id=0, nodes=nodes, labels=dict(labels))).text)
+    return str((yield messages.LabelNodes(id=0, nodes=nodes, labels=pairs("labels", labels, _LABELS))).text)
 
 
 def receipts(job: str = "", node: str = "", limit: int = 100) -> "Steps[list[messages.Receipt]]":

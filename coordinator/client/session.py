@@ -507,6 +507,8 @@ class Session:
 def address(url: str) -> WebSocketURI:
     """The address of a coordinator, taken apart; for a Unix socket what the handshake says. Raises BadValue."""
     try:
+        if not isinstance(url, str):
+            raise ValueError("no text")
         return parse_uri(url if socket_path(url) is None else LOCAL_URI)
     except (InvalidURI, ValueError):
         hint = "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH (of ports 1 to 65535)"

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from types import UnionType
 from typing import Any
 
 import msgspec
@@ -166,12 +167,10 @@ def describe_job(
     `features` are numbers by name by which its needs may grow, such as a batch size; `finish_by` (as `begin`) is when
     it is wanted to be over: `why` tells how likely that is, and nothing is refused by it (docs/needs.md).
     """
-    if env is not None and not isinstance(env, Mapping):
-        raise BadValue(f"{env!r:.80} are no variables", hint='give a dict, such as {"SEED": "7"}')
     limit, limits = _kept(_limits, time_limit, warn_signal, pids_limit, cpu_limit)
     spec = JobSpec(
         argv=as_argv(command),
-        env=dict(env or {}),
+        env=pairs("env", env, '{"SEED": "7"}'),
         name=name,
         workdir=workdir,
         bundle=bundle,
@@ -180,8 +179,8 @@ def describe_job(
         limits=limits,
         stdin=stdin,
         attached=attached,
-        output_full=_OUTPUT_FULL.get(output_full) or parse_output_full(output_full),
-        features=dict(features or {}),
+        output_full=parse_output_full(output_full),
+        features=pairs("features", features, '{"batch_size": 64}'),
         keep_all=keep_all,
         finish_by=finish_at(finish_by) if finish_by is not None else 0.0,
     )
@@ -193,6 +192,7 @@ def describe_job(
     )  # fmt: skip
     if max_fails is not None and not isinstance(array, str):
         raise BadValue(f"{max_fails} max_fails of what?", hint='give an array, such as array="0-99"')
+    check("max_fails", max_fails, int | None, "a number of jobs, such as 3")
     many = parse_array(array, max_fails) if isinstance(array, str) else array
     before = parse_after(_each(after), _each(after_ok), _each(after_any))
     if begin is not None:
@@ -214,7 +214,18 @@ def describe_hold(
 
 KEPT = 256
 """Requests kept by what was asked: most jobs of a long list ask for the same."""
-_OUTPUT_FULL = {one.value: one for one in OutputFull}
+
+
+def pairs(option: str, given: Mapping[str, Any] | None, example: str) -> dict[str, Any]:
+    """The values by name that were given as this option; `example` is such a dict. Raises BadValue."""
+    check(option, given, Mapping | None, f"a dict, such as {example}")
+    return dict(given or {})
+
+
+def check(option: str, given: Any, kind: type | UnionType, wanted: str) -> None:
+    """Raise BadValue for a value of this option that is not of this kind."""
+    if not isinstance(given, kind):
+        raise BadValue(f"{option} cannot be {given!r:.80}", hint=f"give {wanted}")
 
 
 def _each(words: str | Iterable[str]) -> tuple[str, ...]:
@@ -241,6 +252,8 @@ def _kept(function: Any, *asked: Any) -> Any:
 def _limits(
     time_limit: float | str | None, warn_signal: str | None, pids_limit: int | None, cpu_limit: bool
 ) -> tuple[float, JobLimits]:
+    check("warn_signal", warn_signal, str | None, 'text, such as "USR1@60"')
+    check("pids_limit", pids_limit, int | None, "a number of processes, such as 100")
     limit = parse_duration(str(time_limit)) if time_limit is not None else 0.0
     return limit, parse_limits(warn_signal, pids_limit, cpu_limit, time_limit=limit)
 
@@ -271,6 +284,9 @@ def _request(
     revocable: bool,
 ) -> Request:
     """The request of these options of `describe_job`."""
+    check("resources", resources, Resources | None, "Resources, or say it with cpus, memory and gpus")
+    check("gpu_model", gpu_model, str, 'text, such as "A100"')
+    check("retries", retries, int | None, "a number, such as 3")
     wanted = resources or Resources(
         cpu=parse_cpu(str(cpus)) if cpus is not None else 0,
         memory=parse_memory(str(memory), bare=GIB) if memory is not None else 0,
@@ -348,10 +364,9 @@ def as_argv(command: str | Sequence[str]) -> tuple[str, ...]:
                 hint=f"give {dumps(['sh', '-c', command], ensure_ascii=False)}, or quote what is an argument",
             )
     else:
-        try:
-            argv = tuple(command)
-        except TypeError:
-            raise BadValue(f"{command!r} is not a command", hint="give a string, or a list of strings") from None
+        argv = tuple(command) if isinstance(command, Iterable) else (None,)
+        if not all(isinstance(word, str) for word in argv):
+            raise BadValue(f"{command!r:.80} is not a command", hint="give a string, or a list of strings")
     if not argv or not argv[0]:
         raise BadValue("the command is empty", hint="give a program and its arguments")
     return argv

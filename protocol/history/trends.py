@@ -32,8 +32,8 @@ WINDOWS = {"5m": 300.0, "15m": 900.0, "1h": 3600.0, "1d": 86400.0, "1w": 604800.
 
 def parse_window(text: str) -> float:
     """Seconds of a window's name. Raises BadValue."""
-    if (seconds := WINDOWS.get(text.strip().lower())) is None:
-        raise BadValue(f"{text!r} is no window of trends", hint=f"there are {', '.join(WINDOWS)}")
+    if (seconds := WINDOWS.get(str(text).strip().lower())) is None:
+        raise BadValue(f"{text!r:.80} is no window of trends", hint=f"there are {', '.join(WINDOWS)}")
     return seconds
 
 

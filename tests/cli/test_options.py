@@ -41,6 +41,7 @@ def test_only_the_options_that_are_given_say_what_a_node_lends() -> None:
         ["quota", "show", ""],
         ["boost", "status", "--node", ""],
         ["config", "show", "--node", ""],
+        ["node", "remove", ""],
     ],
 )
 def test_an_empty_name_does_not_mean_all_of_them(words: list[str]) -> None:

@@ -49,6 +49,12 @@ def test_a_pattern_that_leads_out_is_refused(glob: str) -> None:
         Globs([glob])
 
 
+@pytest.mark.parametrize("wrong", [5, None, ["*.csv"], b"*.csv"])
+def test_a_pattern_is_text(wrong: object) -> None:
+    with pytest.raises(BadValue, match="is no pattern"):
+        Globs(["a", wrong])  # type: ignore[list-item]
+
+
 def test_patterns_are_bounded_and_many_stars_cost_little() -> None:
     with pytest.raises(BadValue, match="too long"):
         Globs(["x" * GLOB_CHARS, "y"])

@@ -231,6 +231,8 @@ async def test_status_shared_and_why_show_the_grid(tmp_path: Path) -> None:
         assert isinstance(why, Why) and why.job is not None and why.job.id == name
         dry = await ann.ask(AskWhy(304, request=Request(Resources(cpu=1000))))
         assert isinstance(dry, Why) and dry.chosen == "n1"
+        nothing = await ann.ask(AskWhy(305))
+        assert isinstance(nothing, Failed) and nothing.hint == "name a job (id, prefix or name)"
         await ann.close()
         await worker.close()
 

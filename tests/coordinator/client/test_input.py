@@ -219,3 +219,5 @@ def test_pieces_come_from_bytes_files_and_iterators() -> None:
     for wrong in ("text", io.StringIO(""), 7):
         with pytest.raises(BadValue, match="standard input cannot be"):
             pieces_of(wrong)  # type: ignore[arg-type]
+    with pytest.raises(BadValue, match="standard input cannot be str"):
+        JobInput().put("text")  # type: ignore[arg-type]

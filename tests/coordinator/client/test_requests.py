@@ -1,14 +1,19 @@
 """Requests as steps: the messages that they yield, and what they make of the answers, without a connection."""
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.client import requests
+from distributed_grid import sync
+from distributed_grid.coordinator.client import GridClient, requests
 from distributed_grid.coordinator.client.requests import Steps, Together, advance
 from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import Cancel, Done, Predict, RecordUse, Submit, Submitted
+from distributed_grid.protocol.resources import Resources
 
 
 def first(steps: Steps[Any]) -> Any:
@@ -78,3 +83,38 @@ def test_needs_are_asked_for_and_told_by_the_words_of_a_command() -> None:
     assert len(long.argv) == 48 and max(map(len, long.argv)) == 20_000, "more of it is not looked at"
     with pytest.raises(BadValue, match="the command is empty"):
         first(requests.predict(""))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (lambda: requests.predict("true", 3), "features cannot be 3"),  # type: ignore[arg-type]
+        (lambda: requests.record_use("true", [1]), r"features cannot be \[1\]"),  # type: ignore[arg-type]
+        (lambda: requests.label("node1", labels=["a"]), "labels cannot be"),  # type: ignore[arg-type]
+        (lambda: requests.make_token(Role.AGENT, "n", 5.0, "a"), "labels cannot be 'a'"),  # type: ignore[arg-type]
+        (lambda: requests.jobs(states=5), "states cannot be 5"),  # type: ignore[arg-type]
+        (lambda: requests.members(None), "array cannot be None"),  # type: ignore[arg-type]
+        (lambda: requests.submit_many(7), "jobs cannot be 7"),  # type: ignore[arg-type]
+        (lambda: requests.trends(window=15), "15 is no window of trends"),  # type: ignore[arg-type]
+        (lambda: requests.declare_node("n", Resources(), kept=3), "kept cannot be 3"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_argument_of_another_kind_is_refused_before_anything_is_asked(
+    wrong: Callable[[], Steps[Any]], what: str
+) -> None:
+    with pytest.raises(BadValue, match=what):
+        first(wrong())
+
+
+def test_jobs_to_submit_may_come_from_an_iterator() -> None:
+    step = first(requests.submit_many(describe_job("true") for _ in range(3)))
+    assert [len(one.jobs) for one in step.messages] == [3]
+
+
+@pytest.mark.parametrize("client", [GridClient, sync.GridClient])
+def test_a_method_of_a_client_is_documented_with_its_arguments_and_what_it_returns(client: type[Any]) -> None:
+    assert str(inspect.signature(client.wait)).endswith("job: str) -> distributed_grid.protocol.jobs.JobView")
+    assert [*inspect.signature(client().cancel).parameters] == ["jobs", "reason", "grace"]
+    assert str(inspect.signature(client.why)).endswith("-> 'messages.Why'")
+    assert inspect.getdoc(client.wait) == inspect.getdoc(requests.wait)
+    assert inspect.iscoroutinefunction(client.wait) is (client is GridClient)

@@ -335,8 +335,9 @@ def test_a_session_that_is_closed_says_so_and_can_begin_anew() -> None:
 
 
 def test_what_is_no_address_is_said_before_anything_is_dialled() -> None:
-    with pytest.raises(BadValue, match="is not a coordinator's address"):
-        Session("http://x", "ann", 0.0, lambda low, high: high, lambda why, answered: unreachable(URL, why))
+    for wrong in ("http://x", 5, Path("/run/grid.sock")):
+        with pytest.raises(BadValue, match="is not a coordinator's address"):
+            Session(wrong, "ann", 0.0, lambda low, high: high, lambda why, answered: unreachable(URL, why))  # type: ignore[arg-type]
 
 
 def test_it_knows_neither_clock_nor_socket_nor_loop() -> None:

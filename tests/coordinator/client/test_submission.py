@@ -100,6 +100,34 @@ def test_what_is_no_name_is_refused(option: str) -> None:
     assert describe_job("true", **{option: ""}).request == describe_job("true").request  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"resources": {"cpu": 2}}, {"warn_signal": 10}, {"pids_limit": "100"}, {"gpu_model": 5}, {"retries": "2"},
+        {"max_fails": "3", "array": "0-9"}, {"features": ["batch"]}, {"features": 3}, {"env": "SEED=7"},
+    ],
+)  # fmt: skip
+def test_a_value_of_another_kind_is_refused_by_the_name_of_its_option(options: dict[str, Any]) -> None:
+    option, given = next(iter(options.items()))
+    for _ in range(2):
+        with pytest.raises(BadValue, match=f"{option} cannot be") as caught:
+            describe_job("true", **options)
+        assert repr(given) in caught.value.what and caught.value.hint.startswith("give ")
+
+
+def test_an_unknown_kind_of_output_full_is_refused_whatever_it_is() -> None:
+    for wrong in ("later", ["wait"], {"wait": 1}):
+        with pytest.raises(BadValue, match="output_full .* is not known"):
+            describe_job("true", output_full=wrong)  # type: ignore[arg-type]
+
+
+def test_a_command_is_text_or_words() -> None:
+    for wrong in (5, None, b"true", ["sleep", 5], {"true": 1}.values()):
+        with pytest.raises(BadValue, match="is not a command") as caught:
+            describe_job(wrong)  # type: ignore[arg-type]
+        assert caught.value.hint == "give a string, or a list of strings"
+
+
 def test_amounts_are_read_in_the_seeds_units_and_a_job_has_a_core() -> None:
     assert describe_job("x", memory=4).request.resources == Resources(cpu=1000, memory=4 * GIB)
     assert describe_job("x", gpus="0.25", cpus=2).request.resources == Resources(cpu=2000, gpu=250)
