@@ -285,7 +285,7 @@ def _request(
 ) -> Request:
     """The request of these options of `describe_job`."""
     check("resources", resources, Resources | None, "Resources, or say it with cpus, memory and gpus")
-    check("gpu_model", gpu_model, str, 'text, such as "A100"')
+    check("gpu_model", gpu_model, str | None, 'text, such as "A100"')
     check("retries", retries, int | None, "a number, such as 3")
     wanted = resources or Resources(
         cpu=parse_cpu(str(cpus)) if cpus is not None else 0,

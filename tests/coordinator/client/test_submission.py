@@ -115,6 +115,13 @@ def test_a_value_of_another_kind_is_refused_by_the_name_of_its_option(options: d
         assert repr(given) in caught.value.what and caught.value.hint.startswith("give ")
 
 
+def test_none_is_what_is_not_said() -> None:
+    nothing = dict.fromkeys(
+        ("cpus", "memory", "resources", "env", "warn_signal", "pids_limit", "gpu_model", "retries", "max_fails"), None
+    )
+    assert describe_job("true", key="k", **nothing) == describe_job("true", key="k")  # type: ignore[arg-type]
+
+
 def test_an_unknown_kind_of_output_full_is_refused_whatever_it_is() -> None:
     for wrong in ("later", ["wait"], {"wait": 1}):
         with pytest.raises(BadValue, match="output_full .* is not known"):
