@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,12 +38,16 @@ class Invocation:
     user: str = ""
     told_config: bool = False
 
-    def config(self) -> "ClusterConfig | None":
-        """The configuration, where there is a file or a variable with a setting. Raises ConfigError; one that is only
-        found is read all the same, since a mistake in it should not stay unseen."""
+    @cached_property
+    def _config(self) -> "ClusterConfig | None":
         if not (self.config_path or os.environ.get("GRID_CONFIG") or _found() or _set_by_environment()):
             return None
         return self.whole_config()
+
+    def config(self) -> "ClusterConfig | None":
+        """The configuration, where there is a file or a variable with a setting; it is read once. Raises ConfigError;
+        one that is only found is read all the same, since a mistake in it should not stay unseen."""
+        return self._config
 
     def require_sharing(self) -> None:
         """Raise SharingDisabled where the configuration here says that sharing is off."""

@@ -3,9 +3,10 @@
 All values come in as text, from a YAML scalar, an environment variable or a flag, so that each is read in one place.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, fields
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from distributed_grid.config.section import section
@@ -264,24 +265,34 @@ class Setting(NamedTuple):
     doc: str
 
 
-def settings_of(section: type[Any]) -> list[Setting]:
+_settings: dict[type[Any], tuple[Setting, ...]] = {}
+_sections: dict[type[Any], Mapping[str, type[Any]]] = {}
+"""What was told of sections already: a configuration is read for each command, and has twenty."""
+
+
+def settings_of(section: type[Any]) -> tuple[Setting, ...]:
     """The settings of a section, without its subsections."""
-    blank = section()
-    return [
-        Setting(f.name, f.metadata["kind"], getattr(blank, f.name), f.metadata["doc"])
-        for f in fields(section)
-        if "kind" in f.metadata
-    ]
+    if section not in _settings:
+        blank = section()
+        _settings[section] = tuple(
+            Setting(f.name, f.metadata["kind"], getattr(blank, f.name), f.metadata["doc"])
+            for f in fields(section)
+            if "kind" in f.metadata
+        )
+    return _settings[section]
 
 
-def sections_of(section: type[Any]) -> dict[str, type[Any]]:
+def sections_of(section: type[Any]) -> Mapping[str, type[Any]]:
     """The subsections of a section by name; the list of nodes, and the name of a section, are none."""
-    blank = section()
-    return {
-        f.name: type(value)
-        for f in fields(section)
-        if "kind" not in f.metadata and not isinstance(value := getattr(blank, f.name), tuple | str)
-    }
+    if section not in _sections:
+        blank = section()
+        found = {
+            f.name: type(value)
+            for f in fields(section)
+            if "kind" not in f.metadata and not isinstance(value := getattr(blank, f.name), tuple | str)
+        }
+        _sections[section] = MappingProxyType(found)
+    return _sections[section]
 
 
 def walk(section: type[Any], at: Path = ()) -> Iterator[tuple[Path, Setting]]:

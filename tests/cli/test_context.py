@@ -28,6 +28,14 @@ def test_the_coordinator_is_that_of_the_option_before_that_of_the_environment_an
     assert said.url() == "ws://127.0.0.1:7003"
 
 
+def test_what_is_doubtful_in_the_configuration_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text("resource_sharing: {offer_expiry: 1, check_interval: 30}\n")
+    with pytest.raises(GridUnavailable, match="cannot reach"):
+        Invocation(config_path=str(file), coordinator=f"ws://127.0.0.1:{free_port()}").connect()
+    assert capsys.readouterr().err.count("warning: ") == 1
+
+
 def test_a_coordinator_that_is_away_is_waited_for_and_that_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     url = f"ws://127.0.0.1:{free_port()}"
     with pytest.raises(GridUnavailable, match="cannot reach"):
