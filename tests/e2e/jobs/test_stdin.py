@@ -15,6 +15,7 @@ from distributed_grid.agent.data.inputs import WINDOW
 from distributed_grid.agent.walls.pipes import PIPE_BYTES
 from distributed_grid.coordinator.client import GridClient as AsyncClient
 from distributed_grid.coordinator.client.input import Source
+from distributed_grid.protocol.errors import BadValue
 from distributed_grid.sync import GridClient
 from tests.grid_fixture import GRID, Grid, running_grid, until
 
@@ -245,7 +246,7 @@ async def test_a_source_that_fails_ends_the_job_and_is_raised(grid: Grid) -> Non
     async with AsyncClient(grid.url) as client:
         with pytest.raises(OSError, match="the disk is gone"):
             await client.run("cat", stdin=broken(), name="broken")
-        with pytest.raises(TypeError):
+        with pytest.raises(BadValue, match="standard input cannot be str"):
             await client.run("cat", stdin=["text"])  # type: ignore[list-item]
     with GridClient(grid.url) as blocking, pytest.raises(OSError, match="the disk is gone"):
         blocking.run("cat", stdin=broken_too(), name="broken-too")
