@@ -459,12 +459,29 @@ def for_ray(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def folder(allocation: str) -> Path:
-    """Where Ray keeps its sockets and logs: in XDG_RUNTIME_DIR, or in /tmp where a socket's path would be too long."""
+    """Where Ray keeps its sockets and logs: in XDG_RUNTIME_DIR, or in /tmp where a socket's path would be too long, and
+    where that directory is not this user's: systemd removes it with the user's last session, and `su` without `-` keeps
+    the caller's."""
+    in_runtime, in_temporary = _folders(allocation)
+    return in_runtime if in_runtime and _is_ours(in_runtime.parents[1]) else in_temporary
+
+
+def _folders(allocation: str) -> tuple[Path | None, Path]:
+    """Where it may be: in XDG_RUNTIME_DIR (None: not there), and in /tmp."""
+    in_temporary = TEMPORARY / f"{TEMP}-{os.getuid()}" / allocation
     if own := os.environ.get("XDG_RUNTIME_DIR"):
         path = Path(own, "grid-r", allocation)
         if len(os.fsencode(path / OPEN)) + RAYS_PART <= SOCKET_PATH:
-            return path
-    return TEMPORARY / f"{TEMP}-{os.getuid()}" / allocation
+            return path, in_temporary
+    return None, in_temporary
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        seen = path.lstat()
+    except OSError:
+        return False
+    return seen.st_uid == os.getuid() and stat.S_ISDIR(seen.st_mode)
 
 
 def make_folder(allocation: str, account: Account | None = None) -> Path:
@@ -488,5 +505,6 @@ def ended(allocation: str) -> None:
     """Release the ports of an ended allocation, and remove its folder, if it has any."""
     with _claim_lock:
         _release_where(lambda _, whose: whose == allocation)
-    if (path := folder(allocation)).exists():
-        shutil.rmtree(path, ignore_errors=True)
+    for path in filter(None, _folders(allocation)):
+        if _is_ours(path.parent):
+            shutil.rmtree(path, ignore_errors=True)

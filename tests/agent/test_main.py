@@ -29,7 +29,9 @@ async def test_jobs_run_on_when_the_agent_is_killed_and_the_next_one_adopts_them
 ) -> None:
     url = f"ws://127.0.0.1:{coordinator.port}"
     gate = tmp_path / "gate"
-    first = start(home, url)
+    # Jobs of others than its owner have a /tmp of their own behind namespace walls.
+    program = PROGRAM.replace('trust="everyone"', 'trust="everyone", owners=("u",)')
+    first = start(home, url, program)
     await coordinator.connected()
     os.mkfifo(gate)
     script = f"echo begun; read x < {gate}; echo done; exit 6"
@@ -38,7 +40,7 @@ async def test_jobs_run_on_when_the_agent_is_killed_and_the_next_one_adopts_them
     await coordinator.hears(Started, "j1.1")
     first.send_signal(signal.SIGKILL)
     await ended(first)
-    second = start(home, url)
+    second = start(home, url, program)
     await coordinator.connected(2)
     known = coordinator.all(Inventory)[-1].known
     assert {(one.allocation, one.state) for one in known} == {("j0.1", State.RUNNING), ("j1.1", State.RUNNING)}

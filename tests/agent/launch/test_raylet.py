@@ -3,6 +3,7 @@ program that stands in for it says versions as Ray's own environment does."""
 
 import os
 import platform
+import shutil
 import socket
 import subprocess
 import sys
@@ -235,10 +236,48 @@ def test_rays_sockets_have_a_path_that_is_short_enough_also_for_a_service_of_one
         assert len(str(raylet.folder("j-4l4ayiy26beo.1") / raylet.OPEN / rays)) <= 107
 
 
-def test_a_runtime_folder_is_used_where_its_path_is_short_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    for runtime, used in (("/run/user/1000000", True), ("/run/user/10000000", False)):
-        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+def test_a_runtime_folder_is_used_where_its_path_is_short_enough(
+    short_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for length, used in ((len("/run/user/1000000"), True), (len("/run/user/10000000"), False)):
+        runtime = short_place / ("x" * (length - len(f"{short_place}/")))
+        runtime.mkdir()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
         assert raylet.folder("j-4l4ayiy26beo.1").is_relative_to(runtime) is used
+
+
+def test_without_a_runtime_folder_of_ours_a_raylets_is_in_the_temporary_one(
+    short_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a user goes with the last session, and a boost with neither."""
+    temporary, gone = short_place / "t", short_place / "r"
+    temporary.mkdir()
+    gone.mkdir()
+    monkeypatch.setattr(raylet, "TEMPORARY", temporary)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(gone))
+    assert raylet.make_folder("j-1.1").is_relative_to(gone)
+    shutil.rmtree(gone)
+    path = raylet.make_folder("j-2.1")
+    assert path.is_relative_to(temporary) and path.is_dir()
+    raylet.ended("j-1.1")
+    gone.mkdir()  # a new session
+    raylet.ended("j-2.1")
+    assert not path.exists() and path.parent.exists()
+    if os.geteuid() == 0:
+        os.chown(gone, 65534, -1)
+    else:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", "/")
+    assert raylet.folder("j-3.1").is_relative_to(temporary), "another user's is not for ours"
+
+
+def test_what_ended_is_removed_from_our_own_folders_alone(short_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = short_place / "other" / "j-1.1"
+    other.mkdir(parents=True)
+    monkeypatch.setattr(raylet, "TEMPORARY", short_place)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    (short_place / f"{raylet.TEMP}-{os.getuid()}").symlink_to(other.parent)
+    raylet.ended("j-1.1")
+    assert other.exists()
 
 
 def test_threads_are_not_told_to_ray_which_tells_each_of_its_tasks() -> None:
