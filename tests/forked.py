@@ -68,8 +68,8 @@ def _starts_alike(environment: Mapping[str, str], but: tuple[str, ...] = ()) -> 
 
 
 class Service:
-    """A service that was forked: what tests use of `subprocess.Popen`. Its parent is a process of the server, which
-    tells how it ended."""
+    """A service that was forked: what tests use of `subprocess.Popen`. Its parent is the server, which tells how it
+    ended."""
 
     def __init__(self, command: Sequence[str], pid: int, told: IO[bytes]) -> None:
         self.args, self.pid, self.returncode = command, pid, None
@@ -302,33 +302,40 @@ def serve(asked: socket.socket) -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # those below watch and tell
+    running: dict[int, tuple[int, int]] = {}
+    """By the descriptor of each process: its pid, and the pipe that tells how it ended."""
+    events = select.poll()
+    events.register(asked, select.POLLIN)
     while True:
-        words, numbers, _, _ = socket.recv_fds(asked, LARGEST, 4)
-        if not words:
-            return
-        if os.fork() == 0:
-            asked.close()
-            watch(json.loads(words), numbers)
-        for number in numbers:
-            os.close(number)
+        for ready, _ in events.poll():
+            if ready != asked.fileno():
+                events.unregister(ready)
+                tell_end(ready, *running.pop(ready))
+                continue
+            text, numbers, _, _ = socket.recv_fds(asked, LARGEST, 4)
+            if not text:
+                return
+            tell = numbers.pop()
+            if (child := os.fork()) == 0:
+                for number in (asked.detach(), tell, *running, *(others for _, others in running.values())):
+                    os.close(number)
+                words, environment, folder, network, file = json.loads(text)
+                end(run(words, environment, folder, network, file, numbers))
+            for number in numbers:
+                os.close(number)
+            running[ended := os.pidfd_open(child)] = (child, tell)
+            events.register(ended, select.POLLIN)
+            with contextlib.suppress(BrokenPipeError):  # who asked for it may have ended
+                os.write(tell, str(child).encode().ljust(16))
 
 
-def watch(asked: list[Any], numbers: list[int]) -> None:
-    """Run the command in a child; tell its pid, and how it ended."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    tell = numbers.pop()
-    child = os.fork()
-    if child == 0:
-        os.close(tell)
-        words, environment, folder, network, file = asked
-        end(run(words, environment, folder, network, file, numbers))
-    for number in numbers:
-        os.close(number)
-    os.write(tell, str(child).encode().ljust(16))
+def tell_end(ended: int, child: int, tell: int) -> None:
+    """Tell how a child ended, and close both descriptors."""
     _, status = os.waitpid(child, 0)
-    os.write(tell, str(os.waitstatus_to_exitcode(status)).encode())
-    os._exit(0)
+    with contextlib.suppress(BrokenPipeError):
+        os.write(tell, str(os.waitstatus_to_exitcode(status)).encode())
+    os.close(tell)
+    os.close(ended)
 
 
 def run(words: list[str], environment: dict[str, str], folder: str, network: str, file: str, numbers: list[int]) -> int:

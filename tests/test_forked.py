@@ -131,6 +131,18 @@ def test_a_command_with_pipes_is_like_one_of_subprocess(environment: Mapping[str
         assert waits.stdout is not None and waits.stdout.read() == b""
 
 
+def test_the_end_of_a_command_is_told_while_one_that_began_later_runs(
+    environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with (
+        forked.Command(["login", "-"], environment, tmp_path, **pipes) as first,
+        forked.Command(["login", "-"], environment, tmp_path, **pipes) as second,
+    ):
+        out, err = first.communicate(b"no token\n", 30.0)
+        assert (out, bool(err), first.returncode, second.poll()) == (b"", True, 2, None)
+
+
 def test_a_command_writes_into_a_file_that_it_is_given(environment: Mapping[str, str], tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as file:
         assert forked.Command(["--version"], environment, tmp_path, stdout=file).wait() == 0
