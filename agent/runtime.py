@@ -50,6 +50,7 @@ from distributed_grid.agent.renewal import Renewal
 from distributed_grid.agent.sampling.probe import Meter, Probe
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, back_off, dial
 from distributed_grid.agent.settings import NodeSettings
+from distributed_grid.agent.supervisor.slots import is_private
 from distributed_grid.identity.credentials import IDENTITY
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import PASSED_ON
@@ -189,7 +190,8 @@ class Runtime:
         self._openness_changed()
         await self._meter.since(boot_clock(), gpus=True)
         ready()
-        retention = Retention(self._dir, self._place.keep, self.launcher.slots, self._files)
+        private = partial(is_private, walls=self._facts.walls)
+        retention = Retention(self._dir, self._place.keep, self.launcher.slots, self._files, private=private)
         tasks = [
             asyncio.create_task(self._meter.run(), name="meter"),
             asyncio.create_task(self._watch_holders(), name="slack"),

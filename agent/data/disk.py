@@ -16,6 +16,7 @@ from distributed_grid.agent.data.job_files import JobFiles
 from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.workdir import SlotIndex
 from distributed_grid.agent.walls import files
+from distributed_grid.agent.walls.enclosure import OWN_TMP
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.runtime.logs import get_logger
 from distributed_grid.runtime.unix import boot_clock
@@ -60,8 +61,9 @@ class _Leftover(NamedTuple):
 
 class Retention:
     """The folders below `allocs` in a state directory, and the working directories of these allocations (`slots` knows
-    where, `jobs` has access). Ages count on the boot clock, which nobody can set, from when this agent first saw that
-    the job had ended; those of an earlier agent count from the start."""
+    where, `jobs` has access), beside which nothing stays but its own /tmp in a slot that is `private`. Ages count on
+    the boot clock, which nobody can set, from when this agent first saw that the job had ended; those of an earlier
+    agent count from the start."""
 
     def __init__(
         self,
@@ -70,10 +72,15 @@ class Retention:
         slots: SlotIndex,
         jobs: JobFiles,
         clock: Callable[[], float] = boot_clock,
+        private: Callable[[str], bool] = lambda slot: False,
     ) -> None:
         self._dir = state_dir
-        self._slots, self._jobs = slots, jobs
+        self._slots, self._jobs, self._private = slots, jobs, private
         self._unused: set[str] = set()
+        self._strays: dict[str, set[str]] = {}
+        """By slot, names in its directory that were no allocation's at the last sweep."""
+        self._clean: dict[str, int] = {}
+        """By slot, the time of change of its directory when there were none."""
         self._allocs = state_dir / "allocs"
         self._bounds = bounds
         self._clock = clock
@@ -101,6 +108,8 @@ class Retention:
         for name, user in await asyncio.to_thread(self._users, over.difference(self._over)):
             self._over[name] = _Leftover(self._clock(), user)
             self._unmeasured.append(name)
+        if _free(self._dir) < LEAST_FREE:  # a later job of the same slot may have added to what was measured
+            self._unmeasured = [*self._over]
         for name, size in await asyncio.to_thread(self._measure):
             self._over[name] = self._over[name]._replace(size=size)
         gone = [name for name in self._excess() if name not in live and self._set_aside(name)]
@@ -177,13 +186,45 @@ class Retention:
         """Remove the directories of slots without spawner or kept allocation. A new slot has neither yet, so it has to
         be unused for two sweeps."""
         with contextlib.suppress(FileNotFoundError):  # before the first supervisor
-            unused = {*os.listdir(self._dir / "jobs")} - {*os.listdir(self._dir / "spawners")} - self._slots.in_use()
+            slots = {*os.listdir(self._dir / "jobs")}
+            unused = slots - {*os.listdir(self._dir / "spawners")} - self._slots.in_use()
             for slot in unused & self._unused:
                 try:
                     self._jobs.remove_slot(slot)
                 except (OSError, GridError) as error:
                     log.warning("what an old slot left cannot be removed now", name=slot, why=str(error))
             self._unused = unused
+            self._clear_strays(slots - unused)
+
+    def _clear_strays(self, slots: set[str]) -> None:
+        """Remove what jobs left in the directories of their slots, beside their own: it would not be measured, and
+        would stay as long as the slot. It has to be there for two sweeps: an allocation is known from before its
+        directory is made, and not when names were listed before that."""
+        before, self._strays = self._strays, {}
+        self._clean = {slot: changed for slot, changed in self._clean.items() if slot in slots}
+        for slot in slots:
+            try:
+                changed = os.lstat(self._dir / "jobs" / slot).st_ctime_ns
+                if self._clean.get(slot) == changed:
+                    continue
+                if strays := self._strays_in(slot):
+                    self._strays[slot] = strays
+                    end = time.monotonic() + PATIENCE
+                    for name in strays & before.get(slot, set()):
+                        if time.monotonic() < end:
+                            self._jobs.remove(slot, name)
+                else:
+                    self._clean[slot] = changed
+            except (OSError, GridError) as error:
+                log.warning("what jobs left beside their directories cannot be removed now", name=slot, why=str(error))
+
+    def _strays_in(self, slot: str) -> set[str]:
+        names = {*self._jobs.names(slot)}.difference(OWN_TMP.values() if self._private(slot) else ())
+        return {
+            name
+            for name in names
+            if self._slots.slot(name) not in ("", slot) or not os.path.lexists(f"{self._allocs}/{name}")
+        }
 
     def _clear_one(self, allocs: int, name: str) -> None:
         allocation = name.removeprefix(_GONE)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from distributed_grid.agent.supervisor.sockets import FILES_SOCKET
-from distributed_grid.agent.walls.files import Entry, clear, measure, remove
+from distributed_grid.agent.walls.files import Entry, clear, measure, names, remove
 from distributed_grid.agent.walls.files_socket import Files, Limits, NoAnswer, Root
 from distributed_grid.protocol.bundle import (
     MODE_BITS,
@@ -104,13 +104,20 @@ class JobFiles:
         except (OSError, GridError):
             return 0  # it is gone, or will be
 
-    def remove(self, slot: str, allocation: str) -> None:
-        """Remove a working directory. Raises GridError and OSError."""
+    def names(self, slot: str) -> list[str]:
+        """What lies in the slot's directory: working directories, and what jobs left beside them; of very much a part.
+        Raises GridError and OSError."""
+        with self._opened(slot) as above:
+            found = names(above) if above is not None else self._with(slot, lambda files: files.names(self.root(slot)))
+        return [os.fsdecode(name) for name in found]
+
+    def remove(self, slot: str, name: str) -> None:
+        """Remove what has this name in the slot's directory, such as an allocation's. Raises GridError and OSError."""
         with self._opened(slot) as above:
             if above is None:
-                self._with(slot, lambda files: files.remove(self.root(slot), allocation.encode()))
+                self._with(slot, lambda files: files.remove(self.root(slot), os.fsencode(name)))
             else:
-                remove(above, allocation.encode(), PATIENCE)
+                remove(above, os.fsencode(name), PATIENCE)
 
     def remove_slot(self, slot: str) -> None:
         """Remove the directory of an unused slot. Raises GridError and OSError."""

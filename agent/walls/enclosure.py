@@ -124,6 +124,8 @@ def _beside(path: str) -> Iterator[str]:
 USER, NAMESPACE, LANDLOCK, NONE = "user", "namespace", "landlock", "none"
 _CGROUPS = "/sys/fs/cgroup"
 _TRIES = 20
+OWN_TMP = {"/tmp": ".tmp", "/var/tmp": ".vartmp"}  # noqa: S108 - these are hidden
+"""By path, the name in a private slot's directory of the directory that replaces it."""
 _KINDS = ("user", "mnt", "pid", "ipc", "net", "uts", "cgroup", "time")
 _NAMESPACES = 256
 """Maximum number of namespaces of each kind in a slot; a user may have ten thousands."""
@@ -298,7 +300,7 @@ def _mount(wanted: Slot) -> None:
     kept = {path: os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in (wanted.folder, recalls)}
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
     if wanted.private:
-        own = {path: _own_tmp(wanted, path) for path in ("/tmp", "/var/tmp")}  # noqa: S108 - these are hidden
+        own = {path: _own_tmp(wanted, path) for path in OWN_TMP}
         for path, fd in own.items():  # the slot's folder may be in one of these: from here on it is hidden there
             syscalls.mount(f"/proc/self/fd/{fd}", path, flags=syscalls.MS_BIND)
             os.close(fd)
@@ -327,7 +329,7 @@ def _mount(wanted: Slot) -> None:
 
 def _own_tmp(wanted: Slot, path: str) -> int:
     """A descriptor of the slot's own directory that replaces this path."""
-    own = f"{wanted.folder}/.{os.path.basename(os.path.dirname(path))}tmp"
+    own = f"{wanted.folder}/{OWN_TMP[path]}"
     with contextlib.suppress(FileExistsError):
         os.mkdir(own, 0o700)
     return os.open(own, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

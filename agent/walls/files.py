@@ -4,6 +4,7 @@ whatever the job does meanwhile. Stdlib only: a child of a spawner runs this."""
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 import sys
@@ -20,6 +21,8 @@ PATH_BYTES = 4095
 """Maximum length of a requested path."""
 FOUND_BYTES = 4 << 20
 """Maximum length of the paths of all files that are found, together."""
+NAMES, NAMES_BYTES = 1 << 16, 1 << 20
+"""Maximum number of names in one listing of a directory, and their length together."""
 FILE, DIRECTORY, LINK = "file", "dir", "link"
 
 Entry = tuple[str, bytes, int, bytes, int, int]
@@ -310,6 +313,19 @@ def _stat_inside(root: int, path: bytes, entry: "os.DirEntry[str]") -> os.stat_r
 
 
 # --- what is left -----------------------------------------------------------------------------------------------------
+
+
+def names(root: int) -> list[bytes]:
+    """The names in a directory, in no order; of very many a part."""
+    found: list[bytes] = []
+    room = NAMES_BYTES
+    with os.scandir(root) as entries:
+        for entry in itertools.islice(entries, NAMES):
+            name = os.fsencode(entry.name)
+            if (room := room - len(name)) < 0:
+                break
+            found.append(name)
+    return found
 
 
 def measure(root: int, seconds: float = 60.0) -> int:

@@ -21,7 +21,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from distributed_grid.agent.walls import files
-from distributed_grid.agent.walls.files import DIRECTORY, FILE, LINK, MODE_BITS, PATH_BYTES, Entry, Found, Limits
+from distributed_grid.agent.walls.files import (
+    DIRECTORY,
+    FILE,
+    LINK,
+    MODE_BITS,
+    NAMES,
+    PATH_BYTES,
+    Entry,
+    Found,
+    Limits,
+)
 from distributed_grid.runtime import beneath
 
 _HEADER = struct.Struct(">II")
@@ -111,6 +121,17 @@ class Files:
         if type(size) is not int or not 0 <= size <= _LARGEST:
             raise _unusable("its size is none")
         return size
+
+    def names(self, root: Root, seconds: float = 60.0) -> list[bytes]:
+        """The names in the directory, in no order; of very many a part."""
+        answer, _ = self._ask({"op": "names"}, root, seconds, items=NAMES + _ITEMS)
+        found = answer.get("names")
+        if type(found) is not list or len(found) > NAMES:
+            raise _unusable("its list of names is none, or too long")
+        names = [_path(one) for one in found]
+        if any(b"/" in name for name in names):
+            raise _unusable("a name in it is a path")
+        return names
 
     def clear(self, root: Root, seconds: float = 60.0) -> None:
         """Remove everything in the directory."""
@@ -204,18 +225,25 @@ def _refuse(text: str) -> None:
     raise ValueError(text)
 
 
+def _path(said: object) -> bytes:
+    if type(said) is not str:
+        raise _unusable("a path in it is no text")
+    try:
+        raw = bytes.fromhex(said)
+    except ValueError:
+        raise _unusable("a path in it is not hexadecimal") from None
+    if not 0 < len(raw) <= PATH_BYTES or b"\0" in raw or not {b"", b".", b".."}.isdisjoint(raw.split(b"/")):
+        raise _unusable("a path in it is not relative and plain")
+    return raw
+
+
 def _found(said: object) -> Found:
     if type(said) is not list or len(said) != 3:
         raise _unusable("a file in it has no path, size and mode")
     path, size, mode = said
     if type(path) is not str or type(size) is not int or type(mode) is not int:
         raise _unusable("a file in it has no path, size and mode")
-    try:
-        raw = bytes.fromhex(path)
-    except ValueError:
-        raise _unusable("a path in it is not hexadecimal") from None
-    if not 0 < len(raw) <= PATH_BYTES or b"\0" in raw or not {b"", b".", b".."}.isdisjoint(raw.split(b"/")):
-        raise _unusable("a path in it is not relative and plain")
+    raw = _path(path)
     if not 0 <= size <= _LARGEST or mode & ~MODE_BITS:
         raise _unusable("a size or mode in it cannot be")
     return raw, size, mode
@@ -335,6 +363,8 @@ def _operate(asked: dict[str, Any], root: int, blobs: list[int]) -> tuple[dict[s
             files.remove(root, _bytes(asked["name"]), asked["seconds"])
         case "measure":
             return {"size": files.measure(root, asked["seconds"])}, b""
+        case "names":
+            return {"names": [name.hex() for name in files.names(root)]}, b""
         case "clear":
             files.clear(root, asked["seconds"])
         case "make_directory":

@@ -141,6 +141,22 @@ async def test_what_ended_jobs_left_goes_where_the_disk_is_full(tmp_path: Path, 
         subprocess.run(["umount", "-l", tmp_path], check=True)
 
 
+@pytest.mark.root
+async def test_what_a_later_job_adds_to_an_earlier_ones_files_counts_where_the_disk_is_full(
+    tmp_path: Path, clock: Clock
+) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", tmp_path], check=True)
+    try:
+        slot = in_slot(tmp_path, "s1", "j-old.1", "j-new.1")
+        kept = keeper(tmp_path, Bounds(), clock)
+        assert await kept.sweep(["j-new.1"]) == 0
+        (slot / "j-old.1" / "added").write_bytes(b"x" * (60 << 20))
+        assert await kept.sweep(["j-new.1"]) == 1
+        assert (left(tmp_path), os.listdir(slot)) == (["j-new.1"], ["j-new.1"])
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)
+
+
 async def test_a_hole_in_an_output_takes_no_room(tmp_path: Path, clock: Clock) -> None:
     leave(tmp_path, "a.1")
     os.truncate(tmp_path / "allocs" / "a.1" / "stdout", 1 << 30)
@@ -241,6 +257,87 @@ async def test_a_sweep_follows_no_link_and_opens_what_a_job_closed(tmp_path: Pat
     assert await keeper(tmp_path, Bounds(jobs=0), clock).sweep(()) == 1
     assert left(tmp_path) == []
     assert (tmp_path / "keep" / "f").exists()
+
+
+def in_slot(state_dir: Path, slot: str, *names: str) -> Path:
+    """What lies in this slot's directory, each with a file; what has a dot in its name is an allocation's."""
+    (spawners := state_dir / "spawners" / slot).parent.mkdir(exist_ok=True)
+    spawners.touch()
+    index = SlotIndex(state_dir)
+    for name in names:
+        (state_dir / "jobs" / slot / name).mkdir(parents=True)
+        (state_dir / "jobs" / slot / name / "data").write_bytes(b"x" * KIB)
+        if name.partition(".")[0]:
+            leave(state_dir, name)
+            index.note(name, Place(slot))
+    index.close()
+    return state_dir / "jobs" / slot
+
+
+async def test_what_a_job_leaves_beside_its_directory_goes_at_the_second_sweep(tmp_path: Path, clock: Clock) -> None:
+    (tmp_path / "outside").mkdir()
+    slot = in_slot(tmp_path, "s1", "j-a.1", "j-b.1")
+    (slot / "moved" / "deep").mkdir(parents=True)
+    (slot / "file").write_bytes(b"x" * KIB)
+    (slot / os.fsdecode(b"\xff")).touch()
+    os.symlink(tmp_path / "outside", slot / "link")
+    sweeper = keeper(tmp_path, Bounds(), clock)
+    assert await sweeper.sweep(["j-b.1"]) == 0
+    assert len([*slot.iterdir()]) == 6, "it may have been made since the allocations were listed"
+    assert await sweeper.sweep(["j-b.1"]) == 0
+    assert sorted(os.listdir(slot)) == left(tmp_path) == ["j-a.1", "j-b.1"]
+    assert (slot / "j-a.1" / "data").exists() and (tmp_path / "outside").exists()
+
+
+async def test_a_directory_that_takes_the_name_of_another_slots_allocation_goes_too(
+    tmp_path: Path, clock: Clock
+) -> None:
+    slot, other = in_slot(tmp_path, "s1", "j-a.1"), in_slot(tmp_path, "s2", "j-b.1")
+    (slot / "j-b.1").mkdir()
+    sweeper = keeper(tmp_path, Bounds(), clock)
+    for _ in range(2):
+        await sweeper.sweep(())
+    assert (os.listdir(slot), os.listdir(other)) == (["j-a.1"], ["j-b.1"])
+
+
+async def test_a_directory_whose_place_was_not_noted_stays(tmp_path: Path, clock: Clock) -> None:
+    slot = in_slot(tmp_path, "s1", "j-a.1")
+    (tmp_path / "slots").unlink()
+    sweeper = keeper(tmp_path, Bounds(), clock)
+    for _ in range(3):
+        await sweeper.sweep(["j-a.1"])
+    assert (slot / "j-a.1" / "data").exists()
+
+
+async def test_the_own_tmp_of_a_private_slot_stays_and_of_no_other(tmp_path: Path, clock: Clock) -> None:
+    private, other = (in_slot(tmp_path, slot, f"j-{slot}.1", ".tmp", ".vartmp") for slot in ("s1", "o2"))
+    sweeper = Retention(
+        tmp_path, Bounds(), SlotIndex(tmp_path), JobFiles(tmp_path), clock, private=lambda slot: slot == "s1"
+    )
+    for _ in range(2):
+        await sweeper.sweep(())
+    assert sorted(os.listdir(private)) == [".tmp", ".vartmp", "j-s1.1"]
+    assert os.listdir(other) == ["j-o2.1"]
+
+
+async def test_a_slot_in_which_nothing_changed_is_not_listed_again(tmp_path: Path, clock: Clock) -> None:
+    slot = in_slot(tmp_path, "s1", "j-a.1")
+    listed = []
+
+    class Listing(JobFiles):
+        def names(self, slot: str) -> list[str]:
+            listed.append(slot)
+            return super().names(slot)
+
+    sweeper = Retention(tmp_path, Bounds(), SlotIndex(tmp_path), Listing(tmp_path), clock)
+    for _ in range(3):
+        await sweeper.sweep(())
+    assert listed == ["s1"]
+    os.utime(slot / "j-a.1", (0, 0))
+    (slot / "stray").touch()
+    for _ in range(3):
+        await sweeper.sweep(())
+    assert os.listdir(slot) == ["j-a.1"] and len(listed) == 4
 
 
 async def test_a_notice_goes_with_the_allocation_it_is_for(tmp_path: Path, clock: Clock) -> None:

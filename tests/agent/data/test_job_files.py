@@ -123,3 +123,16 @@ def test_where_the_next_one_is_killed_too_it_is_told(tmp_path: Path) -> None:
     with processes(tmp_path, killed, killed) as files, pytest.raises(GridError, match="cannot be accessed") as caught:
         files.read("s1", files.root("s1", "j0.1"), "a", 1, 100)
     assert caught.value.why == "the job's side ended before it answered"
+
+
+def test_what_lies_in_a_slot_is_told_and_removed_with_its_users_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the agent is not root, and its jobs are users of their own."""
+    with processes(tmp_path, serve) as files:
+        (tmp_path / "jobs" / "s1" / os.fsdecode(b"\xff")).mkdir()
+        monkeypatch.setattr(os, "geteuid", lambda: -1)
+        assert sorted(files.names("s1")) == ["j0.1", "\udcff"]
+        files.remove("s1", "\udcff")
+        monkeypatch.undo()
+    assert os.listdir(tmp_path / "jobs" / "s1") == ["j0.1"]

@@ -391,6 +391,19 @@ def test_an_adversary_that_swaps_a_directory_for_a_link_never_has_a_file_outside
     assert (theirs.parent / "private/key").read_bytes() == SECRET
 
 
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_of_very_many_names_a_part_is_listed(theirs: Path, root: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        (theirs / f"{number:02}").mkdir()
+    assert sorted(files.names(root)) == [b"%02d" % number for number in range(20)]
+    monkeypatch.setattr(files, "NAMES", 7)
+    assert len({*files.names(root)}) == 7
+    monkeypatch.setattr(files, "NAMES_BYTES", 9)
+    assert len({*files.names(root)}) == 4
+
+
 # --- measure ----------------------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.agent.walls import files_socket
-from distributed_grid.agent.walls.files import FILE, Limits
+from distributed_grid.agent.walls.files import FILE, NAMES, Limits
 from distributed_grid.agent.walls.files_socket import Files, NoAnswer, Root, ask, serve
 from distributed_grid.runtime import beneath
 
@@ -74,6 +74,7 @@ def test_all_operations_are_done_by_the_other_process(theirs: Path, root: int, t
         caller.make_directory(at, b"new\xff", 0o750)
         caller.unpack(at, [(FILE, b"new\xff/file\n", 0o755, b"", 7, 0)], open_blob)
         assert caller.find(at, ["**"]) == [(b"new\xff/file\n", 7, 0o755)]
+        assert caller.names(at) == [b"new\xff"]
         assert caller.read(at, b"new\xff/file\n", 3, 100) == (b"tent", True, 0)
         assert caller.read(at, b"new\xff/file\n", 0, 3) == (b"con", False, 0)
         caller.remove(at, b"new\xff")
@@ -202,6 +203,15 @@ LISTS: list[object] = [
 def test_a_list_of_files_that_cannot_be_is_refused(root: int, said: object) -> None:
     with process(saying(message({"found": said}))) as (caller, _), pytest.raises(NoAnswer, match="cannot be used"):
         caller.find(Root(root), ["*"], Limits(files=100))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [None, 7, {}, [7], [None], ["zz"], [""], [b"..".hex()], [b"a/b".hex()], ["78"] * (NAMES + 1), [[]] * 100_000],
+)
+def test_a_list_of_names_that_cannot_be_is_refused(root: int, said: object) -> None:
+    with process(saying(message({"names": said}))) as (caller, _), pytest.raises(NoAnswer, match="cannot be used"):
+        caller.names(Root(root))
 
 
 ANSWERS = [
