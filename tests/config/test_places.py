@@ -71,12 +71,19 @@ def test_a_group_that_is_not_the_users_own_counts_as_others(tmp_path: Path, monk
     path = a_config(tmp_path)
     path.chmod(0o664)
     own = pwd.getpwuid(os.geteuid())
-    assert (own.pw_gid, own.pw_name) == (path.stat().st_gid, grp.getgrgid(own.pw_gid).gr_name)
-    assert find(None, {}, tmp_path) == path
-    shared = grp.struct_group((own.pw_name, "x", own.pw_gid, [own.pw_name, "bob"]))
-    monkeypatch.setattr(grp, "getgrgid", lambda gid: shared)
-    with pytest.raises(UntrustedConfig, match="is not read"):
-        find(None, {}, tmp_path)
+    os.chown(path, -1, own.pw_gid)
+    real = grp.getgrgid(own.pw_gid)
+    if real.gr_name == own.pw_name:  # elsewhere all are in one group, `users`
+        assert find(None, {}, tmp_path) == path
+    name = own.pw_name
+    for group, members, private in ((name, [], True), (name, [name, "bob"], False), (f"{name}s", [], False)):
+        found = grp.struct_group((group, "x", own.pw_gid, members))
+        monkeypatch.setattr(grp, "getgrgid", lambda gid, found=found: found)
+        if private:
+            assert find(None, {}, tmp_path) == path
+            continue
+        with pytest.raises(UntrustedConfig, match="is not read"):
+            find(None, {}, tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")

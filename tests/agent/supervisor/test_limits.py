@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -39,7 +40,7 @@ async def test_a_job_that_takes_more_memory_than_granted_is_ended_with_limit_and
 
 
 async def test_memory_counts_for_all_processes_of_a_job_together(bench: Bench) -> None:
-    hold = " ".join(("exec", sys.executable, "-c", f'"{HOLDS.format(mib=70, stay=1000)}"'))
+    hold = shlex.join(("exec", *holding(70)))
     id = bench.launch("sh", "-c", f"({hold}) & ({hold}) & wait", grant=Grant(memory=100 * MIB))
     outcome = await bench.ended(id)
     assert (outcome.cause, exit_status(outcome)) == (Cause.OUT_OF_MEMORY, 137)

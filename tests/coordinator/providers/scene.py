@@ -1,5 +1,6 @@
 """What the tests of providers share: the user's programs (fake_cloud.py) as settings."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,5 +16,5 @@ SPEC = WorkerSpec(name="a-1-1", pool="a", resources=Resources(2000, GIB), ends_b
 
 
 def settings(folder: Path, **more: Any) -> dict[str, Any]:
-    said = {what: f"{sys.executable} {CLOUD} {folder} {what}" for what in ("create", "list", "end")}
+    said = {what: shlex.join([sys.executable, str(CLOUD), str(folder), what]) for what in ("create", "list", "end")}
     return {**said, **more}

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -139,7 +140,7 @@ def test_output_comes_while_the_job_runs(grid: Grid) -> None:
 
 
 def test_a_reader_that_leaves_ends_the_job_as_it_would_here(grid: Grid) -> None:
-    line = " ".join([*GRID, "run-shared -t cpu -a 1 --no-ship --name pipe yes | head -1; echo ${PIPESTATUS[0]}"])
+    line = f"{shlex.join(GRID)} run-shared -t cpu -a 1 --no-ship --name pipe yes | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], env=grid.environment, capture_output=True, text=True, timeout=60)
     assert done.stdout == "y\n141\n", done.stderr
     assert grid.job("pipe")["state"] == "ended"

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shlex
 import signal
 import subprocess
 import threading
@@ -112,7 +113,7 @@ def test_no_more_is_read_of_it_than_the_command_takes(grid: Grid) -> None:
 
 
 def test_a_loop_that_reads_a_file_keeps_its_lines_with_no_stdin(grid: Grid) -> None:
-    command = " ".join(GRID)
+    command = shlex.join(GRID)
     (grid.here / "list").write_text("a\nb\n")
     for flag, seen in (("--no-stdin", "a\nb\n"), ("", "a\n")):
         script = f"while read -r one; do echo $one; {command} {' '.join(WORDS)} {flag} cat > /dev/null; done < list"

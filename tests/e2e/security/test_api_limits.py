@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import secrets
+import shlex
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -432,7 +433,7 @@ async def test_the_coordinator_is_restarted_in_the_middle(
 
 # --- the command line -------------------------------------------------------------------------------------------------
 
-CLI = f"{sys.executable} -m distributed_grid.cli.main"
+CLI = f"{shlex.quote(sys.executable)} -m distributed_grid.cli.main"
 RUN = f"{CLI} run-shared -t cpu -a 1"
 BYTES = "\"$(printf '\\377')\""
 ODD_LINES = {

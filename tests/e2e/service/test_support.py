@@ -2,8 +2,8 @@
 
 import json
 import os
+import shlex
 import stat
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +46,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
         told = json.dumps({"event": "odd", "level": "info", "why": f"token: {JOURNAL}", "job": "j-abc"})
         program = made.home / "bin" / "journalctl"
         program.parent.mkdir()
-        program.write_text(f"#!{sys.executable}\nprint({told!r})\nprint('Authorization: Bearer {JOURNAL}')\n")
+        program.write_text(f"#!/bin/sh\nprintf '%s\\n' {shlex.quote(told)} 'Authorization: Bearer {JOURNAL}'\n")
         program.chmod(0o755)
         made.environment["PATH"] = f"{program.parent}:{made.environment['PATH']}"
         (made.home / "secret.yaml").write_text(config)
