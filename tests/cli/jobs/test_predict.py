@@ -71,7 +71,7 @@ def test_auto_asks_for_what_was_needed_and_says_so(grid: Grid) -> None:
 
 
 def test_how_likely_it_is_over_in_time_is_told_before_and_while_it_waits(grid: Grid) -> None:
-    words = ("--no-ship", "--cpus", "0.1", "--begin", "+1h", "--finish-by", "+3h", "python3", "-c", FILLS, "42")
+    words = ("--no-ship", "--cpus", "0.1", "--begin", "+1h", "--finish-by", "+3h30s", "python3", "-c", FILLS, "42")
     done = grid.run("run-shared", "-d", *words)
     assert done.returncode == 0 and "of runs like it end within 3h00m, if it starts now" in done.stderr
     job = done.stdout.strip()
