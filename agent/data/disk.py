@@ -37,7 +37,8 @@ sweep tries again."""
 MEASURING = 60.0
 """Seconds of one sweep after which no other allocation's files are measured; the next sweep goes on with them."""
 LEAST_FREE = 16 << 20
-"""Free bytes that retention keeps: with less, files of the users with more than as much are removed."""
+"""Free bytes that retention keeps, and as many inodes as are made for so many bytes: with less, files of the users with
+more than as much are removed."""
 DAMAGED = 3
 """Maximum number of damaged journals kept for inspection: the first ones, which show how it began."""
 
@@ -108,9 +109,10 @@ class Retention:
         for name, user in await asyncio.to_thread(self._users, over.difference(self._over)):
             self._over[name] = _Leftover(self._clock(), user)
             self._unmeasured.append(name)
+        each = 0
         if _free(self._dir) < LEAST_FREE:  # a later job of the same slot may have added to what was measured
-            self._unmeasured = [*self._over]
-        for name, size in await asyncio.to_thread(self._measure):
+            self._unmeasured, each = [*self._over], _inode(os.statvfs(self._dir))
+        for name, size in await asyncio.to_thread(self._measure, each):
             self._over[name] = self._over[name]._replace(size=size)
         gone = [name for name in self._excess() if name not in live and self._set_aside(name)]
         await asyncio.to_thread(self._clear)
@@ -121,15 +123,16 @@ class Retention:
         ordered = sorted(names, key=lambda name: _touched(self._allocs / name))
         return [(name, self._slots.find(name).user) for name in ordered]
 
-    def _measure(self) -> list[tuple[str, int]]:
-        """Bytes on disk of what is not measured yet, the oldest first, as far as one sweep's time allows: what takes
-        long does not hold up what is removed by age or count."""
+    def _measure(self, each: int) -> list[tuple[str, int]]:
+        """Bytes on disk of what is not measured yet, and `each` for each file, the oldest first, as far as one sweep's
+        time allows: what takes long does not hold up what is removed by age or count."""
         found = []
         end = time.monotonic() + MEASURING
         while self._unmeasured and time.monotonic() < end:
             name = self._unmeasured.pop(0)
             slot = self._slots.slot(name)
-            found.append((name, _bytes(f"{self._allocs}/{name}") + (self._jobs.size(slot, name) if slot else 0)))
+            size = _bytes(f"{self._allocs}/{name}", each) + (self._jobs.size(slot, name, each) if slot else 0)
+            found.append((name, size))
         return found
 
     def _excess(self) -> list[str]:
@@ -244,18 +247,26 @@ def _names(allocs: Path) -> set[str]:
 
 
 def _free(path: Path) -> int:
-    """Bytes available for writing; a large number where unknown."""
+    """Bytes available for writing, or those for which as many inodes are made as are available, if these are fewer; a
+    large number where unknown."""
     try:
         seen = os.statvfs(path)
     except OSError:
         return LEAST_FREE
-    return seen.f_bavail * seen.f_frsize
+    free, inode = seen.f_bavail * seen.f_frsize, _inode(seen)
+    return min(free, seen.f_favail * inode) if inode else free
 
 
-def _bytes(path: str) -> int:
-    """Bytes on disk of a directory's contents, or of the part that can be read in limited time."""
+def _inode(seen: os.statvfs_result) -> int:
+    """Bytes of a filesystem for each of its inodes; 0 where it has any number of these."""
+    return seen.f_blocks * seen.f_frsize // seen.f_files if seen.f_files else 0
+
+
+def _bytes(path: str, each: int) -> int:
+    """Bytes on disk of a directory's contents, or of the part that can be read in limited time. `each`: as of
+    files.measure."""
     with contextlib.suppress(OSError), workdir.opened(path) as root:
-        return files.measure(root, PATIENCE)
+        return files.measure(root, PATIENCE, each)
     return 0
 
 

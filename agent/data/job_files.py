@@ -90,15 +90,16 @@ class JobFiles:
         """Remove this name in a directory that the slot's user may write to. Raises GridError and OSError."""
         self._with(slot, lambda files: files.remove(Root(path=above), name))
 
-    def size(self, slot: str, allocation: str) -> int:
-        """Bytes on disk of a working directory, or of the part that can be read in limited time."""
+    def size(self, slot: str, allocation: str, each: int = 0) -> int:
+        """Bytes on disk of a working directory, or of the part that can be read in limited time. `each`: as of
+        files.measure."""
         try:
             with self._opened(slot) as above:
                 if above is None:
-                    return self._with(slot, lambda files: files.measure(self.root(slot, allocation), PATIENCE))
+                    return self._with(slot, lambda files: files.measure(self.root(slot, allocation), PATIENCE, each))
                 own = beneath.open_directory(above, allocation.encode())
                 try:
-                    return measure(own, PATIENCE)
+                    return measure(own, PATIENCE, each)
                 finally:
                     os.close(own)
         except (OSError, GridError):

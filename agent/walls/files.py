@@ -328,10 +328,10 @@ def names(root: int) -> list[bytes]:
     return found
 
 
-def measure(root: int, seconds: float = 60.0) -> int:
+def measure(root: int, seconds: float = 60.0, each: int = 0) -> int:
     """Bytes on disk below a directory, or of the part that can be read in this time and without much memory: where
-    thousands of directories lie very deep, some are left out."""
-    meter = _Meter(time.monotonic() + seconds)
+    thousands of directories lie very deep, some are left out. `each`: bytes that each name counts beyond its own."""
+    meter = _Meter(time.monotonic() + seconds, each)
     meter.add_all(root)
     return meter.total
 
@@ -340,9 +340,9 @@ class _Meter:
     """Adds up bytes on disk until `end`, depth first: up to _OPEN_DEPTH directories are open at a time, and what lies
     deeper is kept by its path."""
 
-    def __init__(self, end: float) -> None:
+    def __init__(self, end: float, each: int) -> None:
         self.total = 0
-        self._end = end
+        self._end, self._each = end, each
         self._deeper: list[bytes] = []
         self._room = _PATHS_BYTES
 
@@ -369,7 +369,7 @@ class _Meter:
 
     def _add_one(self, parent: int, entry: "os.DirEntry[str]", path: list[bytes]) -> None:
         with contextlib.suppress(OSError):
-            self.total += entry.stat(follow_symlinks=False).st_blocks * 512
+            self.total += entry.stat(follow_symlinks=False).st_blocks * 512 + self._each
             if not entry.is_dir(follow_symlinks=False):
                 return
             inner = [*path, os.fsencode(entry.name)]

@@ -114,9 +114,9 @@ class Files:
         """Remove this name in the directory."""
         self._ask({"op": "remove", "name": _text(name), "seconds": seconds}, root, seconds)
 
-    def measure(self, root: Root, seconds: float = 60.0) -> int:
-        """Bytes on disk below the directory, as far as measured in this time."""
-        answer, _ = self._ask({"op": "measure", "seconds": seconds}, root, seconds)
+    def measure(self, root: Root, seconds: float = 60.0, each: int = 0) -> int:
+        """Bytes on disk below the directory, as far as measured in this time. `each`: as of files.measure."""
+        answer, _ = self._ask({"op": "measure", "seconds": seconds, "each": each}, root, seconds)
         size = answer.get("size")
         if type(size) is not int or not 0 <= size <= _LARGEST:
             raise _unusable("its size is none")
@@ -362,7 +362,7 @@ def _operate(asked: dict[str, Any], root: int, blobs: list[int]) -> tuple[dict[s
         case "remove":
             files.remove(root, _bytes(asked["name"]), asked["seconds"])
         case "measure":
-            return {"size": files.measure(root, asked["seconds"])}, b""
+            return {"size": files.measure(root, asked["seconds"], asked["each"])}, b""
         case "names":
             return {"names": [name.hex() for name in files.names(root)]}, b""
         case "clear":
