@@ -180,6 +180,8 @@ class Limits:
             # Files that are mapped, and pages that a fork shares, do not count, or count once. Seeing that is dear.
             used = min(used, sum(map(procs.unreclaimable, members)))
         job.peak = max(job.peak, used)
+        if job.adopted:  # should its spawner be killed, too, nobody else can tell
+            job.cpu = max(job.cpu, sum(procs.cpu_seconds(pid, seen.start) for pid, seen in members.items()))
         if job.unasked:
             count = sum(seen.threads for seen in members.values())
             if job.memory and (used > job.memory or self._cgroups.refused(job).oom_kills):

@@ -395,6 +395,8 @@ class Supervisor:
                 continue  # looking through all processes is dear: only when it is due
             job.to_check = False
             if not self.tree.alive(job):
+                if job.adopted:
+                    self.adopted.account(job)
                 self.limits.judge(job)
                 self.allocations.is_over(job, job.ended(procs.now()))
             elif job.kill_at == NEVER:

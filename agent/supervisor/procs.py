@@ -101,6 +101,13 @@ def stat(pid: int) -> Stat | None:
     return Stat(fields[0], parent, group, session, threads, start, pages * _PAGE, status)
 
 
+def cpu_seconds(pid: int, start: int) -> float:
+    """The CPU time of a process and of those of its descendants that were reaped; 0 if it is gone."""
+    text = read(f"/proc/{pid}/stat").decode(errors="replace")
+    fields = text[text.rfind(")") + 2 :].split()
+    return sum(map(int, fields[11:15])) / _TICKS if fields and int(fields[19]) == start else 0.0
+
+
 def resident(pid: int, seen: Stat) -> int:
     """Its resident bytes. Where the first thread has ended, the kernel shows them at the others alone."""
     if seen.resident or seen.threads < 2:

@@ -93,8 +93,14 @@ class Adopted:
                 job.pidfd = -1
             self._ended(job, status)
 
+    def account(self, job: Job) -> None:
+        """Nothing of it is alive: take what it has used from the notes of its spawner, if that saw its end."""
+        if (noted := self._noted(job)) is not None:
+            job.cpu, job.peak = max(job.cpu, noted.cpu), max(job.peak, noted.peak)
+
     def _gone(self, job: Job) -> None:
         self._selector.unregister(job.pidfd)
+        job.cpu = max(job.cpu, procs.cpu_seconds(job.pid, job.start))  # if nobody has reaped it yet
         self._unread[job] = procs.now() + CODE
         self.poll(procs.now())
 

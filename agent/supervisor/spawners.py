@@ -41,12 +41,15 @@ def lost_notes(state_dir: str) -> None:
 
 class Noted(NamedTuple):
     """A job's main process, as its spawner noted it: its wait status (None: it had not ended), its pid, and the times
-    just before and after the fork (clock ticks since boot)."""
+    just before and after the fork (clock ticks since boot); and the CPU seconds and peak memory (bytes) of what of the
+    job was reaped, complete once its spawner has exited."""
 
     status: int | None
     pid: int
     before: int
     after: int
+    cpu: float = 0.0
+    peak: int = 0
 
 
 class Spawning(Use):
@@ -380,7 +383,8 @@ def _noted(path: str) -> dict[str, Noted]:
 
 
 def _jobs(lines: Iterable[str]) -> dict[str, Noted]:
-    return {key: Noted(*rest) for key, *rest in map(json.loads, lines)}
+    most = len(Noted._fields)  # a later release may note more
+    return {key: Noted(*rest[:most]) for key, *rest in map(json.loads, lines)}
 
 
 class Launches:

@@ -53,7 +53,10 @@ class Spawner:
         self._channel: socket.socket | None = channel
         self._all_cores = os.sched_getaffinity(0)
         self._main = 0
-        self._job = ""
+        self._job = self._last = ""
+        """The job that is here now, and the last one that was begun."""
+        self._status: int | None = None
+        """How the main process of its last job ended."""
         self._begin = 0, 0, 0
         """The main process of its last job, and the time before and after it was made (clock ticks since boot)."""
         self._untold = False
@@ -99,6 +102,7 @@ class Spawner:
                     poll.unregister(self._channel)
                     self._channel.close()
                     self._channel = None
+                    self._write_note()  # also what a supervisor was told that was killed before it wrote that
             self._reap()
             if waited and self._untold:
                 self._tell_start()
@@ -178,12 +182,13 @@ class Spawner:
             self._prepared = "", ""
             os.chdir("/")
         self._main, self._job = pid, order["id"]
+        self._last, self._status = self._job, None
         self._input = os.dup(hold) if hold >= 0 else -1
         self._cpu, self._peak = 0.0, 0
         self._begin = pid, before, procs.ticks()
         self._untold = True
         if order.get("short") and self._slot.walls != NAMESPACE:
-            self._write_note(None)
+            self._write_note()
         else:
             self._tell_start()
 
@@ -242,12 +247,15 @@ class Spawner:
             if seen.si_pid == self._main:
                 # Before its exit is visible: a report may be lost with a supervisor that is killed, and the next one
                 # reads the note. Only what was looked at is reaped: it could end between a look at it and another.
-                self._write_note(_wait_status(seen))
+                self._status = _wait_status(seen)
+                self._write_note()
             pid, found, usage = os.wait4(seen.si_pid, 0)
             self._cpu += usage.ru_utime + usage.ru_stime
             self._peak = max(self._peak, usage.ru_maxrss << 10)
             if pid == self._main:
                 self._main, status = 0, found
+            if self._channel is None:  # what it took is told by the note alone
+                self._write_note()
         if status is None and left:
             return
         said: wire.Message = {"op": "ended", "id": self._job, "left": left, "cpu": self._cpu, "peak": self._peak}
@@ -280,13 +288,16 @@ class Spawner:
             finally:
                 os.close(fd)
 
-    def _write_note(self, status: int | None) -> None:
-        """Note the main process of our last job, with its wait status (None: it has not ended). An earlier job's line
-        is replaced."""
+    def _write_note(self) -> None:
+        """Note the main process of our last job, with its wait status (None: it has not ended), and what of the job is
+        reaped has taken. An earlier job's line is replaced."""
+        if not self._last:
+            return
         with suppress(OSError):
             if self._note_from < 0:
                 self._note_from = os.fstat(self._note).st_size
-            line = json.dumps([self._job, status, *self._begin]).ljust(_NOTE_LINE) + "\n"
+            said = [self._last, self._status, *self._begin, round(self._cpu, 6), self._peak]
+            line = json.dumps(said).ljust(_NOTE_LINE) + "\n"
             os.pwrite(self._note, line.encode(), self._note_from)
 
 

@@ -110,6 +110,16 @@ def test_what_the_journal_does_not_say_is_taken_from_the_notes(scene: Scene) -> 
     assert scene.job.pid == scene.process.pid and scene.adopted.watch(scene.job)
 
 
+def test_what_a_job_took_is_what_its_spawner_noted_unless_more_was_seen(scene: Scene) -> None:
+    scene.notes[scene.job.id] = Noted(0, scene.process.pid, *scene.job.spawned, cpu=2.5, peak=4096)
+    scene.job.cpu, scene.job.peak = 1.0, 8192
+    scene.adopted.account(scene.job)
+    assert (scene.job.cpu, scene.job.peak) == (2.5, 8192)
+    scene.notes.clear()
+    scene.adopted.account(scene.job)
+    assert (scene.job.cpu, scene.job.peak) == (2.5, 8192)
+
+
 def test_a_job_of_which_nobody_knows_a_process_has_not_run(scene: Scene) -> None:
     scene.job.pid = 0
     scene.adopted.find(scene.job)
@@ -165,3 +175,35 @@ async def test_an_exit_code_outlives_a_supervisor_that_read_it_and_was_killed(
     assert "GRID_FAULTS" in (bench.dir / "supervisor.log").read_text()
     outcome = next((one.outcome for one in bench.known if one.outcome), None) or await bench.ended(id)
     assert (outcome.cause, outcome.code) == (Cause.EXITED, 7)
+
+
+BUSY = "count=0; while [ $count -lt 200000 ]; do count=$((count+1)); done"
+"""Takes some 0.2 s of CPU time in a shell."""
+
+
+async def test_a_job_that_ends_under_another_supervisor_is_told_with_the_cpu_time_of_all_of_it(bench: Bench) -> None:
+    os.mkfifo(gate := bench.dir / "gate")
+    id = bench.launch("sh", "-c", f"({BUSY}); read go <{gate}; {BUSY}; exit 7")
+    await bench.started(id)
+    await bench.kill_supervisor()
+    gate.write_text("go\n")
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.code) == (Cause.EXITED, 7)
+    assert 0.2 < outcome.cpu_seconds < outcome.seconds + 1
+
+
+@pytest.mark.parametrize("by", ["main", "child"])
+async def test_the_cpu_time_of_a_job_whose_spawner_is_killed_too_is_what_was_seen_of_it(bench: Bench, by: str) -> None:
+    os.mkfifo(gate := bench.dir / "gate")
+    busy = f"{BUSY}; echo busy" if by == "main" else f"({BUSY}; echo busy; exec sleep 60) &"
+    id = bench.launch("sh", "-c", f"{busy}\nread go <{gate}; {'sleep 0.9; kill $!;' if by == 'child' else ''} exit 7")
+    pid = await bench.started(id)
+    spawner = stat.parent if (stat := procs.stat(pid)) is not None else 0
+    await bench.wrote(id)
+    await bench.kill_supervisor()
+    await bench.until(lambda: bench.launcher.pids.get(id))
+    os.kill(spawner, signal.SIGKILL)
+    await bench.until(lambda: not runs(spawner))
+    gate.write_text("go\n")
+    outcome = await bench.ended(id)
+    assert outcome.cpu_seconds > 0.1

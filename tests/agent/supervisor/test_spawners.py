@@ -1,18 +1,46 @@
-"""A spawner is made by two processes, either of which may be killed meanwhile."""
+"""A spawner is made by two processes, either of which may be killed meanwhile; and what spawners of other releases have
+noted is read."""
 
+import json
 import os
 import selectors
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups
-from distributed_grid.agent.supervisor.spawners import Spawners, Spawning
+from distributed_grid.agent.supervisor.job import Place
+from distributed_grid.agent.supervisor.spawners import Noted, Spawners, Spawning
 from distributed_grid.agent.walls import wire
 from distributed_grid.agent.walls.enclosure import NONE
 from distributed_grid.agent.walls.forkserver import ForkServer
+
+
+@pytest.fixture
+def forks() -> Iterator[ForkServer]:
+    made = ForkServer()
+    yield made
+    made.close()
+    os.waitpid(made.pid, 0)
+
+
+def test_a_note_of_an_earlier_release_or_a_later_one_tells_what_is_known_here(
+    tmp_path: Path, forks: ForkServer
+) -> None:
+    earlier, later = ["j-a.1", 7 << 8, 41, 3, 4], ["j-b.1", None, 42, 5, 6, 0.25, 4096, "more"]
+    for name in ("jobs", "spawners"):
+        (tmp_path / name).mkdir()
+    for name, said in (("a", earlier), ("b", later)):
+        (tmp_path / "spawners" / name).write_text(f"{json.dumps(['boot'])}\n{json.dumps(said)}\n")
+    with selectors.DefaultSelector() as selector:
+        groups = SlotGroups(Cgroups({}, print), str(tmp_path), print)
+        spawners = Spawners(str(tmp_path), NONE, forks, selector, print, print, print, groups)
+    places = {name: Place(name, NONE, 0, 0, False, 0, 0, 0) for name in "ab"}
+    assert spawners.noted(places["a"], "j-a.1") == Noted(7 << 8, 41, 3, 4, cpu=0.0, peak=0)
+    assert spawners.noted(places["b"], "j-b.1") == Noted(None, 42, 5, 6, cpu=0.25, peak=4096)
 
 
 def test_a_spawner_whose_pid_nobody_tells_was_killed_and_may_be_replaced(

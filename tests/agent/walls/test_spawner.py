@@ -144,11 +144,14 @@ class Node:
         )  # fmt: skip
         return key
 
-    def ended(self, key: str) -> tuple[int, str]:
-        """Its exit code (-1: none), and what it wrote, or how it ended."""
+    def outcome(self, key: str) -> dict[str, Any]:
         while key not in self._over:
             self._take(self.hear())
-        outcome = self._over[key]
+        return self._over[key]
+
+    def ended(self, key: str) -> tuple[int, str]:
+        """Its exit code (-1: none), and what it wrote, or how it ended."""
+        outcome = self.outcome(key)
         return outcome.get("code", -1), self.wrote(key) or outcome["text"]
 
     def is_known(self, key: str) -> None:
@@ -449,7 +452,8 @@ def test_a_job_is_not_let_in_where_the_agent_gives_orders(node: Node) -> None:
 
 
 def test_the_next_supervisor_knows_the_exit_codes_of_what_ran_and_of_what_ended_meanwhile(node: Node) -> None:
-    waits = "while [ ! -e go ]; do sleep 0.05; done"
+    busy = "count=0; while [ $count -lt 200000 ]; do count=$((count+1)); done"  # some 0.2 s of CPU time
+    waits = f"while [ ! -e go ]; do sleep 0.05; done; {busy}"
     ends, stays = node.launch(f"{waits}; exit 7"), node.launch(f"{waits}; exit 9", who="bob")
     for one in (ends, stays):
         node.is_known(one)
@@ -464,6 +468,8 @@ def test_the_next_supervisor_knows_the_exit_codes_of_what_ran_and_of_what_ended_
     (other,) = (node.state / "jobs").glob(f"*/{stays}")
     (other / "go").touch()
     assert node.ended(stays)[0] == 9
+    for one in (ends, stays):
+        assert node.outcome(one)["cpu_seconds"] > 0.1 and node.outcome(one)["peak_memory"] > 0
     assert node.run("echo next") == (0, "next\n")
 
 

@@ -3,16 +3,21 @@ told to spawn, and what it is told then is what counts. How its job ended is not
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.walls import wire
 from distributed_grid.agent.walls.enclosure import Slot
 from distributed_grid.agent.walls.spawner import Spawner
 from tests.grid_fixture import until
+
+BUSY = "count=0; while [ $count -lt 100000 ]; do count=$((count+1)); done"
+"""Takes some 0.1 s of CPU time in a shell."""
 
 
 class Told:
@@ -50,6 +55,12 @@ class Told:
                 said, _ = wire.receive(self.channel)
             out.seek(0)
             return said, out.read().decode()
+
+    def noted(self) -> list[Any]:
+        """What its spawner has noted; empty: nothing yet."""
+        lines = (self.folder / "note").read_text().splitlines()
+        found: list[Any] = json.loads(lines[0]) if lines else []
+        return found
 
     def close(self) -> None:
         self.channel.close()
@@ -112,3 +123,25 @@ def test_what_is_noted_is_what_is_told(told: Told, end: str) -> None:
     said, _ = told.run("j1", "sh", "-c", end)
     job, status, *_ = json.loads((told.folder / "note").read_text())
     assert (job, status) == ("j1", said["status"])
+
+
+def test_what_a_job_took_is_noted_where_its_supervisor_is_gone_before_it_may_have_written_that(told: Told) -> None:
+    said, _ = told.run("j1", "sh", "-c", BUSY)
+    assert told.noted()[5:] == [0.0, 0], "nothing more is written as long as there is a supervisor"
+    told.channel.close()
+    until(lambda: told.noted()[5:] == [round(said["cpu"], 6), said["peak"]], "it is noted")
+    assert said["cpu"] > 0.05 and said["peak"] > 0
+
+
+def test_what_a_job_took_is_noted_as_it_is_reaped_where_its_supervisor_is_gone(told: Told) -> None:
+    os.mkfifo(gate := told.folder / "gate")
+    with open(os.devnull, "wb") as nowhere:
+        fds = nowhere.fileno(), nowhere.fileno()
+        told.order("spawn", "j1", "sh", "-c", f"read go <{gate}; {BUSY}; sleep 60 & exit 7", fds=fds)
+    assert wire.receive(told.channel)[0]["op"] == "spawned"
+    told.channel.close()
+    gate.write_text("go\n")
+    until(lambda: told.noted()[1:2] == [7 << 8], "how it ended is noted")
+    until(lambda: told.noted()[5] > 0.05, "and what it took, while something of it is left")
+    for pid in procs.children(told.pid):
+        os.kill(pid, signal.SIGKILL)

@@ -1,7 +1,6 @@
 """The start of a job that is expected to be short is told with its end, or by itself where the job lasts; and it is
 noted at once, for the next supervisor."""
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,12 +32,6 @@ def reports(told: Told) -> list[dict[str, Any]]:
     return found
 
 
-def noted(told: Told) -> list[Any]:
-    lines = (told.folder / "note").read_text().split("\n")
-    found: list[Any] = json.loads(lines[0]) if lines[0] else []
-    return found
-
-
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is short on an idle machine lasts on a busy one."""
@@ -49,7 +42,7 @@ def test_a_short_jobs_start_is_told_with_its_end(patient: None, told: Told) -> N
     spawn(told, "true", short=True)
     (only,) = reports(told)
     assert (only["op"], only["status"], only["left"]) == ("ended", 0, False)
-    assert only["pid"] == noted(told)[2] > 0
+    assert only["pid"] == told.noted()[2] > 0
 
 
 def test_the_start_of_one_that_lasts_is_told_by_itself_and_once(told: Told) -> None:
@@ -66,10 +59,10 @@ def test_the_start_of_another_job_is_told_at_once(told: Told) -> None:
 
 def test_a_short_job_is_noted_while_it_runs(told: Told) -> None:
     spawn(told, "sleep", "0.5", short=True)
-    until(lambda: noted(told), "it is noted")
-    job, status, pid, before, after = noted(told)
+    until(lambda: told.noted(), "it is noted")
+    job, status, pid, before, after, *_ = told.noted()
     assert (job, status) == ("j1", None)
     assert os.path.exists(f"/proc/{pid}") and before <= after
     assert wire.receive(told.channel)[0]["pid"] == pid
     reports(told)
-    assert noted(told)[:3] == ["j1", 0, pid]
+    assert told.noted()[:3] == ["j1", 0, pid]
