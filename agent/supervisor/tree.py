@@ -69,6 +69,7 @@ class Tree:
     def reap(self, spawner_ended: Callable[[int], Job | None]) -> None:
         """Reap all our ended children: spawners and orphans. `spawner_ended` returns the job of a spawner."""
         orphaned: list[Job] = []
+        ended = False  # a process whose own children are ours now
         unknown: dict[int, tuple[procs.Stat, int, Any]] = {}
         while (pid := _next_ended()) != 0:
             seen = procs.stat(pid)
@@ -79,6 +80,7 @@ class Tree:
             # A main process may become our child before we know that its spawner is dead.
             owner = self.orphans.pop(pid, None) or next((one for one in self.running.values() if one.pid == pid), None)
             if owner is not None:
+                ended |= owner.orphaned
                 owner.used(usage)
                 if owner.pid == pid and owner.status is None:
                     self.main_ended(owner, status)
@@ -90,7 +92,7 @@ class Tree:
                 if pid in unknown:
                     job.used(unknown[pid][2])
                     self.main_ended(job, unknown[pid][1])
-        if orphaned or self.orphans or self._unsure:
+        if orphaned or ended or self.orphans or self._unsure:
             self._find_orphans()
         ours = self._children.read() if orphaned else ()
         for job in orphaned:

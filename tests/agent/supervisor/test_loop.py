@@ -530,6 +530,20 @@ async def test_what_ended_while_no_supervisor_lived_ends_as_far_as_is_known(benc
     assert (outcome.cause, outcome.signal) in ((Cause.SUPERVISOR_LOST, 0), (Cause.SIGNALLED, 9))
 
 
+async def test_what_a_main_process_leaves_behind_that_ends_after_its_spawner_was_killed_is_ended(bench: Bench) -> None:
+    os.mkfifo(gate := bench.dir / "gate")
+    left = "(trap '' TERM; echo up; while :; do sleep 1; done) &"
+    id = bench.launch("sh", "-c", f"{left}\nread go <{gate}; exit 7", grace=0.2)
+    pid = await bench.started(id)
+    await bench.wrote(id)
+    os.kill(stat.parent if (stat := procs.stat(pid)) is not None else 0, signal.SIGKILL)
+    await bench.until(lambda: "its spawner was killed" in (bench.dir / "supervisor.log").read_text())
+    gate.write_text("go\n")
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.code) == (Cause.EXITED, 7)
+    assert bench.alive(id) == [], "it is over when nothing of it is left"
+
+
 async def test_launches_on_their_way_when_the_supervisor_dies_start_exactly_once(bench: Bench) -> None:
     ids = [bench.launch("sh", "-c", "echo $$ >> count") for _ in range(50)]
     await bench.until(lambda: len(bench.reports) > 5)
