@@ -79,7 +79,8 @@ class Job:
 
     `state` is changed by `move` alone. `pid` names its main process, 0 until it is spawned; `spawned` is the time
     before and after that in clock ticks, and `start` the process's own start time, known only where it was looked up.
-    `status` is that one's wait status, None while it lives, -1 if nobody knows it. `cause` and `text` say who ends it,
+    `status` is that one's wait status, None while it lives, -1 if nobody knows it, and `recorded` whether the journal
+    has it, as is needed only where its spawner has no note of it any more. `cause` and `text` say who ends it,
     empty if nobody does. `adopted`: it was spawned by a supervisor that is dead, and `pidfd` watches its main process,
     which is not our child. `unsent`: that one never ordered a spawner to start it.
 
@@ -147,6 +148,7 @@ class Job:
         self.intent_durable = True
         self.orphaned = self.left = self.swept = self.slot_ended = self.grouped = False
         self.status: int | None = None
+        self.recorded = False
         self.cause = ""
         self.text = ""
         self.freezes: dict[str, tuple[float, str]] = {}
@@ -251,6 +253,19 @@ class Job:
             yield ["thaw", self.id, self.frozen_for]
         for cause, (since, why) in self.freezes.items():
             yield ["freeze", self.id, since, why, cause]
+        if self.recorded:
+            yield self.completing()
+
+    @property
+    def unrecorded(self) -> bool:
+        """Whether the status of its main process is to be journaled: something is left, its spawner's note is gone or
+        may never have had it, and the journal does not have it."""
+        nowhere = (self.orphaned or self.adopted) and not self.recorded
+        return nowhere and self.state is JobState.COMPLETING and self.status != -1
+
+    def completing(self) -> Record:
+        self.recorded = True
+        return ["status", self.id, self.status, round(self.cpu, 6), self.peak]
 
     def begin(self) -> Record:
         return ["start", self.id, self.pid, *self.spawned]
@@ -282,6 +297,9 @@ class Job:
             self.freeze(*rest)
         elif kind == "thaw":
             self.thaw(*rest)
+        elif kind == "status" and self.state not in (JobState.COMPLETING, JobState.ENDED):
+            self.main_ended(rest[0])
+            self.recorded, self.cpu, self.peak = True, *rest[1:]
 
     # --- when ---------------------------------------------------------------------------------------------------------
 

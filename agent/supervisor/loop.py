@@ -151,10 +151,11 @@ class Supervisor:
                 job.end({"cause": "rebooted", "text": "the node was restarted while it ran"})
                 continue
             self.allocations.restore(job)
-            if not job.pid:
+            ended = job.status is not None  # what is left of it is to end
+            if not ended and not job.pid:
                 self._find_begun(job)
-            runs = self.adopted.watch(job)
-            self.tree.watched.add(job)
+            runs = not ended and self.adopted.watch(job)
+            (self.tree.ending if ended else self.tree.watched).add(job)
             self.freezer.restore(job)  # what is left of it, too, where its main process is gone
             if runs:
                 self._adopt(job)
@@ -395,14 +396,15 @@ class Supervisor:
                 continue  # looking through all processes is dear: only when it is due
             job.to_check = False
             if not self.tree.alive(job):
-                if job.adopted:
-                    self.adopted.account(job)
+                self.adopted.account(job)
                 self.limits.judge(job)
                 self.allocations.is_over(job, job.ended(procs.now()))
             elif job.kill_at == NEVER:
                 self.endings.end(job, job.grace)
             else:
                 self.endings.arm(job)
+            if job.unrecorded:
+                self.journaled.journal.append(*job.completing())
 
     def _ends_due(self, now: float) -> float:
         """When the ends that are not durable yet are to be."""

@@ -94,8 +94,8 @@ class Adopted:
             self._ended(job, status)
 
     def account(self, job: Job) -> None:
-        """Nothing of it is alive: take what it has used from the notes of its spawner, if that saw its end."""
-        if (noted := self._noted(job)) is not None:
+        """Nothing of it is alive. What an adopted job has used is in the notes of its spawner, if that saw its end."""
+        if job.adopted and (noted := self._noted(job)) is not None:
             job.cpu, job.peak = max(job.cpu, noted.cpu), max(job.peak, noted.peak)
 
     def _gone(self, job: Job) -> None:

@@ -15,6 +15,7 @@ from distributed_grid.agent.supervisor.job import NEVER, Job, JobState
 from distributed_grid.agent.supervisor.rounds import Descendants, end_in_rounds
 from distributed_grid.agent.walls import accounts
 from distributed_grid.agent.walls.enclosure import NAMESPACE
+from distributed_grid.runtime.unix import read
 
 _ROUNDS = 50
 _KILL_SECONDS = 0.5  # timeout of one blocking attempt to end a job without user id, namespace or group of its own
@@ -242,13 +243,17 @@ class Tree:
         if job.orphaned or (self.orphans and not job.adopted):
             self._find_orphans()
             roots += [pid for pid, owner in self.orphans.items() if owner is job]
-        if place is not None and not job.orphaned and _spawner(job) is not None:
+        seen = _spawner(job) if not job.orphaned else None
+        spawner_lives = seen is not None and procs.lives(seen)
+        if place is not None and spawner_lives:
             roots.append(place.pid)
         if job.adopted:
             if job.pidfd >= 0:
                 roots.append(job.pid)
             if place is not None and place.own:
                 roots += self._of_user(place.uid)
+            elif place is not None and not spawner_lives and not self._groups.there:
+                roots += self._marked(job.id, place.uid)
         if job.orphaned or job.adopted:
             roots += self._groups.members(job)
         found = procs.descendants(roots)
@@ -293,6 +298,13 @@ class Tree:
 
     def _of_user(self, uid: int) -> list[int]:
         return [pid for pid in procs.everyone() if accounts.uid_of_process(pid) == uid]
+
+    def _marked(self, key: str, uid: int) -> list[int]:
+        """The processes of this user that were started with the environment of this allocation: where its spawner and
+        the supervisor of then are both gone, nothing else says whose they are."""
+        mark = b"\0GRID_ALLOCATION_ID=%s\0" % key.encode()
+        ours = [pid for pid in procs.everyone() if accounts.uid_of_process(pid) == uid]
+        return [pid for pid in ours if mark in b"\0" + read(f"/proc/{pid}/environ")]
 
     def _find_orphans(self) -> None:
         """Assign each new child to one of the jobs whose spawner is gone."""

@@ -34,7 +34,8 @@ def seen(job: Job) -> tuple[Any, ...]:
     if job.over:
         return job.state, job.place, job.outcome
     frozen = job.frozen_for, job.freezes
-    return job.state, job.place, job.limit, job.pid, job.spawned, job.cause, job.text, job.warned, *frozen
+    end = job.status, job.recorded, job.cpu, job.peak
+    return job.state, job.place, job.limit, job.pid, job.spawned, job.cause, job.text, job.warned, *frozen, *end
 
 
 def test_one_that_gave_way_has_done_so_for_the_next_supervisor_too() -> None:
@@ -155,12 +156,17 @@ def live(job: Job, step: int) -> Iterator[Record]:
         job.end(never_ran("spawn-failed", "no"))
         yield ["exit", job.id, job.outcome]
     elif step == 7 and job.pid and not job.over:
-        job.main_ended(0)
+        if job.state is not JobState.COMPLETING:
+            job.main_ended(0)
         job.end(job.ended(99.0))
         yield ["exit", job.id, job.outcome]
+    elif step == 8 and job.pid and job.state is not JobState.COMPLETING:
+        job.main_ended(7 << 8)
+        job.cpu, job.peak = 1.25, 4096
+        yield job.completing()
 
 
-@given(st.lists(st.integers(0, 7), max_size=12), st.booleans())
+@given(st.lists(st.integers(0, 8), max_size=12), st.booleans())
 def test_the_next_supervisor_knows_what_the_last_one_did(steps: list[int], placed: bool) -> None:
     job = Job("j-1.1", 10.0, 60.0, 5.0, [1, 0], 30.0, 9.0, {"memory": 5, "signal": 10, "before": 2.0})
     job.place = PLACE if placed else None
@@ -176,7 +182,7 @@ def test_the_next_supervisor_knows_what_the_last_one_did(steps: list[int], place
         assert [*known.jobs["j-1.1"].records()] == [*job.records()]
 
 
-@given(st.lists(st.integers(0, 7), max_size=12), st.data())
+@given(st.lists(st.integers(0, 8), max_size=12), st.data())
 def test_a_journal_with_lines_missing_is_read_all_the_same(steps: list[int], data: st.DataObject) -> None:
     job = Job("j-1.1")
     written = [["boot", "b"], job.intent()]

@@ -12,6 +12,7 @@ import pytest
 
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER, Job, Place
+from distributed_grid.agent.supervisor.journal import parse
 from distributed_grid.agent.supervisor.recovery import CODE, Adopted
 from distributed_grid.agent.supervisor.spawners import Noted
 from distributed_grid.protocol.jobs import Cause
@@ -30,7 +31,7 @@ class Scene:
         self.told: list[tuple[str, int | None]] = []
         self.selector = selectors.DefaultSelector()
         self.job = Job("j-aaaaaaaaaaaa.1")
-        self.job.spawned = before, procs.ticks()
+        self.job.adopted, self.job.spawned = True, (before, procs.ticks())
         self.job.pid = self.process.pid
         ours = procs.stat(os.getpid())
         assert ours is not None
@@ -207,3 +208,31 @@ async def test_the_cpu_time_of_a_job_whose_spawner_is_killed_too_is_what_was_see
     gate.write_text("go\n")
     outcome = await bench.ended(id)
     assert outcome.cpu_seconds > 0.1
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+async def test_an_exit_code_is_known_after_spawner_and_supervisor_were_killed_while_leftovers_had_their_grace(
+    bench: Bench, adopted: bool
+) -> None:
+    os.mkfifo(gate := bench.dir / "gate")
+    left = "(trap '' TERM; echo up; while :; do sleep 1; done) &"
+    id = bench.launch("sh", "-c", f"{left}\nread go <{gate}; exit 7", grace=600.0)
+    pid = await bench.started(id)
+    spawner = stat.parent if (stat := procs.stat(pid)) is not None else 0
+    await bench.wrote(id)
+    if adopted:
+        await bench.kill_supervisor()
+    os.kill(spawner, signal.SIGKILL)
+    await bench.until(lambda: not runs(spawner))
+    gate.write_text("go\n")
+    await bench.until(lambda: ["status", id, 7 << 8] in [one[:3] for one in journal_of(bench)])
+    await bench.kill_supervisor()
+    bench.stop(id, grace=0.0)
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.code) == (Cause.EXITED, 7)
+    assert bench.alive(id) == [], "what was left of it is ended, too"
+
+
+def journal_of(bench: Bench) -> list[Any]:
+    lines = (bench.dir / "journal").read_bytes().rstrip(b"\0").splitlines()
+    return [record for text in lines if (record := parse(text)) is not None]
