@@ -151,7 +151,6 @@ class Supervisor(Process):
             if not job.pid and job.id in machine.noted:
                 job.runs(PID)
             elif not job.pid:
-                machine.judge.cannot_know(job.id)
                 job.unsent = job.id not in machine.ordered
             if job.pid and machine.lives(job.id) and job.id not in machine.main_over:
                 if job.cause:

@@ -141,7 +141,7 @@ class World:
         if self._second is None and not self.coordinator.dead:
             apart = Judge(self.plan.jobs)  # what it makes of its copy is nobody's truth
             apart.disk, apart.plans = self._before.copy(), self.judge.plans  # boosts that were lent are among these
-            apart.runs, apart.unknowable = self.judge.runs, self.judge.unknowable  # a gang that is over may be told so
+            apart.runs = self.judge.runs  # a gang that is over may be told so
             self._second = self._open(apart.disk, apart)
 
     def end_second(self) -> None:

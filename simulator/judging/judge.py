@@ -84,7 +84,8 @@ ENOUGH = {
     "none": ("user", "namespace", "landlock", "none", ""),
 }
 """By the walls that are asked for, all that are at least as strong."""
-UNKNOWN = (Cause.NODE_LOST, Cause.REBOOTED, Cause.SUPERVISOR_LOST)
+LOST = (Cause.NODE_LOST, Cause.REBOOTED)
+UNKNOWN = (*LOST, Cause.SUPERVISOR_LOST)
 """Causes of outcomes that say nothing about how an attempt ended, or whether it began."""
 
 
@@ -227,10 +228,6 @@ class Judge(Truth):
         if held > memory:
             raise Violation(node, f"{held} bytes are given to {who}, there are {memory}")
 
-    def cannot_know(self, allocation: str) -> None:
-        """A supervisor finds an intent of an earlier one without a start."""
-        self.unknowable.add(allocation)
-
     def over(self, run: Run, code: int | None, signal: int = 0) -> None:
         """Note that nothing of this run is alive any more."""
         run.alive, run.code, run.signal = False, code, signal
@@ -288,8 +285,7 @@ class Judge(Truth):
             before = outcome.cause is Cause.CANCELLED and any(
                 one in self.evicted and one.rpartition(".")[0] == job for one in self.runs
             )
-            spared = retried or before or allocation in self.unknowable
-            if not spared and outcome.cause not in (*UNKNOWN, Cause.LEASE_EXPIRED):
+            if not (retried or before) and outcome.cause not in (*LOST, Cause.LEASE_EXPIRED):
                 raise Violation(job, f"it is told to have run ({_words(outcome)}), {allocation} never did")
         elif run.alive and outcome.cause is not Cause.NODE_LOST:
             raise Violation(job, f"it is told to be over ({_words(outcome)}), {allocation} runs on {run.node}")

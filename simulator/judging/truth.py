@@ -110,8 +110,6 @@ class Truth:
         """Allocations whose nodes were told that the grid takes their place back."""
         self.ended_before: set[str] = set()
         """Those that were over, as by the end of a lease, when they were to leave: nobody knew that yet."""
-        self.unknowable: set[str] = set()
-        """Those whose supervisor died between their intent and their start: whether they ran, no node can tell."""
         self.never: set[str] = set()
         """Allocations of which a node said that they never ran."""
         self.entitled: set[str] = set()

@@ -16,6 +16,7 @@ from distributed_grid.agent.core.spare.lender import Lender
 from distributed_grid.agent.core.table import Table
 from distributed_grid.agent.supervisor.allocations import Allocations
 from distributed_grid.agent.supervisor.endings import Endings, Freezer
+from distributed_grid.agent.supervisor.job import Job as NodeJob
 from distributed_grid.agent.supervisor.job import Leases
 from distributed_grid.coordinator.core import ledger
 from distributed_grid.coordinator.core.commands import AckExits, Command, JobsSubmitted, Send
@@ -108,6 +109,16 @@ def run_again_without_limit(patch: Patch) -> None:
 
 def leases_are_not_kept(patch: Patch) -> None:
     patch(Leases, "hold", lambda self, key, lease, since: None)
+
+
+def lose_what_was_never_ordered(patch: Patch) -> None:
+    ended = NodeJob.ended
+
+    def lost(self: NodeJob, now: float) -> dict[str, Any]:
+        self.unsent = False
+        return ended(self, now)
+
+    patch(NodeJob, "ended", lost)
 
 
 def say_nothing_again_to_a_node_that_is_back(patch: Patch) -> None:
@@ -497,6 +508,7 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     give_up_at_once: 0,
     run_again_without_limit: 1,
     leases_are_not_kept: 1639,
+    lose_what_was_never_ordered: 56,
     say_nothing_again_to_a_node_that_is_back: 22,
     let_strangers_run: 26,
     forget_keys: 76,

@@ -1,7 +1,12 @@
 """A life of a node's simulated supervisor: what it has promised is in the journal, and outlives it."""
 
+import pytest
+
 from distributed_grid.protocol.jobs import Cause
+from distributed_grid.simulator.engine import Violation
+from distributed_grid.simulator.world import World
 from tests.simulator.plans import fault, job, run_until, told, world
+from tests.simulator.test_mutants import lose_what_was_never_ordered
 
 
 def test_a_job_begins_once_its_intent_is_synced() -> None:
@@ -21,6 +26,30 @@ def test_one_that_was_killed_is_followed_by_another_that_ends_what_it_took_over(
     assert first.dead and "j0x1.1" in of.machines[0].supervisor.jobs
     of.go()
     assert of.judge.ended["j0x1"].cause is Cause.CANCELLED and len(of.judge.runs) == 1
+
+
+def kill_with_an_intent(of: World) -> None:
+    """The supervisor is killed when the intent of the first job is written, and its spawner has no order yet."""
+    machine = of.machines[0]
+    run_until(of, lambda: "intent" in [record[0] for record in machine.journal])
+    assert not machine.ordered
+    machine.supervisor.dead = True
+    of.engine.later(0.05, machine.agent, machine.agent.supervisor_gone)
+
+
+def test_a_job_that_was_never_ordered_when_its_supervisor_was_killed_waits_again() -> None:
+    of = world(job(), sluggish=0.5)
+    kill_with_an_intent(of)
+    of.go()
+    assert of.judge.ended["j0x1"].cause is Cause.EXITED and [*of.judge.runs] == ["j0x1.2"]
+
+
+def test_a_supervisor_that_loses_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    lose_what_was_never_ordered(monkeypatch.setattr)
+    of = world(job(), sluggish=0.5)
+    kill_with_an_intent(of)
+    with pytest.raises(Violation, match="j0x1.1 never did"):
+        of.go()
 
 
 def test_after_a_power_cut_what_ran_is_over_as_rebooted() -> None:
