@@ -19,14 +19,14 @@ _SOONEST, _LATEST = 0.02, 2.0  # shortest and longest interval between checks fo
 
 def make(path: str, shared: bool) -> tuple[int, int]:
     """Make a pipe there. Returns its ends for reading (blocking) and writing (non-blocking). `shared`: the job runs as
-    another user, which opens it as /dev/stdin. It gets its name once it has a reader: else opening it for writing would
-    report that it has none any more. Raises OSError."""
+    another user, which opens it as /dev/stdin, and its spawner for `wake`. It gets its name once it has a reader: else
+    opening it for writing would report that it has none any more. Raises OSError."""
     fresh = f"{path}.new"
     os.mkfifo(fresh, 0o600)
     begin = os.open(fresh, os.O_RDONLY | os.O_NONBLOCK | _FLAGS)
     try:
         if shared:
-            os.fchmod(begin, 0o644)  # nobody else can reach its path
+            os.fchmod(begin, 0o666)  # nobody else can reach its path
         with contextlib.suppress(OSError):  # the default is smaller, and works as well
             fcntl.fcntl(begin, _SET_SIZE, PIPE_BYTES)
         os.rename(fresh, path)
@@ -36,6 +36,21 @@ def make(path: str, shared: bool) -> tuple[int, int]:
     except OSError:
         os.close(begin)
         raise
+
+
+def as_path(end: int) -> int:
+    """The pipe with this end, opened for neither reading nor writing."""
+    return os.open(f"/proc/self/fd/{end}", os.O_PATH | os.O_CLOEXEC)
+
+
+def wake(pipe: int) -> bool:
+    """Wake programs that open a pipe by its name after its input has ended, as `cat /dev/stdin` does: in the kernel
+    they wait until it is opened for writing once more. False: it has no reader, and will never have one."""
+    try:
+        os.close(os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno != errno.ENXIO
+    return True
 
 
 class Pipes:
@@ -65,22 +80,18 @@ class Pipes:
         """All of the input is in the pipe: let the job see its end. A repetition has no effect. The spawner of an
         earlier supervisor's job notices that the pipe has lost its name."""
         if (held := self._held.get(key, -1)) >= 0:
-            self._ended[key] = os.open(f"/proc/self/fd/{held}", os.O_PATH | os.O_CLOEXEC)
+            self._ended[key] = as_path(held)
             self.due, self._pause = 0.0, _SOONEST
         self._let_go(key)
         self._close_spawners(key)
 
     def poll(self, now: float) -> None:
-        """Wake programs that open a pipe by its name after its input has ended, as `cat /dev/stdin` does: in the kernel
-        they wait until it is opened for writing once more."""
+        """Wake who opens a pipe after its input has ended."""
         if now < self.due:
             return
         for key, pipe in [*self._ended.items()]:
-            try:
-                os.close(os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # it has no reader, and will never have one
-                    os.close(self._ended.pop(key))
+            if not wake(pipe):
+                os.close(self._ended.pop(key))
         self.due = now + self._pause if self._ended else NEVER
         self._pause = min(2 * self._pause, _LATEST)
 

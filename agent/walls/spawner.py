@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.walls import enclosure, wire
+from distributed_grid.agent.walls import enclosure, pipes, wire
 from distributed_grid.agent.walls.enclosure import LANDLOCK, NAMESPACE, Slot
 from distributed_grid.agent.walls.leftovers import DISK, MEMORY, Leftovers
 
@@ -63,6 +63,8 @@ class Spawner:
         """Whether its start is still to be told."""
         self._input = -1
         """The write end of its standard input: held open, so that the input does not end when its writers die."""
+        self._ended_input = -1
+        """That pipe, opened for neither reading nor writing, after the input has ended."""
         self._cpu, self._peak = 0.0, 0
         # Where no process but those of this slot's jobs has this user id, or is in these namespaces.
         self._leftovers = Leftovers(os.geteuid()) if slot.own or slot.private else None
@@ -85,13 +87,13 @@ class Spawner:
             poll.register(self._channel, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
         while self._channel is not None or self._job:
-            orphaned = self._input >= 0 and self._channel is None
+            orphaned = self._channel is None and max(self._input, self._ended_input) >= 0
             pause = _INPUT_EVERY if orphaned else _SETTLED if self._untidy and not self._job else None
             if waited := self._untold:
                 pause = _PATIENCE
             found = poll.poll(None if pause is None else pause * 1000)
-            if orphaned and not os.fstat(self._input).st_nlink:  # removed: the input has ended
-                self._end_input()
+            if orphaned:
+                self._poll_input()
             if not found and not self._job:
                 self._tidy(DISK)
             for fd, _ in found:
@@ -144,11 +146,24 @@ class Spawner:
                 os.close(fd)
         return True
 
+    def _poll_input(self) -> None:
+        """Without a supervisor: end the input once its pipe is removed, and wake who opens it after that, as the
+        supervisor does (pipes.py)."""
+        if self._input >= 0 and not os.fstat(self._input).st_nlink:
+            self._end_input()
+        if self._ended_input >= 0 and not pipes.wake(self._ended_input):
+            os.close(self._ended_input)
+            self._ended_input = -1
+
     def _end_input(self) -> None:
         """Close the standard input: all of it is in the pipe, or nobody reads it any more."""
         if self._input >= 0:
+            self._ended_input = pipes.as_path(self._input)
             os.close(self._input)
             self._input = -1
+        if not self._job and self._ended_input >= 0:
+            os.close(self._ended_input)
+            self._ended_input = -1
 
     def _tell(self, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
         if self._channel is not None:

@@ -79,8 +79,9 @@ async def test_a_job_that_ends_without_reading_leaves_no_pipe(bench: Bench, send
         assert not pipe(bench, job).exists()
 
 
+@pytest.mark.parametrize("killed", [False, True])
 async def test_a_job_that_opens_it_by_its_name_after_its_end_reads_all_of_it_too(
-    bench: Bench, sender: Sender, tmp_path: Path
+    bench: Bench, sender: Sender, tmp_path: Path, killed: bool
 ) -> None:
     """As `cat /dev/stdin` does: who opens a FIFO waits until somebody opens it for writing."""
     gate = tmp_path / "gate"
@@ -90,6 +91,8 @@ async def test_a_job_that_opens_it_by_its_name_after_its_end_reads_all_of_it_too
     await sender.put(job, 0, b"all\n")
     assert (await sender.put(job, 4, end=True)).over
     await bench.until(lambda: not pipe(bench, job).exists())
+    if killed:
+        await bench.kill_supervisor()
     await let_through(gate)
     assert (await bench.ended(job)).code == 0
     assert bench.read(job) == b"all\n"

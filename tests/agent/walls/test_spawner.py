@@ -249,6 +249,21 @@ def test_a_job_reads_its_standard_input_behind_any_walls(node: Node) -> None:
     assert node.ended(key) == (0, "0\n1\n2\none\ntwo\n")
 
 
+def test_a_job_reads_the_end_of_its_input_by_name_after_its_supervisor_was_killed(node: Node) -> None:
+    key = node.launch("echo up; while [ ! -e go ]; do sleep 0.05; done; exec cat /dev/stdin", stdin=True)
+    node.is_known(key)
+    until(lambda: node.wrote(key), "it runs")
+    path = node.state / "allocs" / key / "stdin"
+    with open(path, "wb", buffering=0) as pipe:
+        pipe.write(b"all\n")
+    node.tell(op="end-input", id=key)
+    until(lambda: not path.exists(), "its input has ended")
+    node.replace()
+    (folder,) = (node.state / "jobs").glob(f"*/{key}")
+    (folder / "go").touch()
+    assert node.ended(key) == (0, "up\nall\n")
+
+
 def test_a_job_cannot_look_into_what_started_it(node: Node) -> None:
     for what in ("environ", "mem", "fd/", "cwd/", "maps"):
         code, out = node.run(f"ls /proc/$PPID/{what} && cat /proc/$PPID/{what}")
