@@ -5,6 +5,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -306,7 +307,14 @@ echo "pytest has ended with $?."
 @pytest.mark.skipif(OURS, reason="one is enough")
 def test_the_kernel_keeps_limits_by_version_2_too(tmp_path: Path) -> None:
     init = tmp_path / "init"
-    init.write_text(INIT.format(root=ROOT, python=PYTHON, test=Path(__file__).relative_to(ROOT), groups=GROUPS))
+    init.write_text(
+        INIT.format(
+            root=shlex.quote(str(ROOT)),
+            python=shlex.quote(PYTHON),
+            test=Path(__file__).relative_to(ROOT),
+            groups=GROUPS,
+        )
+    )
     init.chmod(0o755)
     machine = ["linux.uml", "mem=320M", "rootfstype=hostfs", "rootflags=/", "ro", f"init={init}", "con=null", "quiet"]
     with subprocess.Popen(

@@ -102,7 +102,9 @@ def test_versions_are_those_of_the_programs_own_python(tmp_path: Path) -> None:
 def test_versions_of_a_program_of_our_own_python_need_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = a_program(tmp_path / "ray", f"#!{sys.executable}\n")
+    python = str(tmp_path / "python")  # our own, if it is in a path with a space, cannot be named in a first line
+    monkeypatch.setattr(sys, "executable", python)
+    program = a_program(tmp_path / "ray", f"#!{python}\n")
     (tmp_path / "packages" / "ray-2.60.1.dist-info").mkdir(parents=True)
     (tmp_path / "packages" / "ray_elsewhere-1.0.dist-info").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path / "none"), str(tmp_path / "packages"), *sys.path])
