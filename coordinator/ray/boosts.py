@@ -33,7 +33,8 @@ GROUPS_AT_LEAST = 0.005
 SOON, SELDOM = 0.1, 2.0
 """Seconds between two looks at what boosts there are: while one is on its way, and else."""
 IMPORTED, EARLY = 0.5, 0.02
-"""No raylet joins in its first half second, in which Ray is imported; until then it is looked for this often (s)."""
+"""No raylet joins in its first half second, in which Ray is imported, nor in half the time that the fastest one has
+taken; until then it is looked for this often (s)."""
 AT_LEAST, OF_WAITING = 0.002, 1 / 1000
 """Interval between looks for a raylet that is to join (s): at least this, or this part of how long it has been on its
 way. A look takes half a millisecond of CPU, Ray's share included."""
@@ -174,6 +175,8 @@ class BoostService:
         self._groups = Groups(bridge, state.jobs.values())
         self._unseen: dict[str, float] = {}
         """Boosts that had joined and that Ray shows no more, and since when."""
+        self._fastest = 0.0
+        """Seconds from the start of the raylet that joined fastest until it was seen; 0: none has joined."""
         self._boosts = {name: None for name, job in state.jobs.items() if job.spec.boost is not None}
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -387,7 +390,7 @@ class BoostService:
         while awaited := self._awaited():
             began = clock()
             since = {job.id: since.get(job.id, began) for job in awaited}
-            wait = min(pace(began - start) for start in since.values())
+            wait = min(pace(began - start, self._fastest) for start in since.values())
             if differs_yet := any(job.id in shown for job in awaited):
                 told = await self._shown("nodes")
             else:
@@ -397,6 +400,8 @@ class BoostService:
                 for job in self._awaited():
                     if (node := shown.get(job.id)) is not None and not differs(job, node, self._state.now):
                         self._put(RayletJoined(job.allocation, node.id))
+                        took = clock() - since.get(job.id, began)
+                        self._fastest = min(self._fastest or took, took)
             if self._trouble:
                 await asyncio.sleep(SOON)
             else:  # where the bridge did not wait for them, we do
@@ -442,9 +447,10 @@ class BoostService:
             await self._bridge.close()
 
 
-def pace(waited: float) -> float:
-    """Interval between looks for a raylet that has been starting for this long (s)."""
-    if waited < IMPORTED:
+def pace(waited: float, fastest: float = 0.0) -> float:
+    """Interval between looks for a raylet that has been starting for this long (s), where the fastest one has taken
+    that long (0: none has joined)."""
+    if waited < max(IMPORTED, min(fastest / 2, USUAL)):
         return EARLY
     return max(AT_LEAST, (OF_WAITING if waited < USUAL else OF_WAITING_LATE) * waited)
 

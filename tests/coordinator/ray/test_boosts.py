@@ -44,6 +44,36 @@ def test_a_raylet_that_takes_unusually_long_is_looked_for_seldom_as_its_machine_
     assert pace(30.0) == 30.0 * OF_WAITING_LATE
 
 
+def test_a_raylet_is_looked_for_seldom_in_half_the_time_that_the_fastest_one_took() -> None:
+    assert pace(1.4, 3.0) == EARLY and pace(1.5, 3.0) == pace(1.5)
+    assert pace(0.9 * USUAL, 60.0) == EARLY and pace(USUAL, 60.0) == pace(USUAL)
+
+
+async def test_the_time_that_a_raylet_takes_is_known_for_those_that_come_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boosts, "IMPORTED", 0.0)
+    async with scene(tmp_path) as (grid, ray, worker):
+        jobs, ann = grid.ledger.state.jobs, await client(grid.url)
+        pauses: list[float] = []
+        answer = ray.ask
+
+        async def ask(what: str, **words: Any) -> Any:
+            if what == "joined":
+                pauses.append(words["pause"])
+            return await answer(what, **words)
+
+        monkeypatch.setattr(ray, "ask", ask)
+        for first in (AT_LEAST, EARLY):
+            (boost,) = (await ann.ask(asked(len(jobs) + 1))).jobs
+            await until(lambda: bool(pauses))
+            ray.joins(worker.launched[-1])
+            await until(lambda boost=boost: jobs[boost].state is State.RUNNING)  # type: ignore[misc]
+            assert pauses[0] == first
+            pauses.clear()
+        await ann.close()
+
+
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(60.0):
         while not holds():  # noqa: ASYNC110
