@@ -223,8 +223,23 @@ class Cluster:
 
     def reserved(self) -> dict[str, str]:
         """The groups that the grid has made, by name, with their state in Ray's words."""
-        groups = (one for one in self._table().values() if one["state"] != "REMOVED")
-        return {one["name"]: one["state"] for one in groups if one["name"].startswith(OURS)}
+        return _ours(self._table())
+
+    def listed(self) -> dict[str, str]:
+        """As `reserved`, without becoming a driver of the cluster."""
+        from ray._private.state import GlobalState
+        from ray._raylet import GcsClientOptions
+
+        state = GlobalState()
+        state._initialize_global_state(
+            GcsClientOptions.create(
+                self._address, self._gcs.cluster_id.hex(), allow_cluster_id_nil=False, fetch_cluster_id_if_nil=False
+            )
+        )
+        try:
+            return _ours(state.placement_group_table())
+        finally:
+            state.disconnect()
 
     def _table(self) -> dict[str, dict[str, Any]]:
         """All groups, everybody's, by their ids in Ray; also some that were removed."""
@@ -254,6 +269,12 @@ class Cluster:
         if not any(one.state == ALIVE and _is_mine(one.node_manager_address) for one in known):
             why = "none of Ray's nodes is on the coordinator's machine, through which it has to be asked"
             raise Refused("Ray cannot be asked to reserve anything", f"{why}: start one there (ray start)")
+
+
+def _ours(table: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """The groups in this table that the grid has made, by name, with their state."""
+    groups = (one for one in table.values() if one["state"] != "REMOVED")
+    return {one["name"]: one["state"] for one in groups if one["name"].startswith(OURS)}
 
 
 def _nodes(state: Any, infos: dict[str, dict[str, Any]], only: bool = False) -> list[dict[str, Any]]:
@@ -306,7 +327,7 @@ def _shares(resources: dict[str, float]) -> Iterable[tuple[str, str, float]]:
             yield found[1], found[2], amount
 
 
-ASKED = ("cluster", "nodes", "joined", "usage", "reserve", "release", "reserved", "run_probe")
+ASKED = ("cluster", "nodes", "joined", "usage", "reserve", "release", "reserved", "listed", "run_probe")
 
 
 def _answer(asked: Callable[..., Any], question: dict[str, Any]) -> dict[str, Any]:

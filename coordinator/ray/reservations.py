@@ -264,17 +264,14 @@ sweep_log = get_logger("ray")
 
 
 async def sweep_until_done(state: GridState, bridge: Bridge) -> None:
-    """Release leftover groups as soon as Ray can be asked. It takes a bridge of its own: one that asks for groups is a
-    driver of the cluster, which few coordinators need."""
-    pause, own = SWEEP_FIRST, bridge.another()
+    """Release leftover groups as soon as Ray can be asked."""
+    pause = SWEEP_FIRST
     while True:
         try:
-            left = await sweep(state, own)
+            left = await sweep(state, bridge)
             break
         except NoRay:  # who asks for a boost or a job is told why
             pass
-        finally:
-            await own.close()
         await asyncio.sleep(pause)
         pause = min(2 * pause, SWEEP_LONGEST)
     if left:
@@ -282,12 +279,17 @@ async def sweep_until_done(state: GridState, bridge: Bridge) -> None:
 
 
 async def sweep(state: GridState, bridge: Bridge) -> list[str]:
-    """Release groups of jobs and boosts that no longer exist; their names. Raises NoRay."""
-    left = []
-    for name in list(await bridge.ask("reserved", seconds=SWEEP_SECONDS)):
-        if _is_for_nobody(state, name):
-            await bridge.ask("release", seconds=SWEEP_SECONDS, name=name)
-            left.append(name)
+    """Release groups of jobs and boosts that no longer exist; their names. Where there are some, this takes a bridge of
+    its own: one that releases groups is a driver of the cluster, which few coordinators need. Raises NoRay."""
+    listed = await bridge.ask("listed", seconds=SWEEP_SECONDS)
+    left = [name for name in listed if _is_for_nobody(state, name)]
+    if left:
+        own = bridge.another()
+        try:
+            for name in left:
+                await own.ask("release", seconds=SWEEP_SECONDS, name=name)
+        finally:
+            await own.close()
     return left
 
 

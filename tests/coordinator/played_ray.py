@@ -38,7 +38,7 @@ class PlayedRay(Bridge):
         elif what == "release":
             self.let_go.set()
             return self.groups.pop(words["name"], None) is not None
-        if what in ("reserve", "reserved"):
+        if what in ("reserve", "reserved", "listed"):
             return self.groups
         if what == "joined" and not any(one["labels"].get(LABEL) in words["names"] for one in self.shown):
             await asyncio.sleep(words["pause"])

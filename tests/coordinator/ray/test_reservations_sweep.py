@@ -20,9 +20,10 @@ class Left(Bridge):
         super().__init__("192.0.2.1:6379", {})
         self.groups = dict.fromkeys(groups, "CREATED")
         self.down = down
-        self.closed = 0
+        self.begun = self.closed = 0
 
     def another(self) -> Bridge:
+        self.begun += 1
         return self
 
     async def close(self) -> None:
@@ -58,4 +59,9 @@ async def test_where_ray_cannot_be_asked_it_is_asked_again_later(monkeypatch: py
     ray = Left("grid-job-j-gone.1", down=3)
     async with asyncio.timeout(60):
         await reservations.sweep_until_done(GridState(), ray)
-    assert ray.groups == {} and ray.closed == 4, "no process stays that nobody needs"
+    assert ray.groups == {} and ray.begun == ray.closed == 1, "no process stays that nobody needs"
+
+
+async def test_where_nothing_is_left_no_process_becomes_a_driver() -> None:
+    ray = Left("grid-x")
+    assert await reservations.sweep(GridState(), ray) == [] and ray.begun == 0
