@@ -49,9 +49,10 @@ def can(words: Sequence[str], environment: Mapping[str, str]) -> bool:
     return not SERVICES & set(words) and _starts_alike(environment)
 
 
-def can_serve(environment: Mapping[str, str]) -> bool:
-    """Whether a service begins so as it would by an interpreter of its own, in the network of the calling thread."""
-    return _starts_alike(environment) and os.readlink(HERE) == _server()[1]
+def can_serve(environment: Mapping[str, str], network: str = "") -> bool:
+    """Whether a service begins so as it would by an interpreter of its own, in this network namespace, or else in that
+    of the calling thread."""
+    return _starts_alike(environment) and (bool(network) or os.readlink(HERE) == _server()[1])
 
 
 def can_run(environment: Mapping[str, str]) -> bool:
@@ -185,9 +186,12 @@ def _reading(file: IO[bytes]) -> tuple[threading.Thread, list[bytes]]:
     return thread, read
 
 
-def service(words: Sequence[str], environment: Mapping[str, str], folder: Path, log: IO[bytes]) -> Service:
-    """Start `grid` with these words, without input; all it says goes into the log."""
-    return _started(["grid", *words], [list(words), dict(environment), str(folder), "", ""], log)
+def service(
+    words: Sequence[str], environment: Mapping[str, str], folder: Path, log: IO[bytes], network: str = ""
+) -> Service:
+    """Start `grid` with these words, without input, in this network namespace, or else in the server's; all it says
+    goes into the log."""
+    return _started(["grid", *words], [list(words), dict(environment), str(folder), network, ""], log)
 
 
 def program(file: Path, words: Sequence[str], environment: Mapping[str, str], folder: Path, log: IO[bytes]) -> Service:

@@ -55,9 +55,9 @@ EVERYONE = CONFIG + "  trust: everyone\n"
 
 
 def pause(seconds: float, cpu_seconds: float) -> float:
-    """How long to wait until a condition is looked at again that took this long to look at: no more than a sixteenth
-    of a core is for looking."""
-    return min(0.5, max(0.05, 3 * seconds, 15 * cpu_seconds))
+    """How long to wait until a condition is looked at again that took this long to look at: no more than a
+    thirtieth of a core is for looking."""
+    return min(0.5, max(0.05, 3 * seconds, 30 * cpu_seconds))
 
 
 def until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
@@ -147,8 +147,8 @@ class Grid:
         words = ("-c", str(self.home / "grid.yaml"), *words)
         environment = self.environment | (environment or {})
         with (self.home / f"{name}.log").open("ab") as log:
-            if self.command == GRID and forked.can_serve(environment):
-                self.processes[name] = forked.service(words, environment, self.home, log)
+            if (self.command == GRID or self.network) and forked.can_serve(environment, self.network):
+                self.processes[name] = forked.service(words, environment, self.home, log, self.network)
                 return
             self.processes[name] = subprocess.Popen(
                 [*self.command, *words],

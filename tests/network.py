@@ -54,7 +54,7 @@ def two_hosts(
         master = Grid(home / "master", config + f"coordinator: {{host: {MASTER}}}\n")
         node = Grid(home / "node", node_config)
         node.environment |= node_environment
-        master.command, node.command = [*enter(there), *GRID], [*enter(here), *node_wrapper, *GRID]
+        master.command, node.command = [*enter(there), *GRID], [*enter(here), *GRID]
         master.network, node.network = f"/proc/{there}/ns/net", f"/proc/{here}/ns/net"
         ends.callback(master.close)
         ends.callback(node.close)
@@ -67,6 +67,8 @@ def two_hosts(
         state = str(node.home / "lab1")
         joined = node.run("agent", "join", "-", "--state-dir", state, input=made.stdout)
         assert joined.returncode == 0, joined.stderr
+        if node_wrapper:
+            node.command, node.network = [*enter(here), *node_wrapper, *GRID], ""
         node.start_agent("lab1")
         master.await_offers(1)
         yield master, node
