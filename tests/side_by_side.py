@@ -36,16 +36,25 @@ TOGETHER = {
         "tests/e2e/service/test_tour.py::test_the_part_with_ray",
     ),
     "guarded": (
+        "tests/ray/test_taken_back.py",
         "tests/ray/test_gpu_boosts.py",
         "tests/ray/test_ray_token.py",
-        "tests/ray/test_taken_back.py",
         "tests/ray/test_the_head.py",
     ),
     "heads": (
         "tests/ray/test_rebalancing.py",
         "tests/ray/test_placing.py",
     ),
-    "Ray": ("tests/ray/",),
+    "Ray": (
+        # With the boost that is left of the first one.
+        "tests/ray/test_waiting_boosts.py::test_one_that_waits",
+        "tests/ray/test_status.py::test_cluster_status_marks",
+        "tests/ray/test_status.py::test_boost_status",
+        "tests/ray/test_status.py::test_a_viewer",
+        "tests/ray/test_validate.py::test_a_cluster",
+        "tests/ray/test_waiting_boosts.py",
+        "tests/ray/",
+    ),
     "machines": ("tests/systemd/", "tests/test_packaging.py"),
     "groups": ("tests/agent/cgroups/", "tests/e2e/sharing/test_limits.py"),
     "sieges": ("tests/abuse/", "tests/chaos/", "tests/e2e/security/test_siege.py", "tests/e2e/security/test_abuse.py"),

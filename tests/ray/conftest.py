@@ -28,7 +28,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def cluster(shared: Cluster, request: pytest.FixtureRequest) -> Cluster:
     """Nothing is lent in it, but to a test that uses `boost`."""
     if "boost" not in request.fixturenames:
-        shared.keep_none()
+        shared.keep_only()
     return shared
 
 
@@ -46,13 +46,22 @@ def a_guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def guarded(a_guarded: Cluster, request: pytest.FixtureRequest) -> Cluster:
-    """Nothing is lent in it, but to a test that uses `core`."""
-    if "core" not in request.fixturenames:
-        a_guarded.keep_none()
+    """Nothing is lent in it, but to a test that uses `core` or `gpu`."""
+    a_guarded.keep_only(*(kind for name, kind in SHARED.items() if name in request.fixturenames))
     return a_guarded
+
+
+SHARED = {"core": "cpu", "gpu": "gpu"}
+"""What is lent for these fixtures."""
 
 
 @pytest.fixture
 def core(guarded: Cluster) -> str:
     """A core of lab1 that is lent in the guarded cluster, and stays so for the next test that uses this."""
     return guarded.keep()
+
+
+@pytest.fixture
+def gpu(guarded: Cluster) -> str:
+    """A GPU of lab1 that is lent in the guarded cluster, and stays so for the next test that uses this."""
+    return guarded.keep(kind="gpu")

@@ -51,6 +51,7 @@ answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # Ray writes there what it wants to be known
 """
 LOOKS = """
+import threading
 from ray.util import placement_group_table
 def groups():
     nodes = {node["NodeID"]: node["Labels"].get("grid-node", "") for node in ray.nodes()}
@@ -59,17 +60,35 @@ def groups():
 def boosts():
     return [node["Labels"]["grid-boost"] for node in ray.nodes() if node["Alive"] and "grid-boost" in node["Labels"]]
 at = {"groups": groups, "boosts": boosts, "resources": ray.cluster_resources, "free": ray.available_resources}
+class Aside(threading.Thread):
+    def __init__(self, code):
+        super().__init__(daemon=True)
+        self.code, self.go, self.printed, self.error = code, threading.Event(), [], None
+        self.start()
+    def run(self):
+        show = lambda *words: self.printed.append(" ".join(map(str, words)))
+        try:
+            exec(self.code, {"__name__": "__main__", "json": json, "ray": ray, "print": show, "go": self.go})
+        except Exception as error:
+            self.error = repr(error)
+    def told(self):
+        return None if self.is_alive() else {"printed": self.printed} if self.error is None else {"error": self.error}
+aside = []
 for line in sys.stdin:
-    word = json.loads(line)
+    word, *more = json.loads(line)
     if word in at:
         answer = at[word]()
+    elif word == "begin":
+        aside.append(Aside(*more))
+        answer = len(aside) - 1
+    elif word == "go":
+        answer = aside[more[0]].go.set()
+    elif word == "told":
+        answer = aside[more[0]].told()
     else:
-        printed = []
-        try:
-            exec(word, {"__name__": "__main__", "json": json, "ray": ray, "print": printed.append})
-            answer = {"last": printed[-1]}
-        except Exception as error:
-            answer = {"error": repr(error)}
+        here = Aside(word)
+        here.join()
+        answer = here.told()
     print(json.dumps(answer), file=answers, flush=True)
 """
 """A program in the grid's namespace that looks at the cluster, or runs code in it, whenever it is told to: to begin one
@@ -78,16 +97,36 @@ WHERE = """
 @ray.remote
 def where(seconds=0.0):
     import os, time
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pass
+    time.sleep(seconds)
     node = ray.get_runtime_context().get_node_id()
     return node, sorted(os.sched_getaffinity(0)), os.environ.get("CUDA_VISIBLE_DEVICES")
 """
 
 
+NO_WORKERS = {"RAY_prestart_worker_first_driver": "0"}
+"""For raylets that are to start a worker for a task, and not one for each core when the first program comes."""
+
 OPEN: list["Cluster"] = []
 """Those there are now."""
+
+
+class Aside:
+    """Code that runs in a program of the cluster while the test goes on."""
+
+    def __init__(self, cluster: "Cluster", code: str) -> None:
+        self._cluster = cluster
+        self._number: int = cluster._look("begin", code)
+
+    def go(self) -> None:
+        """Let it go on from its `go.wait()`."""
+        self._cluster._look("go", self._number)
+
+    def printed(self, seconds: float = 60.0) -> list[str]:
+        """The lines that it has printed, once it has ended."""
+        told = until(lambda: self._cluster._look("told", self._number), "the program has ended", seconds)
+        assert "printed" in told, told["error"]
+        found: list[str] = told["printed"]
+        return found
 
 
 class Cluster:
@@ -103,11 +142,13 @@ class Cluster:
         self._enter = master.command[:-3]
         auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)} if token else {"RAY_AUTH_MODE": "disabled"}
         # Ray asks each node so often; five times in vain, and it is gone. With 3000, as it is, a killed one stays 16 s.
-        self.environment = master.environment | auth | {"HOME": str(place), "RAY_health_check_period_ms": "500"}
+        self.environment = master.environment | auth | NO_WORKERS
+        self.environment |= {"HOME": str(place), "RAY_health_check_period_ms": "500"}
         self.environment["RAY_raylet_start_wait_time_s"] = "60"  # its own 30 s are too few beside other tests
         self._looks: subprocess.Popen[str] | None = None
         self._looking = threading.Lock()
-        self._kept = ""
+        self._kept: dict[str, str] = {}
+        """The boosts that tests share, by what they are of."""
         self.start_head(place / "kept" if keeps else None)
         OPEN.append(self)
 
@@ -148,8 +189,12 @@ class Cluster:
         """What code prints last, as JSON, that runs in the program of the cluster that looks at it. It is to leave
         nothing there."""
         answer = self._look(code)
-        assert "last" in answer, answer["error"]
-        return json.loads(answer["last"])
+        assert "printed" in answer, answer["error"]
+        return json.loads(answer["printed"][-1])
+
+    def aside(self, code: str) -> "Aside":
+        """Run code in the program of the cluster that looks at it, not waited for. It is to leave nothing there."""
+        return Aside(self, code)
 
     def drive(self, code: str) -> Any:
         """What a program of the cluster prints last, as JSON; Ray prints its own warnings to stdout, too."""
@@ -180,7 +225,7 @@ class Cluster:
         found: list[str] = self._look("boosts")
         return found
 
-    def _look(self, at: str) -> Any:
+    def _look(self, *at: str | int) -> Any:
         with self._looking:
             if self._looks is None:
                 command = [*self._enter, sys.executable, "-c", APART + AS_GRID + LOOKS]
@@ -238,22 +283,24 @@ class Cluster:
         assert done.returncode == 0, done.stderr + self.master.log("coordinator")
         return done.stdout.strip()
 
-    def keep(self, *words: str) -> str:
-        """A boost of one core for all tests that leave it as it is, requested so if there is none; its id."""
-        if not self._kept or self.master.job(self._kept)["state"] != "running":
-            self._kept = self.boost("cpu", "1", *words)
-        return self._kept
+    def keep(self, *words: str, kind: str = "cpu") -> str:
+        """A boost of one core, or one of another kind, for all tests that leave it as it is, requested so if there is
+        none; its id."""
+        if kind not in self._kept or self.master.job(self._kept[kind])["state"] != "running":
+            self._kept[kind] = self.boost(kind, "1", *words)
+        return self._kept[kind]
 
     def adopt(self, boost: str) -> None:
         """Keep this boost of one core, which a test has requested and does not need any more; none is kept now."""
-        assert not self._kept or self.master.job(self._kept)["state"] == "ended"
-        self._kept = boost
+        assert "cpu" not in self._kept or self.master.job(self._kept["cpu"])["state"] == "ended"
+        self._kept["cpu"] = boost
 
-    def keep_none(self) -> None:
-        """Release the boost that was kept, if one was."""
-        if self._kept and self.master.job(self._kept)["state"] != "ended":
-            self.release(self._kept)
-        self._kept = ""
+    def keep_only(self, *kinds: str) -> None:
+        """Release the boosts that were kept, but for those of these kinds."""
+        for kind in self._kept.keys() - set(kinds):
+            boost = self._kept.pop(kind)
+            if self.master.job(boost)["state"] != "ended":
+                self.release(boost)
 
     def release(self, boost: str) -> None:
         """Release it, and wait for its end, also in Ray."""
@@ -308,16 +355,23 @@ def of_allocation(allocation: str) -> dict[int, str]:
     return found
 
 
-def without_log_monitor(place: Path) -> str:
+def lean_ray(place: Path) -> str:
     """What an agent's configuration says so that its raylets have no process that brings what tasks print to their
-    program: no test looks at that, and the process takes a second of a core to start. Nothing where the path of the
-    interpreter is none for a first line."""
+    program, which no test looks at, and no workers before there is a task: each process takes a second of a core to
+    start. Nothing where the path of the interpreter is none for a first line."""
     if " " in sys.executable or len(sys.executable) > 120:
         return ""
     place.mkdir(parents=True, exist_ok=True)
     ray = place / "ray"
-    last = 'sys.argv.append("--include-log-monitor=false")'
-    ray.write_text(f"#!{sys.executable}\nimport sys\nfrom ray.scripts.scripts import main\n{last}\nmain()\n")
+    lines = (
+        f"#!{sys.executable}",
+        "import os, sys",
+        "from ray.scripts.scripts import main",
+        f"os.environ |= {NO_WORKERS}",
+        'sys.argv.append("--include-log-monitor=false")',
+        "main()",
+    )
+    ray.write_text("\n".join(lines) + "\n")
     ray.chmod(0o755)
     return f"  ray: '{ray}'\n"
 
@@ -328,7 +382,7 @@ def a_cluster(place: Path, nice: int = 0) -> Iterator[Cluster]:
     grid."""
     environment = {"GRID_AGENT__NICE": str(nice)}
     config = BOOSTS + f"ray: {{address: '{HEAD}'}}\nname: gpu-master\n"
-    with two_hosts(place, config, NODE_CONFIG + without_log_monitor(place), environment) as (master, node):
+    with two_hosts(place, config, NODE_CONFIG + lean_ray(place), environment) as (master, node):
         made = Cluster(master, node, place)
         try:
             yield made
@@ -346,7 +400,7 @@ def a_balancing_cluster(place: Path) -> Iterator[Cluster]:
     config = BOOSTS.replace("  mode:", f"{more}  mode:").replace("  thresholds:\n", f"  thresholds:\n{marks}")
     config += f"ray: {{address: '{HEAD}'}}\nname: gpu-master\n"
     quiet = ("unshare", "--mount", "sh", "-ec", QUIET, "sh")
-    source = CONFIG + "  cores: 0-7\n  virtual: true\n" + without_log_monitor(place)
+    source = CONFIG + "  cores: 0-7\n  virtual: true\n" + lean_ray(place)
     with two_hosts(place, config, source, {"GRID_AGENT__NICE": "0"}, quiet) as (master, node):
         made = Cluster(master, node, place)
         try:
@@ -413,7 +467,7 @@ def a_guarded_cluster(place: Path) -> Iterator[Cluster]:
         path.write_text(TOKEN)
     config = BOOSTS + f"ray: {{address: '{HEAD}', auth: token, token: '{files['master']}'}}\nname: gpu-master\n"
     config += "preemption: {min_hold: 0}\n"
-    node_config = NODE_CONFIG + without_log_monitor(place) + BY_NVML + f"  ray_token: '{files['node']}'\n"
+    node_config = NODE_CONFIG + lean_ray(place) + BY_NVML + f"  ray_token: '{files['node']}'\n"
     with two_hosts(place, config, node_config, stand_ins(place)) as (master, node):
         made = Cluster(master, node, place, files["master"], keeps=True)
         try:

@@ -63,7 +63,7 @@ def test_where_no_node_has_it_now_the_request_says_so_in_the_guides_words(cluste
 
 def test_boost_001_resources_are_actually_available_and_not_just_reserved(cluster: Cluster, boost: str) -> None:
     during = cluster.resources()
-    cluster.keep_none()
+    cluster.keep_only()
     until(lambda: cluster.resources()["CPU"] == 1, "Ray has what its head brings", 60.0)
     assert during["CPU"] == 2 and during.get("memory") == cluster.resources().get("memory")
 

@@ -75,7 +75,7 @@ class Asking:
 
 @pytest.fixture(scope="module")
 def bridge(shared: Cluster) -> Iterator[Asking]:
-    shared.keep_none()
+    shared.keep_only()
     asking = Asking(shared)
     yield asking
     for name in asking.reserved():
@@ -87,9 +87,9 @@ def bridge(shared: Cluster) -> Iterator[Asking]:
 
 def test_what_is_reserved_is_on_the_node_that_was_meant_until_it_is_let_go_of(bridge: Asking) -> None:
     assert bridge.reserve("grid-job-a.1", 0.5)["ok"] == bridge.node
-    assert bridge.reserved() == {"grid-job-a.1": "CREATED"}
+    assert bridge.reserved() == bridge.ask("listed")["ok"] == {"grid-job-a.1": "CREATED"}
     assert bridge.ask("release", name="grid-job-a.1")["ok"] is True
-    assert bridge.reserved() == {}
+    assert bridge.reserved() == bridge.ask("listed")["ok"] == {}
     assert bridge.ask("release", name="grid-job-a.1")["ok"] is False, "there is nothing to let go of, and that is all"
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.grid_fixture import until
-from tests.ray.scene import HEAD, WHERE, Cluster
-from tests.ray.test_status import program
+from tests.ray.scene import WHERE, Cluster
+from tests.ray.test_status import aside
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
@@ -12,22 +12,21 @@ IN_GRID = """
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ray.util.placement_group import get_placement_group, placement_group, placement_group_table, remove_placement_group
 """
-BACKLOG = f"""
-import ray, sys
-ray.init(address='{HEAD}', logging_level='error', log_to_driver=False)
-
+BACKLOG = """
 @ray.remote
 def wait():
     import time
     time.sleep(0.5)
 
 asked = [wait.remote() for _ in range(30)]
-sys.stdin.read()
+go.wait()
+for one in asked:
+    ray.cancel(one)
 """
 
 
 def test_plain_tasks_stay_off_an_exclusive_boost_and_tasks_in_its_group_all_run_there(cluster: Cluster) -> None:
-    with program(cluster, BACKLOG):  # what waits for room would take the core, if it could
+    with aside(cluster, BACKLOG):  # what waits for room would take the core, if it could
         until(lambda: cluster.master.json("cluster", "status", timeout=60.0)["ray"]["waiting"], "tasks wait", 60.0)
         done = cluster.master.run("boost", "request", "gpu-master", "cpu", "1", "--exclusive", timeout=120.0)
     boost = done.stdout.strip()

@@ -122,7 +122,7 @@ def test_where_rays_programs_have_all_a_job_waits_and_says_so_and_starts_when_th
 ) -> None:
     wait = f"while not Path('{held.path}').exists(): time.sleep(0.05)"
     code = TASK % wait + f"print(len(ray.get([work.remote(number) for number in range({len(CORES)})])))"
-    program = cluster.begin(code)
+    program = cluster.aside(code)
     until(lambda: not runs(cluster, "true"), "Ray's program has all cores", 60.0)
 
     def refused() -> bool:
@@ -137,7 +137,7 @@ def test_where_rays_programs_have_all_a_job_waits_and_says_so_and_starts_when_th
     assert "used by Ray's programs" in cluster.master.run("why", job).stdout
     held.go()
     ends_well(cluster, job)
-    assert program.communicate(timeout=60)[0].split() == [str(len(CORES))]
+    assert program.printed() == [str(len(CORES))]
 
 
 def test_jobs_and_rays_tasks_compete_for_a_node_and_never_use_more_than_its_cores(
@@ -147,11 +147,11 @@ def test_jobs_and_rays_tasks_compete_for_a_node_and_never_use_more_than_its_core
     done.mkdir()
     wait = f"Path('{begun}').touch(); time.sleep(1.0)"
     asked = f"ray.get([work.remote(number) for number in range({TASKS})])"
-    program = cluster.begin(TASK % wait + f"print(json.dumps({asked}))")
+    program = cluster.aside(TASK % wait + f"print(json.dumps({asked}))")
     until(begun.exists, "Ray's tasks are at work", 60.0)
     jobs = submit(cluster, "--array", f"0-{JOBS - 1}", sys.executable, "-c", RECORD, str(done))
     ends_well(cluster, jobs)
-    by_ray = json.loads(program.communicate(timeout=200)[0].splitlines()[-1])
+    by_ray = json.loads(program.printed(200.0)[-1])
     by_grid = [json.loads(path.read_text()) for path in done.iterdir()]
     assert (len(by_ray), len(by_grid)) == (TASKS, JOBS)
     spans = by_ray + by_grid

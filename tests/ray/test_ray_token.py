@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.grid_fixture import Grid, until
-from tests.ray.scene import TOKEN, WHERE, Cluster
+from tests.ray.scene import CORES, TOKEN, WHERE, Cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
@@ -36,7 +36,7 @@ print(json.dumps(ray.get(environment{here}.remote(), timeout=60)))
     for home in (guarded.master.home, guarded.node.home):
         for folder, _, names in os.walk(home):
             assert not [name for name in names if TOKEN.encode() in _content(Path(folder) / name)], folder
-    guarded.keep_none()
+    guarded.keep_only()
     until(lambda: not copy.exists(), "the copy is gone with the boost", 60.0)
 
 
@@ -66,10 +66,11 @@ def test_a_source_with_another_token_is_told_so_before_a_raylet_is_started(
     outcome = guarded.master.job("last")["outcome"]
     assert not outcome["started"] and outcome["seconds"] < 20.0
     assert guarded.lent() == []
+    until(lambda: guarded.offered() == len(CORES), "all its cores are offered again")
     guarded.keep(*only)
 
 
-def test_a_coordinator_with_another_token_says_so(guarded: Cluster) -> None:
+def test_a_coordinator_with_another_token_says_so(guarded: Cluster, core: str) -> None:
     path = guarded.node.home.parent / "master.token"
     path.write_text("f" * 64)
     try:
@@ -80,7 +81,8 @@ def test_a_coordinator_with_another_token_says_so(guarded: Cluster) -> None:
     finally:
         path.write_text(TOKEN)
         _again(guarded.master)
-    until(lambda: guarded.lent() == [], "Ray answers again", 60.0)
+    until(lambda: guarded.lent() is not None, "Ray answers again", 60.0)
+    assert [one["id"] for one in guarded.lent() or [] if one["in_ray"]] == [core], "what was lent outlives it"
 
 
 def _again(master: Grid) -> None:

@@ -24,9 +24,9 @@ print("ran in", ray.get(where.remote(), timeout=300))
 """
 
 
-def ran_in(out: str) -> list[str]:
+def ran_in(lines: list[str]) -> list[str]:
     """The allocations whose raylets ran tasks of a program, by its output: Ray writes there, too."""
-    return [line.split()[-1] for line in out.splitlines() if line.startswith("ran in ")]
+    return [line.split()[-1] for line in lines if line.startswith("ran in ")]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_a_program_that_waits_for_four_cores_gets_them_by_itself_and_they_go_bac
 ) -> None:
     before, (lends, returns) = ever_lent(cluster), moves_made(cluster)
     go = tmp_path / "go"
-    program = cluster.begin(FOUR.format(go=str(go)))
+    program = cluster.aside(FOUR.format(go=str(go)))
 
     def proposed() -> bool:
         found = last_pass(cluster)
@@ -85,6 +85,7 @@ def test_a_program_that_waits_for_four_cores_gets_them_by_itself_and_they_go_bac
     assert "grid boost request gpu-master cpu 4 --only-source lab1" in suggested.stdout, suggested.stdout
     balance(cluster)
 
+    until(lambda: moves_made(cluster) == (lends + 1, returns), "it lends", 120.0)
     until(lambda: [one["state"] for one in cluster.lent() or []] == ["running"], "it has lent", 120.0)
     (boost,) = cluster.lent() or []
     cluster.kill_bridges()
@@ -92,12 +93,11 @@ def test_a_program_that_waits_for_four_cores_gets_them_by_itself_and_they_go_bac
     cluster.master.start_coordinator()
     cluster.kill_bridges()
     go.touch()
-    out, _ = program.communicate(timeout=180)
-    assert program.returncode == 0
-    assert ran_in(out) == [f"{boost['id']}.1"], "the task ran on what was lent"
+    assert ran_in(program.printed(180.0)) == [f"{boost['id']}.1"], "the task ran on what was lent"
     assert (boost["node"], boost["boost"]["amount"]) == ("lab1", 4)
 
-    until(lambda: cluster.lent() == [], "the lender has it back", 180.0)
+    until(lambda: moves_made(cluster) == (lends + 1, returns + 1), "it gives it back", 180.0)
+    until(lambda: cluster.lent() == [], "the lender has it back", 60.0)
     until(lambda: boost["id"] not in cluster.raylets(), "Ray has seen it end", 60.0)
     assert ever_lent(cluster) - before == {boost["id"]}, "no boost is lent twice"
     until(lambda: cluster.offered() == 8, "it offers all it has", 60.0)
@@ -151,7 +151,7 @@ def test_who_is_killed_while_the_grid_lends_leaves_no_boost_behind_and_none_is_l
     out, _ = program.communicate()
     assert program.returncode == 0
     (boost,) = lent()
-    assert ran_in(out) == [f"{boost['id']}.1"] and cluster.raylets() == [boost["id"]], out
+    assert ran_in(out.splitlines()) == [f"{boost['id']}.1"] and cluster.raylets() == [boost["id"]], out
 
     assert cluster.master.run("policy", "set", "--unset").returncode == 0
     until(lambda: cluster.lent() == [], "it is given back with the mode", 60.0)

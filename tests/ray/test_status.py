@@ -15,18 +15,18 @@ from tests.ray.scene import HEAD, Cluster, short_folder
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
-WAITS = f"""
-import ray, sys
-ray.init(address='{HEAD}', logging_level='error', log_to_driver=False)
-
+WAITS = """
 @ray.remote(num_cpus=64)
 def large():
     pass
 
 asked = [large.remote() for _ in range(3)]
-from ray.util.placement_group import placement_group
-group = placement_group([{{'CPU': 32}}, {{'CPU': 32}}])
-sys.stdin.read()
+from ray.util.placement_group import placement_group, remove_placement_group
+group = placement_group([{'CPU': 32}, {'CPU': 32}])
+go.wait()
+for one in asked:
+    ray.cancel(one)
+remove_placement_group(group)
 """
 
 
@@ -46,6 +46,17 @@ def program(cluster: Cluster, code: str) -> Iterator[None]:
 
 
 @contextmanager
+def aside(cluster: Cluster, code: str) -> Iterator[None]:
+    """As `program`, but in the program that looks at the cluster: code that has a `go.wait()`, and leaves nothing."""
+    running = cluster.aside(code)
+    try:
+        yield
+    finally:
+        running.go()
+        running.printed()
+
+
+@contextmanager
 def viewer(cluster: Cluster, role: str = "viewer") -> Iterator[None]:
     """The `grid` command in the hands of somebody of this role."""
     grid, own = cluster.master, cluster.master.environment
@@ -59,13 +70,14 @@ def viewer(cluster: Cluster, role: str = "viewer") -> Iterator[None]:
 
 
 def test_cluster_status_says_what_waits_in_ray(cluster: Cluster) -> None:
-    with program(cluster, WAITS):
-        until(lambda: len(in_ray(cluster)["waiting"]) == 2, "both wait", 60.0)
+    with aside(cluster, WAITS):
+        until(lambda: sorted(one["count"] for one in in_ray(cluster)["waiting"]) == [2, 3], "all wait", 60.0)
         tasks, group = sorted(in_ray(cluster)["waiting"], key=lambda one: bool(one["group"]))
         assert (tasks["count"], tasks["shape"]["CPU"], tasks["group"]) == (3, 64, False)
         assert (group["count"], group["shape"]["CPU"], group["group"]) == (2, 32, True)
         said = cluster.master.run("cluster", "status", timeout=60.0).stdout
         assert "waiting in Ray: 3 × (64 CPU); a placement group with 2 × (32 CPU)" in said
+    until(lambda: in_ray(cluster)["waiting"] == [], "nothing waits any more", 60.0)
 
 
 def test_a_raylet_with_the_label_of_no_boost_of_ours_is_shown_as_an_orphan(cluster: Cluster) -> None:

@@ -7,19 +7,18 @@ from pathlib import Path
 import pytest
 
 from tests.grid_fixture import until
-from tests.ray.scene import HEAD, Cluster
-from tests.ray.test_status import program
+from tests.ray.scene import Cluster
+from tests.ray.test_status import aside
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "validate_ray_cluster.py"
 LEFT = "grid-job-j-leftoverabcd"
 LEAVES = f"""
-import ray, sys
-ray.init(address='{HEAD}', logging_level='error', log_to_driver=False)
-from ray.util.placement_group import placement_group
+from ray.util.placement_group import placement_group, remove_placement_group
 group = placement_group([{{'CPU': 1}}], name='{LEFT}')
-sys.stdin.read()
+go.wait()
+remove_placement_group(group)
 """
 
 
@@ -55,7 +54,7 @@ def test_a_cluster_that_is_as_it_should_be_passes_and_a_task_runs_on_each_boost(
 
 
 def test_what_is_left_over_fails_and_says_what_to_do(cluster: Cluster) -> None:
-    with program(cluster, LEAVES):
+    with aside(cluster, LEAVES):
         until(lambda: LEFT in cluster.groups(), "the group is there", 60.0)
         done = validate(cluster)
         assert done.returncode == 1 and not done.stderr
