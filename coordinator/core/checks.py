@@ -1,53 +1,37 @@
 """The invariants of the ledger, checked by tests after every event. Read-only."""
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.model import Allocation, AwaitsHold, Earmarked, HeldBack, Node, Queued
-from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.queue import rights
 from distributed_grid.coordinator.core.queue.queue import Line, Members, Standing
 from distributed_grid.coordinator.core.queue.quotas import Quotas
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import GroupKind
 from distributed_grid.protocol.jobs import HOLDING, Request, State
-from distributed_grid.protocol.resources import MILLI
+from distributed_grid.protocol.messages.rights import Rules
+from distributed_grid.protocol.resources import MILLI, Grant, Resources
+
+NO_RULES = Rules()
 
 
 def check(state: GridState) -> None:
     """Raise AssertionError at the first invariant that does not hold."""
-    for job in state.jobs.values():
-        allocation = state.allocations.get(job.allocation)
-        if job.state is State.WAITING:
-            assert allocation is None, f"{job.id} waits and holds {job.allocation}"
-            kept_back = job.id in (state.groups[job.group].pending if job.group else state.dependencies.unmet)
-            is_held_back, is_queued = isinstance(job.phase, HeldBack), isinstance(job.phase, Queued)
-            assert job.request.gang or kept_back is is_held_back, f"{job.id} is {job.phase}, held back: {kept_back}"
-            assert (job.id in state.queue) is is_queued, f"{job.id} is {job.phase}, in the queue: {not is_queued}"
-        else:
-            assert job.state in HOLDING, f"{job.id} is {job.state.value} and still in the ledger"
-            assert allocation is not None, f"{job.id} is {job.state.value} without an allocation"
-            assert allocation.state is job.state, f"{job.id} is {job.state.value}, its allocation {allocation.state}"
-            assert job.id not in state.queue, f"{job.id} is {job.state.value} and in the queue"
-        if isinstance(job.phase, Earmarked):
-            for place in job.phase.earmark.places:
-                there = state.nodes[place.node].earmarks.get(job.id)
-                assert there == place.grant, f"{place.node} does not keep what is kept for {job.id}"
-        if not job.group:
-            assert state.keys[(job.user, job.key)] == job.id, f"the key of {job.id} stands for another job"
+    awaiting = _check_jobs(state)
     grouped = sum(_check_group(state, members) for members in state.groups.values())
     keyed = len(state.jobs) - grouped + len(state.groups)
     assert len(state.keys) == keyed, "a key is left of a job that is gone"
     assert len(state.turns) == len(state.jobs), "a turn is left of a job that is gone"
     assert not state.facts, "an end was not followed"
     _check_held(state)
-    _check_holds(state)
+    _check_holds(state, awaiting)
     _check_chains(state)
     _check_quotas(state)
     _check_loans(state)
-    assert all(name in state.jobs for name in state.queue.turns), "the queue holds a job that is gone"
-    by_node = {name: node.allocations | node.not_holding | node.inside for name, node in state.nodes.items()}
+    assert state.queue.turns.keys() <= state.jobs.keys(), "the queue holds a job that is gone"
+    by_node = {name: {**node.allocations, **node.not_holding, **node.inside} for name, node in state.nodes.items()}
     for allocation in state.allocations.values():
         job_of = state.jobs.get(allocation.job)
         assert job_of is not None and job_of.allocation == allocation.id, f"{allocation.id} is nobody's"
@@ -64,9 +48,40 @@ def check(state: GridState) -> None:
             assert here, f"{node.facts.name} keeps a set for {name}, which has its own elsewhere"
 
 
+def _check_jobs(state: GridState) -> dict[str, str]:
+    """Check each job; returns those that wait for room in a hold, with that hold."""
+    awaiting = dict[str, str]()
+    allocations, queued, keys = state.allocations, state.queue.turns, state.keys
+    for name, job in state.jobs.items():
+        phase, allocation = job.phase, allocations.get(job.allocation)
+        kind, at = type(phase), phase.state
+        if at is State.WAITING:
+            assert allocation is None, f"{name} waits and holds {job.allocation}"
+            if not job.request.gang:
+                kept_back = name in (state.groups[job.group].pending if job.group else state.dependencies.unmet)
+                assert kept_back is (kind is HeldBack), f"{name} is {phase}, held back: {kept_back}"
+            assert (name in queued) is (kind is Queued), f"{name} is {phase}, in the queue: {kind is not Queued}"
+            if kind is AwaitsHold:
+                awaiting[name] = job.request.within
+            elif isinstance(phase, Earmarked):
+                for place in phase.earmark.places:
+                    there = state.nodes[place.node].earmarks.get(name)
+                    assert there == place.grant, f"{place.node} does not keep what is kept for {name}"
+        else:
+            assert at in HOLDING, f"{name} is {at.value} and still in the ledger"
+            assert allocation is not None, f"{name} is {at.value} without an allocation"
+            assert allocation.state is at, f"{name} is {at.value}, its allocation {allocation.state}"
+            assert name not in queued, f"{name} is {at.value} and in the queue"
+        if not job.group:
+            assert keys[(job.user, job.key)] == name, f"the key of {name} stands for another job"
+    return awaiting
+
+
 def _check_chains(state: GridState) -> None:
     """Check that what is known of the chains of successors is of chains that there are."""
     chains = state.chains
+    if not (chains.successors or chains.predecessors or chains.members or chains.overdue or chains.kinds):
+        return
     assert chains.successors.keys() <= state.allocations.keys(), "what has ended has a successor"
     assert {*chains.predecessors} == {*chains.successors.values()}, "successors are not where they are to be"
     assert chains.members.keys() == chains.successors.keys() | chains.predecessors.keys(), "members of no chain"
@@ -97,24 +112,24 @@ def _check_chains_of(state: GridState, node: Node) -> None:
         assert name not in chains.predecessors, f"{name} holds something, and waits"
 
 
-def _check_holds(state: GridState) -> None:
-    """Check who waits for holds, and that what is inside of each is within its grant."""
-    waiting = {job.id: job.request.within for job in state.jobs.values() if isinstance(job.phase, AwaitsHold)}
+def _check_holds(state: GridState, awaiting: dict[str, str]) -> None:
+    """Check who waits for holds (`awaiting`: all that do), and that what is inside of each is within its grant."""
     known = {name: hold for hold, inside in state.holds.waiting.items() for name in inside.jobs}
-    assert waiting == known, f"{waiting} wait for holds, and {known} are known"
+    assert awaiting == known, f"{awaiting} wait for holds, and {known} are known"
     for there in state.holds.waiting.values():
         assert there.jobs and there.new.keys() <= there.jobs.keys(), "a hold is kept for whom nobody waits"
         for name, (request, turn) in there.jobs.items():
             assert (request, turn) == (state.jobs[name].request, state.turns[name]), f"{name} waits with another turn"
             assert (turn, name) in there.lines[request], f"{name} is not in its line"
     for node in state.nodes.values():
+        grants = dict[str, list[Grant]]()
         for name, allocation in node.inside.items():
             hold = node.allocations.get(allocation.within)
             assert hold is not None and hold.hold, f"{name} is inside of {allocation.within}, which is no hold there"
             assert state.jobs[allocation.job].user == state.jobs[hold.job].user, f"{name} is in a hold of another user"
-        for hold in node.allocations.values():
-            inside = [one.grant for one in node.inside.values() if one.within == hold.id]
-            assert not inside or hold.hold, f"{hold.id} is no hold"
+            grants.setdefault(hold.id, []).append(allocation.grant)
+        for name, inside in grants.items():
+            hold = node.allocations[name]
             whole = [core for grant in inside for core in grant.cores]
             shared: Counter[int] = Counter()
             for grant in inside:
@@ -133,36 +148,48 @@ def _check_holds(state: GridState) -> None:
 
 def _check_quotas(state: GridState) -> None:
     """Check that pools hold what a count from scratch finds, and that lines are excluded as is noted."""
-    quotas, again = state.quotas, Quotas(state.policy.rights)
-    again.granted = quotas.granted
-    again.rebuild(state.jobs, state.holders(), state.inside_holds())
-    for pool in again.all_pools():
-        mine = quotas.pool(pool.id)
-        assert mine is not None, f"{pool.name} is not counted"
-        counts = (mine.held, mine.jobs, mine.inside, mine.limits), (pool.held, pool.jobs, pool.inside, pool.limits)
-        assert counts[0] == counts[1], f"{pool.name} is miscounted"
-        assert mine.allocations == pool.allocations, f"{pool.name} holds other allocations than its jobs"
+    quotas = state.quotas
+    if quotas.granted or state.policy.rights != NO_RULES:
+        again = Quotas(state.policy.rights)
+        again.granted = quotas.granted
+        again.rebuild(state.jobs, state.holders(), state.inside_holds())
+        for pool in again.all_pools():
+            mine = quotas.pool(pool.id)
+            assert mine is not None, f"{pool.name} is not counted"
+            counts = (mine.held, mine.jobs, mine.inside, mine.limits), (pool.held, pool.jobs, pool.inside, pool.limits)
+            assert counts[0] == counts[1], f"{pool.name} is miscounted"
+            assert mine.allocations == pool.allocations, f"{pool.name} holds other allocations than its jobs"
     rights.check_used(state)
+    needs, lines_of = dict[Resources | None, int](), dict[Standing, list[Line]]()
     for key, line in state.queue.lines.items():
         assert not line.excluded or key in quotas.excluded, f"a line of {key[0]} is excluded and would not be reviewed"
-    needs = Counter(line.need for line in state.queue.lines.values())
+        needs[line.need] = needs.get(line.need, 0) + 1
+        lines_of.setdefault(line.standing, []).append(line)
     assert state.queue.needs == needs, "the queue miscounts what its lines need"
-    included, excluded = defaultdict[Standing, list[Line]](list), defaultdict[Standing, list[Line]](list)
-    for line in state.queue.lines.values():
-        (excluded if line.excluded else included)[line.standing].append(line)
     for standing in state.queue.standings.values():
-        lines = included[standing]
-        needs = Counter(line.need for line in (*lines, *excluded[standing]))
-        assert standing.needs == needs, f"the queue miscounts what the lines of {standing.user} need"
-        assert standing.included == len(lines), f"{standing.user} has {len(lines)} lines to serve"
-        turns = [_first_turn(state, line) for line in lines]
-        assert not turns or standing.place[1] <= min(turns), f"{standing.user} is served by a later job than the first"
-        firsts = dict[Line, int]()
-        for turn, line in standing.excluded:
-            firsts[line] = min(turn, firsts.get(line, turn))
-        for line in excluded[standing]:
-            known = firsts.get(line, math.inf) <= _first_turn(state, line)
-            assert known, f"{standing.user} is not ranked by all that wait for a quota"
+        _check_standing(state, standing, lines_of.get(standing, []))
+
+
+def _check_standing(state: GridState, standing: Standing, lines: list[Line]) -> None:
+    """Check what a standing knows of its lines."""
+    needs, excluded, included, first = dict[Resources | None, int](), list[Line](), 0, math.inf
+    for line in lines:
+        needs[line.need] = needs.get(line.need, 0) + 1
+        if line.excluded:
+            excluded.append(line)
+        else:
+            included, first = included + 1, min(first, _first_turn(state, line))
+    assert standing.needs == needs, f"the queue miscounts what the lines of {standing.user} need"
+    assert standing.included == included, f"{standing.user} has {included} lines to serve"
+    assert not included or standing.place[1] <= first, f"{standing.user} is served by a later job than the first"
+    if not excluded:
+        return
+    firsts = dict[Line, int]()
+    for turn, line in standing.excluded:
+        firsts[line] = min(turn, firsts.get(line, turn))
+    for line in excluded:
+        known = firsts.get(line, math.inf) <= _first_turn(state, line)
+        assert known, f"{standing.user} is not ranked by all that wait for a quota"
 
 
 def _first_turn(state: GridState, line: Line) -> int:
@@ -176,7 +203,7 @@ def _first_turn(state: GridState, line: Line) -> int:
 def _check_loans(state: GridState) -> None:
     """Check that what is held on nodes of others is lent, and that all have lent what all have borrowed."""
     loans, owners, part = state.loans, state.policy.sharing.owners, sum(one.part for one in state.loans.live.values())
-    for held in state.holders():
+    for held in state.holders() if owners or loans.live else ():
         lender, user = owners.get(held.node, ""), state.jobs[held.job].user
         loan = loans.live.get(held.id)
         if loan is None:
@@ -199,7 +226,7 @@ def _check_held(state: GridState) -> None:
             assert dependencies.on[one.kind][one.on][name] == one, f"{name} would not be told of {one.on}"
             assert one.on in state.jobs or one.on in state.groups, f"{name} waits for {one.on}, which is over"
         assert unmet or ("begin", name) in state.deadlines.armed, f"{name} waits for nothing"
-    told = sum(len(waiters) for kind in dependencies.on.values() for waiters in kind.values())
+    told = sum(sum(map(len, kind.values())) for kind in dependencies.on.values() if kind)
     assert told == sum(map(len, dependencies.unmet.values())), "somebody would be told who does not wait"
 
 
@@ -268,26 +295,19 @@ def _check_node(state: GridState, node: Node) -> None:
     capacity = node.capacity
     if capacity is None:
         return
-    known = node.allocations.keys() | node.orphans.keys() | node.inside.keys()
-    assert node.counting.keys() <= known, f"{name} counts what it does not hold: {list(node.counting)}"
+    if node.counting:
+        known = node.allocations.keys() | node.orphans.keys() | node.inside.keys()
+        assert node.counting.keys() <= known, f"{name} counts what it does not hold: {list(node.counting)}"
     # A node that came back with fewer devices may have jobs on those that are gone.
-    has = {*facts.cores, *(gpu.uuid for gpu in facts.gpus)}
+    has_cores, has_gpus = {*facts.cores}, {gpu.uuid for gpu in facts.gpus}
     for core, milli in capacity.cores.items():
         held = cores.get(core, 0)
-        most = MILLI if core in has else 0
+        most = MILLI if core in has_cores else 0
         assert milli <= most - held, f"{milli} of core {core} of {name} is room, {held} is held, it has {most}"
     for uuid, milli in capacity.gpus.items():
         held = gpus.get(uuid, 0)
-        most = MILLI if uuid in has else 0
+        most = MILLI if uuid in has_gpus else 0
         assert milli <= most - held, f"{milli} of {uuid} of {name} is room, {held} is held, it has {most}"
-    kept = _counts(capacity)
-    capacity.count()
-    assert kept == _counts(capacity), f"the counts of {name} are off"
+    assert capacity.counts == capacity.counted(), f"the counts of {name} are off"
     for wanted, lost in state.index.mix.known(name).items():
         assert lost == state.index.mix.loss(capacity, Request(wanted)), f"what {name} loses to {wanted} is out of date"
-
-
-def _counts(capacity: Capacity) -> tuple[object, ...]:
-    """What a capacity counts beside its amounts."""
-    shared = dict(capacity.parts), dict(capacity.gpu_parts)
-    return list(capacity.free), capacity.whole, capacity.debts, capacity.whole_gpus, *shared

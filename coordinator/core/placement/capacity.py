@@ -14,6 +14,9 @@ from distributed_grid.protocol.nodes import GpuOffer, NodeFacts, Offer
 from distributed_grid.protocol.placement import Constraints, same_model
 from distributed_grid.protocol.resources import MILLI, GpuShare, Grant, Resources
 
+Counts = tuple[list[int], int, int, int, dict[int, int], dict[str, int]]
+"""`free`, `whole`, `debts`, `whole_gpus`, `parts` and `gpu_parts` of a capacity."""
+
 
 class Free(msgspec.Struct, kw_only=True, gc=False):
     """What is free of a node, as far as a request is compared with it: the number of unused cores (`whole`), the spare
@@ -203,14 +206,36 @@ class Capacity(Free, kw_only=True, gc=False):
 
     def count(self) -> None:
         """Recompute what is whole and what is shared, after amounts were set one by one."""
-        self.parts = {c: m for c, m in self.cores.items() if 0 < m < MILLI and str(c) not in self.closed}
-        self.gpu_parts = {u: m for u, m in self.gpus.items() if 0 < m < MILLI and u not in self.closed}
         self._order = list(self.cores)
         self._places = {core: place for place, core in enumerate(self._order)}
-        self.free = [self._places[core] for core in self.free_cores()]
-        self.whole = len(self.free)
-        self.debts = sum(milli < 0 for milli in self.cores.values())
-        self.whole_gpus = sum(1 for u, m in self.gpus.items() if m == MILLI and u not in self.closed)
+        self.free, self.whole, self.debts, self.whole_gpus, self.parts, self.gpu_parts = self.counted()
+
+    @property
+    def counts(self) -> Counts:
+        """What it counts beside its amounts."""
+        return self.free, self.whole, self.debts, self.whole_gpus, self.parts, self.gpu_parts
+
+    def counted(self) -> Counts:
+        """What a count from scratch finds."""
+        closed, whole_gpus, debts = self.closed, 0, 0
+        free, parts, gpu_parts = list[int](), dict[int, int](), dict[str, int]()
+        for place, (core, milli) in enumerate(self.cores.items()):
+            if milli < 0:
+                debts += 1
+            elif closed and str(core) in closed:
+                continue
+            elif milli == MILLI:
+                free.append(place)
+            elif 0 < milli < MILLI:
+                parts[core] = milli
+        for uuid, milli in self.gpus.items():
+            if uuid in closed:
+                continue
+            if milli == MILLI:
+                whole_gpus += 1
+            elif 0 < milli < MILLI:
+                gpu_parts[uuid] = milli
+        return free, len(free), debts, whole_gpus, parts, gpu_parts
 
     def cap(self, facts: NodeFacts, held: Iterable[Grant]) -> None:
         """Limit each device to what its holders leave, whatever the offer says. What is held of a device that the node
