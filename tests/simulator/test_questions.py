@@ -15,10 +15,10 @@ from distributed_grid.protocol.jobs import Priority, Request
 from distributed_grid.protocol.placement import Constraints, Local, Strategy
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from distributed_grid.simulator import run
-from tests.depth import tries
+from tests.depth import DEEP, tries
 
-QUESTIONS = tries(5000)
-EACH = 40
+QUESTIONS = tries(5000, 2000)
+EACH = 40 if DEEP else 16
 """Questions to one state."""
 MEMOS = {"_kinds", "_everything", "_entries"}
 """What the index remembers of what follows from the rest, so that it need not be worked out again: as

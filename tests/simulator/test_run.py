@@ -32,12 +32,13 @@ def test_many_grids_keep_their_promises() -> None:
 SMALL = Shape(nodes=4, events=300)
 DENSE = Shape(nodes=6, jobs=40, faults=25, seconds=120.0)
 FULL = Shape(nodes=3, jobs=30, faults=15, seconds=60.0)
+DEAR = [*((seed, Shape()) for seed in (1001946, 1003220, 1006400)), (1104391, SMALL), (2000691, DENSE)]
+"""Some of the following take as long as all the others."""
 FOUND = [
-    *((seed, Shape()) for seed in (1000060, 1000896, 1006400)),
-    *((seed, Shape()) for seed in (1001946, 1003220) if DEEP),  # these two take as long as ten others
-    *((seed, SMALL) for seed in (1104391, 1201381, 1202148)),
-    (2000691, DENSE),
+    *((seed, Shape()) for seed in (1000060, 1000896)),
+    *((seed, SMALL) for seed in (1201381, 1202148)),
     (2001193, FULL),
+    *DEAR[: len(DEAR) * DEEP],
 ]
 """Grids by which a defect was found, of the ledger or of a judge."""
 LATER = ("holds", "labels", "predictions", "requeue")
@@ -45,7 +46,8 @@ LATER = ("holds", "labels", "predictions", "requeue")
 FOUND_SINCE = [
     (11001155, Shape(nodes=3, jobs=60, faults=20, seconds=120.0)),
     (41000620, Shape()),
-    *((seed, SMALL) for seed in (6021132, 6041991, 6054753, 6056957, 6066406, 6086477, 6086958, 6090044, 6090706)),
+    *((seed, SMALL) for seed in (6021132, 6041991, 6066406, 6086477, 6086958, 6090044, 6090706)),
+    *((seed, SMALL) for seed in (6054753, 6056957) if DEEP),
 ]
 """Those that were found with all that."""
 
@@ -62,7 +64,7 @@ def test_a_grid_by_which_a_defect_was_found_keeps_its_promises(
 
 def test_the_same_seed_is_the_same_grid_whatever_the_hash_seed() -> None:
     same = 4 if DEEP else 1
-    program = f"from distributed_grid.simulator import run\nfor seed in range(14, {14 + same}): print(run(seed).trace)"
+    program = f"from distributed_grid.simulator import run\nfor seed in range(11, {11 + same}): print(run(seed).trace)"
     hash_seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"  # another one than ours
     traces = subprocess.run(
         [sys.executable, "-c", program],
@@ -73,7 +75,7 @@ def test_the_same_seed_is_the_same_grid_whatever_the_hash_seed() -> None:
         timeout=100,
     ).stdout.split()
     assert len(set(traces)) == same
-    assert [run(seed).trace for seed in range(14, 14 + same)] == traces
+    assert [run(seed).trace for seed in range(11, 11 + same)] == traces
 
 
 def test_a_seed_whose_run_fails_is_a_finding_like_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,21 +91,22 @@ def test_a_seed_whose_run_fails_is_a_finding_like_a_violation(monkeypatch: pytes
 def test_what_is_violated_is_cut_down_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     over = Judge.over
     monkeypatch.setattr(Judge, "over", lambda self, ran, code, signal=0: over(self, ran, 77, signal))
-    seed = next(seed for seed in range(20) if run(seed).what)
-    out = shrink(seed, Shape())
-    left = make(seed, Shape(), out)
+    shape = Shape(nodes=6, jobs=6, faults=4)
+    seed = next(seed for seed in range(20) if run(seed, shape).what)
+    out = shrink(seed, shape)
+    left = make(seed, shape, out)
     assert (len(left.jobs), left.faults) == (1, ())
-    lines = story(seed, Shape(), out)
+    lines = story(seed, shape, out)
     nodes = {word for line in lines for word in re.findall(r"\bn\d+\b", line)}
     assert len(nodes) == 1, "what has nothing to do with it is not told"
     assert "told to have exited with" in lines[-1] and any("is submitted as" in line for line in lines)
 
 
 def test_the_command_counts_faults_and_says_how_fast_it_is() -> None:
-    result = CliRunner().invoke(main, ["simulate", "--seed", "7", "--seeds", "4", "--jobs", "2", "-o", "json"])
+    result = CliRunner().invoke(main, ["simulate", "--seed", "11", "--seeds", "2", "--jobs", "2", "-o", "json"])
     assert result.exit_code == 0, result.output
     said = json.loads(result.output[result.output.index("{") :])
-    assert (said["seeds"], said["violations"]) == (4, [])
+    assert (said["seeds"], said["violations"]) == (2, [])
     assert said["seeds_per_second"] > 0 and said["fewest_events"] >= 200
     assert sum(said["faults"].values()) > 10
 
@@ -111,10 +114,10 @@ def test_the_command_counts_faults_and_says_how_fast_it_is() -> None:
 def test_a_violation_is_told_with_the_command_that_shows_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     over = Judge.over
     monkeypatch.setattr(Judge, "over", lambda self, ran, code, signal=0: over(self, ran, 77, signal))
-    seed = next(seed for seed in range(20) if run(seed).what)
-    result = CliRunner().invoke(main, ["simulate", "--seed", str(seed)])
+    seed = next(seed for seed in range(20) if run(seed, Shape(nodes=4)).what)
+    result = CliRunner().invoke(main, ["simulate", "--seed", str(seed), "--nodes", "4"])
     assert result.exit_code == 1
-    assert f"again: grid simulate --seed {seed} --nodes " in result.output and "violations: 1" in result.output
+    assert f"again: grid simulate --seed {seed} --nodes 4 " in result.output and "violations: 1" in result.output
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from distributed_grid.simulator.lab.run import Setup, run
 from distributed_grid.simulator.lab.trace import TraceJob, UseSeries, uniform
 from tests.depth import DEEP, tries
 
-DAY, HOUR, DAYS = 86_400.0, 3600.0, 8 if DEEP else 5
+DAY, HOUR, DAYS = 86_400.0, 3600.0, 8 if DEEP else 4
 MACHINES = uniform(6, 8)
 
 

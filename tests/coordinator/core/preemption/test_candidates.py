@@ -43,7 +43,7 @@ PATIENT = Policy(suspect_after=1e6, disconnected_after=2e6, preempting=RULES)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whom_a_dry_run_names_gives_way_in_the_next_pass_and_nobody_else(part: int) -> None:
     seen = Counter[str]()
-    for seed in range(part, tries(600, 240), PARTS):
+    for seed in range(part, tries(600, 200), PARTS):
         lot = random.Random(seed)
         ledger = grid(lot, PATIENT)
         wanted = msgspec.structs.replace(request(lot), priority=Priority.URGENT)

@@ -32,8 +32,8 @@ from tests.coordinator.core.scene import facts, job, join, step
 from tests.depth import DEEP, tries
 
 HOUR = 3600.0
-JOBS = 300
-"""Of a crowd: with 120 nobody waits for so long that being overdue matters."""
+JOBS = 300 if DEEP else 200
+"""Of a crowd: with 150 nobody waits for so long that being overdue matters."""
 PARTS = 3 if DEEP else 1
 SECONDS = Sharing(head_start=10.0, shortest=1.0, usual=20.0, overdue_after=2.0)
 """For jobs that last for seconds."""
@@ -329,7 +329,7 @@ def delayed_by_nobody(seed: int) -> bool:
     """Whether somebody was first and overdue in this crowd; then, that it started when it had to."""
     crowd = Crowd(random.Random(seed))
     promised: dict[str, float] = {}
-    for _ in range(250):
+    for _ in range(JOBS):
         crowd.submit()
         crowd.until(crowd.now + crowd.lot.expovariate(2.0))
         state = crowd.ledger.state
