@@ -57,9 +57,8 @@ def can_serve(environment: Mapping[str, str], network: str = "") -> bool:
 
 def can_run(environment: Mapping[str, str]) -> bool:
     """Whether a program of Python's begins so as it would by an interpreter of its own, in the network of the calling
-    thread. It may have a PYTHONPATH; faults are put in place when modules are imported (runtime/faults.py)."""
-    alike = _starts_alike(environment, but=("PYTHONPATH",)) and os.readlink(HERE) == _server()[1]
-    return alike and not environment.get("GRID_FAULTS")
+    thread. It may have a PYTHONPATH, and faults."""
+    return _starts_alike(environment, but=("PYTHONPATH",)) and os.readlink(HERE) == _server()[1]
 
 
 def _starts_alike(environment: Mapping[str, str], but: tuple[str, ...] = ()) -> bool:
@@ -359,6 +358,9 @@ def run(words: list[str], environment: dict[str, str], folder: str, network: str
     os.chdir(folder)
     random.seed()
     time.tzset()
+    if environment.get("GRID_FAULTS"):  # put in place when modules are imported (runtime/faults.py)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "distributed_grid"]:
+            del sys.modules[name]
     from distributed_grid.cli.main import main
 
     sys.argv = [file or "grid", *words]

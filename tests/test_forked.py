@@ -111,8 +111,15 @@ def test_a_program_has_its_words_environment_folder_and_path(tmp_path: Path) -> 
     assert told[0].startswith(told[1]) and "ZeroDivisionError" in told[0]
 
 
-def test_faults_need_an_interpreter_of_their_own() -> None:
-    assert not forked.can_run(os.environ | {"GRID_FAULTS": "agent.send:1:kill"})
+def test_faults_are_in_place(environment: Mapping[str, str], tmp_path: Path) -> None:
+    words = ["coordinator", "run", "--port", "0", "--state-dir", str(tmp_path / "state")]
+    with (tmp_path / "log").open("ab") as log:
+        faults = {"GRID_FAULTS": "coordinator.epoch.after:1:kill"}
+        assert forked.service(words, {**environment, **faults}, tmp_path, log).wait(30.0) == -signal.SIGKILL
+    assert (tmp_path / "log").read_text().endswith("GRID_FAULTS coordinator.epoch.after:1:kill\n")
+
+
+def test_a_program_that_starts_otherwise_needs_an_interpreter_of_its_own() -> None:
     assert not forked.can_run(os.environ | {"LC_ALL": "POSIX"})
 
 

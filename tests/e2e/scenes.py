@@ -122,7 +122,7 @@ class Scene:
             "GRID_FAULTS": self.faults.pop(name, ""),
         }
         if environment["GRID_FAULTS"].startswith("supervisor.") and "," not in environment["GRID_FAULTS"]:
-            # Its own modules are none of the supervisor's, so it needs no interpreter that imports them anew.
+            # Its own modules are none of the supervisor's, so it need not import them anew.
             environment["GRID_SUPERVISOR_FAULTS"] = environment.pop("GRID_FAULTS")
         with open(self.place / f"{name}.log", "ab") as log:
             if forked.can_run(environment) and not BEFORE:
