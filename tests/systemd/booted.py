@@ -99,7 +99,7 @@ class Machine:
         """Put this wheel into the environment there, in the place of what it has of ours."""
         self.put(f"/run/wheels/{wheel.name}", wheel.read_bytes())
         pip = [f"{ENVIRONMENT}/bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
-        self.told(*pip, "install", "--no-deps", "--no-index", "--no-compile", f"/run/wheels/{wheel.name}")
+        self.told(*pip, "install", "--no-deps", "--no-index", f"/run/wheels/{wheel.name}")
 
 
 def built(base: Path) -> Path:
