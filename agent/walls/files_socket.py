@@ -44,6 +44,7 @@ BLOBS_AT_ONCE = 64
 _ENTRIES_AT_ONCE = 4096
 _ENTRIES_BYTES = 512 << 10
 _GRACE = 5.0  # time that an answer may take beyond the time limit of its request (s)
+_PAUSE = 0.02  # between attempts to send descriptors (s)
 _LARGEST = (1 << 63) - 1
 _ITEMS = 4096  # maximum number of values in an answer that is no list
 _PR_SET_DUMPABLE = 4
@@ -168,8 +169,7 @@ def ask(
     if len(question) > QUESTION_BYTES:
         raise OSError(errno.E2BIG, "the question is too long")
     try:
-        sock.settimeout(_left(end))
-        socket.send_fds(sock, [_HEADER.pack(len(question), 0)], fds)
+        _send_descriptors(sock, _HEADER.pack(len(question), 0), fds, end)
         sock.settimeout(_left(end))
         sock.sendall(question)
         size, more = _HEADER.unpack(_receive(sock, _HEADER.size, end))
@@ -186,6 +186,20 @@ def ask(
     if (failed := answer.get("error")) is not None:
         raise _as_error(failed)
     return answer, data
+
+
+def _send_descriptors(sock: socket.socket, header: bytes, fds: Sequence[int], end: float) -> None:
+    """Send these. A user other than root may have only as many descriptors on their way as RLIMIT_NOFILE says, those of
+    all other processes included: until there are fewer, wait."""
+    while True:
+        sock.settimeout(_left(end))
+        try:
+            socket.send_fds(sock, [header], fds)
+            return
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS or time.monotonic() + _PAUSE > end:
+                raise
+        time.sleep(_PAUSE)
 
 
 def _receive(sock: socket.socket, size: int, end: float) -> bytes:

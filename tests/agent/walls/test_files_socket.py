@@ -6,10 +6,12 @@ import ctypes
 import errno
 import json
 import os
+import resource
 import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -21,6 +23,8 @@ from distributed_grid.agent.walls import files_socket
 from distributed_grid.agent.walls.files import FILE, NAMES, Limits
 from distributed_grid.agent.walls.files_socket import Files, NoAnswer, Root, ask, serve
 from distributed_grid.runtime import beneath
+
+NOBODY = 65534
 
 HEADER = struct.Struct(">II")
 
@@ -344,6 +348,38 @@ def test_a_process_that_dies_is_noticed_at_once(root: int) -> None:
     for does in (hear, socket.socket.close, says_little):
         with process(does) as (caller, _), pytest.raises(NoAnswer, match="ended before"):
             caller.read(Root(root), b"file", 0, 100)
+
+
+def test_descriptors_wait_until_fewer_of_the_user_are_on_their_way(root: int) -> None:
+    def answers(sock: socket.socket) -> None:
+        hear(sock)
+        sock.sendall(message({"end": True}, b"data"))
+        time.sleep(60)
+
+    full, read = socket.socketpair()
+    with full, read, process(answers) as (caller, _):
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                if os.geteuid() == 0:  # whom the kernel does not limit
+                    os.setresuid(NOBODY, NOBODY, NOBODY)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+                for _ in range(100):
+                    try:
+                        socket.send_fds(full, [b"x"], [root] * 50)
+                    except OSError as error:
+                        code = 2 if error.errno == errno.ETOOMANYREFS else 3
+                        break
+                with contextlib.suppress(OSError):
+                    caller.read(Root(root), b"file", 0, 100, seconds=-4.8)
+                    code = 4
+                threading.Timer(0.3, read.recv, (1 << 16,)).start()
+                if code == 2 and caller.read(Root(root), b"file", 0, 100) == (b"data", True, 0):
+                    code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_descriptors_that_come_with_an_answer_are_dropped(root: int) -> None:
