@@ -28,14 +28,18 @@ from distributed_grid.protocol.messages.rights import UNLIMITED, GroupRights, Ri
 from distributed_grid.protocol.nodes import Lending
 from distributed_grid.protocol.resources import GIB
 from distributed_grid.protocol.sharing.policies import Marks, OffloadingMode, PolicyName
+from tests import forked
 from tests.coordinator.ends import agent, client, job, node, runs_on
 
-PROGRAM = (
-    "import sys; from distributed_grid.coordinator.main import *; "
-    "from distributed_grid.config.schema import Coordinator; "
-    "own = Coordinator(state_dir=sys.argv[1], port=0, heartbeat=0.75); "
-    "sys.exit(main(CoordinatorSettings(ClusterConfig(coordinator=own))))"
-)
+PROGRAM = """
+import sys
+from distributed_grid.config.schema import Coordinator
+from distributed_grid.config.settings import ClusterConfig
+from distributed_grid.coordinator.main import CoordinatorSettings, main
+
+own = Coordinator(state_dir=sys.argv[1], port=0, heartbeat=0.75)
+sys.exit(main(CoordinatorSettings(ClusterConfig(coordinator=own))))
+"""
 
 
 class Process:
@@ -45,8 +49,12 @@ class Process:
         self.state_dir = state_dir
         (state_dir / "coordinator.json").unlink(missing_ok=True)
         self.errors = (state_dir.parent / "stderr").open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(state_dir)], stderr=self.errors, env=os.environ | (environment or {})
+        (program := state_dir.parent / "program.py").write_text(PROGRAM)
+        whole = os.environ | (environment or {})
+        self.process = (
+            forked.program(program, [str(state_dir)], whole, state_dir.parent, self.errors)
+            if forked.can_run(whole)
+            else subprocess.Popen([sys.executable, "-P", program, str(state_dir)], stderr=self.errors, env=whole)
         )
 
     def url(self) -> str:
