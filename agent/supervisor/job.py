@@ -18,6 +18,8 @@ SLOT_LOST = "its slot on the node was lost before it began, with what had been u
 supervisor, and elsewhere it would begin without its files."""
 UNSENT = "the node's supervisor was killed before it started this"
 """Why a launch is taken back whose intent is all that there is of it."""
+UNBEGUN = "its spawner on the node was killed before it started this"
+"""Why a launch is taken back that was ordered, and of which no process can have been made."""
 NEVER = float("inf")
 MOST_TEXT = 2000
 """Characters of a reason, which the node's agent and the coordinator take in messages of bounded size."""
@@ -82,7 +84,7 @@ class Job:
     `status` is that one's wait status, None while it lives, -1 if nobody knows it, and `recorded` whether the journal
     has it, as is needed only where its spawner has no note of it any more. `cause` and `text` say who ends it,
     empty if nobody does. `adopted`: it was spawned by a supervisor that is dead, and `pidfd` watches its main process,
-    which is not our child. `unsent`: that one never ordered a spawner to start it.
+    which is not our child. `unsent`: that one never ordered a spawner to start it, or ours was killed before it did.
 
     `kept` is what the agent has us keep of its launch, for the next agent; only its `chain` is looked at here, by
     Allocations.
@@ -338,7 +340,7 @@ class Job:
             said["suspended"] = round(frozen, 6)
         if self.status is None or self.status < 0:
             if self.unsent:
-                return never_ran(self.cause or "withdrawn", self.text or UNSENT)
+                return never_ran(self.cause or "withdrawn", self.text or (UNBEGUN if self.orphaned else UNSENT))
             said["cause"] = self.cause or "supervisor-lost"
             lost = "its spawner was" if self.orphaned else "the node's supervisor was"
             said["text"] = self.text or f"{lost} killed; how the job ended is not known"

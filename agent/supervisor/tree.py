@@ -78,6 +78,7 @@ class Tree:
             if (job := spawner_ended(pid)) is not None:
                 job.orphaned = True
                 orphaned.append(job)
+                continue
             # A main process may become our child before we know that its spawner is dead.
             owner = self.orphans.pop(pid, None) or next((one for one in self.running.values() if one.pid == pid), None)
             if owner is not None:
@@ -98,8 +99,16 @@ class Tree:
         ours = self._children.read() if orphaned else ()
         for job in orphaned:
             if job.status is None and job.pid not in ours:
+                job.unsent = not job.pid and not unknown and self._never_began(job)
                 # It ended with its namespace. Newer kernels report its status by its pidfd.
                 self.main_ended(job, procs.status_by_pidfd(job.pidfd, job.pid, job.start) if job.pidfd >= 0 else None)
+
+    def _never_began(self, job: Job) -> bool:
+        """Whether a killed spawner cannot have made a process of this job: it noted none before it reaped one, and what
+        it had not reaped would be a child of ours."""
+        if job.place is None or job.place.walls == NAMESPACE or self._unsure:
+            return False
+        return not {job, None} & {*self.orphans.values()}
 
     def _main_of(self, session: int, ended: Mapping[int, tuple[procs.Stat, int, Any]]) -> int:
         """The main process that a killed spawner of this session had forked, or 0: the oldest leader of a process group

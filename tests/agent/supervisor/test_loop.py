@@ -530,6 +530,19 @@ async def test_what_ended_while_no_supervisor_lived_ends_as_far_as_is_known(benc
     assert (outcome.cause, outcome.signal) in ((Cause.SUPERVISOR_LOST, 0), (Cause.SIGNALLED, 9))
 
 
+async def test_a_job_whose_spawner_is_killed_before_it_began_never_ran_and_waits_again(bench: Bench) -> None:
+    before = bench.launch("sleep", "600")
+    pid = await bench.started(before)
+    spawner = stat.parent if (stat := procs.stat(pid)) is not None else 0
+    bench.stop(before)
+    await bench.ended(before)
+    os.kill(spawner, signal.SIGSTOP)  # it does not get to its order, and is given up
+    outcome = await bench.ended(bench.launch("sh", "-c", "echo ran"))
+    assert (outcome.cause, outcome.started) == (Cause.WITHDRAWN, False)
+    assert outcome.text == "its spawner on the node was killed before it started this"
+    assert (await bench.run("sh", "-c", "exit 7")).code == 7
+
+
 async def test_what_a_main_process_leaves_behind_that_ends_after_its_spawner_was_killed_is_ended(bench: Bench) -> None:
     os.mkfifo(gate := bench.dir / "gate")
     left = "(trap '' TERM; echo up; while :; do sleep 1; done) &"
