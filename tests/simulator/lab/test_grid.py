@@ -111,9 +111,9 @@ OFFICE = UseSeries("office", ((0.0, 0.0), (9 * HOUR, 0.9), (17 * HOUR, 0.0), (DA
 
 
 def recalled(policy: str) -> tuple[World, OwnersOfMachines]:
-    """After nine days a job starts on the machine of the office at eight, as the other one is taken until twenty to
+    """After five days a job starts on the machine of the office at eight, as the other one is taken until twenty to
     nine, and needs two hours."""
-    machines, at = uniform(2, 4), 9 * DAY
+    machines, at = uniform(2, 4), 5 * DAY
     jobs = [
         job(0, 60, 1),
         job(at + 6 * HOUR, 2.6 * HOUR, 4, requested=3 * HOUR),
