@@ -68,6 +68,7 @@ def test_its_owner_takes_the_gpu_back_and_the_task_there_is_told_and_may_end(
 
 @pytest.mark.long_ray
 def test_tasks_on_two_lent_gpus_see_one_each(guarded: Cluster) -> None:
+    until(lambda: guarded.offered() == len(CORES), "all its cores are offered")
     boost = guarded.boost("gpu", "2")
     told = guarded.compute(
         WHERE + "print(json.dumps(ray.get([where.options(num_gpus=1).remote(1.0) for _ in range(2)], timeout=60)))"
