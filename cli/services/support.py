@@ -215,5 +215,8 @@ def _journals() -> Iterator[tuple[str, str]]:
             if program is None or not at.path.exists():
                 continue
             argv = [program, *at.words, "--unit", at.unit, "--lines", str(LINES), "--no-pager", "--output", "cat"]
-            done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=60, check=False)
-            yield f"{kind}/service.log", "".join(redact_log_line(line) + "\n" for line in done.stdout.splitlines())
+            try:
+                said = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=60).stdout
+            except (OSError, subprocess.TimeoutExpired) as error:
+                said = f"the journal of {at.unit} cannot be read: {error}"
+            yield f"{kind}/service.log", "".join(redact_log_line(line) + "\n" for line in said.splitlines())

@@ -1,6 +1,7 @@
 """What goes into a support dump has lost what looks like a secret."""
 
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,26 @@ def test_what_does_not_is_left() -> None:
     line = json.dumps({"event": "not started", "allocation": "j-ka4cwvmy3vqr.1", "why": "core 3 is busy: pid 17 (sh)"})
     assert redact_log_line(line) == line
     assert redact("/var/lib/grid/agent-lab1/allocs is 10 MB") == "/var/lib/grid/agent-lab1/allocs is 10 MB"
+
+
+def test_a_journal_that_cannot_be_read_is_said_so_and_all_else_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit = tmp_path / "systemd" / "user" / "grid-agent.service"
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    program = tmp_path / "journalctl"
+    program.write_text("#!/nowhere/interpreter\n")
+    program.chmod(0o755)
+    for name, value in {"XDG_CONFIG_HOME": tmp_path, "XDG_STATE_HOME": tmp_path, "PATH": tmp_path}.items():
+        monkeypatch.setenv(name, str(value))
+    done = CliRunner().invoke(main, ["support-dump", str(tmp_path / "dump.tar.gz")])
+    assert done.exit_code == 0, done.output
+    with tarfile.open(tmp_path / "dump.tar.gz") as archive:
+        parts = {one.name.partition("/")[2]: one for one in archive.getmembers()}
+        said = archive.extractfile(parts["agent/service.log"])
+        assert said is not None and b"the journal of grid-agent.service cannot be read" in said.read()
+    assert len(parts) > 3
 
 
 def test_a_dump_that_finds_no_room_leaves_nothing_in_the_way_of_the_next(
