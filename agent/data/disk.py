@@ -115,7 +115,7 @@ class Retention:
         for name, size in await asyncio.to_thread(self._measure, each):
             self._over[name] = self._over[name]._replace(size=size)
         gone = [name for name in self._excess() if name not in live and self._set_aside(name)]
-        await asyncio.to_thread(self._clear)
+        await asyncio.to_thread(self._clear, live)
         return len(gone)
 
     def _users(self, names: Iterable[str]) -> list[tuple[str, str]]:
@@ -173,19 +173,19 @@ class Retention:
         del self._over[name]
         return True
 
-    def _clear(self) -> None:
+    def _clear(self, live: Collection[str]) -> None:
         with contextlib.suppress(FileNotFoundError), workdir.opened(str(self._allocs)) as allocs:
             for name in sorted(os.listdir(allocs)):
                 if name.startswith(_GONE):
                     self._clear_one(allocs, name)
-        self._clear_slots()
+        self._clear_slots(live)
         for name in LOGS:
             _rotate(self._dir / name)
         damaged = sorted(self._dir.glob("journal.corrupt-*"), key=lambda path: (len(path.name), path.name))
         for path in damaged[DAMAGED:]:
             path.unlink(missing_ok=True)
 
-    def _clear_slots(self) -> None:
+    def _clear_slots(self, live: Collection[str]) -> None:
         """Remove the directories of slots without spawner or kept allocation. A new slot has neither yet, so it has to
         be unused for two sweeps."""
         with contextlib.suppress(FileNotFoundError):  # before the first supervisor
@@ -197,12 +197,12 @@ class Retention:
                 except (OSError, GridError) as error:
                     log.warning("what an old slot left cannot be removed now", name=slot, why=str(error))
             self._unused = unused
-            self._clear_strays(slots - unused)
+            self._clear_strays(slots - unused, live)
 
-    def _clear_strays(self, slots: set[str]) -> None:
+    def _clear_strays(self, slots: set[str], live: Collection[str]) -> None:
         """Remove what jobs left in the directories of their slots, beside their own: it would not be measured, and
-        would stay as long as the slot. It has to be there for two sweeps: an allocation is known from before its
-        directory is made, and not when names were listed before that."""
+        would stay as long as the slot. It has to be there for two sweeps: an allocation may have come since the names
+        were listed. One that is being prepared may have a directory here before its folder: it is in `live`."""
         before, self._strays = self._strays, {}
         self._clean = {slot: changed for slot, changed in self._clean.items() if slot in slots}
         for slot in slots:
@@ -210,24 +210,19 @@ class Retention:
                 changed = os.lstat(self._dir / "jobs" / slot).st_ctime_ns
                 if self._clean.get(slot) == changed:
                     continue
-                if strays := self._strays_in(slot):
-                    self._strays[slot] = strays
-                    end = time.monotonic() + PATIENCE
-                    for name in strays & before.get(slot, set()):
-                        if time.monotonic() < end:
-                            self._jobs.remove(slot, name)
-                else:
+                names = {*self._jobs.names(slot)}.difference(OWN_TMP.values() if self._private(slot) else ())
+                own = {name for name in names if self._slots.slot(name) in ("", slot)}
+                kept = {name for name in own if os.path.lexists(f"{self._allocs}/{name}")}
+                if kept == names:
                     self._clean[slot] = changed
+                    continue
+                self._strays[slot] = names - kept - own.intersection(live)
+                end = time.monotonic() + PATIENCE
+                for name in self._strays[slot] & before.get(slot, set()):
+                    if time.monotonic() < end and name not in live:  # asked again: it may be launched by now
+                        self._jobs.remove(slot, name)
             except (OSError, GridError) as error:
                 log.warning("what jobs left beside their directories cannot be removed now", name=slot, why=str(error))
-
-    def _strays_in(self, slot: str) -> set[str]:
-        names = {*self._jobs.names(slot)}.difference(OWN_TMP.values() if self._private(slot) else ())
-        return {
-            name
-            for name in names
-            if self._slots.slot(name) not in ("", slot) or not os.path.lexists(f"{self._allocs}/{name}")
-        }
 
     def _clear_one(self, allocs: int, name: str) -> None:
         allocation = name.removeprefix(_GONE)

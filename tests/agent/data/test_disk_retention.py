@@ -310,6 +310,18 @@ async def test_what_a_job_leaves_beside_its_directory_goes_at_the_second_sweep(t
     assert (slot / "j-a.1" / "data").exists() and (tmp_path / "outside").exists()
 
 
+async def test_what_is_unpacked_for_a_job_stays_before_it_has_a_folder(tmp_path: Path, clock: Clock) -> None:
+    slot = in_slot(tmp_path, "s1", "j-a.1")
+    (slot / "j-b.1").mkdir()
+    sweeper = keeper(tmp_path, Bounds(), clock)
+    for _ in range(3):
+        await sweeper.sweep(["j-b.1"])
+    assert sorted(os.listdir(slot)) == ["j-a.1", "j-b.1"]
+    for _ in range(2):
+        await sweeper.sweep(())
+    assert os.listdir(slot) == ["j-a.1"]
+
+
 async def test_a_directory_that_takes_the_name_of_another_slots_allocation_goes_too(
     tmp_path: Path, clock: Clock
 ) -> None:
