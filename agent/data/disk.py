@@ -186,8 +186,8 @@ class Retention:
             path.unlink(missing_ok=True)
 
     def _clear_slots(self, live: Collection[str]) -> None:
-        """Remove the directories of slots without spawner or kept allocation. A new slot has neither yet, so it has to
-        be unused for two sweeps."""
+        """Remove the directories of slots without spawner or kept allocation, and of what is in the others all that is
+        no allocation's. A new slot has neither yet, so it has to be unused for two sweeps."""
         with contextlib.suppress(FileNotFoundError):  # before the first supervisor
             slots = {*os.listdir(self._dir / "jobs")}
             unused = slots - {*os.listdir(self._dir / "spawners")} - self._slots.in_use()

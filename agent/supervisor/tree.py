@@ -312,8 +312,7 @@ class Tree:
         """The processes of this user that were started with the environment of this allocation: where its spawner and
         the supervisor of then are both gone, nothing else says whose they are."""
         mark = b"\0GRID_ALLOCATION_ID=%s\0" % key.encode()
-        ours = [pid for pid in procs.everyone() if accounts.uid_of_process(pid) == uid]
-        return [pid for pid in ours if mark in b"\0" + read(f"/proc/{pid}/environ")]
+        return [pid for pid in self._of_user(uid) if mark in b"\0" + read(f"/proc/{pid}/environ")]
 
     def _find_orphans(self) -> None:
         """Assign each new child to one of the jobs whose spawner is gone."""

@@ -255,7 +255,7 @@ def _found(said: object) -> Found:
     if type(said) is not list or len(said) != 3:
         raise _unusable("a file in it has no path, size and mode")
     path, size, mode = said
-    if type(path) is not str or type(size) is not int or type(mode) is not int:
+    if type(size) is not int or type(mode) is not int:
         raise _unusable("a file in it has no path, size and mode")
     raw = _path(path)
     if not 0 <= size <= _LARGEST or mode & ~MODE_BITS:

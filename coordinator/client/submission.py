@@ -364,8 +364,8 @@ def as_argv(command: str | Sequence[str]) -> tuple[str, ...]:
                 hint=f"give {dumps(['sh', '-c', command], ensure_ascii=False)}, or quote what is an argument",
             )
     else:
-        argv = tuple(command) if isinstance(command, Iterable) else (None,)
-        if not all(isinstance(word, str) for word in argv):
+        argv = tuple(command) if isinstance(command, Iterable) else ()
+        if not isinstance(command, Iterable) or not all(isinstance(word, str) for word in argv):
             raise BadValue(f"{command!r:.80} is not a command", hint="give a string, or a list of strings")
     if not argv or not argv[0]:
         raise BadValue("the command is empty", hint="give a program and its arguments")

@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from distributed_grid.agent.gpus.base import cuda
 from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.walls.forkserver import ForkServer
 from distributed_grid.protocol.jobs import PASSED_ON, JobSpec, Outcome
 from distributed_grid.protocol.messages import Exited, Launch, Started, Stop
 from distributed_grid.protocol.nodes import Known
@@ -133,6 +134,20 @@ class Bench:
         assert isinstance(report, Started), self.outcomes(id)
         return report.pid
 
+    async def spawner(self, id: str) -> int:
+        """The pid of its spawner."""
+        seen = procs.stat(await self.started(id))
+        assert seen is not None, f"{id} is over"
+        return seen.parent
+
+    async def idle_spawner(self) -> int:
+        """The pid of a spawner whose job is over: the next job of its kind begins there."""
+        id = self.launch("sleep", "600")
+        spawner = await self.spawner(id)
+        self.stop(id)
+        await self.ended(id)
+        return spawner
+
     async def begun(self, id: str) -> None:
         """It has started. Of one that ended before its start could be told, only the end is."""
         await self.until(lambda: self._find(Started, id) or any(one.started for one in self.outcomes(id)))
@@ -248,6 +263,15 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Be
     yield make
     for bench in made:
         await bench.close()
+
+
+@pytest.fixture
+def fork_server() -> Iterator[ForkServer]:
+    """The process that forks spawners."""
+    made = ForkServer()
+    yield made
+    made.close()
+    os.waitpid(made.pid, 0)
 
 
 @pytest.fixture

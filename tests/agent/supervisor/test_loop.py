@@ -531,11 +531,7 @@ async def test_what_ended_while_no_supervisor_lived_ends_as_far_as_is_known(benc
 
 
 async def test_a_job_whose_spawner_is_killed_before_it_began_never_ran_and_waits_again(bench: Bench) -> None:
-    before = bench.launch("sleep", "600")
-    pid = await bench.started(before)
-    spawner = stat.parent if (stat := procs.stat(pid)) is not None else 0
-    bench.stop(before)
-    await bench.ended(before)
+    spawner = await bench.idle_spawner()
     os.kill(spawner, signal.SIGSTOP)  # it does not get to its order, and is given up
     outcome = await bench.ended(bench.launch("sh", "-c", "echo ran"))
     assert (outcome.cause, outcome.started) == (Cause.WITHDRAWN, False)

@@ -150,11 +150,7 @@ async def test_a_job_that_had_not_begun_when_its_supervisor_was_killed_is_over_w
 ) -> None:
     monkeypatch.setenv("GRID_FAULTS", "supervisor.spawn:2:kill")
     bench = await make_bench()
-    before = bench.launch("sleep", "600")
-    pid = await bench.started(before)
-    spawner = stat.parent if (stat := procs.stat(pid)) is not None else 0
-    bench.stop(before)
-    await bench.ended(before)
+    spawner = await bench.idle_spawner()
     os.kill(spawner, signal.SIGSTOP)  # it does not get to its order, nor to its end
     outcome = await bench.ended(bench.launch("sleep", "600", grace=600.0))
     assert outcome.cause is Cause.SUPERVISOR_LOST and not runs(spawner)
@@ -165,8 +161,7 @@ async def test_an_exit_code_outlives_a_supervisor_that_read_it_and_was_killed(
 ) -> None:
     os.mkfifo(gate := bench.dir / "gate")
     id = bench.launch("sh", "-c", f"read go <{gate}; exit 7")
-    pid = await bench.started(id)
-    spawner = stat.parent if (stat := procs.stat(pid)) is not None else 0
+    spawner = await bench.spawner(id)
     await bench.launcher.close()
     os.kill(bench.launcher.supervisor_pid, signal.SIGKILL)
     gate.write_text("go\n")
@@ -198,8 +193,7 @@ async def test_the_cpu_time_of_a_job_whose_spawner_is_killed_too_is_what_was_see
     os.mkfifo(gate := bench.dir / "gate")
     busy = f"{BUSY}; echo busy" if by == "main" else f"({BUSY}; echo busy; exec sleep 60) &"
     id = bench.launch("sh", "-c", f"{busy}\nread go <{gate}; {'sleep 0.9; kill $!;' if by == 'child' else ''} exit 7")
-    pid = await bench.started(id)
-    spawner = stat.parent if (stat := procs.stat(pid)) is not None else 0
+    spawner = await bench.spawner(id)
     await bench.wrote(id)
     await bench.kill_supervisor()
     await bench.until(lambda: bench.launcher.pids.get(id))
@@ -217,8 +211,7 @@ async def test_an_exit_code_is_known_after_spawner_and_supervisor_were_killed_wh
     os.mkfifo(gate := bench.dir / "gate")
     left = "(trap '' TERM; echo up; while :; do sleep 1; done) &"
     id = bench.launch("sh", "-c", f"{left}\nread go <{gate}; exit 7", grace=600.0)
-    pid = await bench.started(id)
-    spawner = stat.parent if (stat := procs.stat(pid)) is not None else 0
+    spawner = await bench.spawner(id)
     await bench.wrote(id)
     if adopted:
         await bench.kill_supervisor()

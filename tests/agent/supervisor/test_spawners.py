@@ -5,7 +5,6 @@ import json
 import os
 import selectors
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,8 @@ from distributed_grid.agent.walls.enclosure import NONE
 from distributed_grid.agent.walls.forkserver import ForkServer
 
 
-@pytest.fixture
-def forks() -> Iterator[ForkServer]:
-    made = ForkServer()
-    yield made
-    made.close()
-    os.waitpid(made.pid, 0)
-
-
 def test_a_note_of_an_earlier_release_or_a_later_one_tells_what_is_known_here(
-    tmp_path: Path, forks: ForkServer
+    tmp_path: Path, fork_server: ForkServer
 ) -> None:
     earlier, later = ["j-a.1", 7 << 8, 41, 3, 4], ["j-b.1", None, 42, 5, 6, 0.25, 4096, "more"]
     for name in ("jobs", "spawners"):
@@ -37,7 +28,7 @@ def test_a_note_of_an_earlier_release_or_a_later_one_tells_what_is_known_here(
         (tmp_path / "spawners" / name).write_text(f"{json.dumps(['boot'])}\n{json.dumps(said)}\n")
     with selectors.DefaultSelector() as selector:
         groups = SlotGroups(Cgroups({}, print), str(tmp_path), print)
-        spawners = Spawners(str(tmp_path), NONE, forks, selector, print, print, print, groups)
+        spawners = Spawners(str(tmp_path), NONE, fork_server, selector, print, print, print, groups)
     places = {name: Place(name, NONE, 0, 0, False, 0, 0, 0) for name in "ab"}
     assert spawners.noted(places["a"], "j-a.1") == Noted(7 << 8, 41, 3, 4, cpu=0.0, peak=0)
     assert spawners.noted(places["b"], "j-b.1") == Noted(None, 42, 5, 6, cpu=0.25, peak=4096)

@@ -216,7 +216,7 @@ async def test_the_spawner_of_an_adopted_job_is_not_frozen_with_it(bench: Bench,
     """It notes how the job ends, which may be at the very moment of the freeze."""
     id = bench.launch("sleep", "600")
     pid = await bench.started(id)
-    spawner = stat.parent if (stat := procs.stat(pid)) is not None else 0
+    spawner = await bench.spawner(id)
     await bench.kill_supervisor()
     await frozen(bench, id, told)
     seen = procs.stat(spawner)

@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,6 @@ from distributed_grid.agent.walls.enclosure import NONE, Slot
 from distributed_grid.agent.walls.forkserver import ForkServer, ForkServerGone
 
 SLOT_UID = accounts.LAST_UID
-
-
-@pytest.fixture
-def server() -> Iterator[ForkServer]:
-    made = ForkServer()
-    yield made
-    made.close()
-    os.waitpid(made.pid, 0)
 
 
 def hears(channel: socket.socket) -> wire.Message:
@@ -46,23 +37,23 @@ def made_by(server: ForkServer, folder: Path) -> int:
     return int(made["pid"])
 
 
-def test_a_spawner_is_no_child_of_the_fork_server(server: ForkServer, tmp_path: Path) -> None:
-    pid = made_by(server, tmp_path)
-    assert pid not in (server.pid, os.getpid())
+def test_a_spawner_is_no_child_of_the_fork_server(fork_server: ForkServer, tmp_path: Path) -> None:
+    pid = made_by(fork_server, tmp_path)
+    assert pid not in (fork_server.pid, os.getpid())
     assert (tmp_path / "slot").stat().st_mode & 0o777 == 0o700, "its slot has a directory of its own"
 
 
-def test_a_slot_that_cannot_be_made_is_told_in_words(server: ForkServer, tmp_path: Path) -> None:
+def test_a_slot_that_cannot_be_made_is_told_in_words(fork_server: ForkServer, tmp_path: Path) -> None:
     wanted = Slot("s1", NONE, str(tmp_path / "not" / "there"), str(tmp_path), os.geteuid(), os.getegid())
-    with server.make(wanted, 2) as channel:
+    with fork_server.make(wanted, 2) as channel:
         assert hears(channel) == {"op": "failed", "text": "No such file or directory"}
 
 
-def test_one_that_is_gone_is_replaced_by_the_next_request(server: ForkServer, tmp_path: Path) -> None:
-    first = server.pid
+def test_one_that_is_gone_is_replaced_by_the_next_request(fork_server: ForkServer, tmp_path: Path) -> None:
+    first = fork_server.pid
     os.kill(first, signal.SIGKILL)
     os.waitpid(first, 0)
-    assert made_by(server, tmp_path) and server.pid != first
+    assert made_by(fork_server, tmp_path) and fork_server.pid != first
 
 
 @pytest.mark.parametrize("which", [2, 3], ids=["the first of two", "the second of two"])
@@ -123,11 +114,11 @@ def test_garbage_of_its_parent_closes_nothing_of_its_own(tmp_path: Path, monkeyp
     os.waitpid(server.pid, 0)
 
 
-def test_where_there_can_be_no_other_one_that_is_said(server: ForkServer, tmp_path: Path) -> None:
-    server.only = True
+def test_where_there_can_be_no_other_one_that_is_said(fork_server: ForkServer, tmp_path: Path) -> None:
+    fork_server.only = True
     with pytest.raises(ForkServerGone):
-        server.start()
-    assert made_by(server, tmp_path), "the one that is there serves on"
+        fork_server.start()
+    assert made_by(fork_server, tmp_path), "the one that is there serves on"
 
 
 def test_it_ends_with_its_channel_and_signals_do_not_end_it(tmp_path: Path) -> None:
