@@ -27,7 +27,7 @@ from distributed_grid.agent.supervisor.journal import JournaledJobs
 from distributed_grid.agent.supervisor.limits import Limits, Outputs
 from distributed_grid.agent.supervisor.recovery import Adopted, Survivors
 from distributed_grid.agent.supervisor.sockets import AgentSocket, FilesSocket, Warnings
-from distributed_grid.agent.supervisor.spawners import Launches, Spawners, Spawning
+from distributed_grid.agent.supervisor.spawners import Launches, Spawners, Spawning, never_began
 from distributed_grid.agent.supervisor.tree import Stopper, Tree
 from distributed_grid.agent.walls import syscalls
 from distributed_grid.agent.walls.enclosure import NAMESPACE
@@ -177,8 +177,8 @@ class Supervisor:
                 self.limits.admitted(job, spawner)
                 self.tree.continue_spawner(job)
         elif not self.tree.members(job):
+            job.unsent = self.launches.unsent(job, self.tree.is_still(job))
             self.tree.kill(job)  # the spawner alone
-            job.unsent = self.launches.unsent(job.id)
 
     def _adopt(self, job: Job) -> None:
         """A job whose main process runs."""
@@ -226,6 +226,7 @@ class Supervisor:
             case "unreserve":
                 self.launches.unreserve(message["id"])
             case "stop":
+                self.slots.hear(self.spawners.get(message["id"]))  # what has ended by itself is not ended by this
                 how = message["cause"], message["text"], message["grace"], message.get("unless_started", False)
                 self.allocations.stop(message["id"], *how)
             case "signal":
@@ -368,11 +369,10 @@ class Supervisor:
         self._soonest = soonest
         if 0.0 < self.agent.due < soonest:
             soonest = self.agent.due
-        retry_at = self.journaled.retry_at
         if not self.journaled.journal.sound or self.launches.any_ready(self._may_begin):
-            soonest = min(soonest, retry_at)
+            soonest = min(soonest, self.journaled.retry_at)
         if self.syncs.uncovered and not self.syncs.under_way:
-            soonest = min(soonest, max(self._ends_due(now), retry_at))
+            soonest = min(soonest, max(self._ends_due(now), self.journaled.retry_at))
         if not self.agent.connected:
             soonest = min(soonest, self.idle_since + LINGER)
         return max(0.0, min(soonest - now, LONGEST_WAIT)) if soonest < NEVER else None
@@ -580,7 +580,8 @@ class Supervisor:
             return None
         text = f"{spawning.taken}: its spawner was killed; what it left is watched by the supervisor"
         job, noted = self.jobs[spawning.taken], spawning.noted.get(spawning.taken)
-        if noted is not None and not job.pid and job.status is None:  # it was killed before it could tell
+        job.unsent = not job.pid and never_began(spawning.noted, job.id)
+        if noted is not None and noted.pid and not job.pid and job.status is None:  # it was killed before it could tell
             self._spawned(job, noted.pid, [])
         if noted is not None and noted.status is not None and job.status is None:
             self.tree.main_ended(job, noted.status)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from distributed_grid.agent.cgroups.groups import SlotGroups
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.supervisor.job import NEVER, SLOT_LOST, Place
+from distributed_grid.agent.supervisor.job import NEVER, SLOT_LOST, Job, Place
 from distributed_grid.agent.supervisor.slots import Kind, Machine, SlotTable, Use, UserIds, kind_of, name_of, who
 from distributed_grid.agent.walls import accounts, pipes, wire
 from distributed_grid.agent.walls.enclosure import USER, Slot
@@ -30,6 +30,8 @@ _CLOSING = 0.5  # timeout for removing the groups of spawners (s); the next supe
 _SWEEP = 0.2  # interval of attempts to remove the group of an ended spawner (s)
 
 
+BEGINS = ""
+"""In place of an allocation in a note: its spawner notes each job before it makes a process of it."""
 _LOST = ".lost"  # a file beside the notes: a live spawner of this boot may have no note
 
 
@@ -40,9 +42,9 @@ def lost_notes(state_dir: str) -> None:
 
 
 class Noted(NamedTuple):
-    """A job's main process, as its spawner noted it: its wait status (None: it had not ended), its pid, and the times
-    just before and after the fork (clock ticks since boot); and the CPU seconds and peak memory (bytes) of what of the
-    job was reaped, complete once its spawner has exited."""
+    """A job's main process, as its spawner noted it: its wait status (None: it had not ended), its pid (0: it was about
+    to be made), and the times just before and after the fork (clock ticks since boot); and the CPU seconds and peak
+    memory (bytes) of what of the job was reaped, complete once its spawner has exited."""
 
     status: int | None
     pid: int
@@ -161,13 +163,17 @@ class Spawners:
         self._log(f"slot {spawning.slot.name} of {spawning.taken}: its spawner is replaced ({why})")
         self._forget(spawning)
 
+    def hear(self, spawning: Spawning | None) -> None:
+        """Read what this spawner, if there is one, has said until now, and the end of its channel."""
+        for _ in range(_UNREAD):
+            if spawning is not None and not spawning.dead:
+                self._read(spawning)
+
     def ended(self, pid: int) -> Spawning | None:
         """A child of ours has ended. Returns the spawner if it was one."""
         found = self._by_pid.get(pid)
         if found is not None:
-            for _ in range(_UNREAD):  # its last messages, then the end of its channel
-                if not found.dead:
-                    self._read(found)
+            self.hear(found)
             self._by_pid.pop(pid, None)
             self._forget(found)
             self._leave_group(found.slot.name)
@@ -340,7 +346,12 @@ class Spawners:
     def noted(self, place: Place, key: str) -> Noted | None:
         """A job's main process, from the note of its spawner; None: it has none."""
         self._left |= _noted(os.path.join(self._notes, place.name))
-        return self._left.get(key)
+        found = self._left.get(key)
+        return found if found is not None and found.pid else None
+
+    def never_began(self, place: Place, key: str) -> bool:
+        """Whether it is sure that a spawner which runs no more has made no process of this job."""
+        return never_began(_noted(os.path.join(self._notes, place.name)), key)
 
     def _open_note(self, name: str) -> int:
         """Open the note of a new spawner, by which the next supervisor finds it. If the disk fails, it has none."""
@@ -352,7 +363,7 @@ class Spawners:
 
     def _note(self, place: Place) -> None:
         with contextlib.suppress(OSError), open(os.path.join(self._notes, place.name), "a") as file:
-            file.write(json.dumps([procs.boot_id(), *place]) + "\n")
+            file.write(json.dumps([procs.boot_id(), *place]) + "\n" + json.dumps([BEGINS, None, 0, 0, 0]) + "\n")
 
     def _leave_group(self, name: str) -> None:
         self.groups.left(name)
@@ -385,6 +396,11 @@ def _noted(path: str) -> dict[str, Noted]:
 def _jobs(lines: Iterable[str]) -> dict[str, Noted]:
     most = len(Noted._fields)  # a later release may note more
     return {key: Noted(*rest[:most]) for key, *rest in map(json.loads, lines)}
+
+
+def never_began(noted: Container[str], key: str) -> bool:
+    """Whether the note of a spawner that runs no more proves that it made no process of this job."""
+    return BEGINS in noted and key not in noted
 
 
 class Launches:
@@ -508,10 +524,12 @@ class Launches:
             for fd in fds:
                 os.close(fd)
 
-    def unsent(self, key: str) -> bool:
-        """Whether it is sure that no spawner was ever ordered to start this launch, by an earlier supervisor of this
-        boot either: `send` makes the output before."""
-        folder = f"{self._allocs}/{key}"
+    def unsent(self, job: Job, still: bool) -> bool:
+        """Whether it is sure that no spawner was ever ordered to start this job, by an earlier supervisor of this boot
+        either, as `send` makes the output before; or that its own, which stands `still` or is gone, had not begun."""
+        if still and job.place is not None and self._slots.never_began(job.place, job.id):
+            return True
+        folder = f"{self._allocs}/{job.id}"
         return os.path.isdir(folder) and not os.path.lexists(f"{folder}/stdout")
 
     def _find(self, key: str, order: Order) -> None:

@@ -99,7 +99,7 @@ class Tree:
         ours = self._children.read() if orphaned else ()
         for job in orphaned:
             if job.status is None and job.pid not in ours:
-                job.unsent = not job.pid and not unknown and self._never_began(job)
+                job.unsent |= not job.pid and not unknown and self._never_began(job)
                 # It ended with its namespace. Newer kernels report its status by its pidfd.
                 self.main_ended(job, procs.status_by_pidfd(job.pidfd, job.pid, job.start) if job.pidfd >= 0 else None)
 
@@ -281,6 +281,10 @@ class Tree:
         while (seen := _spawner(job)) is not None and seen.state not in "TtZX" and procs.now() < deadline:
             time.sleep(0.0005)  # another user's is stopped by another process; and it may be making one
         return place.pid if seen is not None and procs.lives(seen) else 0
+
+    def is_still(self, job: Job) -> bool:
+        """Whether its spawner is stopped, or gone."""
+        return (seen := _spawner(job)) is None or seen.state in "TtZX"
 
     def continue_spawner(self, job: Job) -> None:
         """Let it go on: it is to note how its job ends."""

@@ -43,8 +43,9 @@ class CannotStart(Exception):
 
 
 class Spawner:
-    """Serves one channel to the supervisor until that ends and no job is left. The file `note` records the main process
-    of its last job and how it ended, for the next supervisor: what was not reported yet is not lost with this one."""
+    """Serves one channel to the supervisor until that ends and no job is left. The file `note` records that its last
+    job begins, its main process and how that ended, for the next supervisor: what was not reported yet is not lost with
+    this one."""
 
     def __init__(self, slot: Slot, channel: socket.socket, note: int) -> None:
         self._slot = slot
@@ -197,9 +198,7 @@ class Spawner:
             self._prepared = "", ""
             os.chdir("/")
         self._main, self._job = pid, order["id"]
-        self._last, self._status = self._job, None
         self._input = os.dup(hold) if hold >= 0 else -1
-        self._cpu, self._peak = 0.0, 0
         self._begin = pid, before, procs.ticks()
         self._untold = True
         if order.get("short") and self._slot.walls != NAMESPACE:
@@ -223,6 +222,7 @@ class Spawner:
             prepared, found = self._prepared
             program = found if prepared == order["id"] else self._enter(order)
             self._take_cores(order)  # always: entering a group may have changed them
+            self._note_that_it_begins(order["id"])
             if self._slot.walls == LANDLOCK:
                 return _fork(order, program, self._slot.state, out, err, stdin)
             return os.posix_spawn(
@@ -303,17 +303,30 @@ class Spawner:
             finally:
                 os.close(fd)
 
+    def _note_that_it_begins(self, id: str) -> None:
+        """Note that this job may have a process from now on: where we are killed, one that is not noted has none.
+        Raises CannotStart."""
+        self._last, self._status, self._begin = id, None, (0, 0, 0)
+        self._cpu, self._peak = 0.0, 0
+        try:
+            self._put_note()
+        except OSError as error:
+            why = f"the note of its spawner on the node cannot be written ({error.strerror})"
+            raise CannotStart("disk-failed", why) from None
+
     def _write_note(self) -> None:
         """Note the main process of our last job, with its wait status (None: it has not ended), and what of the job is
         reaped has taken. An earlier job's line is replaced."""
-        if not self._last:
-            return
-        with suppress(OSError):
-            if self._note_from < 0:
-                self._note_from = os.fstat(self._note).st_size
-            said = [self._last, self._status, *self._begin, round(self._cpu, 6), self._peak]
-            line = json.dumps(said).ljust(_NOTE_LINE) + "\n"
-            os.pwrite(self._note, line.encode(), self._note_from)
+        if self._last:
+            with suppress(OSError):
+                self._put_note()
+
+    def _put_note(self) -> None:
+        if self._note_from < 0:
+            self._note_from = os.fstat(self._note).st_size
+        said = [self._last, self._status, *self._begin, round(self._cpu, 6), self._peak]
+        line = json.dumps(said).ljust(_NOTE_LINE) + "\n"
+        os.pwrite(self._note, line.encode(), self._note_from)
 
 
 def _wait_status(seen: os.waitid_result) -> int:

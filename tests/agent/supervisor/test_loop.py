@@ -530,13 +530,33 @@ async def test_what_ended_while_no_supervisor_lived_ends_as_far_as_is_known(benc
     assert (outcome.cause, outcome.signal) in ((Cause.SUPERVISOR_LOST, 0), (Cause.SIGNALLED, 9))
 
 
-async def test_a_job_whose_spawner_is_killed_before_it_began_never_ran_and_waits_again(bench: Bench) -> None:
+@pytest.mark.parametrize("walls", ["none", "namespace"])
+async def test_a_job_whose_spawner_is_killed_before_it_began_never_ran_and_waits_again(
+    make_bench: Callable[..., Awaitable[Bench]], walls: str
+) -> None:
+    bench = await make_bench(walls=walls)
     spawner = await bench.idle_spawner()
     os.kill(spawner, signal.SIGSTOP)  # it does not get to its order, and is given up
     outcome = await bench.ended(bench.launch("sh", "-c", "echo ran"))
     assert (outcome.cause, outcome.started) == (Cause.WITHDRAWN, False)
     assert outcome.text == "its spawner on the node was killed before it started this"
     assert (await bench.run("sh", "-c", "exit 7")).code == 7
+
+
+async def test_what_ended_by_itself_before_its_supervisor_was_told_to_end_it_keeps_its_own_end(bench: Bench) -> None:
+    os.mkfifo(gate := bench.dir / "gate")
+    id = bench.launch("sh", "-c", f"read go <{gate}; exit 3")
+    pid = await bench.started(id)
+    spawner, supervisor = await bench.spawner(id), bench.launcher.supervisor_pid
+    os.kill(supervisor, signal.SIGSTOP)  # it finds both when it goes on, the order first
+    bench.stop(id)
+    bench.launcher.flush()
+    gate.write_text("go\n")
+    await bench.until(lambda: procs.stat(pid) is None)
+    await bench.until(lambda: (seen := procs.stat(spawner)) is not None and seen.state == "S")  # it has reported
+    os.kill(supervisor, signal.SIGCONT)
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.code) == (Cause.EXITED, 3)
 
 
 async def test_what_a_main_process_leaves_behind_that_ends_after_its_spawner_was_killed_is_ended(bench: Bench) -> None:

@@ -23,10 +23,10 @@ BUSY = "count=0; while [ $count -lt 100000 ]; do count=$((count+1)); done"
 class Told:
     """A spawner without walls in a process of its own, and the supervisor's end of its channel."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, noting: int = os.O_WRONLY) -> None:
         self.folder = folder
         slot = Slot("s1", "none", str(folder), str(folder), os.getuid(), os.getgid())
-        note = os.open(folder / "note", os.O_WRONLY | os.O_CREAT, 0o600)
+        note = os.open(folder / "note", noting | os.O_CREAT, 0o600)
         self.channel, theirs = wire.pair()
         self.pid = os.fork()
         if self.pid == 0:

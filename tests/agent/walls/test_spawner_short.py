@@ -1,8 +1,10 @@
 """The start of a job that is expected to be short is told with its end, or by itself where the job lasts; and it is
 noted at once, for the next supervisor."""
 
+import json
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +59,21 @@ def test_the_start_of_another_job_is_told_at_once(told: Told) -> None:
     assert [one["op"] for one in reports(told)][0] == "spawned"
 
 
+def test_a_job_is_noted_before_it_has_a_process(told: Told) -> None:
+    _, wrote = told.run("j1", "cat", str(told.folder / "note"))
+    job, status, pid, *_ = json.loads(wrote)
+    assert (job, status, pid) == ("j1", None, 0)
+
+
+def test_what_cannot_be_noted_gets_no_process(tmp_path: Path) -> None:
+    with closing(Told(tmp_path, os.O_RDONLY)) as told:
+        said, wrote = told.run("j1", "echo", "ran")
+    assert (said["op"], said["cause"], wrote) == ("failed", "disk-failed", "")
+
+
 def test_a_short_job_is_noted_while_it_runs(told: Told) -> None:
     spawn(told, "sleep", "0.5", short=True)
-    until(lambda: told.noted(), "it is noted")
+    until(lambda: told.noted() and told.noted()[2], "it is noted")
     job, status, pid, before, after, *_ = told.noted()
     assert (job, status) == ("j1", None)
     assert os.path.exists(f"/proc/{pid}") and before <= after
