@@ -11,7 +11,7 @@ from distributed_grid.coordinator.api.relay import Client
 from distributed_grid.coordinator.api.requests import Requests
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.net.connection import Connection
-from distributed_grid.coordinator.net.limits import OUT_OF_TURN, LogThrottle, Pace, Paces
+from distributed_grid.coordinator.net.limits import ASKS_RAY, OUT_OF_TURN, LogThrottle, Measured, Pace, Paces
 from distributed_grid.coordinator.net.memory import Memory, Shortage
 from distributed_grid.protocol.codec import Unusable
 from distributed_grid.protocol.identity import Role
@@ -23,6 +23,8 @@ LAGGING = 64 << 10
 """Bytes in a peer's outbox from which on it is cut when memory is short."""
 TOGETHER = 256
 """Maximum number of blobs that are kept together."""
+ASKING = 8
+"""Maximum number of requests of one connection that wait for Ray while its other requests are handled."""
 
 
 class ClientSessions:
@@ -74,6 +76,7 @@ class ClientSessions:
         own = self._connections.setdefault(identity, set())
         own.add(connection)
         pace = self._paces.of(client.user)
+        asking: set[asyncio.Task[None]] = set()
         try:
             while True:
                 for message in _together(await connection.receive()):
@@ -84,28 +87,41 @@ class ClientSessions:
                         self._throttle.warning("out of bounds", peer=connection.wire.address, user=user, why=error.why)
                         connection.send(Failed(message.id, "bad-value", error.what, error.why))
                     else:
-                        await self._do(client, pace, message)
+                        await self._do(client, pace, message, asking)
                     await connection.turn()
                 if self._driver.crowded:
                     await self._driver.room()
         finally:
-            own.discard(connection)
-            if not own and self._connections.get(identity) is own:
-                del self._connections[identity]
-            self._requests.gone(client)
+            try:
+                await asyncio.gather(*asking)
+            finally:
+                own.discard(connection)
+                if not own and self._connections.get(identity) is own:
+                    del self._connections[identity]
+                self._requests.gone(client)
 
-    async def _do(self, client: Client, pace: Pace, message: Any) -> None:
+    async def _do(self, client: Client, pace: Pace, message: Any, asking: set[asyncio.Task[None]]) -> None:
         if (seconds := pace.wait(message, time.monotonic())) > 0:
             await asyncio.sleep(seconds)
         if (seconds := pace.too_much(message, time.monotonic())) > 0:
             client.connection.send(self._too_much(client, message.id, seconds))
             return
+        if isinstance(message, ASKS_RAY):
+            while len(asking) >= ASKING:
+                await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            task = asyncio.create_task(self._handle(client, pace, message))
+            asking.add(task)
+            task.add_done_callback(asking.discard)
+            return
         async with nullcontext() if isinstance(message, OUT_OF_TURN) else pace.turn:
-            before = time.thread_time()
-            await self._requests.handle(client, message)
-            pace.spend(message, time.thread_time() - before, time.monotonic())
+            await self._handle(client, pace, message)
             if client.connection.turn_is_over():
                 await asyncio.sleep(0)
+
+    async def _handle(self, client: Client, pace: Pace, message: Any) -> None:
+        measured = Measured(self._requests.handle(client, message))
+        await measured
+        pace.spend(message, measured.seconds, time.monotonic())
 
     async def _keep(self, client: Client, pace: Pace, sent: list[PutBlob]) -> None:
         if (seconds := pace.wait(sent[0], time.monotonic())) > 0:

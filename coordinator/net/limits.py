@@ -5,7 +5,7 @@ connections, and log lines about one peer.
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,8 +63,10 @@ USERS = 1024
 AT_ONCE_DONE = (messages.Cancel, messages.SignalJob, messages.DrainNodes, messages.UndrainNodes, messages.Withdraw)
 SLOWED_ONLY = (messages.WantOutput, messages.WantFiles, messages.WantFile, messages.PutInput, messages.PutBlob)
 """Parts of a transfer, which a refusal would spoil."""
-OUT_OF_TURN = (*AT_ONCE_DONE, messages.PutBlob)
-"""Requests that do not wait for the user's other connections: orders, and what waits for the disk itself."""
+ASKS_RAY = (messages.RequestBoost, messages.ListBoosts, messages.SuggestBoosts)
+"""Requests that wait for the answer of a Ray cluster, which may take half a minute."""
+OUT_OF_TURN = (*AT_ONCE_DONE, messages.PutBlob, *ASKS_RAY)
+"""Requests that do not wait for the user's other connections: orders, and what waits for the disk or Ray itself."""
 
 
 class Pace(Bucket):
@@ -91,6 +93,31 @@ class Pace(Bucket):
         elif isinstance(message, messages.Submit):
             seconds += SECONDS_A_JOB * sum(count(job.array.parts) if job.array else 1 for job in message.jobs)
         self.take(seconds, now)
+
+
+class Measured:
+    """Awaits a coroutine, and measures the CPU time (`seconds`) that it takes itself, without that of others while it
+    waits."""
+
+    def __init__(self, work: Coroutine[Any, Any, None]) -> None:
+        self._work = work
+        self.seconds = 0.0
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        error: BaseException | None = None
+        while True:
+            before = time.thread_time()
+            try:
+                waits_for = self._work.send(None) if error is None else self._work.throw(error)
+            except StopIteration:
+                return
+            finally:
+                self.seconds += time.thread_time() - before
+            error = None
+            try:
+                yield waits_for
+            except BaseException as raised:
+                error = raised
 
 
 class Paces:

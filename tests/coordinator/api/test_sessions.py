@@ -10,10 +10,12 @@ import uvloop
 
 from distributed_grid.coordinator.api.relay import Client
 from distributed_grid.coordinator.api.requests import Requests
+from distributed_grid.coordinator.api.sessions import ASKING
 from distributed_grid.coordinator.net import limits
-from distributed_grid.protocol.messages import Cancel, Done, Failed, GetStatus, Status
+from distributed_grid.protocol.messages import Boosts, Cancel, Done, Failed, GetStatus, ListBoosts, Status
 from tests.apart import apart
 from tests.coordinator.ends import agent, client, coordinator, job, runs_on
+from tests.coordinator.played_ray import PlayedRay
 
 
 @pytest.fixture
@@ -55,6 +57,43 @@ async def test_a_cancel_is_done_at_once_however_much_its_user_has_asked_for(tmp_
         assert view.job.outcome.cause == "cancelled"
         for end in (ann, again, worker):
             await end.close()
+
+
+async def test_only_what_asks_ray_waits_while_its_head_does_not_answer(tmp_path: Path) -> None:
+    ray = PlayedRay()
+    async with coordinator(tmp_path, ray=ray) as grid:
+        ann, again = await client(grid.url), await client(grid.url)
+        ray.answers.clear()
+        await ann.say(*(ListBoosts(number) for number in range(1, ASKING + 1)))
+        await ray.asked.wait()
+        try:
+            assert isinstance(await ann.ask(GetStatus(100)), Status)
+            assert isinstance(await again.ask(GetStatus(101)), Status)
+            await ann.say(ListBoosts(102), GetStatus(103))
+            assert isinstance(await again.ask(GetStatus(104)), Status)
+            told = [seen.id for seen in ann.seen if isinstance(seen, Status | Boosts)]
+            assert told == [100], "of one connection no more than that wait at the same time"
+        finally:
+            ray.answers.set()
+        assert isinstance(await ann.until(lambda seen: getattr(seen, "id", 0) == 103), Status)
+        assert isinstance(await ann.until(lambda seen: getattr(seen, "id", 0) == 102), Boosts)
+        assert sorted(seen.id for seen in ann.seen if isinstance(seen, Boosts)) == [*range(1, ASKING + 1), 102]
+        for end in (ann, again):
+            await end.close()
+
+
+async def test_who_leaves_while_ray_is_asked_is_gone_when_that_is_answered(tmp_path: Path) -> None:
+    ray = PlayedRay()
+    async with coordinator(tmp_path, ray=ray) as grid:
+        ann = await client(grid.url)
+        ray.answers.clear()
+        await ann.say(ListBoosts(1))
+        await ray.asked.wait()
+        await ann.close()
+        ray.answers.set()
+        async with asyncio.timeout(60):
+            while grid.server._clients._connections:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
 
 
 def test_who_asks_one_thing_does_not_wait_for_who_asks_thousands_in_one_frame(

@@ -1,8 +1,11 @@
 """A token bucket gives what was saved, then a debt with the time that it takes to pay it."""
 
+import asyncio
+import time
+
 import pytest
 
-from distributed_grid.coordinator.net.limits import FAILURES, PER, Bucket, FailedTries
+from distributed_grid.coordinator.net.limits import FAILURES, PER, Bucket, FailedTries, Measured
 from distributed_grid.protocol.errors import GridError
 
 
@@ -39,3 +42,51 @@ def test_who_failed_too_often_is_refused_for_a_while_and_nobody_else(peers: list
     tries.check(other)
     now = PER + 1
     tries.check(peers[0])
+
+
+def _busy(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+async def test_what_a_request_takes_is_measured_without_what_others_take_while_it_waits() -> None:
+    waits, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def request() -> None:
+        _busy(0.02)
+        waits.set()
+        await goes_on.wait()
+        _busy(0.02)
+
+    measured = Measured(request())
+    task = asyncio.ensure_future(measured)
+    await waits.wait()
+    _busy(0.2)
+    goes_on.set()
+    await task
+    assert 0.04 <= measured.seconds < 0.1
+
+
+async def test_a_measured_request_is_cancelled_and_fails_as_it_would_without_that() -> None:
+    cleared = []
+
+    async def request() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleared.append(1)
+
+    task = asyncio.ensure_future(Measured(request()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cleared
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise GridError("no")
+
+    with pytest.raises(GridError):
+        await Measured(fails())
