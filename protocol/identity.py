@@ -12,6 +12,8 @@ from distributed_grid.protocol.errors import BadValue
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What nodes and users may be called where their name goes into a certificate."""
 
+INVITATION_CHARS = 4096
+"""Maximum number of characters that are read of an invitation; it has some hundred."""
 MOST_USES = 10_000
 """How often one token may be used to join."""
 

@@ -35,14 +35,15 @@ EDGES: dict[str, set[str]] = {
     "agent.core": {"protocol", "agent.core"},
     "simulator": {"protocol", "coordinator.core", "agent.core", *SUPERVISORS_PURE, "simulator"},
     # What all rooms share.
-    "identity": {"protocol", "identity"},
+    "identity": {"protocol", "identity", "runtime.xdg"},
     "runtime": {"protocol", "runtime", "identity"},
     "runtime.beneath": set(),  # these run in the supervisor too
     "runtime.faults": set(),
     "runtime.sparse": set(),  # how clients, agents and the coordinator write contents alike
     "runtime.unix": set(),
-    "config": {"protocol", "config", "identity.member", "runtime.local"},
-    "push": {"", "protocol", "push"},
+    "runtime.xdg": set(),
+    "config": {"protocol", "config", "identity.member", "runtime.local", "runtime.xdg"},
+    "push": {"", "protocol", "push", "runtime.xdg"},
     "push.remote": set(),  # it is read by the Python of another host, which has nothing of ours
     # What is shipped is opened as what jobs may have touched is: without following links.
     "coordinator.client": {

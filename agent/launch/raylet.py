@@ -40,6 +40,7 @@ from distributed_grid.protocol.boosts import (
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.resources import MILLI
+from distributed_grid.runtime import xdg
 from distributed_grid.runtime.service import find_ray_token
 
 _NONE_SUCH = errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL
@@ -469,7 +470,7 @@ def folder(allocation: str) -> Path:
 def _folders(allocation: str) -> tuple[Path | None, Path]:
     """Where it may be: in XDG_RUNTIME_DIR (None: not there), and in /tmp."""
     in_temporary = TEMPORARY / f"{TEMP}-{os.getuid()}" / allocation
-    if own := os.environ.get("XDG_RUNTIME_DIR"):
+    if own := xdg.named("XDG_RUNTIME_DIR"):
         path = Path(own, "grid-r", allocation)
         if len(os.fsencode(path / OPEN)) + RAYS_PART <= SOCKET_PATH:
             return path, in_temporary

@@ -21,7 +21,7 @@ from distributed_grid.coordinator.client.session import user_name
 from distributed_grid.identity.credentials import has_identity
 from distributed_grid.identity.member import Member, all_contexts, contexts, current_context, use_context, write_member
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.identity import MOST_USES, PEOPLE, Role, check_name
+from distributed_grid.protocol.identity import INVITATION_CHARS, MOST_USES, PEOPLE, Role, check_name
 from distributed_grid.protocol.messages import Access, Done, ListAccess, MakeToken, MemberView, TokenMade, Withdraw
 from distributed_grid.protocol.text import format_duration, parse_duration
 
@@ -180,7 +180,7 @@ def read_invitation(text: str) -> str:
     if sys.stdin.isatty():
         asked: str = click.prompt("invitation", hide_input=True, err=True)
         return asked
-    return sys.stdin.readline().strip()
+    return sys.stdin.readline(INVITATION_CHARS).strip()
 
 
 def hide_argument(secret: str) -> None:

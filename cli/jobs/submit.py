@@ -89,7 +89,7 @@ class _Reader:
 
     def read(self, raw: bytes) -> None:
         if len(raw) > FILE_BYTES:
-            self.problems.append(Problem(self._name, f"has {len(raw)} bytes, and {FILE_BYTES} are the most"))
+            self.problems.append(Problem(self._name, f"has more than {FILE_BYTES} bytes"))
             return
         lines = raw.splitlines()
         if (rows := _json_lines(lines)) and (len(rows) > 1 or not _has_jobs(self._compose(lines[rows[0]]))):
@@ -305,10 +305,11 @@ def submit(path: str, links: str | None, ship_secrets: bool) -> None:
 
 def _raw(path: str) -> bytes:
     if path == "-":
-        return sys.stdin.buffer.read()
+        return sys.stdin.buffer.read(FILE_BYTES + 1)
     if not path:
         raise BadValue("--file names no file", why="it is empty", hint="name one with jobs, or - for standard input")
     try:
-        return Path(path).read_bytes()
+        with Path(path).open("rb") as opened:
+            return opened.read(FILE_BYTES + 1)
     except OSError as error:
         raise BadValue(f"{path} cannot be read", why=(error.strerror or str(error)).lower()) from None

@@ -15,6 +15,7 @@ from distributed_grid.cli.services import agent_control, service, systemd
 from distributed_grid.cli.services.agent_control import status_of
 from distributed_grid.cli.services.systemd import Unit, program
 from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.identity import INVITATION_CHARS
 from distributed_grid.protocol.text import counted
 
 if TYPE_CHECKING:
@@ -287,10 +288,12 @@ def _read(source: str) -> str:
     if source.startswith("grid://"):
         return source
     try:
-        text = sys.stdin.read(4096) if source == "-" else Path(source).read_text()
+        if source == "-":
+            return sys.stdin.read(INVITATION_CHARS).strip()
+        with Path(source).open() as opened:
+            return opened.read(INVITATION_CHARS).strip()
     except (OSError, ValueError) as error:
         raise GridError("the invitation cannot be read", why=str(error)) from None
-    return text.strip()
 
 
 def _join(invitation: str, name: str | None, state_dir: str | None) -> str:

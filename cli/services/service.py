@@ -14,6 +14,7 @@ from distributed_grid.cli.services import systemd
 from distributed_grid.cli.services.systemd import Unit
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.text import counted
+from distributed_grid.runtime import xdg
 
 if TYPE_CHECKING:
     from distributed_grid.config.settings import ClusterConfig
@@ -31,7 +32,7 @@ def _of_unit(kind: str, option: str) -> str:
     """What the unit of this machine's service (of a person: theirs) gives it by this option; empty: nothing. Whoever
     sets XDG_STATE_HOME works beside that service."""
     own = os.geteuid() != 0
-    return "" if os.environ.get("XDG_STATE_HOME") else systemd.option_of(systemd.Installed(kind, own), option)
+    return "" if xdg.named("XDG_STATE_HOME") else systemd.option_of(systemd.Installed(kind, own), option)
 
 
 def coordinator_place(config: "ClusterConfig") -> Path:

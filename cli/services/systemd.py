@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.runtime.xdg import config_home
 
 UNDER_HOME = ("/home", "/root", "/run/user")
 TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - hidden by PrivateTmp
@@ -169,7 +170,7 @@ class Installed(NamedTuple):
     def path(self) -> Path:
         if not self.own:
             return Path(MACHINE) / self.unit
-        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / OWN / self.unit
+        return config_home() / OWN / self.unit
 
     @property
     def words(self) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.runtime import xdg
 from distributed_grid.runtime.local import SCHEME, SOCKET, is_socket
 
 HERE = ("grid.yaml", "config/my-cluster-enhanced.yaml", "config/my-cluster.yaml", "config/cluster_config.yaml")
@@ -26,8 +27,8 @@ def places(environment: Mapping[str, str] | None = None, here: Path | None = Non
     """The places where a configuration is searched if none is named, in order."""
     environment = os.environ if environment is None else environment
     here = here or Path()
-    user = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return [*(here / name for name in HERE), user / "grid" / "config.yaml", Path("/etc/grid/grid.yaml")]
+    own = xdg.config_home(environment) / "grid" / "config.yaml"
+    return [*(here / name for name in HERE), own, Path("/etc/grid/grid.yaml")]
 
 
 def find(
@@ -106,10 +107,9 @@ def is_private_group(seen: os.stat_result) -> bool:
 
 def state_dir(name: str, environment: Mapping[str, str] | None = None) -> Path:
     """Where a service keeps its state by default: `/var/lib/grid` for root, else the user's state directory."""
-    environment = os.environ if environment is None else environment
-    if base := environment.get("XDG_STATE_HOME"):
-        return Path(base) / "grid" / name
-    return SYSTEM / name if os.geteuid() == 0 else Path.home() / ".local/state/grid" / name
+    if os.geteuid() == 0 and not xdg.named("XDG_STATE_HOME", environment):
+        return SYSTEM / name
+    return xdg.state_home(environment) / "grid" / name
 
 
 def near_address() -> str:
@@ -160,8 +160,7 @@ def joined_at(host: str, port: int) -> str:
 
 def _has_contexts() -> bool:
     """Most have none, and need not wait until more is imported."""
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return os.path.isdir(os.path.join(base, "grid", "contexts"))
+    return (xdg.config_home() / "grid" / "contexts").is_dir()
 
 
 def _joined() -> str:

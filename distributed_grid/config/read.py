@@ -80,13 +80,14 @@ class Reader:
         """Read a YAML file. What cannot be opened or is no YAML becomes a problem too."""
         self._file = str(file)
         try:
-            raw = file.read_bytes()
+            with file.open("rb") as opened:
+                raw = opened.read(FILE_BYTES + 1)
         except OSError as error:
             hint = "" if file.exists() else "write one with: grid config init"
             self.problems.append(Problem(self._file, f"cannot be read: {error.strerror}", hint))
             return
         if len(raw) > FILE_BYTES:
-            self.problems.append(Problem(self._file, f"has {len(raw)} bytes, and {FILE_BYTES} are the most"))
+            self.problems.append(Problem(self._file, f"has more than {FILE_BYTES} bytes"))
             return
         self.read_yaml(raw, self._file)
 

@@ -7,6 +7,7 @@ import msgspec
 
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.identity import Role
+from distributed_grid.runtime.xdg import config_home
 
 MEMBER = "member.json"
 
@@ -41,7 +42,7 @@ def read_member(folder: Path) -> Member | None:
 
 def contexts() -> Path:
     """The folder that holds a person's contexts, each a folder of its own, and `current`, which names one."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "grid" / "contexts"
+    return config_home() / "grid" / "contexts"
 
 
 def current_context() -> str:

@@ -3,7 +3,6 @@ is interrupted.
 """
 
 import asyncio
-import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from distributed_grid.push import plan
 from distributed_grid.push.coordinator import Coordinator
 from distributed_grid.push.plan import Target
 from distributed_grid.push.ssh import Remote
+from distributed_grid.runtime.xdg import state_home
 
 
 class Pushed(msgspec.Struct, frozen=True):
@@ -36,8 +36,7 @@ class Pushed(msgspec.Struct, frozen=True):
 
 
 def _file(grid: str, node: str) -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    return Path(base) / "grid" / "pushed" / grid / f"{node}.json"
+    return state_home() / "grid" / "pushed" / grid / f"{node}.json"
 
 
 def write_record(grid: str, node: str, pushed: Pushed) -> None:

@@ -231,7 +231,7 @@ def remove(name: str) -> None:
 
 def state_dir(name: str) -> Path:
     """As every agent has it where nothing else is said (`Config.agent_state_dir`)."""
-    if base := os.environ.get("XDG_STATE_HOME"):
+    if os.path.isabs(base := os.environ.get("XDG_STATE_HOME", "")):
         return Path(base) / "grid" / f"agent-{name}"
     below = Path("/var/lib/grid") if os.geteuid() == 0 else Path.home() / ".local/state/grid"
     return below / f"agent-{name}"
@@ -359,7 +359,8 @@ def whose(service: str) -> list[str]:
 
 def unit(service: str) -> Path:
     """The file that makes it a service."""
-    own = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd/user"
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    own = (Path(base) if os.path.isabs(base) else Path.home() / ".config") / "systemd/user"
     return (own if service == "user" else Path("/etc/systemd/system")) / UNIT
 
 

@@ -1,8 +1,12 @@
 """A file of jobs: what may stand in it, and how a mistake is told."""
 
+import os
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
+from distributed_grid.cli.jobs import submit
 from distributed_grid.cli.jobs.submit import Described, JobsFileError, read_jobs
 from distributed_grid.cli.main import main
 from distributed_grid.protocol.jobs import Priority, RetryOn
@@ -130,3 +134,18 @@ def test_a_file_without_a_name_is_said_to_be_that() -> None:
 def test_objects_of_python_are_never_made() -> None:
     (one,) = jobs("jobs:\n- command: !!python/object/apply:os.system [echo, gone]")
     assert one.submission.spec.argv == ("echo", "gone")
+
+
+def test_of_a_file_without_end_no_more_is_read_than_one_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit, "FILE_BYTES", 1000)
+    endless = tmp_path / "jobs.yaml"
+    os.mkfifo(endless)
+    writer = os.open(endless, os.O_RDWR)
+    os.write(writer, b"\n" * 2000)
+    try:
+        told = CliRunner().invoke(main, ["submit", "--file", str(endless)])
+    finally:
+        os.close(writer)
+    assert told.exit_code and f"{endless}: has more than 1000 bytes" in told.stderr

@@ -1,0 +1,22 @@
+"""The directories of a user, as the XDG Base Directory Specification names them by variables. One that is not absolute
+is ignored, as the specification asks: it would be another directory wherever a command is run."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def named(variable: str, environment: Mapping[str, str] | None = None) -> str:
+    """The directory that this variable names; empty: none."""
+    path = (os.environ if environment is None else environment).get(variable, "")
+    return path if os.path.isabs(path) else ""
+
+
+def config_home(environment: Mapping[str, str] | None = None) -> Path:
+    """The directory of a user's configurations."""
+    return Path(named("XDG_CONFIG_HOME", environment) or Path.home() / ".config")
+
+
+def state_home(environment: Mapping[str, str] | None = None) -> Path:
+    """The directory in which a user's programs keep their state."""
+    return Path(named("XDG_STATE_HOME", environment) or Path.home() / ".local/state")
