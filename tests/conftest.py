@@ -100,6 +100,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return booted.built(tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with our wheel in it, which borrows only its dependencies from the one that runs the tests. Nobody
+    changes it."""
+    return booted.installed(wheel, tmp_path_factory.mktemp("installed") / "home")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers():
         if (why := lacks(mark.name)) is not None:

@@ -5,33 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tomllib
-import venv
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("distributed_grid", "protocol", "coordinator", "agent", "cli", "systemd")
 BARE = {"agent", "bench", "cli", "coordinator", "core", "docs", "protocol", "scripts", "systemd", "tests"}
-
-
-def pip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with our wheel in it, which borrows only its dependencies from the one that runs the tests."""
-    home = tmp_path_factory.mktemp("packaging") / "home"
-    venv.create(home, symlinks=True, with_pip=False)
-    pip("--python", str(home / "bin" / "python"), "install", "--no-deps", "--no-index", str(wheel))
-    # A path in a .pth file lends the packages there but not the editable install, which is a .pth file itself.
-    (site_packages(home) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return home
 
 
 def site_packages(home: Path) -> Path:

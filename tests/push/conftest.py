@@ -91,7 +91,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with own_network(), machine(place) as far:
         pip = far.home / ".config" / "pip" / "pip.conf"
         pip.parent.mkdir()
-        pip.write_text("[install]\nno-compile = true\n")  # a matter of seconds
+        pip.write_text(
+            "[install]\nno-compile = false\n"
+        )  # pip's way to say that it does not compile, which takes seconds
         grid = Grid(place / "grid")
         grid.environment["HOME"] = str(far.ours)
         state = grid.home / "coordinator"

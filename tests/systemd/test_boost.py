@@ -36,10 +36,10 @@ print(json.dumps(ray.get(looks.remote(), timeout=60)))
 
 
 @pytest.fixture(scope="module")
-def machine(wheel: Path) -> Iterator[Machine]:
+def machine(installed: Path) -> Iterator[Machine]:
     """A machine with both services, one node, n1, and a Ray head."""
     with booted() as machine:
-        machine.install(wheel)
+        machine.copy(installed)
         machine.put(RAY, f"#!{PYTHON}\nfrom ray.scripts.scripts import main\nmain()\n".encode())
         machine.told("chmod", "755", RAY)
         config = CONFIG + f"  nice: 0\nname: gpu-master\nray: {{address: '{HEAD}'}}\n"

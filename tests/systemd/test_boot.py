@@ -23,11 +23,11 @@ UNIFIED = Path("/sys/fs/cgroup/unified")
 
 
 @pytest.fixture(scope="module")
-def machine(wheel: Path) -> Iterator[Machine]:
+def machine(installed: Path) -> Iterator[Machine]:
     """A machine with a founded grid, both services, and one node, n1, that has joined it; and with a controller of
     version 2 where there is one."""
     with handed_on(), booted() as machine:
-        machine.install(wheel)
+        machine.copy(installed)
         machine.put("/etc/grid/grid.yaml", CONFIG.encode())
         machine.grid("init")
         machine.grid("coordinator", "install")

@@ -18,10 +18,10 @@ UNIT = "grid-machine.service"
 
 
 @pytest.fixture(scope="module")
-def machine(wheel: Path) -> Iterator[Machine]:
+def machine(installed: Path) -> Iterator[Machine]:
     """A machine with a coordinator, which has run the script."""
     with booted() as machine:
-        machine.install(wheel)
+        machine.copy(installed)
         machine.put("/etc/grid/grid.yaml", CONFIG.encode())
         machine.grid("init")
         machine.grid("coordinator", "install")
