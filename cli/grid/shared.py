@@ -9,8 +9,7 @@ from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.lazy import Command
 from distributed_grid.cli.options import not_empty
-from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.messages import GetShared, GetStatus, Shared, Status
+from distributed_grid.protocol.messages import GetShared, Shared
 from distributed_grid.protocol.nodes import AllocationView, GpuOffer, NodeState, OfferView
 from distributed_grid.protocol.resources import Resources, format_milli, format_ranges
 from distributed_grid.protocol.text import format_duration
@@ -24,12 +23,6 @@ def shared_status(node: str | None, part: str | None) -> None:
     """Show offers and allocations, and why nothing more is offered."""
     invocation = current()
     answer: Shared = invocation.ask(lambda n: GetShared(id=n, node=node or ""))
-    if node and not any(offer.node == node for offer in answer.offers):
-        known: Status = invocation.ask(lambda n: GetStatus(id=n))
-        existing = [one.facts.name for one in known.nodes]
-        if node not in existing:
-            why = f"the nodes of this grid are {', '.join(existing) or 'none yet'}"
-            raise GridError(f"unknown node {node!r}", why=why, hint="grid nodes")
     match invocation.output:
         case "json":
             formatting.emit_json(invocation, _shared_json(answer))

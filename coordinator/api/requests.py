@@ -68,8 +68,10 @@ from distributed_grid.coordinator.ray.reservations import RayReservations
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.messages.rights import check_name
 from distributed_grid.protocol.messages.roles import Reach, reach
 from distributed_grid.protocol.resources import capped
+from distributed_grid.protocol.text import unknown_node
 from distributed_grid.runtime.logs import get_logger
 
 RECEIPTS = 1000
@@ -212,6 +214,8 @@ class Requests:
             case messages.GetStatus():
                 self._reply(client, self._status(message))
             case messages.GetShared():
+                if message.node and message.node not in self._state.nodes:
+                    raise unknown_node(message.node, list(self._state.nodes))
                 shared = shared_page(self._state, visibility, self._clock(), message.id, message.node, message.past)
                 lasting = self._trends.lasting(offer.node for offer in shared.offers)
                 self._reply(client, msgspec.structs.replace(shared, lasting=lasting))
@@ -448,6 +452,8 @@ class Requests:
 
     def _quotas(self, client: Client, visibility: Visibility, message: messages.GetQuota) -> messages.Quotas:
         operator = visibility.reach is not Reach.RIGHTS
+        if message.user:
+            check_name(messages.Whose.USER, message.user)
         if message.user not in ("", client.user) and not operator:
             raise Unanswerable(
                 "not-allowed", "only operators may see the rights of others", f"{client.user} is a client"

@@ -16,6 +16,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from distributed_grid.config.places import as_path
 from distributed_grid.coordinator.client import downloads, requests, shipping, walk
 from distributed_grid.coordinator.client.connection import Connection
 from distributed_grid.coordinator.client.downloads import BadAnswer
@@ -130,8 +131,8 @@ class GridClient(Connection):
         """Send what of a directory (of at most `ceiling` bytes) the coordinator has not got yet; the hash is for
         `bundle=` of jobs. `links` that lead out of it are refused, or `"follow"`, `"keep"`, `"skip"`; `secrets`: also
         files that commonly hold them. What is left out is a ShippingWarning. Raises ShippingError."""
-        rules = walk.rules(ceiling, links, secrets)
-        shipped = await self.do(shipping.ship(self._session.number, Path(directory), self._hashes, rules), disk=True)
+        rules, place = walk.rules(ceiling, links, secrets), as_path("directory", directory)
+        shipped = await self.do(shipping.ship(self._session.number, place, self._hashes, rules), disk=True)
         return shipping.warned(shipped.bundle)
 
     async def run(

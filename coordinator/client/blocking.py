@@ -18,7 +18,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from distributed_grid.config.places import usual_address
+from distributed_grid.config.places import as_path, usual_address
 from distributed_grid.coordinator.client import requests
 from distributed_grid.coordinator.client.input import JobInput, Source, pieces_of
 from distributed_grid.coordinator.client.output import JobOutput, JobResult, Piece, ResultReader, unreadable
@@ -207,8 +207,8 @@ class GridClient:
         from distributed_grid.coordinator.client import shipping, walk  # not needed by most, and slow to import
 
         self._hashes = self._hashes or shipping.HashCache()
-        rules = walk.rules(ceiling, links, secrets)
-        return shipping.warned(self.do(shipping.ship(self.number, Path(directory), self._hashes, rules)).bundle)
+        rules, place = walk.rules(ceiling, links, secrets), as_path("directory", directory)
+        return shipping.warned(self.do(shipping.ship(self.number, place, self._hashes, rules)).bundle)
 
     def run(self, command: str | Sequence[str], *, stdin: Source | None = None, **options: Any) -> JobResult:
         """Submit one job, wait for its end, and return its result with all of its output (up to 16 MiB a stream).

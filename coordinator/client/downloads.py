@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from distributed_grid.config.places import HERE as CONFIGURATIONS
+from distributed_grid.config.places import as_path
 from distributed_grid.coordinator.client.output import RETRY_SECONDS, TRIES
 from distributed_grid.coordinator.client.requests import Pause, Steps, show
 from distributed_grid.coordinator.client.session import GridUnavailable
@@ -109,9 +110,10 @@ def fetch(
     the job was submitted is left as it is unless `force` is true: the others are written, and GridError says which are
     not. Hidden files are brought where a pattern names the dot. Executable bits are kept with `executable`. Raises
     BadAnswer where the node answers with what was not asked for."""
+    place = as_path("into", into)
     view = yield from show(job)
     rules = Rules(min(view.submitted, time.time()), force, executable)
-    fetched = yield from fetch_files(view, globs or ("**",), Path(into), rules)
+    fetched = yield from fetch_files(view, globs or ("**",), place, rules)
     if fetched.refused:
         hint = "force=True writes over what changed since the job was submitted"
         raise GridError(refusal(fetched.refused), hint=hint)

@@ -509,10 +509,13 @@ def address(url: str) -> WebSocketURI:
     try:
         if not isinstance(url, str):
             raise ValueError("no text")
-        return parse_uri(url if socket_path(url) is None else LOCAL_URI)
+        uri = parse_uri(url if socket_path(url) is None else LOCAL_URI)
+        if uri.username is not None or any(char.isspace() for char in uri.host):
+            raise ValueError("nobody can be reached so")
     except (InvalidURI, ValueError):
         hint = "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH (of ports 1 to 65535)"
         raise BadValue(f"{url!r} is not a coordinator's address", hint=hint) from None
+    return uri
 
 
 def credentials(url: str, identity: Path | None) -> tuple["ssl.SSLContext | None", dict[str, str], Path | None]:

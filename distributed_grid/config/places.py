@@ -9,7 +9,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.runtime import xdg
 from distributed_grid.runtime.local import SCHEME, SOCKET, is_socket
 
@@ -29,6 +29,14 @@ def places(environment: Mapping[str, str] | None = None, here: Path | None = Non
     here = here or Path()
     own = xdg.config_home(environment) / "grid" / "config.yaml"
     return [*(here / name for name in HERE), own, Path("/etc/grid/grid.yaml")]
+
+
+def as_path(what: str, given: object) -> Path:
+    """The path that a program gave as this. Raises BadValue."""
+    text = os.fspath(given) if isinstance(given, str | os.PathLike) else given
+    if not isinstance(text, str) or "\0" in text:
+        raise BadValue(f"{what} cannot be {given!r:.80}", hint="give a path, as text or a pathlib.Path")
+    return Path(text)
 
 
 def find(

@@ -13,7 +13,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from distributed_grid.config import scaling
 from distributed_grid.config.kinds import ConfigError, Problem, sections_of, settings_of
-from distributed_grid.config.places import NO_HOST, find, joined_at, local_address, near_address, places, state_dir
+from distributed_grid.config.places import (
+    NO_HOST,
+    as_path,
+    find,
+    joined_at,
+    local_address,
+    near_address,
+    places,
+    state_dir,
+)
 from distributed_grid.config.read import Found, Reader, Values
 from distributed_grid.config.scaling import PoolSection, ScalingSection
 from distributed_grid.config.schema import NAMED, SETTINGS, GpuBackend, Root
@@ -73,8 +82,9 @@ class ClusterConfig(Root):
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> "ClusterConfig":
-        """The configuration in this file, under the environment's `GRID_…` variables. Raises ConfigError."""
-        return load(Path(path))
+        """The configuration in this file, under the environment's `GRID_…` variables. Raises ConfigError,
+        BadValue."""
+        return load(as_path("path", path))
 
     def coordinator_url(self) -> str:
         """Where agents and clients find the coordinator."""
@@ -255,7 +265,8 @@ def _is_address(url: str) -> bool:
     from websockets.uri import parse_uri
 
     try:
-        return not any(char.isspace() for char in parse_uri(url).host)
+        uri = parse_uri(url)
+        return uri.username is None and not any(char.isspace() for char in uri.host)
     except (InvalidURI, ValueError):
         return False
 

@@ -17,6 +17,7 @@ from distributed_grid.config.settings import (
     places,
     state_dir,
 )
+from distributed_grid.protocol.errors import BadValue
 
 
 def read(path: Path | None, **given: Any) -> ClusterConfig:
@@ -27,6 +28,12 @@ def problems(path: Path, **given: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         read(path, **given)
     return [str(problem).replace(f"{path}", "F") for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize("given", [1, None, b"grid.yaml", ["grid.yaml"], "grid\0yaml"], ids=repr)
+def test_what_is_no_path_is_said_to_the_program_that_gave_it(given: Any) -> None:
+    with pytest.raises(BadValue, match="path cannot be"):
+        ClusterConfig.from_yaml(given)
 
 
 def a_config(here: Path, name: str = "grid.yaml") -> Path:

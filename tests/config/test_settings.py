@@ -240,7 +240,19 @@ def test_an_url_that_is_none_is_refused_with_what_was_meant(written: Write) -> N
 
 
 @pytest.mark.parametrize(
-    "url", ["ws://", "wss://:7433", "ws://m:99999", "ws://[::1", "unix://", "http://m", "ws://a b:1", "ws://ann@m:1"]
+    "url",
+    [
+        "ws://",
+        "wss://:7433",
+        "ws://m:99999",
+        "ws://[::1",
+        "unix://",
+        "http://m",
+        "ws://a b:1",
+        "ws://ann@m:1",
+        "ws://ann:pw@m:1",
+        "ws://m:0",
+    ],
 )
 def test_an_url_that_no_program_could_connect_to_is_refused(written: Write, url: str) -> None:
     (problem,) = problems(written(f"coordinator: {{url: '{url}'}}"))

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from distributed_grid.config.places import as_path
 from distributed_grid.config.settings import ClusterConfig, load
 from distributed_grid.coordinator.client.aio import GridClient, describe_job
 from distributed_grid.coordinator.client.compat.connected import CANCEL_SECONDS, Connected
@@ -95,7 +96,7 @@ class GridOrchestrator(Connected):
             name=job_id or "",
         )
         if ship and not workdir:
-            spec = replace(submission.spec, bundle=await self._ship(Path(directory)))
+            spec = replace(submission.spec, bundle=await self._ship(as_path("directory", directory)))
             submission = replace(submission, spec=spec)
         starting = asyncio.ensure_future(self._start(submission))
         try:

@@ -239,6 +239,8 @@ async def test_a_client_lists_its_own_jobs_and_of_others_sees_what_they_hold(sce
     assert not nothing.jobs and not nothing.groups
     held = (await scene.bob.ask(m.GetShared(4))).allocations
     assert [(one.user, one.node, one.id, one.job, one.name) for one in held] == [("ann", "n1", "", "", "")] * 2
+    unknown = await scene.bob.ask(m.GetShared(6, node="n3"))
+    assert isinstance(unknown, m.Failed) and unknown.what == "unknown node 'n3'"
     assert {one.job for one in (await scene.ann.ask(m.GetShared(5))).allocations} == {
         f"{scene.array}_0",
         f"{scene.array}_1",
@@ -289,6 +291,8 @@ async def test_a_client_sees_its_own_rights_and_an_operator_those_of_all(scene: 
     theirs = await scene.bob.ask(m.GetQuota(3, "ann"))
     assert isinstance(theirs, m.Failed) and theirs.code == "not-allowed" and "ann" not in theirs.what
     assert [one.name for one in (await scene.bob.ask(m.GetQuota(4))).quotas] == ["bob"]
+    nobody = await scene.op.ask(m.GetQuota(7, "x\ny"))
+    assert isinstance(nobody, m.Failed) and "is no user's name" in nobody.what
     assert [one.name for one in (await scene.op.ask(m.GetQuota(5))).quotas] == ["", "ann", "op"]
     assert [one.name for one in (await scene.op.ask(m.GetQuota(6, "bob"))).quotas] == ["bob"]
     raw = (scene.grid.state_dir / "audit.log").read_text()

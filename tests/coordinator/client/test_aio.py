@@ -258,6 +258,18 @@ async def test_what_cannot_be_done_is_refused_with_a_code(tmp_path: Path) -> Non
         await worker.close()
 
 
+@pytest.mark.parametrize("given", [1, None, b"here", ["here"], "he\0re"], ids=repr)
+async def test_what_is_no_path_is_said_in_both_clients_before_anything_is_asked(tmp_path: Path, given: Any) -> None:
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        for call in (client.ship(given), client.fetch("j-nothere", into=given)):
+            with pytest.raises(BadValue, match="cannot be"):
+                await call
+    blocking = BlockingClient(grid.url)
+    for asked in (lambda: blocking.ship(given), lambda: blocking.fetch("j-nothere", into=given)):
+        with pytest.raises(BadValue, match="cannot be"):
+            asked()
+
+
 async def test_status_nodes_offers_and_reasons_are_there(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
         worker = await agent(grid.url)
