@@ -251,7 +251,6 @@ def test_an_url_that_is_none_is_refused_with_what_was_meant(written: Write) -> N
         "ws://a b:1",
         "ws://ann@m:1",
         "ws://ann:pw@m:1",
-        "ws://m:0",
     ],
 )
 def test_an_url_that_no_program_could_connect_to_is_refused(written: Write, url: str) -> None:
