@@ -509,8 +509,9 @@ def address(url: str) -> WebSocketURI:
     try:
         if not isinstance(url, str):
             raise ValueError("no text")
-        uri = parse_uri(url if socket_path(url) is None else LOCAL_URI)
-        if uri.username is not None or any(char.isspace() for char in uri.host):
+        plain = url if socket_path(url) is None else LOCAL_URI
+        uri = parse_uri(plain)
+        if uri.username is not None or any(char.isspace() for char in plain):
             raise ValueError("nobody can be reached so")
     except (InvalidURI, ValueError):
         hint = "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH (of ports 1 to 65535)"
