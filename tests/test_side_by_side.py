@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -107,3 +108,84 @@ def test_rewritten_tests_are_kept_also_where_bytecode_is_not_to_be_written(tmp_p
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
     assert list(tmp_path.glob("__pycache__/test_it.*-pytest-*.pyc"))
+
+
+FATES = """
+import pytest
+
+@pytest.fixture
+def broken_before():
+    raise OSError("before")
+
+@pytest.fixture
+def broken_after():
+    yield
+    raise OSError("after")
+
+def test_passes():
+    print("not shown")
+
+def test_fails():
+    assert not "what is shown"
+
+@pytest.mark.skip(reason="why not")
+def test_is_skipped():
+    pass
+
+@pytest.mark.xfail(reason="known")
+def test_is_known_to_fail():
+    assert False
+
+def test_has_no_scene(broken_before):
+    pass
+
+def test_leaves_something(broken_after):
+    pass
+"""
+
+
+@pytest.mark.parametrize("asked", [[], ["-v"], ["--durations=0", "-vv"]])
+def test_each_process_tells_how_every_test_ended(asked: list[str], tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "conftest.py").write_text(
+        "from tests.side_by_side import pytest_configure, pytest_unconfigure, pytest_xdist_make_scheduler\n"
+    )
+    for name in "abc":
+        (tmp_path / f"test_{name}.py").write_text(FATES)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "TESTS_"))}
+    environment |= {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "no:cacheprovider", "-ra", "-n", "2", *asked]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert " 3 failed, 6 passed, 3 skipped, 3 xfailed, 6 errors in " in done.stdout, done.stdout + done.stderr
+    for said in (
+        "FAILED test_a.py::test_fails - AssertionError",
+        "SKIPPED [1] test_a.py:",
+        "XFAIL test_b.py::test_is_known_to_fail - known",
+        "ERROR test_c.py::test_has_no_scene - OSError: before",
+        "ERROR test_c.py::test_leaves_something - OSError: after",
+    ):
+        assert said in done.stdout
+    assert ("PASSED" in done.stdout) == ("-v" in asked or "-vv" in asked)
+    assert ("s setup    test_a.py::test_passes" in done.stdout) == ("--durations=0" in asked)
+
+
+def test_of_a_test_that_passed_a_process_sends_how_it_went_and_nothing_about_what_was_before_and_after() -> None:
+    sent: list[str] = []
+    send = side_by_side.tell_less(lambda name, **_: sent.append(name))
+
+    def report(when: str, outcome: str = "passed", sections: tuple[object, ...] = ()) -> dict[str, Any]:
+        data = {"when": when, "outcome": outcome, "sections": list(sections), "keywords": {"parametrize": 1}}
+        before = len(sent)
+        send("testreport", data=data)
+        return data if len(sent) > before else {}
+
+    send("logstart", nodeid="a", location=("a", 1, "a"))
+    send("logfinish", nodeid="a", location=("a", 1, "a"))
+    assert not sent
+    assert not report("setup") and not report("teardown")
+    assert report("call")["keywords"] == {}
+    assert report("teardown", sections=(("Captured stdout", "text"),))
+    for when in ("setup", "call", "teardown"):
+        assert report(when, "failed")["keywords"] and report(when, "skipped")["keywords"]
+    send("runtest_protocol_complete", item_index=0, duration=0.0)
+    assert sent[-1] == "runtest_protocol_complete"
