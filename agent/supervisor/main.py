@@ -58,9 +58,13 @@ def main(argv: list[str]) -> int:
         return 75
     seen = procs.stat(os.getpid())
     pid_file = os.path.join(state_dir, "supervisor.pid")
-    with open(pid_file + ".new", "w") as file:
-        json.dump({"pid": os.getpid(), "start": seen.start if seen else 0}, file)
-    os.replace(pid_file + ".new", pid_file)
+    try:
+        with open(pid_file + ".new", "w") as file:
+            json.dump({"pid": os.getpid(), "start": seen.start if seen else 0}, file)
+        os.replace(pid_file + ".new", pid_file)
+    except OSError as error:
+        loop.log(f"{state_dir} cannot be written ({error.strerror}): the supervisor does not start")
+        return 75
     loop.Supervisor(state_dir, forks, limit, cgroup, release, walls).run()
     return 0
 

@@ -21,7 +21,7 @@ from distributed_grid.agent.supervisor.slots import Kind, Machine, SlotTable, Us
 from distributed_grid.agent.walls import accounts, pipes, wire
 from distributed_grid.agent.walls.enclosure import USER, Slot
 from distributed_grid.agent.walls.forkserver import ForkServer
-from distributed_grid.agent.walls.spawner import CannotStart
+from distributed_grid.agent.walls.spawner import CannotStart, cause_of
 from distributed_grid.runtime.faults import fault
 
 _UNREAD = 16  # maximum number of messages of a spawner about one job
@@ -57,7 +57,7 @@ class Noted(NamedTuple):
 class Spawning(Use):
     """A spawner, as its supervisor sees it. `place` is None until it is ready, `pid` 0 until it is forked. `noted`:
     once it has ended, the main processes in its note, by allocation. `killed`: it was gone before it was ready, and did
-    not say why; `second`: it was made in place of such a one."""
+    not say why; `second`: it was made in place of such a one. `cause`: of the launch that waits for it, if it fails."""
 
     def __init__(self, kind: Kind, slot: Slot, channel: socket.socket) -> None:
         super().__init__(kind, slot.name, procs.now())
@@ -67,6 +67,7 @@ class Spawning(Use):
         self.pid = 0
         self.noted: dict[str, Noted] = {}
         self.killed = self.second = False
+        self.cause = "spawn-failed"
 
     @property
     def ready(self) -> bool:
@@ -325,6 +326,7 @@ class Spawners:
             self._note(spawning.place)
             self._came(spawning, "")
         elif op == "failed":
+            spawning.cause = str(message["cause"])
             self._lost(spawning, str(message["text"]))
         else:  # it is ready and gone already, or who was to tell its pid was killed
             spawning.killed = True
@@ -476,7 +478,7 @@ class Launches:
                         use[key] = self._slots.replace(spawning)
         if why and self._spawners.get(key) is spawning:
             del self._orders[key], self._spawners[key]
-            self._failed(key, CannotStart("spawn-failed", f"its walls cannot be built on this node: {why}"))
+            self._failed(key, CannotStart(spawning.cause, f"its walls cannot be built on this node: {why}"))
 
     def ready(self, may: Callable[[str], bool]) -> Iterator[tuple[str, Order, Spawning]]:
         """Remove and return those launches that can and `may` begin now. One whose spawner has died gets another, and
@@ -519,7 +521,8 @@ class Launches:
             if error.errno == errno.EEXIST:
                 # There is output, and the journal does not name the allocation: its record was lost after its start.
                 raise CannotStart("supervisor-lost", "it was started before, and the record of that is lost") from None
-            raise CannotStart("spawn-failed", f"no process could be made: {error.strerror}") from None
+            why = f"no process could be made: {error.strerror}"
+            raise CannotStart(cause_of(error, "spawn-failed"), why) from None
         finally:
             for fd in fds:
                 os.close(fd)

@@ -20,7 +20,7 @@ from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.walls import accounts, enclosure, files_socket, syscalls, wire
 from distributed_grid.agent.walls.enclosure import LANDLOCK, Slot
 from distributed_grid.agent.walls.leftovers import DISK, MEMORY, Leftovers
-from distributed_grid.agent.walls.spawner import Spawner
+from distributed_grid.agent.walls.spawner import Spawner, cause_of
 
 PRIVILEGES = 1 << syscalls.CAP_SETUID | 1 << syscalls.CAP_SETGID | 1 << syscalls.CAP_CHOWN
 """The capabilities that changing a folder's owner and becoming that user need."""
@@ -216,7 +216,12 @@ def _do(message: wire.Message, fds: list[int]) -> None:
     peer = socket.socket(fileno=fds[0])
     try:
         _check_user(slot.uid, slot.gid, slot.groups)
-        _make_folder(slot)
+        try:
+            _make_folder(slot)
+        except OSError as error:
+            if message["op"] == "make":
+                _tell_failed(peer, error, cause_of(error, "spawn-failed"))
+            return
         if slot.own and message["op"] == "make" and os.geteuid() == 0:
             with contextlib.suppress(OSError, ValueError):  # then it has no name, and the node's facts say why
                 accounts.mount_over(slot.login, slot.uid, slot.gid, slot.folder)
@@ -262,9 +267,9 @@ def _begin(op: str, slot: Slot, peer: socket.socket, note: int = -1) -> NoReturn
         os._exit(0)
 
 
-def _tell_failed(peer: socket.socket, error: OSError) -> None:
+def _tell_failed(peer: socket.socket, error: OSError, cause: str = "spawn-failed") -> None:
     with contextlib.suppress(wire.Closed):
-        wire.send(peer, {"op": "failed", "text": error.strerror or str(error)})
+        wire.send(peer, {"op": "failed", "text": error.strerror or str(error), "cause": cause})
 
 
 def _tell_not_forked(message: wire.Message, fds: list[int], error: OSError) -> None:

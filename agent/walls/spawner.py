@@ -33,6 +33,14 @@ _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 """Reset to their defaults for each job."""
 
 
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+
+
+def cause_of(error: OSError, other: str) -> str:
+    """The cause of a start that failed by this error: the node's disk where a file could not be made, else `other`."""
+    return "disk-failed" if error.errno in _DISK_ERRORS and error.filename is not None else other
+
+
 class CannotStart(Exception):
     """No process was made: the outcome's cause, and why as text."""
 
@@ -359,7 +367,8 @@ def _find(order: dict[str, Any]) -> str:
         finally:
             os.close(fd)
     except OSError as error:
-        raise CannotStart("workdir-failed", f"cannot use the working directory {cwd}: {error.strerror}") from None
+        cause = cause_of(error, "workdir-failed") if order["make"] else "workdir-failed"
+        raise CannotStart(cause, f"cannot use the working directory {cwd}: {error.strerror}") from None
     if not argv or not argv[0]:
         raise CannotStart("not-found", "there is no command")
     return find_program(argv[0], order["env"].get("PATH", _PATH))

@@ -92,6 +92,17 @@ async def test_no_job_starts_twice_and_no_end_is_wrong_whatever_fails(
     assert all(bench.outcomes(id)[0].cause in NEVER_BEGAN for id in twice)
 
 
+async def test_a_job_for_whose_output_the_disk_has_no_inode_goes_elsewhere_and_the_next_runs(
+    bench: Bench, few_inodes: Callable[[Path, int], Path]
+) -> None:
+    id = bench.launch("true")
+    few_inodes(bench.dir / "allocs" / id, 1)
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.started) == (Cause.DISK_FAILED, False)
+    assert outcome.text == "no process could be made: No space left on device"
+    assert (await bench.run("sh", "-c", "exit 7")).code == 7
+
+
 async def test_faults_are_for_the_supervisor_and_never_for_its_jobs(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

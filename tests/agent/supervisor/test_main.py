@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -50,6 +50,15 @@ def test_a_second_one_leaves_the_directory_to_the_first(state: Path, supervisor:
     second = subprocess.run([*COMMAND, str(state)], capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 75 and "another supervisor has" in second.stderr
     assert (state / "supervisor.pid").read_bytes() == before and supervisor.poll() is None
+
+
+def test_one_whose_disk_has_no_inode_left_says_so_and_leaves(
+    state: Path, few_inodes: Callable[[Path, int], Path]
+) -> None:
+    few_inodes(state, 6)  # of which its directories and its lock take five
+    done = subprocess.run([*COMMAND, str(state)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 75 and "Traceback" not in done.stderr
+    assert done.stderr.endswith(f"{state} cannot be written (No space left on device): the supervisor does not start\n")
 
 
 LOADED = """

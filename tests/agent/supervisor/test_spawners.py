@@ -5,6 +5,7 @@ import json
 import os
 import selectors
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,25 @@ def test_a_note_of_an_earlier_release_or_a_later_one_tells_what_is_known_here(
     places = {name: Place(name, NONE, 0, 0, False, 0, 0, 0) for name in "ab"}
     assert spawners.noted(places["a"], "j-a.1") == Noted(7 << 8, 41, 3, 4, cpu=0.0, peak=0)
     assert spawners.noted(places["b"], "j-b.1") == Noted(None, 42, 5, 6, cpu=0.25, peak=4096)
+
+
+def test_a_slot_for_which_the_disk_has_no_inode_is_the_disks_failure(
+    tmp_path: Path, fork_server: ForkServer, few_inodes: Callable[[Path, int], Path]
+) -> None:
+    few_inodes(tmp_path, 3)
+    for name in ("jobs", "spawners"):
+        (tmp_path / name).mkdir()
+    came: list[tuple[Spawning, str]] = []
+    said: list[Any] = []
+    with selectors.DefaultSelector() as selector:
+        groups = SlotGroups(Cgroups({}, said.append), str(tmp_path), said.append)
+        tells = print, lambda *of: came.append(of), said.append
+        spawners = Spawners(str(tmp_path), NONE, fork_server, selector, *tells, groups)
+        asked = spawners.take("j-a.1", {"submitter": "u"})
+        while not came:
+            [(key, _)] = selector.select(30.0)
+            key.data()
+    assert came == [(asked, "No space left on device")] and asked.cause == "disk-failed"
 
 
 def test_a_spawner_whose_pid_nobody_tells_was_killed_and_may_be_replaced(

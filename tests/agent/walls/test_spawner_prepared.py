@@ -4,7 +4,8 @@ told to spawn, and what it is told then is what counts. How its job ended is not
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,15 @@ def told(tmp_path: Path) -> Iterator[Told]:
     made = Told(tmp_path)
     yield made
     made.close()
+
+
+def test_a_directory_for_which_the_disk_has_no_inode_is_the_disks_failure(
+    tmp_path: Path, few_inodes: Callable[[Path, int], Path]
+) -> None:
+    few_inodes(tmp_path, 3)  # and two files that are ours
+    with closing(Told(tmp_path)) as told:
+        said, _ = told.run("j1", "true")
+    assert (said["op"], said["cause"]) == ("failed", "disk-failed")
 
 
 def test_what_is_prepared_has_its_directory_and_runs_there_once_it_is_spawned(told: Told) -> None:
