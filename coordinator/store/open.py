@@ -255,7 +255,13 @@ THOROUGH_BYTES = 32 << 20
 """Up to this size, indexes are compared with tables too, at every start."""
 AUDIT_ROWS = 10_000
 """Lines kept about late and stray messages, so that a peer cannot fill the disk with them."""
-TRIM_AUDIT = "DELETE FROM audit WHERE rowid <= (SELECT max(rowid) FROM audit) - ?"
+TRIM_AUDIT = """
+    DELETE FROM audit WHERE rowid IN (
+        SELECT rowid FROM (SELECT rowid, row_number() OVER (PARTITION BY node ORDER BY rowid DESC) AS place FROM audit)
+        ORDER BY place, rowid DESC LIMIT -1 OFFSET ?
+    )
+"""
+"""The newest lines of each node stay: a node that says a lot cannot push out what is told of others."""
 BESIDE = ("-wal", "-shm")
 NO_TRACES = Traces()
 MIN_RETENTION = 600.0

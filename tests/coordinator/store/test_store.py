@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +331,20 @@ def test_an_agent_that_says_only_strange_things_fills_no_disk(path: Path) -> Non
     rows, longest = sqlite3.connect(path).execute("SELECT count(*), max(length(what)) FROM audit").fetchone()
     assert 10_000 <= rows <= 11_000
     assert longest == 500
+
+
+def test_a_node_that_says_only_strange_things_pushes_out_nothing_of_what_is_told_of_others(path: Path) -> None:
+    store = Store(path)
+    keep(store, Audit("n2", "the result of a job"), Audit("", "pool spot is paused"))
+    for number in range(40):
+        keep(store, *(Audit("n1", str(500 * number + line)) for line in range(500)))
+    store.abandon()
+    Store(path).abandon()
+    with closing(sqlite3.connect(path)) as db:
+        others = db.execute("SELECT node, what FROM audit WHERE node != 'n1'").fetchall()
+        said = [int(what) for (what,) in db.execute("SELECT what FROM audit WHERE node = 'n1' ORDER BY rowid")]
+    assert others == [("n2", "the result of a job"), ("", "pool spot is paused")]
+    assert said == [*range(20_000 - 9_998, 20_000)]
 
 
 def filled(store: Store) -> None:
