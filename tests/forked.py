@@ -298,7 +298,9 @@ def _server() -> tuple[socket.socket, str]:
 # --- the server -------------------------------------------------------------------------------------------------------
 
 
-def serve(asked: socket.socket) -> None:
+def serve(asked: socket.socket, points: Any) -> None:
+    os.environ.pop("GRID_FAULTS", None)
+    points.note()
     from distributed_grid.cli.main import COMMANDS
 
     for name in (*(command.target.partition(":")[0] for command in COMMANDS.values()), *LATER):
@@ -323,7 +325,7 @@ def serve(asked: socket.socket) -> None:
                 for number in (asked.detach(), tell, *running, *(others for _, others in running.values())):
                     os.close(number)
                 words, environment, folder, network, file = json.loads(text)
-                end(run(words, environment, folder, network, file, numbers))
+                end(run(words, environment, folder, network, file, numbers, points))
             for number in numbers:
                 os.close(number)
             running[ended := os.pidfd_open(child)] = (child, tell)
@@ -341,7 +343,15 @@ def tell_end(ended: int, child: int, tell: int) -> None:
     os.close(ended)
 
 
-def run(words: list[str], environment: dict[str, str], folder: str, network: str, file: str, numbers: list[int]) -> int:
+def run(
+    words: list[str],
+    environment: dict[str, str],
+    folder: str,
+    network: str,
+    file: str,
+    numbers: list[int],
+    points: Any,
+) -> int:
     """What the end of cli/main.py does, or else this program, with these files; the exit code."""
     if network:
         with open(network) as there:
@@ -358,9 +368,8 @@ def run(words: list[str], environment: dict[str, str], folder: str, network: str
     os.chdir(folder)
     random.seed()
     time.tzset()
-    if environment.get("GRID_FAULTS"):  # put in place when modules are imported (runtime/faults.py)
-        for name in [name for name in sys.modules if name.partition(".")[0] == "distributed_grid"]:
-            del sys.modules[name]
+    if environment.get("GRID_FAULTS"):
+        points.arm()
     from distributed_grid.cli.main import main
 
     sys.argv = [file or "grid", *words]
@@ -391,6 +400,7 @@ def end(code: int) -> None:
 
 
 if __name__ == "__main__":
+    points = importlib.import_module("fault_points")
     del sys.path[0]  # it has modules of this folder
     with contextlib.suppress(KeyboardInterrupt):
-        serve(socket.socket(fileno=int(sys.argv[1])))
+        serve(socket.socket(fileno=int(sys.argv[1])), points)

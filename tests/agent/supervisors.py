@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 MAIN = Path(__file__).parents[2] / "agent" / "supervisor" / "main.py"
+POINTS = Path(__file__).parents[1] / "fault_points.py"
 PYTHON = sys.executable
 LARGEST = 1 << 16
 NETWORK = "/proc/thread-self/ns/net"
@@ -50,13 +51,15 @@ def started(state_dir: Path, output_limit: int = 256 << 20, cgroup: str = "none"
     from distributed_grid import __version__
     from distributed_grid.agent.launch.supervisor import lives
 
-    alike = sys.executable == PYTHON and "GRID_FAULTS" not in os.environ and os.geteuid() == 0
+    alike = sys.executable == PYTHON and os.geteuid() == 0
     if not alike or not state_dir.is_dir() or lives(state_dir):
         return None
     server, network = _server()
     if os.readlink(NETWORK) != network:
         return None
     environment = {"PATH": os.environ.get("PATH", os.defpath), "TZ": os.environ.get("TZ", "")}
+    if "GRID_FAULTS" in os.environ:
+        environment["GRID_FAULTS"] = os.environ["GRID_FAULTS"]
     words = [str(state_dir), str(output_limit), cgroup, __version__, walls]
     log = os.open(state_dir / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     with open(log, "ab", 0):
@@ -82,8 +85,9 @@ def _server() -> tuple[socket.socket, str]:
 # --- the server -------------------------------------------------------------------------------------------------------
 
 
-def serve(main: Any, asked: socket.socket) -> None:
+def serve(main: Any, points: Any, asked: socket.socket) -> None:
     gc.disable()
+    points.note()
     for name in ("agent.supervisor.loop", "agent.supervisor.spawners", "agent.walls.forkserver", "runtime.unix"):
         importlib.import_module(f"distributed_grid.{name}")
     gc.freeze()
@@ -95,13 +99,13 @@ def serve(main: Any, asked: socket.socket) -> None:
             return
         if (pid := os.fork()) == 0:
             asked.close()
-            os._exit(run(main, *json.loads(said), *numbers))
+            os._exit(run(main, points, *json.loads(said), *numbers))
         for number in numbers:
             os.close(number)
         asked.send(str(pid).encode())
 
 
-def run(main: Any, environment: dict[str, str], words: list[str], log: int) -> int:
+def run(main: Any, points: Any, environment: dict[str, str], words: list[str], log: int) -> int:
     """What agent/launch/supervisor.py and the end of agent/supervisor/main.py do; the exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -114,6 +118,8 @@ def run(main: Any, environment: dict[str, str], words: list[str], log: int) -> i
     random.seed()
     code = 1
     try:
+        if environment.get("GRID_FAULTS"):
+            points.arm()
         code = main.main(["main.py", *words])
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else int(left.code is not None)
@@ -128,13 +134,19 @@ def run(main: Any, environment: dict[str, str], words: list[str], log: int) -> i
 def begin() -> None:
     """Import the supervisor's program by its path, as an interpreter does that runs it."""
     del sys.path[:1]  # it has modules of this folder
-    about = importlib.util.spec_from_file_location("supervisor_main", sys.argv[1])
-    assert about is not None and about.loader is not None
-    main = importlib.util.module_from_spec(about)
-    about.loader.exec_module(main)
+    main, points = loaded("supervisor_main", sys.argv[1]), loaded("fault_points", str(POINTS))
     main._name_our_files()
     with contextlib.suppress(KeyboardInterrupt):
-        serve(main, socket.socket(fileno=int(sys.argv[2])))
+        serve(main, points, socket.socket(fileno=int(sys.argv[2])))
+
+
+def loaded(name: str, file: str) -> Any:
+    """The module that is in this file."""
+    about = importlib.util.spec_from_file_location(name, file)
+    assert about is not None and about.loader is not None
+    module = importlib.util.module_from_spec(about)
+    about.loader.exec_module(module)
+    return module
 
 
 if __name__ == "__main__":
