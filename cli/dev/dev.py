@@ -236,8 +236,10 @@ def _grid(*words: str) -> list[str]:
 
 
 def _await_offers(invocation: Invocation, plan: Plan, url: str, started: dict[str, processes.Process]) -> None:
-    """Wait until every node is up and offers; one that is up and withholds is told, one that is not up is an error."""
+    """Wait until every node is up and offers; one that is up and withholds is told, and what keeps the coordinator from
+    taking jobs; one that is not up is an error."""
 
+    died: list[str] = []
     began = time.monotonic()
     grid = client(url).connect()
     try:
@@ -245,18 +247,21 @@ def _await_offers(invocation: Invocation, plan: Plan, url: str, started: dict[st
             offers = _offers(grid, {agent.name for agent in plan.agents if agent.stand_ins or agent.gpus})
             missing = [name for name in plan.names if offers.get(name, "not up")]
             if not missing:
-                return
+                break
             not_up = [name for name in missing if offers.get(name, "not up") == "not up"]
             died = [name for name in not_up if name in started and not started[name].alive]
             if died or time.monotonic() > began + (START_SECONDS if not_up else OFFER_SECONDS):
                 break
             time.sleep(0.05)
+        trouble = grid.status().trouble
     finally:
         grid.close()
     for name in died or missing:
         if offers.get(name, "not up") == "not up":
             raise _not_started(name, plan.home / f"{name}.log", 0)
         invocation.say(f"{name} is up and does not offer all it has now: {offers[name]}")
+    if trouble:
+        invocation.say(trouble)
 
 
 def _offers(grid: "GridClient", with_gpus: set[str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ import pytest
 
 from distributed_grid.cli.dev import processes as dev_processes
 from tests import forked
+from tests.e2e.reliability.test_disk import mounted
 from tests.grid_fixture import GRID, reserved_port, until
 from tests.people import as_user, lacking
 
@@ -127,6 +128,18 @@ def test_a_directory_that_others_can_write_to_is_refused(dev: Dev) -> None:
     done = dev.up("--nodes", "1")
     assert done.returncode == 1 and "other users can write to it" in done.stderr
     assert not any(dev.home.iterdir())
+
+
+@pytest.mark.root
+def test_a_coordinator_that_takes_no_jobs_for_want_of_disk_is_told(tmp_path: Path) -> None:
+    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=16m", "none") as disk:
+        dev = Dev(disk)
+        try:
+            done = dev.up("--nodes", "1")
+            assert done.returncode == 0, done.stderr
+            assert "no new jobs are taken" in done.stderr and "20 MiB are needed" in done.stderr
+        finally:
+            dev.down()
 
 
 def nameless() -> Iterator[int]:
