@@ -150,8 +150,8 @@ class Scene:
     async def offers(self, node: str = "") -> list[OfferView]:
         """What is on offer now; nodes that offer nothing are left out."""
         async with GridClient(self.url, patience=PATIENCE) as client:
-            views = (await client.shared(node)).offers
-        return [view for view in views if view.room]
+            views = (await client.shared()).offers
+        return [view for view in views if view.room and node in ("", view.node)]
 
     async def until(self, there: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
         """Wait for a condition, and fail with the logs if it does not come."""
