@@ -123,8 +123,8 @@ class _Learner:
 
     def __init__(self, learned: Learned) -> None:
         self.learned = learned
-        self.outcomes: deque[tuple[int, int]] = deque(maxlen=WEEK + 1)
-        """What came of the forecasts of the last week, by the interval they were made in."""
+        self.outcomes: dict[int, int] = {}
+        """What came of the newest forecasts, a week's at least, by the interval they were made in, in that order."""
         self.waiting: deque[_Made] = deque()
 
     @property
@@ -147,7 +147,7 @@ class _Learner:
         """What came of the forecast made so much earlier, the last one before that moment, around 0; 0 where that is
         not known."""
         wanted = at - at % EVERY - intervals * EVERY
-        return next((outcome - 0.5 for made, outcome in self.outcomes if made == wanted), 0.0)
+        return self.outcomes[wanted] - 0.5 if wanted in self.outcomes else 0.0
 
     def regression(self, features: Sequence[float]) -> float:
         total = sum(weight * feature for weight, feature in zip(self.learned.weights, features, strict=True))
@@ -162,7 +162,9 @@ class _Learner:
         learned.hours[made.hour] = cases + 1, lasted + outcome
         if not made.late:
             learned.wrong = base + (made.base - outcome) ** 2, both + (made.both - outcome) ** 2
-        self.outcomes.append((made.at, outcome))
+        self.outcomes[made.at] = outcome
+        if len(self.outcomes) > WEEK + 1:
+            del self.outcomes[next(iter(self.outcomes))]
         for at, feature in enumerate(made.features):
             slope = wrong * feature + DECAY * learned.weights[at]
             learned.gradients[at] += slope * slope
@@ -213,9 +215,10 @@ class IdleForecaster:
         if self.since is None:
             self.since = at
         if at % EVERY == 0:
+            common = self._common(at, self.since)
             for number, learner in enumerate(self._learners):
                 if at + HORIZONS[number] // STEP >= self._learned:
-                    made = self._made(at, self.since, number, learner, pool)
+                    made = self._made(at, common, number, learner, pool)
                     learner.waiting.append(made._replace(late=at < self._learned))
 
     def _forget(self) -> None:
@@ -227,7 +230,7 @@ class IdleForecaster:
 
     def _resolve(self, at: int, idle: bool, pool: Pool) -> None:
         for number, learner in enumerate(self._learners):
-            if not idle:
+            if not idle and learner.waiting and not learner.waiting[-1].failed:  # as have the others if that has
                 learner.waiting = deque(made._replace(failed=True) for made in learner.waiting)
             # Also what has failed is learned from when its time has passed, or failures would be known first.
             while learner.waiting and learner.waiting[0].at + HORIZONS[number] // STEP <= at:
@@ -244,9 +247,8 @@ class IdleForecaster:
             one = _bin(bins, said)
             one.count, one.said, one.true = one.count + 1, one.said + said, one.true + outcome
 
-    def _made(self, at: int, since: int, number: int, learner: _Learner, pool: Pool) -> _Made:
-        counter, node = _counter(at - since), learner.mean(pool.rate(number))
-        base = learner.base(counter, node)
+    def _common(self, at: int, since: int) -> tuple[int, int, list[float]]:
+        """What the forecasts for all horizons share: the counter, the hour of the day and the first features."""
         weekend = (at * STEP // 86400 + 4) % 7 in (0, 6)
         hour = (at * STEP // 3600) % 24 + 24 * weekend
         mean = sum(self._recent) / len(self._recent)
@@ -263,6 +265,15 @@ class IdleForecaster:
             math.cos(turn),
             math.sin(2 * turn),
             math.cos(2 * turn),
+        ]
+        return _counter(at - since), hour, features
+
+    def _made(self, at: int, common: tuple[int, int, list[float]], number: int, learner: _Learner, pool: Pool) -> _Made:
+        counter, hour, first = common
+        node = learner.mean(pool.rate(number))
+        base = learner.base(counter, node)
+        features = [
+            *first,
             _logit(learner.of_hour(hour, node)) / 3,
             _logit(base) / 3,
             learner.before(at, DAY),
@@ -279,8 +290,9 @@ class IdleForecaster:
         if not self._recent:
             return ()
         found, at = [], self.next - 1
+        common = self._common(at, at if self.since is None else self.since)
         for number, learner in enumerate(self._learners):
-            made = self._made(at, at if self.since is None else self.since, number, learner, pool)
+            made = self._made(at, common, number, learner, pool)
             said = made.both if learner.uses_both else made.base
             cases, lasted = learner.learned.cases[made.counter], learner.learned.lasted[made.counter]
             one, past = _bin(pool.bins[number], said), sum(learner.learned.cases)

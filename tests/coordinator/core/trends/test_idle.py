@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distributed_grid.coordinator.core.trends import idle
 from distributed_grid.coordinator.core.trends.idle import (
     DOUBTED,
     EVERY,
@@ -164,8 +165,8 @@ def test_probabilities_are_probabilities_whatever_comes(pattern: str, jump: int)
 def test_what_the_owner_uses_of_an_idle_node_is_remembered_and_fades_by_half_each_day() -> None:
     one, pool = IdleForecaster(), Pool()
     told = [(0.1, True), (0.2, True), (0.1, True), (0.9, False), (0.05, True), (0.3, True), (math.nan, False)]
-    for at, (use, idle) in enumerate(told):
-        one.observe(START + at, use, idle, pool)
+    for at, (use, quiet) in enumerate(told):
+        one.observe(START + at, use, quiet, pool)
     assert one.peak == pytest.approx(0.2, rel=0.02), "what they use while it is not idle is not meant"
     live(one, pool, "i" * DAY, START + 7)
     assert one.peak == pytest.approx(0.1, rel=0.02)
@@ -196,3 +197,15 @@ def test_a_time_that_a_node_was_never_idle_for_has_the_node_s_mean_and_says_of_h
     (half, *_) = one.expected(pool)
     assert half.cases == 0 or half.cases < half.past
     assert half.past == sum(one.memory().learned[0].cases) > 50
+
+
+def test_what_came_of_a_day_and_of_a_week_before_is_known_for_a_week() -> None:
+    learner, week = idle._Learner(idle.Learned()), idle.WEEK * idle.EVERY
+    for at in range(0, 3 * week, idle.EVERY):
+        learner.learn(idle._Made(at, 0, [0.0] * idle.FEATURES, 0.5, 0.5, 0), at // idle.EVERY % 2)
+    newest = 3 * week - idle.EVERY
+    for at in (newest, newest + idle.EVERY - 1):  # a forecast is made in the first of so many intervals
+        assert learner.before(at, idle.WEEK) == (0.5 if newest // idle.EVERY % 2 else -0.5)
+        assert learner.before(at, 1) == (-0.5 if newest // idle.EVERY % 2 else 0.5)
+    assert learner.before(newest, idle.WEEK + 1) == 0.0, "forgotten"
+    assert learner.before(newest + 2 * idle.EVERY, 1) == 0.0, "not known yet"
