@@ -3,14 +3,13 @@ and every user of a machine may listen on its ports, and connect to them.
 """
 
 import errno
-import ipaddress
 import os
 import select
 import socket
 import struct
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.runtime.accounts import COORDINATOR, name_of, service_users, uid_of
@@ -60,17 +59,15 @@ def peer_user(connection: socket.socket) -> int | None:
         end = _other_end(connection)
     except OSError as error:
         raise UnknownUser(f"the kernel cannot be asked who connected: {error.strerror}") from None
-    if end is None or not end.inode:
+    if end is None or not end[1]:
         raise UnknownUser("the process that connected is gone, and nobody can say whose it was")
-    return end.uid
+    return end[0]
 
 
 def _is_near(connection: socket.socket) -> bool:
     """Whether both ends are on this machine."""
-    here, there = connection.getsockname()[0], connection.getpeername()[0]
-    address = ipaddress.ip_address(there.partition("%")[0])
-    address = getattr(address, "ipv4_mapped", None) or address
-    return bool(there == here or address.is_loopback)
+    (here, _), (there, _) = _at(connection.getsockname()), _at(connection.getpeername())
+    return there in (here, _LOOPBACK6) or (len(there) == _IPV4 and there[0] == _LOOPBACK4)
 
 
 def _check_server(ours: socket.socket, until: float, url: str, trusts: str) -> None:
@@ -78,8 +75,8 @@ def _check_server(ours: socket.socket, until: float, url: str, trusts: str) -> N
     pause = _FIRST_PAUSE
     while True:
         spoke = _readable(ours)
-        end = _other_end(ours)
-        if end is not None and end.inode:
+        uid, inode = _other_end(ours) or (0, 0)
+        if inode:
             break
         if spoke:  # what was accepted before, and belongs to nobody now, is closed
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
@@ -87,9 +84,9 @@ def _check_server(ours: socket.socket, until: float, url: str, trusts: str) -> N
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
         time.sleep(pause)
         pause = min(_LONGEST_PAUSE, 2 * pause)
-    if end.uid in (0, os.geteuid(), uid_of(trusts)) or end.uid in service_users(COORDINATOR):
+    if uid in (0, os.geteuid(), uid_of(trusts)) or uid in service_users(COORDINATOR):
         return
-    user = name_of(end.uid)
+    user = name_of(uid)
     raise NotTrusted(
         f"the coordinator at {url} is another user's",
         why=f"{user} runs it, and would get all that is sent there, and say what runs here",
@@ -106,14 +103,11 @@ def _readable(ours: socket.socket) -> bool:
 # --- the kernel's table of connections --------------------------------------------------------------------------------
 
 
-class _End(NamedTuple):
-    """One end of a connection: the user it belongs to, and the inode of its socket; 0: no process has it (it is not
-    accepted yet, or closed), and the user is not known."""
-
-    uid: int
-    inode: int
-
-
+_End = tuple[int, int]
+"""One end of a connection: the user it belongs to, and the inode of its socket; 0: no process has it (it is not
+accepted yet, or closed), and the user is not known."""
+_At = tuple[bytes, int]
+"""An address and a port."""
 _LISTEN = 10
 _SOCK_DIAG, _ERROR, _REQUEST = 20, 2, 1
 _HEADER = struct.Struct("=IHHII")
@@ -124,6 +118,8 @@ _ANY_STATE = _NO_COOKIE = 0xFFFFFFFF
 _IPV4 = 4
 _MAPPED = bytes(10) + b"\xff\xff"
 """Before an address of IPv4, where it is one of IPv6."""
+_LOOPBACK4, _LOOPBACK6 = 127, bytes(15) + b"\x01"
+"""This machine: how its addresses of IPv4 begin, and that of IPv6."""
 
 
 def _other_end(ours: socket.socket) -> _End | None:
@@ -135,22 +131,18 @@ def _other_end(ours: socket.socket) -> _End | None:
         return _from_proc(near, far)
 
 
-class _At(NamedTuple):
-    address: bytes
-    port: int
-
-
 def _at(name: tuple[Any, ...]) -> _At:
     """An address in bytes: of IPv4, also where a socket for IPv6 has it."""
     host = name[0].partition("%")[0]
     packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
-    return _At(packed.removeprefix(_MAPPED) if len(packed) > _IPV4 else packed, name[1])
+    return packed.removeprefix(_MAPPED) if len(packed) > _IPV4 else packed, name[1]
 
 
 def _from_netlink(near: _At, far: _At) -> _End | None:
     """By sock_diag(7), which looks up one connection, however many there are."""
-    family = socket.AF_INET if len(near.address) == _IPV4 else socket.AF_INET6
-    ident = _ID.pack(near.port, far.port, near.address, far.address)
+    (near_address, near_port), (far_address, far_port) = near, far
+    family = socket.AF_INET if len(near_address) == _IPV4 else socket.AF_INET6
+    ident = _ID.pack(near_port, far_port, near_address, far_address)
     ident += struct.pack("=III", 0, _NO_COOKIE, _NO_COOKIE)
     ask = _ASK.pack(family, socket.IPPROTO_TCP, _ANY_STATE) + ident
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 4) as kernel:  # NETLINK_SOCK_DIAG
@@ -165,16 +157,17 @@ def _from_netlink(near: _At, far: _At) -> _End | None:
         raise OSError(-code, os.strerror(-code))
     state, uid, inode = _TOLD.unpack_from(body)
     # Where there is no such connection, it looks for who listens there.
-    return _End(uid, inode) if state != _LISTEN else None
+    return (uid, inode) if state != _LISTEN else None
 
 
 def _from_proc(near: _At, far: _At) -> _End | None:
     """By /proc, which lists all connections; those of IPv4 that a socket for IPv6 has are in the file of IPv6."""
-    for file, before in (("tcp", b""), ("tcp6", _MAPPED)) if len(near.address) == _IPV4 else (("tcp6", b""),):
-        row = f" {_shown(before + near.address, near.port)} {_shown(before + far.address, far.port)} ".encode()
+    (near_address, near_port), (far_address, far_port) = near, far
+    for file, before in (("tcp", b""), ("tcp6", _MAPPED)) if len(near_address) == _IPV4 else (("tcp6", b""),):
+        row = f" {_shown(before + near_address, near_port)} {_shown(before + far_address, far_port)} ".encode()
         for line in Path(f"/proc/thread-self/net/{file}").read_bytes().splitlines()[1:]:
             if row in line and int((fields := line.split())[3], 16) != _LISTEN:
-                return _End(int(fields[7]), int(fields[9]))
+                return int(fields[7]), int(fields[9])
     return None
 
 

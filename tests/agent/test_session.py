@@ -56,7 +56,7 @@ async def test_an_agent_tells_nothing_to_a_strangers_coordinator_and_comes_back(
 ) -> None:
     # As if the coordinator were another user's: it is looked at which user's it is before anything is said.
     monkeypatch.setattr(loopback, "service_users", lambda _: set())
-    monkeypatch.setattr(loopback, "_other_end", lambda _: loopback._End(uid=12345, inode=1))
+    monkeypatch.setattr(loopback, "_other_end", lambda _: (12345, 1))
     one = Node(tmp_path, f"ws://127.0.0.1:{coordinator.port}")
     with capture_logs() as lines:
         while not any("is another user's" in line["event"] for line in lines):  # noqa: ASYNC110
@@ -72,7 +72,7 @@ async def test_both_connections_lead_to_the_coordinator_of_a_user_whom_the_agent
     coordinator: Coordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loopback, "service_users", lambda _: set())
-    monkeypatch.setattr(loopback, "_other_end", lambda _: loopback._End(uid=12345, inode=1))
+    monkeypatch.setattr(loopback, "_other_end", lambda _: (12345, 1))
     one = Node(tmp_path, f"ws://127.0.0.1:{coordinator.port}", trusts="12345")
     await coordinator.connected()
     await coordinator.open_data()

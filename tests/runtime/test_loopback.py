@@ -79,6 +79,28 @@ def test_the_other_end_is_found_by_either_way(
             assert found == (os.geteuid(), os.fstat(other.fileno()).st_ino)
 
 
+@pytest.mark.parametrize(
+    ("far", "near"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("192.0.2.1", False),
+        pytest.param("::1", True, marks=by_ipv6),
+        pytest.param("::ffff:127.9.9.9", True, marks=by_ipv6),
+        pytest.param("::ffff:192.0.2.1", False, marks=by_ipv6),
+    ],
+)
+def test_which_connections_are_within_this_machine(far: str, near: bool) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in far else socket.AF_INET, socket.SOCK_DGRAM) as ours:
+        try:
+            ours.connect((far, 7))  # nothing is sent
+        except OSError as error:
+            pytest.skip(f"no route: {error}")
+        assert loopback._is_near(ours) is near
+        ours.connect(ours.getsockname()[:2])
+        assert loopback._is_near(ours), "both ends have one address"
+
+
 @pytest.mark.parametrize("way", WAYS, ids=["netlink", "proc"])
 def test_who_only_listens_there_is_not_the_other_end(way: Callable[..., "loopback._End | None"]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
