@@ -2,7 +2,7 @@
 
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.coordinator.client.downloads import BadAnswer
-from distributed_grid.coordinator.client.output import JobResult
+from distributed_grid.coordinator.client.results import JobResult
 from distributed_grid.coordinator.client.session import ConnectionLost, GridUnavailable, RequestRefused
 from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.coordinator.client.walk import ShippingError

@@ -21,15 +21,9 @@ from distributed_grid.coordinator.client import downloads, requests, shipping, w
 from distributed_grid.coordinator.client.connection import Connection
 from distributed_grid.coordinator.client.downloads import BadAnswer
 from distributed_grid.coordinator.client.input import JobInput, Source, pieces_of
-from distributed_grid.coordinator.client.output import (
-    HOLD_AGAIN,
-    JobOutput,
-    JobResult,
-    Piece,
-    ResultReader,
-    unreadable,
-)
+from distributed_grid.coordinator.client.output import HOLD_AGAIN, JobOutput, Piece, unreadable
 from distributed_grid.coordinator.client.requests import Documented, Steps
+from distributed_grid.coordinator.client.results import JobResult, ResultReader
 from distributed_grid.coordinator.client.session import (
     PATIENCE,
     ConnectionLost,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from distributed_grid.config.places import as_path, usual_address
 from distributed_grid.coordinator.client import requests
 from distributed_grid.coordinator.client.input import JobInput, Source, pieces_of
-from distributed_grid.coordinator.client.output import JobOutput, JobResult, Piece, ResultReader, unreadable
+from distributed_grid.coordinator.client.output import JobOutput, Piece, unreadable
 from distributed_grid.coordinator.client.requests import (
     Documented,
     Once,
@@ -58,6 +58,7 @@ from distributed_grid.runtime import loopback
 from distributed_grid.runtime.local import NoSocket, dial, socket_path
 
 if TYPE_CHECKING:
+    from distributed_grid.coordinator.client.results import JobResult
     from distributed_grid.coordinator.client.shipping import HashCache
 
 WRITE_SECONDS = 30.0
@@ -210,7 +211,7 @@ class GridClient:
         rules, place = walk.rules(ceiling, links, secrets), as_path("directory", directory)
         return shipping.warned(self.do(shipping.ship(self.number, place, self._hashes, rules)).bundle)
 
-    def run(self, command: str | Sequence[str], *, stdin: Source | None = None, **options: Any) -> JobResult:
+    def run(self, command: str | Sequence[str], *, stdin: Source | None = None, **options: Any) -> "JobResult":
         """Submit one job, wait for its end, and return its result with all of its output (up to 16 MiB a stream).
         `stdin` is what the job reads from its standard input: bytes, a binary file, or an iterator of bytes. An error
         of these ends the job, and is raised."""
@@ -220,8 +221,10 @@ class GridClient:
             self._feed(job, pieces)
         return self.result(job)
 
-    def result(self, job: str) -> JobResult:
+    def result(self, job: str) -> "JobResult":
         """Wait for a job's end and return its result with its output."""
+        from distributed_grid.coordinator.client.results import ResultReader  # as shipping: not needed by most
+
         view = self.wait(job)
         reader = ResultReader(view)
         for piece in self._pieces(reader.output, view):

@@ -4,7 +4,6 @@ import itertools
 import os
 import re
 import secrets
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -351,6 +350,8 @@ _FOR_SHELLS = r"(?s)\|\|?|&&?|;;?|\d*[<>].*|&>.*|.*[^\\];"
 def as_argv(command: str | Sequence[str]) -> tuple[str, ...]:
     """The argv of a command given as words, or as text, which is split as a shell would. Raises BadValue."""
     if isinstance(command, str):
+        import shlex  # commands have words
+
         try:
             argv = tuple(shlex.split(command))
         except ValueError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.client.output import JobResult
+from distributed_grid.coordinator.client.results import JobResult
 from distributed_grid.protocol.jobs import TAIL_BYTES, After, Cause, JobView, Outcome, State
 from tests.chaos.clients import Told
 from tests.chaos.faults import Fault

@@ -24,7 +24,7 @@ from distributed_grid.coordinator.client.compat.sharing import (
     plain_move,
     plain_offer,
 )
-from distributed_grid.coordinator.client.output import JobResult
+from distributed_grid.coordinator.client.results import JobResult
 from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.history.summary import performance

@@ -1,4 +1,4 @@
-"""Reading a job's output without I/O: every byte once, in order, attempt after attempt; and the result."""
+"""Reading a job's output without I/O: every byte once, in order, attempt after attempt."""
 
 from typing import Any
 
@@ -10,11 +10,9 @@ from distributed_grid.coordinator.client.output import (
     EMPTY_SECONDS,
     HOLD_AGAIN,
     HOLD_SECONDS,
-    KEPT_BYTES,
     RETRY_SECONDS,
     TRIES,
     JobOutput,
-    ResultReader,
     Stream,
 )
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Request, State
@@ -209,25 +207,6 @@ def test_an_answer_to_another_question_is_nothing() -> None:
     assert reading.output.take(Output(id=question.id + 1, offset=0, data=b"x"), 0.0) == []
 
 
-# --- results ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_result_carries_the_last_bytes_of_each_stream() -> None:
-    size = KEPT_BYTES + 10
-    reader = ResultReader(ended(code=3, stdout_size=size, stdout_tail=b"x" * 10, stderr_size=3, stderr_tail=b"err"))
-    for piece in reader.output.update(
-        ended(stdout_size=size, stdout_tail=b"x" * 10, stderr_size=3, stderr_tail=b"err")
-    ):
-        reader.add(piece)
-    (question,) = reader.output.questions(lambda: 1, 0.0)
-    assert (question.stream, question.offset) == ("stdout", 10)
-    for piece in reader.output.take(Output(id=1, offset=10, data=b"x" * KEPT_BYTES), 0.0):
-        reader.add(piece)
-    result = reader.result()
-    assert reader.output.over and (result.exit_code, result.success, result.stderr) == (3, False, "err")
-    assert len(result.stdout_bytes) == KEPT_BYTES and result.truncated and result.output_error == ""
-
-
 def test_bytes_that_are_gone_make_the_output_incomplete() -> None:
     reading = Reading()
     reading.told(RUNNING)
@@ -238,15 +217,6 @@ def test_bytes_that_are_gone_make_the_output_incomplete() -> None:
     stream = reading.output.incomplete()
     assert reading.output.over and stream is not None
     assert stream.incomplete().startswith("7 bytes of stdout are gone: ")
-
-
-def test_a_result_says_that_bytes_in_it_are_gone() -> None:
-    reader = ResultReader(ended(stdout_size=13, stdout_tail=b"z"))
-    reader.output.update(ended(stdout_size=13, stdout_tail=b"z"))
-    (question,) = [one for one in reader.output.questions(iter(range(1, 9)).__next__, 0.0) if one.stream == "stdout"]
-    for piece in reader.output.take(Output(id=question.id, offset=10, data=b"xyz", gap=10), 0.0):
-        reader.add(piece)
-    assert "10 bytes of stdout are gone" in reader.result().output_error
 
 
 def test_an_attached_reader_says_so_with_each_question_and_also_when_it_takes_no_more() -> None:
