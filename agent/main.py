@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import secrets
 import signal
@@ -69,6 +70,8 @@ from distributed_grid.runtime.unix import name_process
 log = get_logger("agent")
 
 MOST_INSTANCE = 64
+COLLECT_AFTER = 10_000
+"""New objects after which garbage is collected."""
 ANOTHER = "use that one, stop it first, or give this one another --state-dir and --name"
 
 
@@ -113,6 +116,7 @@ def main(settings: AgentSettings) -> int:
     """Run until SIGTERM or SIGINT; the exit code. Jobs continue without the agent. Errors a person can act on go to
     stderr, in three lines. Code 75: the service manager is to start the agent again, with its original privileges."""
     configure_logs(settings.log_level)
+    gc.set_threshold(COLLECT_AFTER)
     try:
         forbid_dumps()
         _take_leaf()

@@ -5,18 +5,19 @@ with the help of the commands. The help of every command ends with its examples 
 """
 
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
-from distributed_grid.cli.context import COMMON
+from distributed_grid.cli.context import COMMON, Option
 
 
-class Lazy(NamedTuple):
+class Lazy:
     """Where a command lives (`module:attribute`) and its line in the help of the group."""
 
-    target: str
-    summary: str
+    def __init__(self, target: str, summary: str) -> None:
+        self.target = target
+        self.summary = summary
 
     def load(self) -> click.Command:
         module, _, attribute = self.target.partition(":")
@@ -32,7 +33,41 @@ def with_common(command: click.Command) -> click.Command:
     return command
 
 
-class Command(click.Command):
+def _show_help(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+class Light(click.Command):
+    """A command for which click loads neither what translates its own texts nor what finds alike options."""
+
+    _help: click.Option | None = None
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """One object for all calls: click compares them."""
+        names = self.get_help_option_names(ctx)
+        if self._help is None and names and self.add_help_option:
+            text = "Show this message and exit."
+            self._help = Option(names, is_flag=True, is_eager=True, expose_value=False, help=text, callback=_show_help)
+        return self._help
+
+    def make_parser(self, ctx: click.Context) -> Any:
+        """One that takes `-t` for a short option at once: click's looks for a long one first, and as there is none for
+        those that are alike."""
+        parser = super().make_parser(ctx)
+        match_long = parser._match_long_opt
+
+        def match(opt: str, explicit_value: str | None, state: Any) -> None:
+            if opt[:2] in parser._short_opt and opt not in parser._long_opt:
+                raise click.NoSuchOption(opt, "it is a short one")
+            match_long(opt, explicit_value, state)
+
+        parser._match_long_opt = match  # type: ignore[method-assign]
+        return parser
+
+
+class Command(Light):
     """A command whose help ends with its examples."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -59,7 +94,7 @@ def write_examples(ctx: click.Context, formatter: click.HelpFormatter) -> None:
                 formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Light, click.Group):
     """A group whose commands come from a table of `Lazy` entries, in the order of the table, and behind these from
     decorators. Both take the common options. `sections` are titles and the names below each, in the help."""
 

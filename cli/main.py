@@ -14,22 +14,27 @@ _QUIET = _LOADED_BY is signal.default_int_handler and threading.current_thread()
 if _QUIET:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-COLLECT_AFTER = 10_000
-"""New objects after which garbage is collected (700 by default)."""
+COLLECT_AFTER = 50_000
+"""New objects after which garbage is collected (700 by default): more than a short command makes."""
 
 _COLLECTED_AFTER = gc.get_threshold()
 gc.set_threshold(COLLECT_AFTER)  # what is loaded stays
 
+from distributed_grid.runtime.deferred import SELDOM_USED, defer  # noqa: E402
+
+defer(*SELDOM_USED)
+
 import click  # noqa: E402
 
 from distributed_grid import __version__  # noqa: E402
-from distributed_grid.cli.context import Invocation, print_error, printable  # noqa: E402
+from distributed_grid.cli.context import Invocation, option, print_error, printable  # noqa: E402
 from distributed_grid.cli.lazy import Lazy, LazyGroup  # noqa: E402
 
 gc.set_threshold(*_COLLECTED_AFTER)
 if _QUIET:
     signal.signal(signal.SIGINT, _LOADED_BY)
 
+VERSION = "Show the version and exit."
 USAGE = 2
 INTERNAL = 70
 CLOSED_PIPE = 141
@@ -141,6 +146,12 @@ class Grid(LazyGroup):
         finally:
             gc.freeze()
             _forget_unwritable()
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One line; as in Option, inspect is not loaded for it."""
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(self.help or "")
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         _open_standard_files()
@@ -265,8 +276,21 @@ def _forget(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"grid {__version__}", color=ctx.color)
+        ctx.exit()
+
+
 @click.group(cls=Grid, table=COMMANDS, sections=SECTIONS)
-@click.version_option(__version__, prog_name="grid", message="%(prog)s %(version)s")
+@option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    help="Show the version and exit.",
+    callback=_show_version,
+)
 def main() -> None:
     """Borrow the idle CPUs, memory and GPUs of other machines."""
 

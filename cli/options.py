@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from distributed_grid.cli.completion import complete_nodes
+from distributed_grid.cli.context import option
 from distributed_grid.cli.lazy import Command
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import SIGNALS, JobLimits
@@ -30,31 +31,29 @@ def not_empty(text: str) -> str:
 
 def limit_options(command: F) -> F:
     """Add them to a command."""
-    for option in reversed(
+    for add in reversed(
         [
-            click.option("--warn-signal", metavar="SIG@TIME", help="Send it a signal before --time ends it: USR1@60."),
-            click.option(
-                "--cpu-limit", is_flag=True, help="Never more CPU time than granted, also where more is idle."
-            ),
-            click.option("--pids-limit", type=int, metavar="N", help="Processes and threads it may have at once."),
-            click.option("--retry-memory", metavar="FACTOR", help="If out of memory, run it again with more: 2x."),
+            option("--warn-signal", metavar="SIG@TIME", help="Send it a signal before --time ends it: USR1@60."),
+            option("--cpu-limit", is_flag=True, help="Never more CPU time than granted, also where more is idle."),
+            option("--pids-limit", type=int, metavar="N", help="Processes and threads it may have at once."),
+            option("--retry-memory", metavar="FACTOR", help="If out of memory, run it again with more: 2x."),
         ]
     ):
-        command = option(command)
+        command = add(command)
     return command
 
 
 def lending_options(command: F) -> F:
     """Add those that say what a node lends at most."""
-    for option in reversed(
+    for add in reversed(
         [
-            click.option("--cores", type=click.FloatRange(0, 1e9), metavar="N", help="Lend at most so many cores."),
-            click.option("--memory", metavar="SIZE", help="Lend at most so much memory, such as 16G."),
-            click.option("--gpus", type=click.IntRange(0, 10_000), metavar="N", help="Lend at most so many GPUs."),
-            click.option("--share/--no-share", default=None, help="Lend, or lend nothing."),
+            option("--cores", type=click.FloatRange(0, 1e9), metavar="N", help="Lend at most so many cores."),
+            option("--memory", metavar="SIZE", help="Lend at most so much memory, such as 16G."),
+            option("--gpus", type=click.IntRange(0, 10_000), metavar="N", help="Lend at most so many GPUs."),
+            option("--share/--no-share", default=None, help="Lend, or lend nothing."),
         ]
     ):
-        command = option(command)
+        command = add(command)
     return command
 
 
@@ -87,32 +86,24 @@ def limits_words(limits: JobLimits) -> str:
 
 
 _OPTIONS = (
-    click.option(
-        "--strategy", metavar="WORD", help=f"How a node is chosen: {', '.join(Strategy)}. The grid has its own."
-    ),
-    click.option(
-        "--only", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="On this node; repeatable."
-    ),
-    click.option(
-        "--exclude", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="Not there; repeatable."
-    ),
-    click.option(
+    option("--strategy", metavar="WORD", help=f"How a node is chosen: {', '.join(Strategy)}. The grid has its own."),
+    option("--only", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="On this node; repeatable."),
+    option("--exclude", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="Not there; repeatable."),
+    option(
         "--label", "labels", multiple=True, metavar="K=V", help="On nodes with this label: K=V, K!=V or K; repeatable."
     ),
-    click.option(
-        "--gpu-model", type=not_empty, metavar="NAME", help="GPUs of this model: a part of its name, or a glob."
-    ),
-    click.option("--gpu-memory", metavar="SIZE", help="Free memory of each GPU, such as 20G; also of a part of one."),
-    click.option("--walls", metavar="LEVEL", help="Behind these walls or stronger: user, namespace or landlock."),
-    click.option("--near", multiple=True, metavar="JOB", help="Where this job or name of yours is; repeatable."),
-    click.option("--apart", multiple=True, metavar="JOB", help="Where this job or name of yours is not; repeatable."),
+    option("--gpu-model", type=not_empty, metavar="NAME", help="GPUs of this model: a part of its name, or a glob."),
+    option("--gpu-memory", metavar="SIZE", help="Free memory of each GPU, such as 20G; also of a part of one."),
+    option("--walls", metavar="LEVEL", help="Behind these walls or stronger: user, namespace or landlock."),
+    option("--near", multiple=True, metavar="JOB", help="Where this job or name of yours is; repeatable."),
+    option("--apart", multiple=True, metavar="JOB", help="Where this job or name of yours is not; repeatable."),
 )
 
 
 def placing(command: F) -> F:
     """Add these options to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
+    for add in reversed(_OPTIONS):
+        command = add(command)
     return command
 
 

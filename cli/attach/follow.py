@@ -8,7 +8,7 @@ import click
 
 from distributed_grid.cli.attach.results import check_globs, get_options
 from distributed_grid.cli.completion import complete_jobs
-from distributed_grid.cli.context import AWAY_SECONDS, Invocation, current, grid_failed
+from distributed_grid.cli.context import AWAY_SECONDS, Invocation, current, grid_failed, option
 from distributed_grid.cli.lazy import Command
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import GroupKind, GroupView, indexes, member_id, words
@@ -20,14 +20,12 @@ if TYPE_CHECKING:
 ALL = "all"
 _ATTEMPT = re.compile(r"(.+)\.([1-9]\d{0,8})")
 
-member_option = click.option(
-    "--member", type=int, metavar="N", help="Of an array or gang: only the member with this index."
-)
+member_option = option("--member", type=int, metavar="N", help="Of an array or gang: only the member with this index.")
 
 
 @click.command(cls=Command)
-@click.option("--on-exit", type=click.Choice(["cancel", "keep"]), default="keep", help="If we are ended (keep).")
-@click.option("--get", "globs", multiple=True, metavar="GLOB", help="Bring matching files back here; repeatable.")
+@option("--on-exit", type=click.Choice(["cancel", "keep"]), default="keep", help="If we are ended (keep).")
+@option("--get", "globs", multiple=True, metavar="GLOB", help="Bring matching files back here; repeatable.")
 @get_options
 @member_option
 @click.argument("job", shell_complete=complete_jobs)
@@ -59,13 +57,13 @@ def attach(job: str, on_exit: str, globs: tuple[str, ...], force: bool, executab
 
 
 @click.command(cls=Command)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
-@click.option("--stdout", "only", flag_value="stdout", help="Only what it wrote to stdout.")
-@click.option("--stderr", "only", flag_value="stderr", help="Only what it wrote to stderr.")
-@click.option("--exit-code", is_flag=True, help="With -f: exit with the job's exit code.")
-@click.option("--attempt", metavar="N", help="What this attempt wrote; all: each, one after another (the last one).")
+@option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@option("--stdout", "only", flag_value="stdout", help="Only what it wrote to stdout.")
+@option("--stderr", "only", flag_value="stderr", help="Only what it wrote to stderr.")
+@option("--exit-code", is_flag=True, help="With -f: exit with the job's exit code.")
+@option("--attempt", metavar="N", help="What this attempt wrote; all: each, one after another (the last one).")
 @member_option
-@click.option("--failed", is_flag=True, help="Of an array: only members that have failed.")
+@option("--failed", is_flag=True, help="Of an array: only members that have failed.")
 @click.argument("job", shell_complete=complete_jobs)
 def logs(
     job: str,

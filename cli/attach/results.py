@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from distributed_grid.cli.context import AWAY_SECONDS, Invocation, print_error
+from distributed_grid.cli.context import AWAY_SECONDS, Invocation, option, print_error
 from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.protocol.errors import BadValue, GridError
 
@@ -21,10 +21,8 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 def get_options(command: C) -> C:
     """Give a command the options about files that come back."""
-    executable = click.option("--executable", is_flag=True, help="With --get: keep executable bits.")
-    force = click.option(
-        "--force", is_flag=True, help="With --get: write over what changed since the job was submitted."
-    )
+    executable = option("--executable", is_flag=True, help="With --get: keep executable bits.")
+    force = option("--force", is_flag=True, help="With --get: write over what changed since the job was submitted.")
     return force(executable(command))
 
 
@@ -51,12 +49,12 @@ def here() -> Path:
 
 def shipping_options(command: C) -> C:
     """Give a command the options about what is shipped."""
-    links = click.option(
+    links = option(
         "--links",
         type=click.Choice(["follow", "keep", "skip"]),
         help="Links that lead out of the directory: ship what they lead to, keep them, or leave them out.",
     )
-    secrets = click.option(
+    secrets = option(
         "--ship-secrets", is_flag=True, help="Also ship files that commonly hold secrets (.env, *.pem, …)."
     )
     return links(secrets(command))

@@ -6,7 +6,7 @@ import click
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
-from distributed_grid.cli.context import Invocation, current
+from distributed_grid.cli.context import Invocation, current, option
 from distributed_grid.cli.lazy import Command, Lazy, LazyGroup
 from distributed_grid.cli.options import LENT, lending, lending_options
 from distributed_grid.protocol.messages import (
@@ -54,8 +54,8 @@ def node() -> None:
 
 
 @node.command()
-@click.option("--deadline", metavar="TIME", help="Stop what still runs there after this time; 0: now.")
-@click.option("--reason", default="", metavar="TEXT", help="Shown with the node, and to users whose jobs wait.")
+@option("--deadline", metavar="TIME", help="Stop what still runs there after this time; 0: now.")
+@option("--reason", default="", metavar="TEXT", help="Shown with the node, and to users whose jobs wait.")
 @click.argument("node", nargs=-1, required=True, shell_complete=complete_nodes)
 def drain(node: tuple[str, ...], deadline: str | None, reason: str) -> None:
     """Start no new jobs on nodes.
@@ -88,7 +88,7 @@ def label(words: tuple[str, ...]) -> None:
 
 @node.command("set")
 @lending_options
-@click.option("--unset", multiple=True, type=click.Choice(list(LENT)), help="As configured again; repeatable.")
+@option("--unset", multiple=True, type=click.Choice(list(LENT)), help="As configured again; repeatable.")
 @click.argument("node", nargs=-1, required=True, shell_complete=complete_nodes)
 def set_(node: tuple[str, ...], unset: tuple[str, ...], **options: Any) -> None:
     """Set what nodes lend at most.

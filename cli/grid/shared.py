@@ -6,7 +6,7 @@ import click
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
-from distributed_grid.cli.context import Invocation, current
+from distributed_grid.cli.context import Invocation, current, option
 from distributed_grid.cli.lazy import Command
 from distributed_grid.cli.options import not_empty
 from distributed_grid.protocol.messages import GetShared, Shared
@@ -16,9 +16,9 @@ from distributed_grid.protocol.text import format_duration
 
 
 @click.command("shared-status", cls=Command)
-@click.option("-n", "--node", type=not_empty, metavar="NODE", shell_complete=complete_nodes, help="Only this node.")
-@click.option("--offers", "part", flag_value="offers", help="Only offers.")
-@click.option("--allocations", "--leases", "part", flag_value="allocations", help="Only allocations.")
+@option("-n", "--node", type=not_empty, metavar="NODE", shell_complete=complete_nodes, help="Only this node.")
+@option("--offers", "part", flag_value="offers", help="Only offers.")
+@option("--allocations", "--leases", "part", flag_value="allocations", help="Only allocations.")
 def shared_status(node: str | None, part: str | None) -> None:
     """Show offers and allocations, and why nothing more is offered."""
     invocation = current()

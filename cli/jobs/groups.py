@@ -3,10 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import Invocation
+from distributed_grid.cli.context import Invocation, option
 from distributed_grid.protocol.groups import GroupKind, GroupView
 from distributed_grid.protocol.groups import words as array_words
 from distributed_grid.protocol.jobs import GRID_FAILED, Cause, JobView, exit_status
@@ -19,20 +17,18 @@ F = Callable[..., Any]
 
 def many_options(command: F) -> F:
     """The options for arrays and gangs, and for what comes before a job."""
-    for option in reversed(
+    for add in reversed(
         (
-            click.option(
-                "--array", metavar="RANGE", help="Run it once for each index: 0-99, 1-10:2, 1,3,7; %8: 8 at once."
-            ),
-            click.option("--nodes", "gang", type=int, metavar="N", help="Run it on N nodes at once, all or none."),
-            click.option("--max-fails", type=int, metavar="N", help="End the rest of an array once more have failed."),
-            click.option("--after", multiple=True, metavar="JOB", help="Not before this job has started; repeatable."),
-            click.option("--after-ok", multiple=True, metavar="JOB", help="Not before this job has exited with 0."),
-            click.option("--after-any", multiple=True, metavar="JOB", help="Not before this job has ended."),
-            click.option("--begin", metavar="TIME", help="Not before: +30m, 22:15 or 2030-01-31T22:15."),
+            option("--array", metavar="RANGE", help="Run it once for each index: 0-99, 1-10:2, 1,3,7; %8: 8 at once."),
+            option("--nodes", "gang", type=int, metavar="N", help="Run it on N nodes at once, all or none."),
+            option("--max-fails", type=int, metavar="N", help="End the rest of an array once more have failed."),
+            option("--after", multiple=True, metavar="JOB", help="Not before this job has started; repeatable."),
+            option("--after-ok", multiple=True, metavar="JOB", help="Not before this job has exited with 0."),
+            option("--after-any", multiple=True, metavar="JOB", help="Not before this job has ended."),
+            option("--begin", metavar="TIME", help="Not before: +30m, 22:15 or 2030-01-31T22:15."),
         )
     ):
-        command = option(command)
+        command = add(command)
     return command
 
 

@@ -11,7 +11,7 @@ import click
 from distributed_grid.cli import formatting
 from distributed_grid.cli.attach.waiting import Waiting
 from distributed_grid.cli.completion import complete_jobs
-from distributed_grid.cli.context import Invocation, current, grid_failed, printable
+from distributed_grid.cli.context import Invocation, current, grid_failed, option, printable
 from distributed_grid.cli.grid.history import alternative_json, place_json, victim_json
 from distributed_grid.cli.jobs.groups import before_rows, emit_jobs, group_lines, group_row, tell_ends
 from distributed_grid.cli.jobs.wasteful import LOOKED_AT, show_wasteful, waste_of
@@ -192,19 +192,19 @@ TIMED_OUT = 124
 
 
 @click.command(cls=Command)
-@click.option("-a", "--all", "ended", is_flag=True, help="Also those that have ended.")
-@click.option("--members", is_flag=True, help="Each job of an array in a line of its own.")
-@click.option(
+@option("-a", "--all", "ended", is_flag=True, help="Also those that have ended.")
+@option("--members", is_flag=True, help="Each job of an array in a line of its own.")
+@option(
     "--state",
     "states",
     multiple=True,
     metavar="STATE",
     help="Only those in this state, or `failed`: ended, and not with 0 or by cancel; repeatable.",
 )
-@click.option("--user", type=not_empty, metavar="USER", help="Only this user's.")
-@click.option("--mine", is_flag=True, help="Only yours.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=200, help="Maximum number (200).")
-@click.option("--wasteful", is_flag=True, help="Those that asked for much more than they used, the worst first.")
+@option("--user", type=not_empty, metavar="USER", help="Only this user's.")
+@option("--mine", is_flag=True, help="Only yours.")
+@option("--limit", type=click.IntRange(1, 100_000), default=200, help="Maximum number (200).")
+@option("--wasteful", is_flag=True, help="Those that asked for much more than they used, the worst first.")
 def jobs(
     ended: bool, members: bool, states: tuple[str, ...], user: str | None, mine: bool, limit: int, wasteful: bool
 ) -> None:
@@ -259,13 +259,13 @@ def _state(text: str) -> State:
 
 
 @click.command(cls=Command)
-@click.option("--force", is_flag=True, help="SIGKILL at once.")
-@click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL (each job's own).")
-@click.option("--reason", default="", metavar="TEXT", help="Kept with the job.")
-@click.option("--mine", is_flag=True, help="All jobs of yours, instead of JOB.")
-@click.option("--user", type=not_empty, metavar="USER", help="All jobs of this user, instead of JOB.")
-@click.option("--all", "every", is_flag=True, help="All jobs of all users, instead of JOB.")
-@click.option("--state", "states", multiple=True, metavar="STATE", help="Of those, only in this state; repeatable.")
+@option("--force", is_flag=True, help="SIGKILL at once.")
+@option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL (each job's own).")
+@option("--reason", default="", metavar="TEXT", help="Kept with the job.")
+@option("--mine", is_flag=True, help="All jobs of yours, instead of JOB.")
+@option("--user", type=not_empty, metavar="USER", help="All jobs of this user, instead of JOB.")
+@option("--all", "every", is_flag=True, help="All jobs of all users, instead of JOB.")
+@option("--state", "states", multiple=True, metavar="STATE", help="Of those, only in this state; repeatable.")
 @click.argument("job", nargs=-1, shell_complete=complete_jobs)
 def cancel(
     job: tuple[str, ...],
@@ -348,8 +348,8 @@ def events(job: str) -> None:
 
 
 @job.command()
-@click.option("--timeout", metavar="TIME", help="Wait this long at most, then exit with 124.")
-@click.option("--progress", is_flag=True, help="Say meanwhile how many are done, run and wait.")
+@option("--timeout", metavar="TIME", help="Wait this long at most, then exit with 124.")
+@option("--progress", is_flag=True, help="Say meanwhile how many are done, run and wait.")
 @click.argument("job", nargs=-1, required=True, shell_complete=complete_jobs)
 def wait(job: tuple[str, ...], timeout: str | None, progress: bool) -> None:
     """Wait for jobs to end; the exit code is the job's own (of several: the highest)."""

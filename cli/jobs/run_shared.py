@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from distributed_grid.cli.attach.results import check_globs, get_options, ship, shipping_options
 from distributed_grid.cli.completion import complete_nodes
-from distributed_grid.cli.context import Invocation, complete_files, current, grid_failed
+from distributed_grid.cli.context import Invocation, complete_files, current, grid_failed, option
 from distributed_grid.cli.jobs.groups import many_options
 from distributed_grid.cli.options import Sectioned, limit_options, not_empty, placing
 from distributed_grid.coordinator.client.blocking import GridClient
@@ -58,51 +58,49 @@ class RunShared(Sectioned):
 
 
 @click.command(cls=RunShared, context_settings={"allow_interspersed_args": False})
-@click.option("-t", "-r", "--type", "--resource-type", "kind", metavar="TYPE", help="cpu, memory (GB) or gpu.")
-@click.option("-a", "--amount", metavar="N", help="How much of it (1): cores, GB or GPUs; parts such as 0.5 too.")
-@click.option("--cpus", metavar="N", help="Cores (1, if nothing else says).")
-@click.option("--mem", metavar="SIZE", help="Memory, such as 4G or 512M.")
-@click.option("--gpus", metavar="N", help="GPUs; below 1 a part of one.")
-@click.option("--auto", is_flag=True, help="Ask for what runs like it needed, where nothing is said.")
-@click.option(
+@option("-t", "-r", "--type", "--resource-type", "kind", metavar="TYPE", help="cpu, memory (GB) or gpu.")
+@option("-a", "--amount", metavar="N", help="How much of it (1): cores, GB or GPUs; parts such as 0.5 too.")
+@option("--cpus", metavar="N", help="Cores (1, if nothing else says).")
+@option("--mem", metavar="SIZE", help="Memory, such as 4G or 512M.")
+@option("--gpus", metavar="N", help="GPUs; below 1 a part of one.")
+@option("--auto", is_flag=True, help="Ask for what runs like it needed, where nothing is said.")
+@option(
     "--feature", "features", multiple=True, metavar="NAME=N", help="A number that its needs may grow with; repeatable."
 )
-@click.option("--priority", default="medium", metavar="WORD", help="low, medium (normal), high or urgent (critical).")
-@click.option(
+@option("--priority", default="medium", metavar="WORD", help="low, medium (normal), high or urgent (critical).")
+@option(
     "-n", "--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="Preferred; repeatable."
 )
-@click.option("--in", "within", metavar="HOLD", help="On what this hold of yours holds: grid hold request.")
+@option("--in", "within", metavar="HOLD", help="On what this hold of yours holds: grid hold request.")
 @placing
-@click.option("-d", "--detach", is_flag=True, help="Print the job's id and leave it running.")
-@click.option("--name", default="", metavar="NAME", help="A name for the job.")
-@click.option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; K alone passes ours on.")
-@click.option("--workdir", type=not_empty, metavar="PATH", help="Run in this directory of the node; ships nothing.")
-@click.option("--no-ship", is_flag=True, help="Do not send the current directory along.")
+@option("-d", "--detach", is_flag=True, help="Print the job's id and leave it running.")
+@option("--name", default="", metavar="NAME", help="A name for the job.")
+@option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; K alone passes ours on.")
+@option("--workdir", type=not_empty, metavar="PATH", help="Run in this directory of the node; ships nothing.")
+@option("--no-ship", is_flag=True, help="Do not send the current directory along.")
 @shipping_options
-@click.option("--no-stdin", is_flag=True, help="Do not read our standard input; the command's is empty.")
-@click.option("--get", "globs", multiple=True, metavar="GLOB", help="Bring matching files back here; repeatable.")
+@option("--no-stdin", is_flag=True, help="Do not read our standard input; the command's is empty.")
+@option("--get", "globs", multiple=True, metavar="GLOB", help="Bring matching files back here; repeatable.")
 @get_options
-@click.option("--time", "time_limit", metavar="TIME", help="End it after this: seconds, 30m, 1h30m.")
-@click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL when it is ended (5).")
+@option("--time", "time_limit", metavar="TIME", help="End it after this: seconds, 30m, 1h30m.")
+@option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL when it is ended (5).")
 @limit_options
-@click.option(
+@option(
     "--output-full",
     type=click.Choice([one.value for one in OutputFull]),
     default=OutputFull.WAIT.value,
     help="If its output is not read fast enough: it waits, or the middle of it is dropped (wait).",
 )
-@click.option("--immediate", is_flag=True, help="Do not wait: exit with 75 if it cannot start now.")
-@click.option("--revocable", is_flag=True, help="Also on cores that another job leaves unused, until it wants them.")
-@click.option("--keep-all", is_flag=True, help="Lend nobody the cores that it leaves unused.")
-@click.option(
-    "--finish-by", metavar="TIME", help="As --begin; told is how likely it is over by then. Nothing is refused."
-)
-@click.option("--retry-on", multiple=True, metavar="END", help="Run it again if lost, failed, preempted or oom.")
-@click.option("--retries", type=int, metavar="N", help="How often at most (1, with --retry-on).")
-@click.option("--no-requeue", is_flag=True, help="End it, rather than queue it again, if its place is taken back.")
+@option("--immediate", is_flag=True, help="Do not wait: exit with 75 if it cannot start now.")
+@option("--revocable", is_flag=True, help="Also on cores that another job leaves unused, until it wants them.")
+@option("--keep-all", is_flag=True, help="Lend nobody the cores that it leaves unused.")
+@option("--finish-by", metavar="TIME", help="As --begin; told is how likely it is over by then. Nothing is refused.")
+@option("--retry-on", multiple=True, metavar="END", help="Run it again if lost, failed, preempted or oom.")
+@option("--retries", type=int, metavar="N", help="How often at most (1, with --retry-on).")
+@option("--no-requeue", is_flag=True, help="End it, rather than queue it again, if its place is taken back.")
 @many_options
-@click.option("--dry-run", is_flag=True, help="Only say where it would run; exit with 75 if nowhere now.")
-@click.option("--on-exit", type=click.Choice(["cancel", "keep"]), default="cancel", help="If we are ended (cancel).")
+@option("--dry-run", is_flag=True, help="Only say where it would run; exit with 75 if nowhere now.")
+@option("--on-exit", type=click.Choice(["cancel", "keep"]), default="cancel", help="If we are ended (cancel).")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 def run_shared(command: tuple[str, ...], **options: Any) -> None:
     """Run a command on borrowed resources of another node.

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.cli.main import COMMANDS, SECTIONS, main
 
-SLOW = {"asyncio", "structlog", "rich", "yaml", "websockets", "ray", "psutil", "msgspec"}
+SLOW = {"asyncio", "structlog", "rich", "yaml", "websockets", "ray", "psutil", "msgspec", "ast", "difflib"}
 
 
 def run(code: str) -> str:
@@ -49,7 +49,10 @@ def test_help_imports_nothing_slow_and_no_command() -> None:
     assert "Usage: " in shown
     assert not SLOW & set(loaded.split())
     ours = {name for name in loaded.split() if name.startswith("distributed_grid.")}
-    assert ours <= {f"distributed_grid.cli{name}" for name in ("", ".main", ".lazy", ".context", ".examples")}
+    deferred = {"distributed_grid.runtime", "distributed_grid.runtime.deferred"}
+    assert (
+        ours <= {f"distributed_grid.cli{name}" for name in ("", ".main", ".lazy", ".context", ".examples")} | deferred
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,8 @@ PROGRAMS = {
     "grid run-shared": (
         "cli.main cli.jobs.run_shared cli.attach.attached coordinator.client.blocking",
         {"asyncio", "structlog", "psutil", "ssl", "sqlite3", "tempfile", "pathspec", "subprocess", "multiprocessing"}
-        | {"ctypes", "difflib", "json", "distributed_grid.cli.attach.waiting", "distributed_grid.cli.jobs.predict"}
+        | {"ctypes", "difflib", "json", "locale", "textwrap"}
+        | {"distributed_grid.cli.attach.waiting", "distributed_grid.cli.jobs.predict"}
         | {"distributed_grid.protocol.messages.client", *OTHERS_MESSAGES},
     ),
     "grid shared-status": (
@@ -150,6 +154,17 @@ def test_a_program_loads_nothing_heavy_that_it_may_never_need(program: str) -> N
     ours = ", ".join(f"distributed_grid.{name}" for name in modules.split())
     # A module that is deferred is in sys.modules, but none that it imports.
     assert not (HEAVY | unwanted) & set(run(f"import sys, {ours}; print(*sys.modules)").split())
+
+
+def test_options_by_their_short_names_are_taken_without_what_looks_for_alike_ones_or_translates() -> None:
+    code = (
+        "import sys; from distributed_grid.cli.main import main\n"
+        "try: main(['run-shared', '-dt', 'cpu', '-a1', '--in', '', 'true'])\n"
+        "except SystemExit as end: print(end.code, *sys.modules)"
+    )
+    code, *loaded = run(code).split()
+    assert code == "2" and "distributed_grid.cli.jobs.run_shared" in loaded
+    assert not {"difflib", "locale"} & {*loaded}
 
 
 def test_the_supervisor_and_its_fork_server_load_a_small_part_of_the_standard_library() -> None:
