@@ -190,9 +190,9 @@ def write_error(text: str) -> None:
 
 
 def _found() -> bool:
-    from distributed_grid.config.places import places  # light; the schema is not loaded for it
+    from distributed_grid.config.places import is_config, places  # light; the schema is not loaded for it
 
-    return any(path.is_file() for path in places())
+    return any(map(is_config, places()))
 
 
 def _set_by_environment() -> bool:

@@ -43,7 +43,8 @@ def find(
     path: str | Path | None = None, environment: Mapping[str, str] | None = None, here: Path | None = None
 ) -> Path | None:
     """The file to read: the named one, `$GRID_CONFIG`, or the first of `places` that is there. None: there is none.
-    Raises UntrustedConfig for one in the current directory that another user could have written."""
+    Raises UntrustedConfig for one in the current directory that another user could have written, and GridError where
+    that cannot be seen."""
     environment = os.environ if environment is None else environment
     if path:
         return Path(path)
@@ -51,11 +52,21 @@ def find(
         return Path(named)
     here = here or Path()
     for place in places(environment, here):
-        if place.is_file():
+        if is_config(place):
             if place.is_relative_to(here) and (why := _not_trusted(here, place.relative_to(here), environment)):
                 raise UntrustedConfig(place, why)
             return place
     return None
+
+
+def is_config(place: Path) -> bool:
+    """Whether there is a file. Raises GridError where that cannot be seen."""
+    try:
+        return place.is_file()
+    except OSError as error:
+        why = (error.strerror or "").lower()
+        hint = f"id shows who you are, and ls -ld {place.parent} whose that is; --config FILE names another"
+        raise GridError(f"a configuration cannot be looked for at {place}", why, hint) from None
 
 
 class UntrustedConfig(GridError):
@@ -168,7 +179,7 @@ def joined_at(host: str, port: int) -> str:
 
 def _has_contexts() -> bool:
     """Most have none, and need not wait until more is imported."""
-    return (xdg.config_home() / "grid" / "contexts").is_dir()
+    return os.path.isdir(xdg.config_home() / "grid" / "contexts")
 
 
 def _joined() -> str:

@@ -51,8 +51,10 @@ def current_context() -> str:
         return named
     try:
         return (contexts() / "current").read_text().strip()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
+    except (OSError, ValueError) as error:
+        raise _unreadable(error) from None
 
 
 def use_context(name: str) -> None:
@@ -65,12 +67,21 @@ def use_context(name: str) -> None:
 
 
 def all_contexts() -> list[tuple[str, Member]]:
-    """All contexts, by name."""
-    found = []
-    for path in sorted(contexts().glob(f"*/{MEMBER}")):
-        if (member := read_member(path.parent)) is not None:
-            found.append((path.parent.name, member))
-    return found
+    """All contexts, by name. Raises GridError where they cannot be read."""
+    try:
+        names = sorted(os.listdir(contexts()))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _unreadable(error) from None
+    found = ((name, read_member(contexts() / name)) for name in names)
+    return [(name, member) for name, member in found if member is not None]
+
+
+def _unreadable(error: Exception) -> GridError:
+    why = (error.strerror or "").lower() if isinstance(error, OSError) else str(error)
+    hint = "id shows who you are, and ls -ld whose these files are; XDG_CONFIG_HOME is where they are looked for"
+    return GridError(f"the grids that you have joined cannot be read in {contexts()}", why, hint)
 
 
 def identity_for(url: str) -> Path | None:

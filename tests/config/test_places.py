@@ -17,7 +17,7 @@ from distributed_grid.config.settings import (
     places,
     state_dir,
 )
-from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.errors import BadValue, GridError
 
 
 def read(path: Path | None, **given: Any) -> ClusterConfig:
@@ -28,6 +28,13 @@ def problems(path: Path, **given: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         read(path, **given)
     return [str(problem).replace(f"{path}", "F") for problem in caught.value.problems]
+
+
+def test_a_place_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
+    own = "/" + "x" * 300  # no directory can have that name
+    with pytest.raises(GridError, match="cannot be looked for") as told:
+        find(None, {"XDG_CONFIG_HOME": own}, tmp_path)
+    assert told.value.why == "file name too long" and own in told.value.hint
 
 
 @pytest.mark.parametrize("given", [1, None, b"grid.yaml", ["grid.yaml"], "grid\0yaml"], ids=repr)

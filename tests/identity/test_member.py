@@ -37,6 +37,15 @@ def test_a_context_is_chosen_by_name_and_the_environment_wins(tmp_path: Path, mo
     assert member.current_context() == "work"
 
 
+def test_contexts_that_cannot_be_read_are_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/" + "x" * 300)  # no directory can have that name
+    monkeypatch.delenv("GRID_CONTEXT", raising=False)
+    for asked in (member.current_context, member.all_contexts):
+        with pytest.raises(GridError, match="cannot be read") as told:
+            asked()
+        assert told.value.why == "file name too long"
+
+
 def test_the_current_context_is_tried_at_an_address_that_none_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
