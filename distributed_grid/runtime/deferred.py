@@ -37,7 +37,7 @@ class _Finder:
         others = (one for one in sys.meta_path if one is not self)
         spec = next((found for one in others if (found := one.find_spec(name, path, target)) is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]  # the base class imports much
         return spec
 
 
