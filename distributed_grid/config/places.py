@@ -183,7 +183,7 @@ def _has_contexts() -> bool:
 
 
 def _joined() -> str:
-    if not _has_contexts():
+    if not (os.environ.get("GRID_CONTEXT") or _has_contexts()):
         return ""
     from distributed_grid.identity.member import contexts, current_context, read_member
 

@@ -67,7 +67,7 @@ class WallsSetting(StrEnum):
 class Coordinator:
     """The service on the master, and where to find it."""
 
-    host: str = setting("127.0.0.1", TEXT, "address it listens on; none: its Unix socket only")
+    host: str = setting("127.0.0.1", TEXT, "address it listens on (::, of IPv6 alone); none: its Unix socket only")
     port: int = setting(7433, PORT, "port it listens on, for agents and clients; 0 takes a free one")
     url: str = setting("", TEXT, "where agents and clients find it, as ws://HOST:PORT; empty: from host and port")
     user: str = setting("", TEXT, "another user of this machine whose coordinator may be used by ws://, without TLS")

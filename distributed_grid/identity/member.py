@@ -46,8 +46,10 @@ def contexts() -> Path:
 
 
 def current_context() -> str:
-    """The name of the context that is used where none is named: `$GRID_CONTEXT`, or what `use_context` said last."""
+    """The name of the context that is used where none is named: `$GRID_CONTEXT`, or what `use_context` said last.
+    Raises GridError where that variable names none."""
     if named := os.environ.get("GRID_CONTEXT"):
+        _check(named, "GRID_CONTEXT names it; ")
         return named
     try:
         return (contexts() / "current").read_text().strip()
@@ -59,11 +61,15 @@ def current_context() -> str:
 
 def use_context(name: str) -> None:
     """Use this one from now on. Raises GridError where there is none of this name."""
+    _check(name)
+    (contexts() / "current").write_text(name + "\n")
+
+
+def _check(name: str, why: str = "") -> None:
     names = [one for one, _ in all_contexts()]
     if name not in names:
         known = ", ".join(names) or "none; see `grid login`"
-        raise GridError(f"there is no context {name!r}", why=f"there are: {known}")
-    (contexts() / "current").write_text(name + "\n")
+        raise GridError(f"there is no context {name!r}", why=f"{why}there are: {known}")
 
 
 def all_contexts() -> list[tuple[str, Member]]:

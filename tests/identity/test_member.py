@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.config.places import usual_address
 from distributed_grid.identity import member
 from distributed_grid.identity.member import Member
 from distributed_grid.protocol.errors import GridError
@@ -35,6 +36,13 @@ def test_a_context_is_chosen_by_name_and_the_environment_wins(tmp_path: Path, mo
     assert [name for name, _ in member.all_contexts()] == ["home", "work"]
     monkeypatch.setenv("GRID_CONTEXT", "work")
     assert member.current_context() == "work"
+    monkeypatch.setenv("GRID_CONTEXT", "wrok")
+    monkeypatch.delenv("GRID_COORDINATOR", raising=False)
+    with pytest.raises(GridError, match="there is no context 'wrok'") as told:
+        member.current_context()
+    assert told.value.why == "GRID_CONTEXT names it; there are: home, work"
+    with pytest.raises(GridError, match="there is no context 'wrok'"):
+        usual_address()
 
 
 def test_contexts_that_cannot_be_read_are_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
