@@ -422,9 +422,9 @@ class Runtime:
             self._say(self._whole_offer())
 
     def _openness_changed(self) -> None:
-        """A reason to lend nothing more (operator, disk, owner, a running job) came or went."""
+        """A reason to lend nothing more (operator, disk, owner, supervisor, a running job) came or went."""
         closed = self._facts.unknown or self._control.closed or self._disk.trouble or self._owner.closed
-        self._lender.closed = closed or self.launcher.other_walls or self._place.hidden
+        self._lender.closed = closed or self.launcher.gone or self.launcher.other_walls or self._place.hidden
         self._owner.withdraw(self._verify_next)
         self._offer_soon()
 

@@ -107,7 +107,10 @@ class Launcher:
         self.slots = SlotIndex(self._dir)
         self.walls = ""
         """What the supervisor that lives has built."""
+        self.gone = ""
+        """Why there is no supervisor now; empty: there is one, or another one is on its way."""
         self.walls_changed: Callable[[], None] = lambda: None
+        """Called when `walls`, `other_walls` or `gone` has changed."""
         self._reserving: dict[str, _Reservation] = {}
         self._filled: dict[str, str] = {}
         """The slots that were reserved for launches to come: what was made there is nowhere else."""
@@ -372,16 +375,23 @@ class Launcher:
     async def _listen(self) -> None:
         while True:
             await self._read_reports()
+            self._log("the supervisor is gone: another one takes over")
             while True:
                 try:
-                    self._log("the supervisor is gone: another one takes over")
                     await self.lost()
+                    self._note_gone("")
                     break
                 except SupervisorGone:
                     raise
                 except (GridError, OSError) as error:
-                    self._log(f"no supervisor: {error}")
+                    self._note_gone(f"no supervisor: {error}")
                     await asyncio.sleep(1.0)
+
+    def _note_gone(self, why: str) -> None:
+        if why != self.gone:
+            self.gone = why
+            self._log(why or "a supervisor is there again")
+            self.walls_changed()
 
     async def _read_reports(self) -> None:
         assert self._reader is not None  # noqa: S101

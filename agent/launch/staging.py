@@ -63,8 +63,8 @@ class Staging:
 
     def begin(self, launch: Launch) -> None:
         """Prepare it: at once where measuring is quick and nothing was shipped, as for most jobs."""
-        if self.disk.trouble:
-            self.done(Stale(allocation=launch.allocation, reason=self.disk.trouble))
+        if why := self.disk.trouble or self.launcher.gone:
+            self.done(Stale(allocation=launch.allocation, reason=why))
             return
         slow = launch.grant.gpus or launch.spec.bundle or launch.spec.boost or self.run_as.needed
         try:

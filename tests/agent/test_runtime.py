@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,32 @@ async def test_what_was_acknowledged_is_not_run_by_the_next_agent_and_supervisor
     assert (outcome.cause, outcome.started) == (Cause.NODE_LOST, True)
     assert (tmp_path / "ran").read_text() == "once\n"
     await again.stop()
+
+
+async def test_while_no_supervisor_can_be_started_nothing_is_offered_and_jobs_are_declined(
+    coordinator: Coordinator, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    await coordinator.say(launch("j0.1", "sh", "-c", f"read x < {gate}; exit 6"))
+    await coordinator.hears(Started, "j0.1")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", str(tmp_path / "moved" / "python"))
+        _kill(json.loads((node.dir / "supervisor.pid").read_text())["pid"])
+
+        def withheld() -> str:
+            offer = coordinator.all(Offer)[-1]
+            return offer.withheld[0].why if offer.withheld and not offer.resources else ""
+
+        why = await coordinator.until(withheld)
+        assert why == f"no supervisor: [Errno 2] No such file or directory: '{tmp_path}/moved/python'"
+        await coordinator.say(launch("j1.1"))
+        assert (await coordinator.hears(Stale, "j1.1")).reason == why
+    await coordinator.until(lambda: bool(coordinator.all(Offer)[-1].resources))
+    await coordinator.say(launch("j2.1"))
+    assert (await coordinator.hears(Exited, "j2.1")).outcome.code == 0
+    await let_through(gate)
+    assert (await coordinator.hears(Exited, "j0.1")).outcome.code == 6
 
 
 async def test_the_folder_of_a_boost_that_ended_without_an_agent_is_removed_by_the_next_one(
