@@ -148,14 +148,14 @@ def test_a_first_frame_may_not_nest_deeper_than_a_hello_does() -> None:
         codec.decode_first(msgpack.packb([1, [deep]]), messages.Hello)
 
 
-@settings(max_examples=tries(150), deadline=None)
+@settings(max_examples=tries(150, 60), deadline=None)
 @given(st.binary(max_size=300), st.sampled_from(UNIONS))
 def test_random_bytes_are_bad_frames(frame: bytes, union: str) -> None:
     with pytest.raises(BadFrame):
         codec.decode(union, b"\x92\x01\x91" + frame if len(frame) % 2 else frame)
 
 
-@settings(max_examples=tries(150), deadline=None)
+@settings(max_examples=tries(150, 60), deadline=None)
 @given(st.sampled_from(sorted(MESSAGES)), st.integers(0, 10_000), st.integers(0, 255))
 def test_a_flipped_byte_gives_a_message_or_a_bad_frame(name: str, where: int, byte: int) -> None:
     frame = bytearray(codec.encode(1, [MESSAGES[name]]))

@@ -57,7 +57,7 @@ def numbers(cores: int) -> set[int]:
     return {core for core in range(CORES) if cores >> core & 1}
 
 
-@settings(max_examples=tries(60), deadline=None)
+@settings(max_examples=tries(60, 25), deadline=None)
 @given(comings_and_goings())
 def test_holdings_that_come_and_go_add_up_to_the_plain_sum(both: tuple[Holdings, list[Holding]]) -> None:
     holdings, left = both
@@ -73,7 +73,7 @@ def test_holdings_that_come_and_go_add_up_to_the_plain_sum(both: tuple[Holdings,
         assert holdings.gpu_excess(uuid, 8 * GIB) == plain.gpu_excess(uuid, 8 * GIB)
 
 
-@settings(max_examples=tries(60), deadline=None)
+@settings(max_examples=tries(60, 25), deadline=None)
 @given(comings_and_goings())
 def test_all_but_one_are_what_they_would_be_if_it_had_never_come(both: tuple[Holdings, list[Holding]]) -> None:
     holdings, left = both
@@ -86,7 +86,7 @@ def test_all_but_one_are_what_they_would_be_if_it_had_never_come(both: tuple[Hol
             assert others.gpu_excess(uuid, 8 * GIB) == plain.gpu_excess(uuid, 8 * GIB)
 
 
-@settings(max_examples=tries(60), deadline=None)
+@settings(max_examples=tries(60, 25), deadline=None)
 @given(comings_and_goings(), grants())
 def test_a_conflict_is_what_a_look_at_every_holding_finds(both: tuple[Holdings, list[Holding]], wanted: Grant) -> None:
     holdings, left = both

@@ -194,7 +194,7 @@ def holdings_any(draw: st.DrawFn) -> tuple[Holding, ...]:
     return tuple(held)
 
 
-@settings(max_examples=tries(40), deadline=None)
+@settings(max_examples=tries(40, 20), deadline=None)
 @given(limits_any, st.lists(samples_any, min_size=1, max_size=4), holdings_any())
 def test_an_offer_never_names_what_is_held_nor_exceeds_what_there_is(
     limits: Limits, samples: list[Sample], held: tuple[Holding, ...]
@@ -237,7 +237,7 @@ def _amounts(resources: Resources) -> tuple[int, int, int]:
     return resources.cpu, resources.memory, resources.gpu
 
 
-@settings(max_examples=tries(30), deadline=None)
+@settings(max_examples=tries(30, 15), deadline=None)
 @given(limits_any, samples_any, holdings_any())
 def test_what_is_offered_can_be_claimed_in_the_same_moment(
     limits: Limits, one: Sample, held: tuple[Holding, ...]
@@ -259,7 +259,7 @@ def test_what_is_offered_can_be_claimed_in_the_same_moment(
         assert lender.verify(share, one, Holdings(held), "j-me.1") is None
 
 
-@settings(max_examples=tries(30), deadline=None)
+@settings(max_examples=tries(30, 15), deadline=None)
 @given(limits_any, samples_any, holdings_any())
 def test_what_returns_was_offered_again_by_the_lender_itself(
     limits: Limits, one: Sample, held: tuple[Holding, ...]

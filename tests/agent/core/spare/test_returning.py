@@ -68,7 +68,7 @@ def plain(
     )
 
 
-@settings(max_examples=tries(80), deadline=None)
+@settings(max_examples=tries(80, 30), deadline=None)
 @given(
     limits_any,
     st.lists(st.sampled_from([0, 5, 15, 25]), min_size=CORES - 1, max_size=CORES - 1),

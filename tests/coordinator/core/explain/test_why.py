@@ -51,7 +51,7 @@ def grid(nodes: list[tuple[int, int, int, bool]], running: list[Resources]) -> L
     return ledger
 
 
-@settings(max_examples=tries(75), deadline=None)
+@settings(max_examples=tries(75, 30), deadline=None)
 @given(NODES, st.lists(AMOUNT, max_size=4), AMOUNT)
 def test_a_dry_run_foretells_what_the_submit_does(
     nodes: list[tuple[int, int, int, bool]], running: list[Resources], wanted: Resources

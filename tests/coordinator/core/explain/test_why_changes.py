@@ -31,7 +31,7 @@ from distributed_grid.protocol.resources import GIB, MIB, Resources, parse_cpu, 
 from tests.coordinator.core.scene import facts, job, join
 from tests.depth import DEEP, tries
 
-STATES = tries(1000, 200)
+STATES = tries(1000, 100)
 PARTS = 5 if DEEP else 1
 
 

@@ -68,7 +68,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=tries(60), deadline=None)
+@settings(max_examples=tries(60, 25), deadline=None)
 @given(steps, st.floats(1.0, 1e5), st.floats(0.0, 1.0), st.integers(0, 99))
 def test_all_have_lent_what_all_have_borrowed_and_no_credit_is_larger_than_it_may(
     drawn: list[Step], half_life: float, most: float, seed: int
