@@ -13,6 +13,7 @@ from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER, READER, Job
 from distributed_grid.agent.supervisor.procs import punch
 from distributed_grid.agent.supervisor.tree import Tree
+from distributed_grid.agent.walls.enclosure import NAMESPACE
 from distributed_grid.runtime import beneath
 
 _SOONEST, _LATEST = 0.05, 0.45  # seconds to the next look at a job
@@ -180,7 +181,7 @@ class Limits:
             # Files that are mapped, and pages that a fork shares, do not count, or count once. Seeing that is dear.
             used = min(used, sum(map(procs.unreclaimable, members)))
         job.peak = max(job.peak, used)
-        if job.adopted:  # should its spawner be killed, too, nobody else can tell
+        if job.adopted or _ends_with_spawner(job):  # should its spawner be killed, too, nobody else can tell
             job.cpu = max(job.cpu, sum(procs.cpu_seconds(pid, seen.start) for pid, seen in members.items()))
         if job.unasked:
             count = sum(seen.threads for seen in members.values())
@@ -241,6 +242,11 @@ class Limits:
             self._tell_strayed(
                 job, f"thread {min(left)} had left the job's cores and is put back; so is what follows it"
             )
+
+
+def _ends_with_spawner(job: Job) -> bool:
+    """Whether the kernel ends all of it with its spawner, and tells nobody what it used."""
+    return job.place is not None and job.place.walls == NAMESPACE
 
 
 def _over_memory(job: Job) -> str:

@@ -5,6 +5,7 @@ import re
 import shlex
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -263,3 +264,21 @@ async def test_a_job_is_warned_once_also_over_a_killed_supervisor(bench: Bench) 
     await bench.kill_supervisor()
     assert (await bench.ended(id)).cause is Cause.TIME_LIMIT
     assert bench.read(id).decode().splitlines() == ["ready", "warned"]
+
+
+# --- what it used ----------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_job_used_that_ended_with_its_spawner_is_known_as_last_seen(
+    make_bench: Callable[..., Awaitable[Bench]],
+) -> None:
+    bench = await make_bench(walls="namespace")
+    id = bench.launch("sh", "-c", "while :; do :; done")
+    pid = await bench.started(id)
+    spawner, begun = await bench.spawner(id), procs.stat(pid)
+    assert begun is not None
+    await bench.until(lambda: procs.cpu_seconds(pid, begun.start) > 1.5)
+    used = procs.cpu_seconds(pid, begun.start)
+    os.kill(spawner, signal.SIGKILL)
+    outcome = await bench.ended(id)
+    assert outcome.started and 0.2 < outcome.cpu_seconds <= used + 1
