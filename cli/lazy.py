@@ -55,15 +55,18 @@ class Light(click.Command):
     def make_parser(self, ctx: click.Context) -> Any:
         """One that takes `-t` for a short option at once: click's looks for a long one first, and as there is none for
         those that are alike."""
-        parser = super().make_parser(ctx)
-        match_long = parser._match_long_opt
+        parser: Any = super().make_parser(ctx)
+        match_long = getattr(parser, "_match_long_opt", None)
+        if match_long is None:  # of another version of click, which is as good, and slower
+            return parser
+        shorts, longs = getattr(parser, "_short_opt", ()), getattr(parser, "_long_opt", ())
 
         def match(opt: str, explicit_value: str | None, state: Any) -> None:
-            if opt[:2] in parser._short_opt and opt not in parser._long_opt:
+            if opt[:2] in shorts and opt not in longs:
                 raise click.NoSuchOption(opt, "it is a short one")
             match_long(opt, explicit_value, state)
 
-        parser._match_long_opt = match  # type: ignore[method-assign]
+        parser._match_long_opt = match
         return parser
 
 

@@ -4,7 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from distributed_grid.cli.lazy import Lazy, LazyGroup
+from distributed_grid.cli.lazy import Command, Lazy, LazyGroup
 from distributed_grid.cli.main import main
 
 
@@ -31,3 +31,9 @@ def test_the_help_of_a_group_has_the_whole_line_of_each_command() -> None:
     said = " ".join(CliRunner().invoke(main, ["boost", "--help"]).output.split())
     assert "Borrow AMOUNT cores, GPUs or GB for the node TARGET, through its Ray cluster." in said
     assert said.index("request Borrow") < said.index("status Show") < said.index("history Show")
+
+
+def test_the_parser_of_a_click_that_works_in_another_way_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    other, command = object(), Command("run")
+    monkeypatch.setattr(click.Command, "make_parser", lambda *_: other)
+    assert command.make_parser(click.Context(command)) is other
