@@ -557,6 +557,8 @@ def not_let_in(url: str, identity: Path | None, why: str, answered: bool) -> Gri
     """The error for a connection that ended before we were let in; `answered`: the other side had said something."""
     if answered or why == TIMED_OUT:
         hint = "grid login, with a new token from one of its operators" if why.startswith("it answered 401") else ""
+        if why.endswith("use wss://"):
+            hint = f"its address is wss://{url.removeprefix('ws://')}"
         return unreachable(url, why, hint, why.startswith(("it answered ", "what listens there ", "what came ")))
     from distributed_grid.identity.enrollment import disconnect_reason, expired
 

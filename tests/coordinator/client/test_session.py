@@ -23,6 +23,7 @@ from distributed_grid.coordinator.client.session import (
     Over,
     RequestRefused,
     Session,
+    not_let_in,
     unreachable,
 )
 from distributed_grid.protocol.errors import BadValue, GridError
@@ -338,6 +339,11 @@ def test_what_is_no_address_is_said_before_anything_is_dialled() -> None:
     for wrong in ("http://x", 5, Path("/run/grid.sock"), "ws://ann:pw@m:1", "ws://a b:1", "ws://a\nb:1"):
         with pytest.raises(BadValue, match="is not a coordinator's address"):
             Session(wrong, "ann", 0.0, lambda low, high: high, lambda why, answered: unreachable(URL, why))  # type: ignore[arg-type]
+
+
+def test_where_a_grid_wants_tls_its_address_is_told() -> None:
+    told = not_let_in("ws://m:7433", None, "it answered 400: This grid has an authority: use wss://", True)
+    assert told.hint == "its address is wss://m:7433"
 
 
 def test_it_knows_neither_clock_nor_socket_nor_loop() -> None:
