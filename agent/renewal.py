@@ -41,16 +41,16 @@ class Renewal:
             await asyncio.Event().wait()
         from distributed_grid.identity.enrollment import renewal_time
 
-        at, tried = 0.0, 0.0
+        at = 0.0
         while True:
             with contextlib.suppress(GridError):  # reported when dialling
-                at = max(renewal_time(self._folder), tried)
+                at = renewal_time(self._folder)
             if (left := at - time.time()) > 0:
                 await asyncio.sleep(min(left, MAX_SLEEP))
             elif (session := self._session()) is None:
                 await asyncio.sleep(PAUSE)
             elif not await self._renewed(session):
-                tried = time.time() + BACK_OFF * random.uniform(1, 2)  # noqa: S311
+                await asyncio.sleep(BACK_OFF * random.uniform(1, 2))  # noqa: S311
 
     async def _renewed(self, session: Session) -> bool:
         """Try once."""

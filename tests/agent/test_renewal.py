@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -79,6 +80,21 @@ async def test_a_refusal_leaves_the_identity_and_is_tried_again(
     await coordinator.hears(WantCertificate, count=2)
     running.cancel()
     assert (folder / "own.crt").read_bytes() == before
+
+
+async def test_a_renewal_that_failed_while_the_clock_was_ahead_is_tried_again_when_it_is_not(
+    coordinator: Coordinator, session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "BACK_OFF", 0.5)
+    real = time.time
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time", lambda: real() + 30 * 86400)
+        one, running = await renewing(folder, session)
+        await coordinator.hears(WantCertificate)
+        one.answered(NewCertificate(error="not now"))
+        await coordinator.until(lambda: one._answer is None)
+    await coordinator.hears(WantCertificate, count=2)
+    running.cancel()
 
 
 async def test_an_answer_that_nobody_waits_for_and_a_node_without_identity_change_nothing(tmp_path: Path) -> None:
