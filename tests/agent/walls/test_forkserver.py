@@ -46,7 +46,8 @@ def test_a_spawner_is_no_child_of_the_fork_server(fork_server: ForkServer, tmp_p
 def test_a_slot_that_cannot_be_made_is_told_in_words(fork_server: ForkServer, tmp_path: Path) -> None:
     wanted = Slot("s1", NONE, str(tmp_path / "not" / "there"), str(tmp_path), os.geteuid(), os.getegid())
     with fork_server.make(wanted, 2) as channel:
-        assert hears(channel) == {"op": "failed", "text": "No such file or directory"}
+        told = {"op": "failed", "text": "No such file or directory", "cause": "spawn-failed"}
+        assert hears(channel) == told, "and a folder that is not there is no fault of the disk"
 
 
 def test_one_that_is_gone_is_replaced_by_the_next_request(fork_server: ForkServer, tmp_path: Path) -> None:
