@@ -126,8 +126,9 @@ def main(settings: CoordinatorSettings) -> int:
         return _fail(error, 1)
     except OSError as error:  # only at the start: later failures of the disk are handled where they occur
         what = f"the coordinator cannot work in {settings.state_dir}"
-        hint = "see to the disk it is on, or give another --state-dir"
-        return _fail(GridError(what, why=str(error), hint=hint), 1)
+        hint = "see to the disk it is on (df -h, df -i), or give another --state-dir"
+        why = error.strerror or str(error)
+        return _fail(GridError(what, why=f"{error.filename}: {why}" if error.filename else why, hint=hint), 1)
     except LedgerBroken as error:
         what = "the coordinator stopped: its ledger found itself in an impossible state"
         hint = "start it again (it begins from what is stored) and report the log above"

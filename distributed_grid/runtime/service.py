@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import errno
 import fcntl
 import io
 import json
@@ -23,6 +24,16 @@ _PR_SET_DUMPABLE = 4
 
 
 _FOREIGN = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def _advice(error: OSError) -> str:
+    """What to do where a state directory cannot be written for this reason."""
+    another = "give another one with --state-dir"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"{another}, or make this one yours"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"make room there (df -h, and df -i for the number of files), or {another}"
+    return another
 
 
 def prepare(state_dir: Path, mode: int = 0o700) -> None:
@@ -47,7 +58,7 @@ def prepare(state_dir: Path, mode: int = 0o700) -> None:
         raise GridError(
             f"the state directory {state_dir} cannot be written",
             why=error.strerror or str(error),
-            hint="give another one with --state-dir, or make this one yours",
+            hint=_advice(error),
         ) from None
     for path in sorted(state_dir.iterdir()):
         with suppress(OSError):  # gone meanwhile, or a link to nothing: who opens it says what is wrong

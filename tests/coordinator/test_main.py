@@ -157,6 +157,23 @@ def test_a_state_directory_that_cannot_be_written_is_said(tmp_path: Path, capsys
     assert code == 1 and str(tmp_path / "file" / "state") in said and "--state-dir" in said
 
 
+@pytest.mark.parametrize("files", [9, 11])
+def test_a_disk_on_which_not_all_files_can_be_made_is_said(tmp_path: Path, files: int) -> None:
+    (state := tmp_path / "state").mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"nr_inodes={files}", "none", str(state)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount a disk")
+    try:
+        process = Process(state)
+        assert process.process.wait(timeout=60) == 1
+        process.end()
+    finally:
+        subprocess.run(["umount", "--lazy", str(state)], check=True)
+    error, why, hint = process.said().splitlines()[-3:]
+    assert error == f"error: the coordinator cannot work in {state}" and "df -i" in hint
+    assert why.endswith(": No space left on device") and "Errno" not in why
+
+
 def test_a_grid_whose_authority_lost_its_key_is_not_run_without_authority(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,8 @@
 """The state directory of a service: made, or taken as it is, and refused with what to do where it cannot be used."""
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,26 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(GridError, match="cannot be written"):
         prepare(tmp_path / "file")
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, on which no file can be made."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "nr_inodes=1", "none", str(place)]
+    mount = subprocess.run(command, capture_output=True, text=True)
+    if mount.returncode:
+        pytest.skip(f"this machine lets nobody mount a disk: {mount.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.mark.parametrize("below", [".", "state"])
+def test_on_a_full_disk_it_is_said_to_make_room(full: Path, below: str) -> None:
+    with pytest.raises(GridError, match="cannot be written") as refused:
+        prepare(full / below)
+    assert (refused.value.why, "df -i" in refused.value.hint) == ("No space left on device", True)
 
 
 def test_a_path_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
