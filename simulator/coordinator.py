@@ -294,11 +294,12 @@ class Coordinator(Driver):
                 session.wire.send(DOWN, messages)
 
     def at_rest(self) -> object:
-        """What the grid's own jobs do, each by its attempt, and what waits in Ray: as long as this stays, nothing is to
-        be moved."""
-        jobs = self.ledger.state.jobs.values()
-        own = [(one.id, one.state, one.allocation) for one in jobs if one.spec.boost is None]
-        return own, [] if self._ray is None else self._ray.demanded()
+        """What the grid's own jobs do, each by its attempt, what waits in Ray, and which nodes lend less for a while, as
+        something failed there: as long as this stays, nothing is to be moved."""
+        state = self.ledger.state
+        own = [(one.id, one.state, one.allocation) for one in state.jobs.values() if one.spec.boost is None]
+        less = [(name, tuple(sorted(node.closed))) for name, node in state.nodes.items() if node.closed]
+        return own, less, [] if self._ray is None else self._ray.demanded()
 
     def _overtaken(self, launch: Launch, node: str) -> bool:
         """Whether it was given up while its launch waited for the disk, or the node has begun another life."""
