@@ -34,7 +34,6 @@ gc.set_threshold(*_COLLECTED_AFTER)
 if _QUIET:
     signal.signal(signal.SIGINT, _LOADED_BY)
 
-VERSION = "Show the version and exit."
 USAGE = 2
 INTERNAL = 70
 CLOSED_PIPE = 141

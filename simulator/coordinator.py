@@ -294,8 +294,8 @@ class Coordinator(Driver):
                 session.wire.send(DOWN, messages)
 
     def at_rest(self) -> object:
-        """What the grid's own jobs do, each by its attempt, what waits in Ray, and which nodes lend less for a while, as
-        something failed there: as long as this stays, nothing is to be moved."""
+        """What the grid's own jobs do, each by its attempt, what waits in Ray, and which nodes lend less for a while
+        since something failed there: as long as this stays, nothing is to be moved."""
         state = self.ledger.state
         own = [(one.id, one.state, one.allocation) for one in state.jobs.values() if one.spec.boost is None]
         less = [(name, tuple(sorted(node.closed))) for name, node in state.nodes.items() if node.closed]

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
@@ -105,6 +105,35 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with our wheel in it, which borrows only its dependencies from the one that runs the tests. Nobody
     changes it."""
     return booted.installed(wheel, tmp_path_factory.mktemp("installed") / "home")
+
+
+@pytest.fixture
+def few_inodes() -> Iterator[Callable[[Path, int], Path]]:
+    """Mounts a disk with so many inodes, its root one of them, over a directory, and returns that."""
+    made: list[Path] = []
+
+    def mount(place: Path, inodes: int) -> Path:
+        place.mkdir(parents=True, exist_ok=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size=1m,nr_inodes={inodes}", "none", str(place)]
+        if os.geteuid() or shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("mounting a file system needs root")
+        made.append(place)
+        return place
+
+    yield mount
+    for place in made:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Iterator[Path]:
+    """A file that never ends, as /dev/zero: a pipe with 2,000 bytes in it that nobody closes. To read more waits for
+    ever."""
+    os.mkfifo(place := tmp_path / "endless.yaml")
+    writer = os.open(place, os.O_RDWR)
+    os.write(writer, b"\n" * 2000)
+    yield place
+    os.close(writer)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

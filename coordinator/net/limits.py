@@ -65,8 +65,8 @@ SLOWED_ONLY = (messages.WantOutput, messages.WantFiles, messages.WantFile, messa
 """Parts of a transfer, which a refusal would spoil."""
 ASKS_RAY = (messages.RequestBoost, messages.ListBoosts, messages.SuggestBoosts)
 """Requests that wait for the answer of a Ray cluster, which may take half a minute."""
-OUT_OF_TURN = (*AT_ONCE_DONE, messages.PutBlob, *ASKS_RAY)
-"""Requests that do not wait for the user's other connections: orders, and what waits for the disk or Ray itself."""
+OUT_OF_TURN = (*AT_ONCE_DONE, messages.PutBlob)
+"""Requests that do not wait for the user's other connections: orders, and what waits for the disk itself."""
 
 
 class Pace(Bucket):

@@ -3,9 +3,7 @@
 import asyncio
 import os
 import secrets
-import shutil
 import signal
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -265,24 +263,6 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Be
     yield make
     for bench in made:
         await bench.close()
-
-
-@pytest.fixture
-def few_inodes() -> Iterator[Callable[[Path, int], Path]]:
-    """Mounts a disk with so many inodes, its root one of them, over a directory, and returns that."""
-    made: list[Path] = []
-
-    def mount(place: Path, inodes: int) -> Path:
-        place.mkdir(parents=True, exist_ok=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"size=1m,nr_inodes={inodes}", "none", str(place)]
-        if os.geteuid() or shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
-            pytest.skip("mounting a file system needs root")
-        made.append(place)
-        return place
-
-    yield mount
-    for place in made:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 @pytest.fixture

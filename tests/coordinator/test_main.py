@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,17 +158,12 @@ def test_a_state_directory_that_cannot_be_written_is_said(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("files", [9, 11])
-def test_a_disk_on_which_not_all_files_can_be_made_is_said(tmp_path: Path, files: int) -> None:
-    (state := tmp_path / "state").mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"nr_inodes={files}", "none", str(state)]
-    if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("this machine lets nobody mount a disk")
-    try:
-        process = Process(state)
-        assert process.process.wait(timeout=60) == 1
-        process.end()
-    finally:
-        subprocess.run(["umount", "--lazy", str(state)], check=True)
+def test_a_disk_on_which_not_all_files_can_be_made_is_said(
+    tmp_path: Path, few_inodes: Callable[[Path, int], Path], files: int
+) -> None:
+    process = Process(state := few_inodes(tmp_path / "state", files))
+    assert process.process.wait(timeout=60) == 1
+    process.end()
     error, why, hint = process.said().splitlines()[-3:]
     assert error == f"error: the coordinator cannot work in {state}" and "df -i" in hint
     assert why.endswith(": No space left on device") and "Errno" not in why

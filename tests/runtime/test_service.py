@@ -1,8 +1,7 @@
 """The state directory of a service: made, or taken as it is, and refused with what to do where it cannot be used."""
 
 import os
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,21 +44,11 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         prepare(tmp_path / "file")
 
 
-@pytest.fixture
-def full(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own, on which no file can be made."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "nr_inodes=1", "none", str(place)]
-    mount = subprocess.run(command, capture_output=True, text=True)
-    if mount.returncode:
-        pytest.skip(f"this machine lets nobody mount a disk: {mount.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
 @pytest.mark.parametrize("below", [".", "state"])
-def test_on_a_full_disk_it_is_said_to_make_room(full: Path, below: str) -> None:
+def test_on_a_full_disk_it_is_said_to_make_room(
+    tmp_path: Path, few_inodes: Callable[[Path, int], Path], below: str
+) -> None:
+    full = few_inodes(tmp_path / "disk", 1)
     with pytest.raises(GridError, match="cannot be written") as refused:
         prepare(full / below)
     assert (refused.value.why, "df -i" in refused.value.hint) == ("No space left on device", True)

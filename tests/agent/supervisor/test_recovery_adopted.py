@@ -145,24 +145,29 @@ async def test_a_job_whose_supervisor_was_killed_just_after_its_start_runs_on(
     assert (outcome.cause, outcome.code) == (Cause.EXITED, 7)
 
 
-async def test_a_job_that_had_not_begun_when_its_supervisor_was_killed_never_ran_and_waits_again_at_once(
-    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+async def ordered(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> tuple[Bench, int]:
+    """Where the supervisor is killed when it has ordered the next start: of a spawner that stands still, and gets
+    neither to its order nor to its end."""
     monkeypatch.setenv("GRID_FAULTS", "supervisor.spawn:2:kill")
     bench = await make_bench()
     spawner = await bench.idle_spawner()
-    os.kill(spawner, signal.SIGSTOP)  # it does not get to its order, nor to its end
+    os.kill(spawner, signal.SIGSTOP)
+    return bench, spawner
+
+
+async def test_a_job_that_had_not_begun_when_its_supervisor_was_killed_never_ran_and_waits_again_at_once(
+    ordered: tuple[Bench, int],
+) -> None:
+    bench, spawner = ordered
     outcome = await bench.ended(bench.launch("sleep", "600", grace=600.0))
     assert (outcome.cause, outcome.started, runs(spawner)) == (Cause.WITHDRAWN, False, False)
 
 
 async def test_a_job_may_have_begun_whose_killed_spawner_was_of_a_release_that_does_not_note_that(
-    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+    ordered: tuple[Bench, int],
 ) -> None:
-    monkeypatch.setenv("GRID_FAULTS", "supervisor.spawn:2:kill")
-    bench = await make_bench()
-    spawner = await bench.idle_spawner()
-    os.kill(spawner, signal.SIGSTOP)
+    bench, spawner = ordered
     (note,) = (bench.dir / "spawners").iterdir()
     lines = note.read_text().splitlines(keepends=True)
     note.write_text(lines[0] + lines[2])
