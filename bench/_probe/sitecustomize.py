@@ -1,5 +1,5 @@
 """On the module path of a profiled grid's services: makes each of them one that can be profiled, and has their
-supervisors started by `supervisor.py` beside this file.
+supervisors started by `toggled.py` beside this file.
 """
 
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = "GRID_BENCH_PROFILE"
-HERE = Path(__file__).parent
+TOGGLED = str(Path(__file__).with_name("toggled.py"))
 MAIN = 5
 """Which word of the command names a supervisor's program."""
 
@@ -17,13 +17,13 @@ MAIN = 5
 def through(command: Any, folder: str) -> Any:
     """The command as it is, or, of a supervisor, with our own program before its."""
     if isinstance(command, list) and len(command) > MAIN and str(command[MAIN]).endswith("supervisor/main.py"):
-        return [*command[:MAIN], str(HERE / "supervisor.py"), folder, *command[MAIN:]]
+        return [*command[:MAIN], TOGGLED, folder, *command[MAIN:]]
     return command
 
 
 def install(folder: str) -> None:
     """Profile this process on demand, and the supervisors that it starts."""
-    runpy.run_path(str(HERE / "toggled.py"))["install"](folder)
+    runpy.run_path(TOGGLED)["install"](folder)
     init = subprocess.Popen.__init__
 
     def started(self: Any, args: Any, *more: Any, **named: Any) -> None:

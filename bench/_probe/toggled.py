@@ -1,10 +1,14 @@
-"""Makes a process start cProfile at one SIGUSR2, and write what it has seen at the next one. Stdlib only, as the
-supervisor runs it, too. Only the main thread is seen, which is where the services' loops run, and only its CPU time.
+"""Has a process start cProfile at one SIGUSR2, and write the profile at the next one. Only the CPU time of the main
+thread is measured, in which the services' loops run. Stdlib only, because the supervisor runs it, too.
+
+`python -I -S toggled.py FOLDER MAIN ARGUMENTS…` starts a supervisor that can be profiled.
 """
 
 import cProfile
 import os
+import runpy
 import signal
+import sys
 import time
 
 
@@ -28,3 +32,10 @@ def install(folder: str) -> None:
         os.unlink(f"{path}.on")
 
     signal.signal(signal.SIGUSR2, toggle)
+
+
+if __name__ == "__main__":
+    _, folder, main, *rest = sys.argv
+    install(folder)
+    sys.argv = [main, *rest]
+    runpy.run_path(main, run_name="__main__")

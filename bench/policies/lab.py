@@ -14,13 +14,13 @@ import argparse
 import csv
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.policies import _daily
 from distributed_grid.simulator.lab.metrics import interval
 
 POLICIES = "grid,grid:share,fcfs,easy,sjf,strict-fifo,best-effort,first-fit,random"
@@ -38,6 +38,9 @@ OPENB = (
     " gpuspec33 multigpu20 multigpu30 multigpu40 multigpu50"
 ).split()
 PUBLISHED = {"06-FGD": "FGD", "05-BestFit": "best-fit", "01-Random": "random"}
+DAY, HOUR = 86_400, 3600
+MACHINES, DAYS = 6, 10
+"""Of the made trace of `--daily`."""
 
 
 class Case(NamedTuple):
@@ -188,13 +191,36 @@ def daily(policies: str, seeds: int, first: int = 1) -> None:
     for seed in range(first, first + seeds):
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
-            _daily.write(folder, seed)
-            options = ("--nodes", str(_daily.MACHINES), "--cores", "8", "--owners", str(folder / "owners"))
+            write_daily(folder, seed)
+            options = ("--nodes", str(MACHINES), "--cores", "8", "--owners", str(folder / "owners"))
             told = simulate(folder, Case("daily", "jobs.csv", options), policies, 1)
         if seed == first:
             print(heading(told))
         for one in told["policies"]:
             print(row(f"daily {seed}", one, columns(told)), flush=True)
+
+
+def write_daily(folder: Path, seed: int = 1) -> None:
+    """Write a made trace, `owners/` and `jobs.csv`, into this folder. The owners use three quarters of their machines:
+    every second one by day (about 9 to 17 h), the others by night (21 to 5 h). Six jobs of four to six hours come each
+    afternoon, an hour before the owners by day leave; and jobs of half an hour in the median come all day."""
+    chance = random.Random(seed)
+    (folder / "owners").mkdir()
+    for number in range(MACHINES):
+        lines = ["time,use", "0,0"]
+        for day in range(DAYS):
+            begins = (9 if number % 2 == 0 else 21) * HOUR + day * DAY + chance.gauss(0, 900)
+            lines += [f"{begins:.0f},0.75", f"{begins + 8 * HOUR + chance.gauss(0, 1800):.0f},0"]
+        lines.append(f"{DAYS * DAY + 6 * HOUR},0")
+        (folder / "owners" / f"m{number}.csv").write_text("\n".join(lines) + "\n")
+    jobs = []
+    for day in range(DAYS - 1):
+        for _ in range(6):
+            jobs.append((day * DAY + chance.uniform(15.5, 16.8) * HOUR, chance.uniform(4, 6) * HOUR))
+        for _ in range(12):
+            jobs.append((day * DAY + chance.uniform(0, 24) * HOUR, chance.lognormvariate(0, 0.8) * HOUR / 2))
+    rows = [f"{begins:.0f},{lasts:.0f},2,{1.1 * lasts:.0f},{chance.choice('abc')}" for begins, lasts in sorted(jobs)]
+    (folder / "jobs.csv").write_text("\n".join(["submit,duration,cores,requested,user", *rows]) + "\n")
 
 
 COMPARED: tuple[Column, ...] = (USE, *(one for one in OWNERS if one[0] not in ("owners %", "p95", "unfinished")))

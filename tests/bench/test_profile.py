@@ -62,7 +62,7 @@ def test_a_supervisor_is_started_through_our_program_and_nothing_else_is() -> No
     supervisor = ["python", "-I", "-S", "-X", "utf8", "/grid/agent/supervisor/main.py", "/state"]
     *before, ours, folder, main, state = sitecustomize.through(supervisor, "/out")
     assert (before, folder, main, state) == (supervisor[:5], "/out", supervisor[5], "/state")
-    assert Path(ours).name == "supervisor.py" and Path(ours).exists()
+    assert Path(ours).name == "toggled.py" and Path(ours).exists()
     for command in (["true"], "true", ["python", "-I", "-S", "-X", "utf8", "/job/main.py"]):
         assert sitecustomize.through(command, "/out") == command
 
@@ -80,7 +80,7 @@ while True:
 def test_a_process_is_profiled_between_two_signals(tmp_path: Path) -> None:
     main = tmp_path / "main.py"
     main.write_text(f"print('up', flush=True)\n{PROGRAM}")
-    wrapper = Path(sitecustomize.__file__).with_name("supervisor.py")
+    wrapper = Path(sitecustomize.__file__).with_name("toggled.py")
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(wrapper), str(tmp_path), str(main)], stdout=subprocess.PIPE, text=True
     )

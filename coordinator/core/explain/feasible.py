@@ -49,7 +49,7 @@ def may_ever_run(state: GridState, request: Request) -> bool:
         return True
     if not state.policy.scaling.pools:
         return False
-    from distributed_grid.coordinator.core.scaling.fits import pool_for  # only where there are pools
+    from distributed_grid.coordinator.core.scaling.packing import pool_for  # only where there are pools
 
     return bool(pool_for(state, request))
 

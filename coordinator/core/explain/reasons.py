@@ -47,7 +47,7 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
         return Reason("NoOffers", "no node is known yet; start an agent with `grid agent run`")
     could = can_fit(state, request)
     if could < max(1, request.gang) and state.policy.scaling.pools:
-        from distributed_grid.coordinator.core.scaling.fits import pool_for  # only where there are pools
+        from distributed_grid.coordinator.core.scaling.packing import pool_for  # only where there are pools
 
         if name := pool_for(state, request):
             if could:

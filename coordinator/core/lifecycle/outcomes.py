@@ -68,7 +68,7 @@ def request_after(state: GridState, job: Job, outcome: Outcome) -> Request | Non
 def _most_memory_of_pools(state: GridState, request: Request) -> int:
     if not state.policy.scaling.pools:
         return 0
-    from distributed_grid.coordinator.core.scaling.fits import most_memory  # only where there are pools
+    from distributed_grid.coordinator.core.scaling.packing import most_memory  # only where there are pools
 
     return most_memory(state, request)
 

@@ -178,7 +178,7 @@ def refusal(state: GridState, token: int, request: Request) -> Rejected | None:
         return unknown_node(state, token, name)
     able = can_fit(state, request)
     if (not able or request.gang > able) and state.policy.scaling.pools:
-        from distributed_grid.coordinator.core.scaling.fits import pool_for  # only where there are pools
+        from distributed_grid.coordinator.core.scaling.packing import pool_for  # only where there are pools
 
         if pool_for(state, request):
             return None

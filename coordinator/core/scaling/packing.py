@@ -1,24 +1,27 @@
-"""Machines as planned: nodes as they will be, filled by the functions that match jobs with nodes. Machines that are
-equally full are one `Bin`, so that a thousand equal jobs cost what one costs. And all else that a plan is made from.
+"""Machines that pools could create, as the nodes that they will be: what could run on one, and how planned machines are
+filled. Machines that are equally full are one `Bin`, so a thousand equal jobs cost no more than one. Also the structs
+that a plan is made from: `Ask`, `Seen`, `View` and `Demand`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 
 import msgspec
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.placement import matching
 from distributed_grid.coordinator.core.placement.capacity import Capacity
 from distributed_grid.coordinator.core.placement.constraints import meets, unmet
 from distributed_grid.coordinator.core.placement.matching import could_ever, labels
 from distributed_grid.coordinator.core.scaling.state import AsJoined, Key
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, NodeState, Offer
 from distributed_grid.protocol.placement import Trust
 from distributed_grid.protocol.resources import MILLI, Resources
 from distributed_grid.protocol.scaling.plans import DrainCause, NotDone
-from distributed_grid.protocol.scaling.pools import Pool, Shape
+from distributed_grid.protocol.scaling.pools import Pool, ScalingMode, Shape
 
 POOL_LABEL = "pool"
 """The label by which a job can ask for a machine of one pool, and which each of them has."""
@@ -96,6 +99,35 @@ def able(node: Node, request: Request) -> bool:
         return False
     assert node.capacity is not None
     return meets(node, node.facts.labels, request) and node.capacity.fits(wanted, request.constraints)
+
+
+def pool_for(state: GridState, request: Request) -> str:
+    """The first pool of which a machine could run this; empty: there is none, or none is created. For a gang there have
+    to be enough of all such pools together, beside the nodes that are no machines."""
+    pools = {pool.name: pool for pool, _ in _machines(state, request)}
+    if request.gang and pools:
+        most = min(sum(pool.max for pool in pools.values()), state.policy.scaling.limits.max_workers)
+        nodes = (node for name, node in state.nodes.items() if name not in state.scaling.machines)
+        if request.gang > most and request.gang > most + sum(matching.able(node, request) for node in nodes):
+            return ""
+    return next(iter(pools), "")
+
+
+def most_memory(state: GridState, request: Request) -> int:
+    """The most memory that a machine lends which could run this (bytes); 0: none could, or none is created."""
+    return max((node.facts.lendable.memory for _, node in _machines(state, request)), default=0)
+
+
+def _machines(state: GridState, request: Request) -> Iterator[tuple[Pool, Node]]:
+    """The kinds of machines that could run this, as the nodes that they will be, with their pools."""
+    scaling = state.policy.scaling
+    if scaling.mode is ScalingMode.OFF:
+        return
+    as_joined = state.scaling.as_joined_now()
+    for pool in scaling.pools:
+        for shape in pool.shapes if pool.max and scaling.limits.max_workers else ():
+            if able(node := node_of(pool, shape, as_joined.get((pool.name, shape.type))), request):
+                yield pool, node
 
 
 class Bin:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Granted, Rejected
 from distributed_grid.coordinator.core.scaling import lists, lives, machines
-from distributed_grid.coordinator.core.scaling.budget import HOUR, Refused, day_of
+from distributed_grid.coordinator.core.scaling.budget import HOUR, Budget, Refused, day_of, limits_words
 from distributed_grid.coordinator.core.scaling.demand import demand_of, note_usage, view_of
 from distributed_grid.coordinator.core.scaling.events import (
     MachineAnswered,
@@ -15,11 +15,13 @@ from distributed_grid.coordinator.core.scaling.events import (
     ScalingConfigured,
     ScalingRequested,
 )
+from distributed_grid.coordinator.core.scaling.lives import pauses, unrecorded
 from distributed_grid.coordinator.core.scaling.plan import ordered, plan
 from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.messages.automation import MACHINES_MOST, GetScaling, PoolView, ScalingStatus
 from distributed_grid.protocol.scaling.machines import STARTING, Machine, MachineState
 from distributed_grid.protocol.scaling.plans import DrainCause, DrainMachine, ScaleOrder, ScalePlan
-from distributed_grid.protocol.scaling.pools import ScalingMode
+from distributed_grid.protocol.scaling.pools import Pool, ScalingMode
 from distributed_grid.protocol.text import counted, suggestion
 
 INTERVAL_MOST = 30.0
@@ -88,6 +90,37 @@ def proposed(state: GridState, now: float) -> ScalePlan:
     scaling = state.policy.scaling
     view, demand = view_of(state, scaling, now), demand_of(state, scaling, now)
     return plan(view, demand, state.scaling.machines.values(), scaling, now)
+
+
+def scaling_status(state: GridState, asked: GetScaling, now: float) -> ScalingStatus:
+    """Mode, pools, machines and plan. Changes nothing."""
+    scaling, known = state.policy.scaling, state.scaling
+    machines = sorted(known.machines.values(), key=lambda one: (not one.live, -one.wanted, one.name))
+    paused, budget = pauses(state, scaling), Budget(scaling, machines, unrecorded(state), now)
+    return ScalingStatus(
+        id=asked.id,
+        mode=scaling.mode,
+        now=now,
+        pools=tuple(_pool_view(state, pool, paused.get(pool.name, ""), budget, now) for pool in scaling.pools),
+        machines=tuple(machines[:MACHINES_MOST]),
+        left=len(machines[MACHINES_MOST:]),
+        plan=proposed(state, now) if scaling.pools or machines else None,
+        limits=limits_words(scaling.limits),
+    )
+
+
+def _pool_view(state: GridState, pool: Pool, paused: str, budget: Budget, now: float) -> PoolView:
+    known = state.scaling
+    provider = known.providers.get(pool.provider)
+    refused = tuple(
+        ("/".join(filter(None, (zone, type))), until - now, why)
+        for (name, zone, type), (until, why) in known.backoffs_now().items()
+        if name == pool.name and until > now
+    )
+    boots = {type: times for (name, type), times in known.boot_times().items() if name == pool.name}
+    trouble = provider.trouble if provider is not None else ""
+    room = {shape.type: budget.left(pool, shape) for shape in pool.shapes}
+    return PoolView(pool=pool, paused=paused, trouble=trouble, refused=refused, boots=boots, room=room)
 
 
 def apply(state: GridState, found: ScalePlan) -> None:

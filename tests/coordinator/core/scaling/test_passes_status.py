@@ -1,7 +1,7 @@
 """What an operator is told of scaling: pools, machines, and the plan of now; asking changes nothing."""
 
-from distributed_grid.coordinator.api.scaling import scaling_status
 from distributed_grid.coordinator.core.scaling.events import CreateMachine, MachineAnswered, ScalingRequested
+from distributed_grid.coordinator.core.scaling.passes import scaling_status
 from distributed_grid.coordinator.core.scaling.state import Answer, CallKind
 from distributed_grid.protocol.messages import GetScaling, ScalingStatus
 from distributed_grid.protocol.scaling.machines import MachineState
