@@ -1,8 +1,10 @@
-"""The agent's control socket for its operator on this machine: `agent.sock` in its state directory. A request is one
-line of JSON, answered by lines of JSON; closing the connection withdraws it. Jobs may run as the agent's own user and
-are refused: a job is any descendant of the supervisor or the agent.
+"""The agent's control socket for the operator on this machine: `agent.sock` in its state directory. A request is one
+line of JSON, answered by lines of JSON; closing the connection withdraws the request. Jobs are refused, also where they
+run as the agent's own user: a job is any descendant of the supervisor or the agent.
 
-Requests: `status`, `accept-loss`, and `stop` with what happens to the jobs; the process is then ended by SIGTERM."""
+Requests: `status`, `accept-loss`, and `stop` with what happens to the jobs. After `stop` the process is ended by
+SIGTERM.
+"""
 
 import asyncio
 import json

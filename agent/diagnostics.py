@@ -1,5 +1,5 @@
-"""The checks of `grid doctor` on a node, and of `grid coordinator check --agent-state-dir` in an agent's state
-directory. Nothing is changed."""
+"""The node's checks for `grid doctor`, and those of an agent's state directory for `grid coordinator check
+--agent-state-dir`. They change nothing."""
 
 import contextlib
 import os

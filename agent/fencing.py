@@ -1,5 +1,5 @@
-"""Fencing: which coordinator this node obeys, on disk, so that a later agent obeys neither an older one nor a second
-one with the same epoch. The rule itself is `Table.refuses` (core/table.py)."""
+"""Fencing: which coordinator this node obeys, saved on disk. A later agent then obeys neither an older coordinator nor
+a second one with the same epoch. The rule itself is `Table.refuses` (core/table.py)."""
 
 import contextlib
 import os

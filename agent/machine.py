@@ -1,14 +1,14 @@
-"""A machine that a pool created: joins the grid, runs the agent, and ends itself, also where no coordinator is left to
-end it: when it has not joined in time, when the coordinator is silent for too long and no job runs, and when its life
-is over.
+"""A machine that a pool created: joins the grid, runs the agent, and ends itself. It does so even if no coordinator is
+left to end it: when it has not joined in time, when the coordinator is silent for too long and no job runs, and when
+its maximum lifetime is over.
 
-Run as `python -m distributed_grid.agent.machine DIR`, with what `Machine` describes in `DIR/machine.json`. `DIR/lock`
-is held for as long as it lives, so that a directory has one machine however often it is started; `DIR/ended` says that
-it has ended and must not start again; `DIR/gone`, that nothing that it started is left. With `--end` it ends the jobs
-that an earlier process of this machine left when it was killed.
+Run as `python -m distributed_grid.agent.machine DIR`, with the fields of `Machine` in `DIR/machine.json`. The process
+holds `DIR/lock` for as long as it lives, so a directory has one machine however often it is started. The file
+`DIR/ended` means that the machine has ended and must not start again; `DIR/gone` means that nothing that it started is
+left. With `--end` it ends the jobs that an earlier process of this machine left when it was killed.
 
-SIGTERM ends it at once. SIGUSR1 says that its provider takes it back in `notice` seconds: its agent takes no more jobs,
-running jobs get most of that time to end, and then the machine ends.
+SIGTERM ends it at once. SIGUSR1 means that its provider takes it back in `notice` seconds: its agent accepts no more
+jobs, running jobs get most of that time to end, and then the machine ends.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""The agent's process: settings to a running service and an exit code."""
+"""The agent's process: reads the settings, starts the parts of the service, and returns the exit code."""
 
 import asyncio
 import contextlib

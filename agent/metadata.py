@@ -1,7 +1,6 @@
-"""The metadata service of a cloud, which tells a machine its name there, and that it is taken back. The services are
-found where the vendors' own tools find them, also by their environment variables (AWS_EC2_METADATA_SERVICE_ENDPOINT,
-GCE_METADATA_HOST).
-"""
+"""The metadata service of a cloud: it gives the machine's name there, and says when the provider takes the machine
+back. The services are found as by the vendors' own tools, also by their environment variables
+(AWS_EC2_METADATA_SERVICE_ENDPOINT, GCE_METADATA_HOST)."""
 
 import datetime
 import json

@@ -1,5 +1,5 @@
-"""Carries out the decisions of `core/owner.py` and `core/slack.py`: orders go to the supervisor, and its reports to the
-coordinator."""
+"""Carries out the decisions of `core/owner.py` and `core/slack.py`: sends orders to the supervisor, and its reports to
+the coordinator."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,5 @@
-"""The attached readers of running jobs: how far each has read is passed on to the supervisor; and which jobs are frozen
-until theirs has read more, to the coordinator."""
+"""The attached readers of running jobs. The supervisor is told how far each has read; the coordinator is told which
+jobs are frozen until their reader has read more."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,6 +1,5 @@
-"""Renews the node's certificate: over the session at two thirds of its life, and by the old key where it expired while
-the coordinator could not be reached. The next connections are made with the new one.
-"""
+"""Renews the node's certificate: over the session after two thirds of its validity; and with the old key if it expired
+while the coordinator could not be reached. New connections use the new certificate."""
 
 import asyncio
 import contextlib

@@ -1,5 +1,5 @@
-"""The running agent: events from the coordinator and the launcher go into the table, and the table's commands are
-performed. Measuring, bulk data and the connection itself are in modules of their own."""
+"""The running agent: puts events from the coordinator and the launcher into the table, and performs the table's
+commands. Measurement, bulk data and the connection itself are in modules of their own."""
 
 import asyncio
 import os

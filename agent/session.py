@@ -1,4 +1,5 @@
-"""One connection to the coordinator: a Link with its socket. Messages of one turn of the loop leave in one frame."""
+"""One connection to the coordinator: a Link with its socket. All messages of one turn of the event loop are sent in one
+frame."""
 
 import asyncio
 import random

@@ -1,5 +1,5 @@
-"""The settings in effect on this node. Those of the grid are kept on disk, so that an agent that starts before its
-coordinator uses those it was sent last."""
+"""The settings in effect on this node. The settings of the grid are kept on disk, so an agent that starts before its
+coordinator uses the last ones that it received."""
 
 from pathlib import Path
 

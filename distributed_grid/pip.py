@@ -1,7 +1,7 @@
-"""The commands with which somebody installs what is missing here, for hints.
+"""The commands that install missing packages, for hints.
 
 No hint names this project on a package index: it is on none, and whoever registered its name there would run code on
-the machines of those who follow the hint (docs/releasing.md). Packages of others are named as setup.cfg does.
+the machines of those who follow the hint (docs/releasing.md). Other packages are named as in setup.cfg.
 """
 
 import shlex

@@ -1,1 +1,1 @@
-"""The words both ends speak: resources, messages, frames and sessions, without any I/O."""
+"""What both ends of a connection share: resources, messages, frames and sessions, without any I/O."""

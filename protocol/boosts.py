@@ -1,4 +1,4 @@
-"""Boosts: jobs whose workload is a raylet, which takes what was borrowed of a node into a Ray cluster."""
+"""Boosts: jobs whose workload is a raylet, which adds the resources borrowed on a node to a Ray cluster."""
 
 import math
 import re

@@ -1,8 +1,8 @@
-"""A bundle: the files a caller ships with a job, as a manifest of paths and content hashes.
+"""A bundle: the files that a client ships with a job, as a manifest of paths and content hashes.
 
-Contents travel as blobs named by their hash, so an unchanged file travels once; the manifest is itself such a blob, and
-its hash is what `JobSpec.bundle` carries. A manifest comes from a stranger: `decode` lets none through that could write
-outside the directory it is unpacked into, whatever order its entries are made in.
+Contents are sent as blobs named by their hash, so an unchanged file is sent once; the manifest is such a blob itself,
+and its hash is `JobSpec.bundle`. A manifest is not trusted: `decode_manifest` refuses every manifest that could write
+outside the directory it is unpacked into, in whatever order its entries are made.
 """
 
 import hashlib

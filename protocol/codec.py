@@ -1,9 +1,9 @@
 """Messages to frames and back, with limits.
 
-A frame is one msgpack array `[sequence, [message, …]]`: what one turn of a loop sends on a connection travels together.
-Before the hello nobody is known, so the first frame is read by the `msgpack` package with explicit limits on all of it;
-after it msgspec decodes straight into the typed messages of the peer's role. Whatever a peer sends, the only exception
-that leaves this file is BadFrame.
+A frame is one msgpack array `[sequence, [message, …]]`: all messages that one turn of an event loop sends on a
+connection are in one frame. Before the hello the peer is not known, so the first frame is read by the `msgpack` package
+with explicit limits on all of it; later frames are decoded by msgspec directly into the typed messages of the peer's
+role. Whatever a peer sends, the only exception raised to callers is BadFrame.
 """
 
 import re

@@ -1,6 +1,5 @@
-"""Errors that are meant for people: what happened, why, and what to do next. Text from elsewhere is made printable
-before it reaches a terminal.
-"""
+"""Errors for people: what happened, why, and what to do next. Text from elsewhere is made printable before it reaches a
+terminal."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""The patterns of `--get`: which files of a working directory they name.
+"""The patterns of `--get`: which files of a working directory they match.
 
-The node uses them to find files, and the client to compare the node's answer with its question. A path is text; bytes
-in it that are not UTF-8 are surrogate escapes, as the operating system's interface has them.
+The node uses them to find files, and the client to check the node's answer. A path is text; bytes in it that are not
+UTF-8 are surrogate escapes, as in Python's os module.
 """
 
 import fnmatch

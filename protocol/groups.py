@@ -1,6 +1,5 @@
-"""Many jobs of one submission. A group has an id (`j-…`), and its members are jobs with ids of their own, made of that
-and their index (`j-…_7`). A gang is a job that runs as one on several nodes at once, one member a node.
-"""
+"""Groups: many jobs of one submission. A group has an id (`j-…`); its members are jobs whose ids are made of that and
+their index (`j-…_7`). A gang is a job that runs as one on several nodes at once, one member on each node."""
 
 import re
 from collections.abc import Iterator

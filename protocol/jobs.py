@@ -1,6 +1,5 @@
-"""What a job is, on the wire and on disk: what was asked for and what it waits for (`Dependency`), its limits
-(`JobLimits`), where it stands and why it waits (`Reason`), what it uses (`Used`), and how it ended.
-"""
+"""A job on the wire and on disk: its request and dependencies (`Dependency`), its limits (`JobLimits`), its state and
+why it waits (`Reason`), what it uses (`Used`), and how it ended (`Outcome`)."""
 
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation

@@ -1,8 +1,8 @@
-"""The session both ends of a connection use, without I/O: bytes in, messages out, and what to write as bytes.
+"""The session that both ends of a connection use, without I/O: bytes in, messages out, and the bytes to write.
 
-A link knows its role, the peer's hello, the sequence of frames in both directions and the moment by which the peer must
-be heard again. It never reads a clock: `now` comes in. The shell around it is always the same: feed `receive`, hand the
-messages up, write `data_to_send()`, and close when it raises.
+A link knows its role, the peer's hello, the frame sequence in both directions and the time by which the peer must be
+heard again. It never reads a clock: `now` is an argument. Its caller always does the same: feed `receive`, handle the
+messages, write `data_to_send()`, and close the connection when the link raises.
 """
 
 from typing import Any

@@ -1,6 +1,5 @@
-"""What a node is and what it measures, offers and holds, as it travels on the wire; what the operator has ordered for
-it; and what holds for all that it says of itself together, beyond the bounds of each field (resources.py).
-"""
+"""A node on the wire: its facts, measurements, offers and allocations; the operator's orders for it; and checks of its
+facts that concern several fields together, beyond the bounds of each field (resources.py)."""
 
 import re
 from collections.abc import Iterable, Mapping

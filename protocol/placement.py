@@ -1,6 +1,5 @@
-"""Where a job may and should go, as it is asked for: a strategy, the properties of a node, and the level of
-isolation (walls) between jobs.
-"""
+"""Where a job may and should run, as requested: a strategy, required properties of a node, and the level of isolation
+(walls) between jobs."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum

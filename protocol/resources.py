@@ -1,6 +1,5 @@
-"""Amounts of what is lent, in whole units and never in floats: milli-cores, bytes, milli-GPUs; and the bounds of
-all numbers and strings on the wire, which the decoder checks.
-"""
+"""Amounts of resources, in whole units and never in floats: milli-cores, bytes, milli-GPUs; and the bounds of all
+numbers and strings on the wire, which the decoder checks."""
 
 import math
 import re

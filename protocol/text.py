@@ -1,8 +1,8 @@
-"""Text as people write it: durations (plain seconds, `30m`, `1h30m`, `HH:MM:SS`), names that somebody mistyped, and
+"""Text as people write it: durations (plain seconds, `30m`, `1h30m`, `HH:MM:SS`), suggestions for mistyped names, and
 paths of files.
 
-A file name is bytes, and text on the wire is UTF-8: a path that is not UTF-8 travels as bytes (`raw`), beside a text
-that shows it. In the program such a path is text with surrogate escapes, as the operating system's interface has it.
+A file name is bytes, and text on the wire is UTF-8: a path that is not UTF-8 is sent as bytes (`raw`), beside a text
+that shows it. In the program such a path is text with surrogate escapes, as in Python's os module.
 """
 
 import re

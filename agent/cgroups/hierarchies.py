@@ -1,8 +1,10 @@
-"""Which control groups we may make on this machine: by systemd's delegation, or by name in the configuration.
+"""Finds the control groups that this process may make on this machine: by systemd's delegation, or by name in the
+configuration.
 
-Each controller is looked for by itself, in version 2 first, then in version 1; what is missing is reported with the
-reason, and replaced by something weaker (supervisor/limits.py). Groups are made only in a place that was given to us.
-Stdlib only."""
+Each controller is searched for separately, in version 2 first, then in version 1. A controller that is missing is
+reported with the reason and replaced by a weaker means (supervisor/limits.py). Groups are made only in a directory that
+was given to this process. Stdlib only.
+"""
 
 import contextlib
 import os

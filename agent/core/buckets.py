@@ -1,5 +1,5 @@
-"""Samples of a node summed up in buckets of ten seconds (protocol/history/buckets.py). A closed bucket is kept until
-the coordinator has acknowledged it, for an hour at most. Where nothing was measured there is no bucket."""
+"""Sums the samples of a node in buckets of ten seconds (protocol/history/buckets.py). A closed bucket is kept until the
+coordinator has acknowledged it, for one hour at most. If nothing was measured there is no bucket."""
 
 from collections import deque
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""Chains of allocations: those that hold the same resources one after another. The first of a chain has them; the
-others are its successors, wait in order, and hold nothing. Agent and supervisor each keep them by the same rules, so
-this module is stdlib only."""
+"""Chains of allocations that hold the same resources one after another. The first member of a chain holds them; the
+others are its successors: they wait in order and hold nothing. Agent and supervisor each keep chains by the same rules,
+so this module is stdlib only."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,5 @@
-"""Events and commands of the table of allocations (table.py): what goes in beside the messages of the coordinator, and
-what the shell is to do.
-"""
+"""Input and output of the table of allocations (table.py): its events, beside the messages of the coordinator, and the
+commands that the agent performs for it."""
 
 import msgspec
 

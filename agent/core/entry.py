@@ -1,4 +1,4 @@
-"""An allocation as its agent knows it: its stage, the moves between stages, and what is kept of its launch."""
+"""One allocation in the agent's table: its stage, the moves between stages, and the data of its launch."""
 
 from dataclasses import dataclass
 

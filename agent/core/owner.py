@@ -1,9 +1,11 @@
-"""The node's owner: when the owner is active, and what that means for jobs. Samples in; orders to freeze, thaw and
-recall out, each with its reason. All times are seconds of the samples' clock.
+"""The owner policy: when the owner of the node is active, and what that means for jobs. Input is samples; output is
+orders to freeze, thaw and recall, each with its reason. All times are seconds of the samples' clock.
 
-The owner is active for a job when foreign use of the node, or of the lent cores, is above `cpu_percent_max` (beside a
-job, others get only part of a core: their use of all lent cores is added up and compared with one core); when foreign
-programs wait; or when the keyboard or a lent GPU is in use. The grid's own use never counts."""
+The owner is active for a job in three cases: foreign use of the node, or of the lent cores, is above `cpu_percent_max`;
+foreign programs wait for a resource; or the keyboard or a lent GPU is in use. Beside a job, foreign programs get only a
+part of each core, so their use of all lent cores is added up and compared with one core. The grid's own use never
+counts.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

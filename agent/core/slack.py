@@ -1,7 +1,6 @@
-"""Jobs on slack: on cores that another allocation holds and left unused. When the holder wants more than what is left
-to it, they are frozen; when it goes on wanting it, or has ended, they are recalled. Measurements of the holders in,
-orders out. All times are seconds since boot.
-"""
+"""The policy for jobs on slack, that is on cores that another allocation (the holder) holds and does not use. When the
+holder wants more than is left to it, those jobs are frozen; when it still wants it later, or has ended, they are
+recalled. Input is measurements of the holders; output is orders. All times are seconds since boot."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence

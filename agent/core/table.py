@@ -1,10 +1,11 @@
 """The table of allocations on this node: the state of each, and what it holds. Events in (orders of the coordinator,
-reports of the launcher), commands out for the shell to perform.
+reports of the launcher), commands out for the agent to perform.
 
-Two promises are kept here and nowhere else: an allocation runs at most once, and no resource is held twice. An end is
-kept until the coordinator has acknowledged it, whatever happens to connections. A successor (`Launch.predecessor`)
-holds nothing until its predecessor is over, and then, in the same step, what that one held (chains.py). With shipped
-files it is prepared from then on: they are unpacked where its predecessor ran."""
+Only this module guarantees that an allocation runs at most once, and that no resource is held twice. The end of an
+allocation is kept until the coordinator has acknowledged it, whatever happens to connections. A successor
+(`Launch.predecessor`) holds nothing until its predecessor is over; in that same step it gets what the predecessor held
+(chains.py). A successor with shipped files is prepared only then, because they are unpacked where its predecessor ran.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""The resources that each allocation really uses: gathered from samples, reported at an interval."""
+"""The resources that each allocation uses, measured by samples and reported at an interval."""
 
 import math
 from collections import deque

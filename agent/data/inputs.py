@@ -1,9 +1,10 @@
 """The standard input of jobs: what their submitters send goes into each job's pipe, in order, each byte once.
 
-The pipe is a FIFO in the allocation's folder, made by the supervisor with the job, and held open for writing beside us
-(walls/pipes.py): the job sees its end only when the submitter said so and all is in it. How far it is filled is
-noted on disk before and after each write, so the next agent goes on there. Where that cannot be known, or nobody sends
-any more, the job is ended for that reason, and never left to take a part for the whole.
+The pipe is a FIFO in the allocation's folder. The supervisor makes it with the job, and holds it open for writing
+beside the agent (walls/pipes.py), so the job sees the end of its input only when the submitter has said so and all of
+it was written. The position is noted on disk before and after each write, so the next agent continues there. If the
+position cannot be known, or if the submitter is gone, the job is ended for that reason: it must not take a part of its
+input for the whole.
 """
 
 import asyncio

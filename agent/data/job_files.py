@@ -1,5 +1,5 @@
 """Access to the files of jobs, through a process that has the job's own rights, behind the walls of its slot. The agent
-itself opens nothing that a job could have put there. All calls block."""
+itself opens no file that a job could have put there. All calls block."""
 
 import contextlib
 import errno

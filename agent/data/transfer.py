@@ -1,5 +1,6 @@
-"""Bulk data between a node and the coordinator: outputs of jobs, read from their files as these grow; and the second
-connection, for outputs, standard input, files and shipped contents, opened on demand and closed with its session."""
+"""Bulk data between a node and the coordinator: the outputs of jobs, read while their files grow; and the second
+connection, for outputs, standard input, files and shipped contents. It is opened on demand and closed with its session.
+"""
 
 import asyncio
 import contextlib

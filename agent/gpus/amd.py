@@ -1,5 +1,5 @@
-"""AMD GPUs, as the amdgpu driver shows them in sysfs: no library needed. It shows no processes; a GPU is judged by its
-utilisation and memory."""
+"""AMD GPUs, read from sysfs, where the amdgpu driver shows them: no library is needed. The driver shows no processes,
+so whether a GPU is idle follows from its utilisation and memory alone."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,5 +1,5 @@
 """The GPUs of this machine, read through one of several backends. A GPU that cannot be read has its error in the sample
-and never counts as idle; a driver that hangs delays nobody (see `TimeoutBackend`)."""
+and never counts as idle. A driver that does not return delays nothing else (see `TimeoutBackend`)."""
 
 import ctypes
 import difflib

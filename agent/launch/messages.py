@@ -1,6 +1,5 @@
-"""The messages between the launcher and its supervisor about an allocation: orders one way, reports the other, and what
-the coordinator is told of them.
-"""
+"""The messages between the launcher and its supervisor about an allocation: orders, reports, and the messages for the
+coordinator that follow from reports."""
 
 import os
 from pathlib import Path

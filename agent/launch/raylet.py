@@ -1,6 +1,6 @@
-"""A boost on its node: the command that starts a raylet with exactly the borrowed resources, and its ports, folder with
-a short name, and cluster token. Flags, traps and figures were measured with Ray 2.60. SIGTERM to
-`ray start --block` alone drains and ends the node. Nothing here ends what it has not started."""
+"""A boost on its node: the command that starts a raylet with exactly the borrowed resources, its ports, its folder
+(with a short name) and the cluster's token. Flags, known problems and figures were measured with Ray 2.60. SIGTERM to
+`ray start --block` alone drains and ends the node. This module ends only processes that it has started."""
 
 import contextlib
 import errno

@@ -1,5 +1,5 @@
-"""Prepares a launch for its start: measure again, fetch what was shipped, make its folder. Trouble of this node
-declines the launch; the job ends here only for causes that any node would have."""
+"""Prepares a launch for its start: measures again, fetches the shipped files, makes the folder. A problem of this node
+declines the launch, so the job goes to another node; the job ends only for a cause that every node would have."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -1,5 +1,5 @@
-"""Starts a supervisor for a state directory without one, and changes the node's facts while the supervisor's journal is
-damaged or something of a killed job is alive."""
+"""Starts a supervisor for a state directory that has none, and changes the node's facts while the supervisor's journal
+is damaged or processes of a killed job are alive."""
 
 import contextlib
 import fcntl

@@ -1,6 +1,6 @@
-"""An allocation's files on the node: `allocs/ID` with `stdout`, `stderr` and, where it is streamed, the pipe `stdin`,
-which only the agent can change; its working directory `jobs/SLOT/ID`, which is the job's; its environment; and the
-notice before a preemption or recall. `SlotIndex` keeps where the files of each allocation are across restarts."""
+"""An allocation's files on the node: `allocs/ID` with `stdout`, `stderr` and, for a streamed input, the pipe `stdin`,
+which only the agent can change; the job's own working directory `jobs/SLOT/ID`; its environment; and the notice before
+a preemption or recall. `SlotIndex` keeps where the files of each allocation are across restarts."""
 
 import contextlib
 import errno

@@ -1,5 +1,5 @@
 """`HardwareDetector`: what this machine has, and what of it is free now, by the names of the resource management
-document. What an agent would lend of that, `grid agent detect` prints."""
+document. `grid agent detect` shows what an agent would lend of that."""
 
 import platform
 import time

@@ -1,8 +1,9 @@
-"""Signs of an active owner beside foreign use: programs that have to wait (PSI), and keyboard or terminal input.
+"""Signs of an active owner beside foreign use: programs that wait for a resource (PSI), and keyboard or terminal input.
 
-PSI is per machine or per control group (v2). The machine's includes waits of our own jobs, so only groups without a
-process of ours are read: the siblings of the groups of our agent, supervisor and jobs, and of their ancestors. Without
-PSI in the kernel there are no such signs."""
+PSI is per machine or per control group (v2). The machine's figure includes waits of the grid's own jobs, so only groups
+without a process of the grid are read: the siblings of the groups of agent, supervisor and jobs, and of their
+ancestors. A kernel without PSI shows no such signs.
+"""
 
 import os
 import time

@@ -1,6 +1,7 @@
-"""Measures this node: use by the grid's own jobs and by everybody else. One measurement at a time, regularly and at
-claims, in a thread: heartbeats continue whatever hangs, and what cannot be read is not lent. Only a claim of cores and
-memory, where measuring has been quick, is measured for at once: a thread takes four times as long."""
+"""Measures this node: use by the grid's own jobs, and by everybody else. Measurements run one at a time, at an interval
+and for claims, in a thread: heartbeats continue if one hangs, and what cannot be read is not lent. One case is measured
+on the loop, because a thread takes four times as long: a claim of cores and memory, if recent measurements were quick.
+"""
 
 import asyncio
 import os

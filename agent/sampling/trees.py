@@ -1,6 +1,6 @@
-"""Use by the grid's own processes: the trees below a few roots, walked by their children without listing the machine.
-CPU time adds up exactly, including children that came and went between two walks. And the demand of a job for it: what
-its processes use, and how long their runnable threads wait for a core."""
+"""Use by the grid's own processes: the trees below a few roots, walked by their children, without listing all processes
+of the machine. CPU time is exact and includes children that started and ended between two walks. Also the CPU demand of
+a job: what its processes use, and how long their runnable threads wait for a core."""
 
 import functools
 import json

@@ -1,6 +1,6 @@
-"""The supervisor's promises about allocations: one that ended or was refused is never started; an end is reported once
-durable, and until it is acknowledged; an expired lease ends its job; of a chain of successors only one is started at a
-time. Processes, disk and clock are injected: the simulator runs this on its own machines. Stdlib only."""
+"""What the supervisor guarantees for allocations: one that ended or was refused is never started; an end is reported
+once it is durable, and until it is acknowledged; an expired lease ends its job; of a chain of successors only one is
+started at a time. Processes, disk and clock are injected: the simulator runs this on its own machines. Stdlib only."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

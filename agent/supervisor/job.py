@@ -1,7 +1,9 @@
 """One job in the supervisor: its state and transitions (`MOVES`), its journal records, its outcome (`Job`, `Recorded`);
-how long each job may run without word from the coordinator (`Leases`); and the constants that the agent shares with it.
+how long each job may run without contact to the coordinator (`Leases`); and the constants that the agent shares with
+it.
 
-No process, file or clock is accessed here. Times are seconds since boot, sizes bytes. Stdlib only."""
+No process, file or clock is accessed here. Times are seconds since boot, sizes bytes. Stdlib only.
+"""
 
 from collections.abc import Iterator
 from enum import Enum

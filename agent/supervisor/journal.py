@@ -1,6 +1,6 @@
-"""The supervisor's journal: what it promised, started and saw end, one checksummed line per record, synced before it is
-reported, by a thread where the disk is slow (`SyncThread`); and the state in memory (`JournaledJobs`). A mark beside
-the journal shows when it is incomplete. Stdlib only."""
+"""The supervisor's journal: what it has promised, started and seen end, one line with a checksum per record. Records
+are synced before they are reported, in a thread if the disk is slow (`SyncThread`). `JournaledJobs` is the state in
+memory. A mark beside the journal shows when it is incomplete. Stdlib only."""
 
 import _thread
 import contextlib

@@ -1,5 +1,5 @@
-"""Limits of jobs: memory, processes, cores (enforced by cgroups, else by polling), and disk for output (`Outputs`); and
-the niceness of those that have given way. Stdlib only."""
+"""Limits of jobs: memory, processes, cores (enforced by control groups, else by polling), and disk space for output
+(`Outputs`); and the niceness of jobs that give way. Stdlib only."""
 
 import contextlib
 import errno

@@ -1,11 +1,11 @@
 """The node's supervisor: it owns all jobs, and outlives the agent.
 
-One process with one loop, standard library only, started by supervisor/main.py. It makes no job's process itself: a
-spawner behind the walls of a slot does (slots.py, walls/). Each turn of its loop takes what came in, writes it, and has
-it made durable with one sync, during which it goes on where the disk is slow (Syncs). Only then it acts on it and
-tells: an intent is on disk before a spawner has the order, an exit is on disk before it is reported, and is kept until
-it is acknowledged. No allocation is ever spawned twice, whatever dies in between. The agent may come and go; it is told
-everything when it comes. Leases are kept without it.
+One process with one loop, standard library only, started by supervisor/main.py. It does not start the processes of jobs
+itself: a spawner behind the walls of a slot does (slots.py, walls/). Each turn of its loop reads all input, writes it
+to the journal, and makes it durable with one sync; on a slow disk the loop continues meanwhile (Syncs). Only then it
+acts on the input and reports: an intent is on disk before a spawner has the order, and an exit is on disk before it is
+reported, and is kept until it is acknowledged. No allocation is ever spawned twice, whichever process dies in between.
+An agent that connects is sent the state of all jobs. Leases are enforced without an agent.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Runs the supervisor: `python -I -S supervisor/main.py STATE_DIR [OUTPUT_LIMIT [CGROUP [RELEASE [WALLS]]]]`.
 
-Started by its path, without site-packages and without our package's own start-up, so that the process stays small. The
-files of the agent and what all services share get their usual names all the same.
+It is started by its path, without site-packages and without importing this package, so that the process stays small.
+Modules of the agent and of `runtime/` still get their usual names.
 """
 
 import fcntl

@@ -1,5 +1,5 @@
-"""Processes: descent, orphans, and signals that cannot hit a reused pid. A thin layer over /proc, pidfds and the three
-kernel calls that Python does not have. Stdlib only."""
+"""Processes: descendants, orphans, and signals that cannot reach a reused pid. A thin layer over /proc, pidfds and the
+three kernel calls that Python does not have. Stdlib only."""
 
 import ctypes
 import fcntl

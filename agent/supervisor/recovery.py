@@ -1,13 +1,13 @@
-"""What an earlier supervisor left: jobs of the journal, which are adopted, and survivors, which it does not name.
+"""What an earlier supervisor left: jobs in the journal, which are adopted, and survivors, which are not in it.
 
-The main process of an adopted job is no child of this supervisor: a pidfd tells its end, and how it ended is read from
-the notes of its spawner, or from the kernel where that still knows.
+The main process of an adopted job is no child of this supervisor: a pidfd shows when it ends, and how it ended is read
+from the notes of its spawner, or from the kernel if that still knows.
 
 Survivors are live processes of allocations that a damaged journal does not name, found by what the kernel reports. Only
-`Survivors.find` searches for them: in control groups named after an allocation or a slot, and among the spawners
-of earlier supervisors, their descendants and the processes with their user ids. Each spawner has a note outside of the
-journal. If no note is lost, finding nothing proves that nothing lives; else only a reboot or the owner's word does.
-Stdlib only.
+`Survivors.find` searches for them: in control groups named after an allocation or a slot, and among the spawners of
+earlier supervisors, their descendants and the processes with their user ids. Each spawner has a note outside of the
+journal. If no note is lost and nothing is found, nothing is alive; otherwise only a reboot or the owner's confirmation
+proves that. Stdlib only.
 """
 
 import os

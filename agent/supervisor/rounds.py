@@ -1,5 +1,5 @@
-"""Killing in rounds what nothing else can kill at once: the descendants of a process are stopped and killed until it is
-proven that none is left. Stdlib only."""
+"""Kills in rounds what cannot be killed at once: the descendants of a process are stopped and killed until none is
+left, which is then proven. Stdlib only."""
 
 import contextlib
 import os

@@ -1,8 +1,9 @@
-"""Which slot a launch gets, the slot's user id, and when it is given up: decisions only. The processes, channels and
+"""Decides which slot a launch gets, the slot's user id, and when the slot is given up. The processes, channels and
 files of slots are in spawners.py.
 
-A slot is made when none of its kind is idle, is reused for jobs of the same submitter, and is given up when idle for a
-while. Stdlib only."""
+A slot is made when none of its kind is idle, is reused for jobs of the same submitter, and is given up when it is idle
+for a while. Stdlib only.
+"""
 
 from collections.abc import Callable, Container, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar

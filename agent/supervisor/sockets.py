@@ -1,5 +1,5 @@
-"""The supervisor's sockets: one for its agent, in JSON lines, and one that passes connections about a job's files to a
-process with that job's rights; and the warnings for an operator. Stdlib only."""
+"""The supervisor's sockets: one for its agent, in JSON lines, and one for requests about a job's files, whose
+connections it passes on to a process with that job's rights; and the warnings for an operator. Stdlib only."""
 
 import contextlib
 import json

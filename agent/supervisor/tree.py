@@ -1,4 +1,4 @@
-"""The processes of all jobs: which are alive, and signals to all of a job. Stdlib only."""
+"""The processes of all jobs: which are alive, and signals to all processes of a job. Stdlib only."""
 
 import contextlib
 import os

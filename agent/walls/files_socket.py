@@ -1,12 +1,13 @@
-"""Client and server of files.py's operations over a Unix socket.
+"""Client and server of the operations in files.py, over a Unix socket.
 
 The server has the job's rights, so it is trusted as little as the job: its user may stop it, kill it or forge its
-answers. The client limits the time and size of an answer, validates it, and takes no descriptors: reading one may block
-for ever if it is of a filesystem that the job made (FUSE).
+answers. The client limits the time and size of an answer, validates it, and accepts no descriptors: to read one may
+block for ever if it is of a filesystem that the job made (FUSE).
 
 A message is a header of two sizes, a JSON object of the first size, and as many bytes of the second. Names in a request
 are text with surrogate escapes for bytes that are not UTF-8; those in an answer are hexadecimal, so that its values can
-be counted before parsing. Descriptors are sent to the server only, with the header."""
+be counted before parsing. Descriptors are sent to the server only, with the header.
+"""
 
 import contextlib
 import ctypes

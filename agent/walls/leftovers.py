@@ -1,5 +1,5 @@
-"""Leftovers of a slot's user outside of the directories of its jobs: files in memory and on disk, and System V objects.
-Stdlib only."""
+"""Removes what a slot's user left outside of the directories of its jobs: files in memory and on disk, and System V
+objects. Stdlib only."""
 
 import contextlib
 import ctypes

@@ -1,5 +1,5 @@
-"""What the agent's user may use and not everybody may: out of reach of strangers' jobs in namespaces, which have that
-user's id and groups. Stdlib only."""
+"""What the agent's user may access and not everybody: it is put out of reach of other users' jobs in namespaces,
+because those have that user's id and groups. Stdlib only."""
 
 import contextlib
 import os

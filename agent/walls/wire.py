@@ -1,5 +1,5 @@
-"""Messages between the supervisor, the fork server and spawners: one JSON object a packet of a SOCK_SEQPACKET pair,
-with descriptors beside it. What is long travels in an anonymous file. Stdlib only."""
+"""Messages between the supervisor, the fork server and spawners: one JSON object per packet of a SOCK_SEQPACKET pair,
+with file descriptors beside it. A long message is sent in an anonymous file. Stdlib only."""
 
 import array
 import json

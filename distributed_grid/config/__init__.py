@@ -1,4 +1,5 @@
-"""The configuration of the grid: its schema, where it is found, how it is read. The seeds import from here."""
+"""The configuration of the grid: its schema, the places where it is found, and how it is read. The user guides import
+from here."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The settings of what nodes lend, taken out of a configuration: those of all nodes, and those of one."""
+"""The settings about lending in a configuration: those of all nodes, and those of one node."""
 
 from typing import Any
 

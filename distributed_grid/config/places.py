@@ -1,6 +1,5 @@
-"""Default places: of configurations, of the state of services, and of the coordinator. A light module, so that a
-command without a configuration need not load the schema.
-"""
+"""Default places: of configurations, of the state of services, and of the coordinator. It imports little, so that a
+command without a configuration need not load the schema."""
 
 import grp
 import os

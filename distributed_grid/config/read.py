@@ -1,4 +1,4 @@
-"""From YAML, environment and flags to settings by path, each with its origin; everything wrong is found in one go."""
+"""Reads YAML, environment and flags into settings by path, each with its origin. All errors are reported together."""
 
 from collections.abc import Mapping
 from pathlib import Path as File

@@ -1,6 +1,5 @@
 """The sections of the configuration about machines that the grid creates by itself: `scaling`, `providers` and `pools`
-(docs/scaling.md). Prices are per hour, in whatever currency the limits are in.
-"""
+(docs/scaling.md). Prices are per hour, in the same currency as the limits."""
 
 import re
 from collections.abc import Mapping

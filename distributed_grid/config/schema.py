@@ -1,4 +1,4 @@
-"""The one schema of the configuration: every setting with its default, what it may hold, and what it means."""
+"""The one schema of the configuration: every setting with its default, its kind of value, and its meaning."""
 
 from dataclasses import field
 from enum import StrEnum

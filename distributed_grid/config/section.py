@@ -1,6 +1,5 @@
-"""Frozen dataclasses whose methods are shared. `dataclass` writes and compiles six functions for each class; for all
-sections of the configuration this takes a tenth of the time in which an agent starts.
-"""
+"""Frozen dataclasses that share their methods. `dataclass` writes and compiles six functions for each class; for all
+sections of the configuration that takes a tenth of the time in which an agent starts."""
 
 from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, dataclass, fields

@@ -1,6 +1,6 @@
-"""The configuration of the grid: found, read, checked, and asked by everything that has settings.
+"""The configuration of the grid: finds, reads and checks it. Every program that has settings uses it.
 
-What is set later wins: defaults, then the file, then `GRID_…` variables, then flags. Every value knows its origin.
+Later sources win: defaults, then the file, then `GRID_…` variables, then flags. Every value knows its origin.
 """
 
 import os

@@ -1,6 +1,5 @@
-"""The sections of the configuration that say what is lent, by whom and when: `resource_sharing` for all nodes, and
-`nodes` for single ones.
-"""
+"""The sections of the configuration about what is lent, by whom and when: `resource_sharing` for all nodes, and `nodes`
+for single ones."""
 
 from dataclasses import field
 

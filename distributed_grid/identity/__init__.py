@@ -1,1 +1,1 @@
-"""Identities of users and machines: keys, certificates and bearer tokens, and how they are got."""
+"""Identities of users and machines: keys, certificates and bearer tokens, and how to get them."""

@@ -1,6 +1,5 @@
-"""Private keys, and how they are kept: made where they are used, in files that nobody else can read, and never sent.
-`cryptography` is loaded for this alone, so that who only connects need not wait for it.
-"""
+"""Private keys, and how they are stored: made where they are used, in files that nobody else can read, and never sent.
+Only this module loads `cryptography`, so a program that only connects need not wait for it."""
 
 import base64
 import hashlib

@@ -1,4 +1,5 @@
-"""What somebody who has joined a grid knows of it beside key and certificate: where it is, and who one is there."""
+"""What a member of a grid knows of it beside key and certificate: the grid's address, and the member's own name and
+role there."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The coordinator, as an operator asks it while nodes are added and removed."""
+"""The requests that an operator makes to the coordinator while nodes are added and removed."""
 
 import asyncio
 import time

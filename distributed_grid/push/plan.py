@@ -1,6 +1,5 @@
-"""What has to be done to make a host a node: from what was found there and what the coordinator knows, to steps in
-their order, each with what undoes it. Pure: nothing is done here.
-"""
+"""The steps that make a host a node, in order, each with the step that undoes it. Input is what was found on the host
+and what the coordinator knows. Pure: nothing is done here."""
 
 from typing import NamedTuple
 from urllib.parse import urlsplit

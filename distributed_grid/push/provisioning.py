@@ -1,6 +1,5 @@
-"""Adds a host to the grid as a node, and removes it: goes through the steps of a plan, and back where one fails or
-is interrupted.
-"""
+"""Adds a host to the grid as a node, and removes it: performs the steps of a plan, and undoes them if one fails or is
+interrupted."""
 
 import asyncio
 import secrets

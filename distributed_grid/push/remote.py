@@ -1,7 +1,7 @@
 """The program that runs on a host for `grid node add` and `grid node remove`. It is sent there as text, with one call
-at its end, and the host's own Python reads it from its standard input, so that nothing it is told, secrets included,
-is on a command line. It needs that Python (3.11 or newer) and nothing else, and prints its result as one line of JSON.
-When its standard input ends, nobody waits for it any more, and it ends with all that it has started but the agent.
+at its end, and the host's own Python reads it from standard input, so that its arguments, secrets included, are on no
+command line. It needs that Python (3.11 or newer) and nothing else, and prints its result as one line of JSON. When its
+standard input ends, its caller is gone, and it ends with all that it has started except the agent.
 
 Everything is in two places: ROOT, with one environment for each version (`builds/`) and a link to the one in use
 (`venv`); and the agent's state directory, as for every agent.

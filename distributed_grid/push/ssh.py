@@ -1,6 +1,5 @@
-"""A host by ssh, and the program that is run there. asyncssh is imported here alone, and only when a host is
-spoken to (the extra `[ssh]`).
-"""
+"""A host by ssh, and the program that runs there. Only this module imports asyncssh, and only when it connects to a
+host (the extra `[ssh]`)."""
 
 import asyncio
 import contextlib

@@ -1,6 +1,5 @@
-"""The wheel of the grid that runs here: what is copied to hosts. Taken from a folder of wheels that has it, packed
-again from what is installed, or built where the grid runs from its source tree.
-"""
+"""The wheel of the running grid, which is copied to hosts. It is taken from a folder of wheels, packed again from the
+installed package, or built if the grid runs from its source tree."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""The users that the grid's services run as on this machine, as the units of its systemd say, which are root's."""
+"""The users that the grid's services run as on this machine, as its systemd units say; only root can change those."""
 
 import contextlib
 import pwd

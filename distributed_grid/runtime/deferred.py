@@ -1,4 +1,5 @@
-"""Modules that others import and that our programs do not use: each is loaded when something first uses it."""
+"""Defers modules that other packages import and that the grid's programs do not use: each is loaded when something
+first uses it."""
 
 import sys
 from threading import RLock

@@ -1,16 +1,16 @@
-"""Fault points: places on the path of a job where a test lets a disk, a socket or a process fail.
+"""Fault points: places on the path of a job where a test makes a disk, a socket or a process fail.
 
-GRID_FAULTS names what is to happen, comma separated: `NAME:NTH:ACTION[=SECONDS]`, such as `coordinator.commit:3:kill`.
-NTH counts the passes in this process from 1: `3` that one, `3+` it and all later ones, `3-9` these. A point is a
-function that syncs, commits, sends or forks; `NAME` is before it and `NAME.after` once it has returned. Actions:
+GRID_FAULTS lists the faults, comma separated: `NAME:NTH:ACTION[=SECONDS]`, such as `coordinator.commit:3:kill`. NTH
+counts the passes in this process from 1: `3` that one, `3+` it and all later ones, `3-9` these. A point is a function
+that syncs, commits, sends or forks; `NAME` is before it and `NAME.after` once it has returned. Actions:
 
-    kill      this process is gone, as by kill -9
+    kill      this process is killed, as by kill -9
     eio       the call fails with EIO; `enospc`, `erofs` alike
     delay=S   the call takes S seconds longer
-    drop      the call is left out, and nobody is told
+    drop      the call is not made, and its caller does not notice
 
-Each is told in a line on stderr when it happens. Without GRID_FAULTS a point is the function itself: nothing is added
-to it, and nothing is looked up. Stdlib only, since the supervisor has points as well.
+Each fault prints a line on stderr when it happens. Without GRID_FAULTS a point is the function itself, without any
+overhead. Stdlib only, since the supervisor has points as well.
 """
 
 import errno

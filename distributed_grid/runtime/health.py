@@ -1,4 +1,5 @@
-"""What `grid doctor` finds, and what it looks at on either side: certificates, disks, clocks, processes."""
+"""The checks of `grid doctor` that node and coordinator share (certificates, disks, clocks, processes), and the form of
+their results."""
 
 import ctypes
 import json

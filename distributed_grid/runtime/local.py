@@ -1,4 +1,4 @@
-"""The coordinator's Unix socket, by which those on its own machine reach it: how it is called, and how one connects."""
+"""The coordinator's Unix socket, for programs on its own machine: its address, and how to connect to it."""
 
 import os
 import socket

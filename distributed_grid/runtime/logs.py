@@ -1,10 +1,10 @@
-"""Where the services get their loggers: structlog, imported without rich.
+"""The loggers of the services: structlog, imported without rich.
 
-structlog imports rich for tracebacks on a terminal where it is installed, perhaps for something else. That takes longer
-than all else that an agent imports, and what it prints of a traceback has the values of all variables, secrets among
-them. Here tracebacks on a terminal are plain, whatever is installed.
+structlog imports rich for tracebacks on a terminal if it is installed. That import takes longer than all other imports
+of an agent, and rich prints the values of all variables in a traceback, secrets among them. Here tracebacks on a
+terminal are plain, whatever is installed.
 
-Until a service configures its logs they go to stderr, too: stdout is for what a command was asked for.
+Until a service configures its logs they go to stderr: stdout is for the output of commands.
 """
 
 import sys

@@ -1,6 +1,5 @@
 """TCP connections within this machine: the kernel says which user is at the other end. Without TLS nothing else does,
-and every user of a machine may listen on its ports, and connect to them.
-"""
+because every user of a machine may listen on its ports, and connect to them."""
 
 import errno
 import os

@@ -1,4 +1,5 @@
-"""What both services do around their work: a state directory of their own, a lock on it, logs, and word to systemd."""
+"""What both services need around their work: a state directory of their own, a lock on it, logs, and notifications to
+systemd."""
 
 import asyncio
 import ctypes

@@ -1,4 +1,4 @@
-"""Writing files without the blocks that hold nothing but zeros. Stdlib only."""
+"""Writes files without allocating the blocks that contain only zeros. Stdlib only."""
 
 import os
 

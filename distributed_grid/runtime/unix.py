@@ -1,6 +1,5 @@
-"""Unix sockets in directories of any length, and the process at the other end: held by a pidfd while it is judged.
-Stdlib only: the supervisor uses it.
-"""
+"""Unix sockets in directories of any length, and the process at the other end, held by a pidfd while it is checked.
+Stdlib only: the supervisor uses it."""
 
 import contextlib
 import errno

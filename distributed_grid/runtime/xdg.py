@@ -1,5 +1,5 @@
-"""The directories of a user, as the XDG Base Directory Specification names them by variables. One that is not absolute
-is ignored, as the specification asks: it would be another directory wherever a command is run."""
+"""The directories of a user, from the variables of the XDG Base Directory Specification. A relative path is ignored, as
+the specification asks: it would be another directory for each working directory."""
 
 import os
 from collections.abc import Mapping

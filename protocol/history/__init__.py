@@ -1,1 +1,1 @@
-"""What nodes use over time, as it travels: buckets of ten seconds from agents, trends for clients."""
+"""What nodes use over time, on the wire: buckets of ten seconds from agents, trends for clients."""

@@ -1,4 +1,4 @@
-"""Buckets: the use of a node over ten seconds each, as its agent tells it."""
+"""Buckets: the use of a node over ten seconds each, as its agent reports it."""
 
 import math
 

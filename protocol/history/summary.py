@@ -1,5 +1,5 @@
-"""The whole grid in a few numbers: what its nodes have, offer, lend and use, how busy they are; and how well it serves
-its users, in four figures since its coordinator started."""
+"""The whole grid in a few numbers: what its nodes have, offer, lend and use, and how busy they are; and how well it
+serves its users, in four figures since the start of its coordinator."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""How the use of nodes goes: trends, forecasts and pressure as clients see them."""
+"""The use of nodes over time: trends, forecasts and pressure as clients see them."""
 
 from enum import StrEnum
 

@@ -1,8 +1,8 @@
-"""Every message of the wire, one typed struct each. Fields are only ever added, at the end, with a default.
+"""Every message on the wire, one typed struct each. Fields are only ever added, at the end, with a default.
 
-UNIONS says who may send what: FromAgent and ToAgent on the control connection, FromAgentData and ToAgentData on the one
-for bulk data, FromClient and ToClient. A module of this package is loaded when one of its names is first asked for
-here: making all the structs takes a tenth of a short command's time, and it needs a few.
+UNIONS says who may send which messages: FromAgent and ToAgent on the control connection, FromAgentData and ToAgentData
+on the one for bulk data, FromClient and ToClient. A module of this package is loaded when one of its names is first
+used: to make all structs takes a tenth of a short command's time, and it needs only a few.
 """
 
 from importlib import import_module

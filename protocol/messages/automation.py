@@ -1,5 +1,5 @@
-"""Messages about what the grid does by itself: scaling (the machines there are, the plan of now, what operators order)
-and rebalancing (mode and policy, what the last pass did, and what one would do now)."""
+"""Messages about what the grid does by itself: scaling (the existing machines, the current plan, orders of operators)
+and rebalancing (mode and policy, what the last pass did, and what a pass would do now)."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Messages between a client and the coordinator: boosts, the grid's status, what it lends, access (jobs: jobs.py)."""
+"""Messages between a client and the coordinator: boosts, the grid's status, its offers, access (jobs: jobs.py)."""
 
 import msgspec
 

@@ -1,6 +1,5 @@
-"""Bulk data: output, files and standard input of jobs, and what is shipped with them. The coordinator asks, and the
-agent answers and fetches what was shipped; clients ask and send with the same messages, which the coordinator passes
-on."""
+"""Bulk data: output, files and standard input of jobs, and what is shipped with them. The coordinator requests it, and
+the agent answers and fetches what was shipped. Clients use the same messages, which the coordinator forwards."""
 
 import msgspec
 

@@ -1,6 +1,6 @@
-"""The base of all messages, and those of peers of whom nothing is known yet: the first ones of a connection; joining,
-on a connection of its own at `/v1/join`; renewal over the session, and of what has expired at `/v1/renew`.
-"""
+"""The base of all messages, and the messages of peers that are not identified yet: the first ones of a connection;
+joining, on a connection of its own at `/v1/join`; renewal of a certificate over the session, and of an expired one at
+`/v1/renew`."""
 
 import msgspec
 

@@ -1,5 +1,5 @@
-"""Messages about the past and what it tells: the use of nodes over time, forecasts, and who lent what to whom
-(docs/trends.md, docs/shares.md)."""
+"""Messages about past use: the use of nodes over time, forecasts, and who lent how much to whom (docs/trends.md,
+docs/shares.md)."""
 
 import msgspec
 

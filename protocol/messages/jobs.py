@@ -1,4 +1,4 @@
-"""Messages between a client and the coordinator about jobs: what most commands need, and no more is loaded for them."""
+"""Messages between a client and the coordinator about jobs. Most commands load this module and no other."""
 
 import msgspec
 

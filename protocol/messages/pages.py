@@ -1,5 +1,5 @@
-"""Lists that take more than one answer: what is asked next, and the answers as one. It goes by the fields of messages
-and loads no module of theirs."""
+"""Lists that need more than one answer: the request for the next page, and all pages as one answer. It uses only field
+names, so it loads no other message module."""
 
 from typing import Any
 

@@ -1,6 +1,5 @@
-"""Rights of users and groups: the highest priority, quotas, exclusive boosts and reservations. Where they come from is
-in `Rules`; how people write their limits is here too, and the messages about them.
-"""
+"""Rights of users and groups: the highest priority, quotas, exclusive boosts and reservations. `Rules` says where they
+come from. How people write limits is here too, and the messages about rights."""
 
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation

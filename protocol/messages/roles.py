@@ -1,6 +1,6 @@
-"""Who may say what, and whose jobs it reaches: one table, message by message, role by role. What is not in it is
-allowed to nobody. The coordinator asks it for every request; docs/security.md and the tests are made from it.
-"""
+"""Which role may send which message, and whose jobs it may reach: one table by message and role. What is not in the
+table is allowed to nobody. The coordinator checks every request with it; docs/security.md and the tests are made from
+it."""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,4 +1,5 @@
-"""Messages between a client and the coordinator about why a job is where it is, or where one would go."""
+"""Messages between a client and the coordinator about why a job waits or runs where it does, or where a new one would
+run."""
 
 import msgspec
 

@@ -1,1 +1,1 @@
-"""Scaling: pools of machines that the grid creates and ends by itself, the machines, and what a plan says."""
+"""Scaling: pools of machines that the grid creates and ends by itself, the machines, and plans."""

@@ -1,4 +1,4 @@
-"""What a plan of scaling says: machines to create and to drain, and what is not done; each with its reason."""
+"""A plan of scaling: machines to create and to drain, and demand that is not met; each with its reason."""
 
 from enum import StrEnum
 

@@ -1,6 +1,5 @@
-"""Pools of machines that a provider creates, and the limits of what they may cost: as configured. Times are seconds,
-prices are per hour in the currency of the configuration.
-"""
+"""Pools of machines that a provider creates, and the limits of their cost, as configured. Times are seconds; prices are
+per hour in the currency of the configuration."""
 
 import re
 from enum import StrEnum

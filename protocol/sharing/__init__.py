@@ -1,1 +1,1 @@
-"""Sharing by itself: what a node's pressure is, and the policies by which the grid lends and takes back."""
+"""Automatic sharing: the pressure of a node, and the policies by which the grid lends and takes back."""

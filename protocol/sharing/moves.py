@@ -1,4 +1,4 @@
-"""Moves: what rebalancing proposes or does, with its reasons; and what it leaves undone, and why."""
+"""Moves: what rebalancing proposes or does, with its reasons; and what it does not do, and why."""
 
 from enum import StrEnum
 

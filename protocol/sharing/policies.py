@@ -1,6 +1,5 @@
 """Modes and policies: what the grid does by itself with idle capacity, and how eagerly. A policy is data, one struct
-with four values, so that a replay can decide by another one.
-"""
+with a few values, so that a replay can decide by another policy."""
 
 from enum import StrEnum
 

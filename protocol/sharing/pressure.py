@@ -1,7 +1,6 @@
-"""Pressure: how busy a node is, as one score from 0 to 1. It is made of one sample, or of the mean of several: of all
-use, and of what the node's owner uses alone. The owner's decides who may lend, since a node that is full of the grid's
-own jobs lends, and is not in need.
-"""
+"""Pressure: how busy a node is, as one score from 0 to 1. It is computed from one sample or from the mean of several,
+for all use and for the owner's use alone. The owner's pressure decides whether the node may lend: a node that is busy
+only with the grid's own jobs can lend, and needs nothing."""
 
 from collections.abc import Container
 

@@ -1,7 +1,8 @@
-"""Physical cores: where the kernel has several cores (hardware threads) for one, they slow each other down (SMT).
+"""Slack in physical cores. Where the kernel shows one physical core as several cores (hardware threads), they slow each
+other down (SMT).
 
-So what a holder is left with beside those who run on its slack is counted in physical cores: one of which any hardware
-thread is lent is lent whole.
+So what is left to a holder, beside the jobs on its slack, is counted in physical cores: a physical core counts as lent
+whole if any of its hardware threads is lent.
 """
 
 from collections.abc import Container, Iterable, Mapping
