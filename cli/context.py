@@ -1,4 +1,4 @@
-"""What one call of `grid` was told besides its command: the options every command takes, before or after its name."""
+"""The options of one call of `grid` that every command accepts, before or after its name."""
 
 import os
 import re

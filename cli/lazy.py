@@ -1,7 +1,7 @@
 """A click group that knows its commands by name and imports one only when it is called.
 
-Even `grid --help` imports none: the one-line summaries stand in the table. `tests/cli/test_main.py` compares them
-with the help of the commands. The help of every command ends with its examples (examples.py).
+Even `grid --help` imports none: the one-line summaries are in the table `COMMANDS`. `tests/cli/test_main.py` compares
+them with the help of the commands. The help of every command ends with its examples (examples.py).
 """
 
 from importlib import import_module

@@ -1,6 +1,5 @@
-"""Options that several commands share: those that limit a job, those that limit what a node lends, those that say where
-a job may and should go, and the help of a command with many options, in sections.
-"""
+"""Options that several commands share: limits of a job, limits of what a node lends, where a job may and should run;
+and the help of a command with many options, in sections."""
 
 import math
 from collections.abc import Callable, Sequence

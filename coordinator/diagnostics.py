@@ -1,6 +1,6 @@
 """Diagnostics of a coordinator. For `grid doctor` on the master: whether it runs, its port, certificates and disk. For
-`grid support-dump`: whether the store is consistent, row counts, and the last events by kind and id; never what jobs
-are, say or get."""
+`grid support-dump`: whether the store is consistent, row counts, and the last events by kind and id; never a job's
+command, environment or output."""
 
 import re
 import socket

@@ -1,7 +1,7 @@
-"""The driver: the commit pipeline (core/pipeline.py) on the asyncio loop, with a disk, clocks and a writer's thread.
+"""The driver: the commit pipeline (core/pipeline.py) on the asyncio loop, with a disk, clocks and a writer thread.
 
-One turn hands a batch of events to the ledger. Small commits on a quick disk are done on the loop, all others in the
-thread, so that heartbeats do not wait for a slow disk. A disk that does not take a commit is tried again until it does.
+Each turn hands a batch of events to the ledger. Small commits on a quick disk are done on the loop, all others in the
+thread, so that heartbeats do not wait for a slow disk. A commit that fails is retried until it succeeds.
 """
 
 import asyncio

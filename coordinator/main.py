@@ -1,4 +1,4 @@
-"""The coordinator's process: settings to a running service and an exit code."""
+"""The coordinator's process: reads the settings, starts the parts of the service, and returns the exit code."""
 
 import asyncio
 import errno

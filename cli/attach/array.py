@@ -1,7 +1,6 @@
-"""Follow an array: the output of all members is written to ours line by line, behind their index in brackets, in
-the order in which it comes. So many members are read at once, from the lowest index on, as an array may have a hundred
-thousand; those after them are read as these end.
-"""
+"""Follow an array: the output of all members is printed line by line, each line after its member's index in brackets,
+in the order in which it comes. Only some members are read at once, from the lowest index on, because an array may have
+a hundred thousand; the next ones are read as these end."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice

@@ -1,7 +1,7 @@
-"""Follow a job: print its output, send it our input and the signals that reach us, and exit as it does.
+"""Follow a job: print its output, send it our input and the signals that this process gets, and exit as the job does.
 
-One loop waits for the coordinator, for signals, and for our stdout and stderr to take more. The session makes a lost
-connection again; only the job's end, or the user, ends it.
+One loop waits for the coordinator, for signals, and until stdout and stderr accept more. The session restores a lost
+connection; only the job's end, or the user, ends the loop.
 """
 
 import contextlib

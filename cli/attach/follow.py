@@ -1,4 +1,4 @@
-"""`grid attach` and `grid logs`: the output of a job, gang or array that is there already."""
+"""`grid attach` and `grid logs`: the output of a job, gang or array that was submitted before."""
 
 import re
 import sys

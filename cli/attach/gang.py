@@ -1,6 +1,5 @@
-"""Follow a gang: the output of its first member is written to ours as it is, that of the others line by line behind
-their rank in brackets. ^C ends all of it: members that wait for one another do not end by themselves when one does.
-"""
+"""Follow a gang: the output of its first member is printed unchanged, that of the others line by line, after their rank
+in brackets. ^C ends all members: those that wait for one another do not end by themselves when one does."""
 
 import time
 from abc import ABC, abstractmethod

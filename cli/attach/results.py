@@ -1,6 +1,5 @@
-"""Files to the grid and back, with what is said of them: the current directory is shipped, and `--get` brings results
-home below it.
-"""
+"""Files to the grid and back, and the messages about them: the current directory is shipped, and `--get` brings results
+back into it."""
 
 import time
 from collections.abc import Callable

@@ -1,6 +1,5 @@
-"""This process's own side of a followed job: signals as something to wait for, output that never blocks in a
-write, and the status line.
-"""
+"""The local side of a followed job: signals that can be waited for, output that never blocks in a write, and the status
+line."""
 
 import os
 import signal

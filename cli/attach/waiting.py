@@ -1,4 +1,4 @@
-"""Wait for jobs and groups to end, and the progress line meanwhile."""
+"""Wait until jobs and groups end, with a progress line meanwhile."""
 
 import math
 import time

@@ -1,6 +1,5 @@
-"""Asking for a boost or a hold and staying until it is there: of a boost, until Ray shows it. A lost connection is made
-again, and the same request is found there by its key; a signal takes the request back, also one whose answer is on its
-way."""
+"""Requests a boost or a hold and waits until it is available: a boost, until Ray shows it. After a lost connection the
+same request is found by its key. A signal withdraws the request, also one whose answer is still on its way."""
 
 import math
 import select

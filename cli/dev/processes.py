@@ -1,4 +1,5 @@
-"""The processes of a dev grid: known by pid and start time, signalled through a pidfd only, so never a stranger."""
+"""The processes of a dev grid: known by pid and start time, and signalled only through a pidfd, so never another
+process."""
 
 import json
 import os

@@ -1,6 +1,5 @@
-"""`grid init`, `grid login`, `grid context`, `grid token`, `grid access`: who is a member of the grid. Invitations
-are secrets: one given as an argument is overwritten in what other users see of this process.
-"""
+"""`grid init`, `grid login`, `grid context`, `grid token`, `grid access`: the members of the grid. Invitations are
+secrets: one given as an argument is overwritten in what other users see of this process."""
 
 import contextlib
 import os

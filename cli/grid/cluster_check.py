@@ -1,7 +1,8 @@
-"""`grid cluster check`: whether the Ray cluster that boosts are lent to is as it should be.
+"""`grid cluster check`: whether the Ray cluster that boosts are lent to is set up correctly.
 
-One line a check: `ok`, `FAIL` with what to do, or `skip` where it cannot be made, with the reason. Ray is asked from
-this machine, by the process that the coordinator asks it by; what was lent is asked of the coordinator."""
+One line for each check: `ok`, `FAIL` with what to do, or `skip` with the reason if it cannot be made. Ray is asked from
+this machine, through the same kind of process as the coordinator uses; the coordinator is asked what it has lent.
+"""
 
 import asyncio
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""`grid config`: what is set and where that comes from, a check, a file to start from, the schema."""
+"""`grid config`: the settings in effect and their origins, a check, a file to start from, the schema."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`grid ledger`: who lent what to whom, and who is owed."""
+"""`grid ledger`: who lent how much to whom, and each user's balance."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

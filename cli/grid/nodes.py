@@ -1,4 +1,4 @@
-"""`grid nodes` and `node drain|undrain|label|set`: the nodes, and what the operator orders for them."""
+"""`grid nodes` and `node drain|undrain|label|set`: the nodes, and the operator's orders for them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`grid node add` and `grid node remove`: hosts become nodes, and stop being nodes, by ssh."""
+"""`grid node add` and `grid node remove`: make hosts nodes of the grid by ssh, and remove them."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""`grid quota`: what users and groups may ask for, hold and use, and how much of it is left; operators grant rights."""
+"""`grid quota`: what users and groups may request, hold and use, and how much of it is left; operators grant rights."""
 
 from typing import Any
 

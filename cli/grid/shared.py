@@ -1,4 +1,5 @@
-"""`grid shared-status`: what is offered and what is lent. Apart from status.py, of which it needs nothing."""
+"""`grid shared-status`: what is offered and what is lent. It is separate from status.py because it needs none of its
+imports."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`grid simulate`: whole grids in one process, made from seeds and driven through faults; or a trace (lab.py)."""
+"""`grid simulate`: whole grids in one process, made from seeds, with faults; or a trace (lab.py)."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""The options that make many jobs of one command, and what is said about many."""
+"""The options that make many jobs from one command, and the output about many jobs."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any

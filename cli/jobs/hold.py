@@ -1,4 +1,4 @@
-"""`grid hold request|list|release`: capacity of one node, kept for jobs of one's own until it expires."""
+"""`grid hold request|list|release`: capacity of one node, kept for one's own jobs until it expires."""
 
 from functools import partial
 from typing import Any

@@ -1,6 +1,4 @@
-"""`grid jobs`, `cancel`, `why` and `job show|wait|events`: the jobs of the grid, and the coordinator's
-explanations.
-"""
+"""`grid jobs`, `cancel`, `why` and `job show|wait|events`: the jobs of the grid, and the coordinator's explanations."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""`grid run-shared`: a command on borrowed resources, as if it ran here."""
+"""`grid run-shared`: runs a command on borrowed resources, as if it ran here."""
 
 import os
 import sys

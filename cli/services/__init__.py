@@ -1,1 +1,1 @@
-"""The services of this machine, and whether they are well."""
+"""The services of this machine, and checks of them."""

@@ -1,4 +1,5 @@
-"""`grid agent`: the agent of this machine: run, installed as a service, joined to a grid, and what it would offer."""
+"""`grid agent`: the agent of this machine: run it, install it as a service, join it to a grid, and show what it would
+offer."""
 
 import os
 import platform

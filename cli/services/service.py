@@ -1,4 +1,4 @@
-"""What `grid agent` and `grid coordinator` say of their services, which is the same for both."""
+"""The output about a service that `grid agent` and `grid coordinator` share."""
 
 import contextlib
 import os

@@ -1,6 +1,5 @@
-"""`grid support-dump`: diagnostics in one file, with secrets removed. What goes in is chosen, not filtered; text
-that others may have written is redacted on top.
-"""
+"""`grid support-dump`: diagnostics in one file, with secrets removed. Only chosen parts are included; text in them that
+others may have written is redacted in addition."""
 
 import io
 import json

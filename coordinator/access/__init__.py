@@ -1,1 +1,1 @@
-"""Who belongs to the grid: its authority, certificates, tokens."""
+"""The members of the grid: its certificate authority, certificates, tokens."""

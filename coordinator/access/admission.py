@@ -1,7 +1,7 @@
-"""Authentication: who a connection is from, by its certificate, its bearer token, or the kernel (for users of this
-machine), and never by what its hello claims. Without an authority the coordinator's own user and root are operators and
-agents under the names that they give, other users of this machine are clients, and nobody else can connect, unless
-`--insecure` lets them all."""
+"""Authentication: who a connection is from. That follows from its certificate, its bearer token, or the kernel (for
+users of this machine), never from its hello. Without an authority the coordinator's own user and root are operators and
+agents under the names that they give, other users of this machine are clients, and nobody else can connect, except with
+`--insecure`."""
 
 import asyncio
 import os

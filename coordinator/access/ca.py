@@ -1,5 +1,5 @@
 """The grid's certificate authority, made by `grid init`, and its folder: key and certificate of the authority, the
-coordinator's own, and the record of tokens and certificates."""
+coordinator's own certificate, and the record of tokens and certificates."""
 
 import datetime
 import ipaddress

@@ -1,6 +1,5 @@
-"""Tokens and certificates that were issued, in a file of their own (`pki/identities.db`). Of a token only the hash of
-its secret is kept. `Identities.redeem` checks a token to join with, `Bearers.verify` a bearer token.
-"""
+"""The issued tokens and certificates, in a database of their own (`pki/identities.db`), which has only the hash of a
+token's secret. `Identities.redeem` checks a token to join with, `Bearers.verify` a bearer token."""
 
 import base64
 import fnmatch

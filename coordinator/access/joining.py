@@ -1,5 +1,5 @@
-"""Joining with a token, and founding: `grid init` makes a grid's authority, the coordinator's certificate and the first
-operator. A connection to join sends one frame, within the limits for strangers."""
+"""Joining with a token; and `grid init`, which makes a grid's authority, the coordinator's certificate and the first
+operator. A connection to join sends one frame, within the limits of peers that are not identified."""
 
 import asyncio
 import shutil

@@ -1,5 +1,5 @@
-"""Renewing certificates: of connected peers, over their session; and of a node whose certificate expired while its jobs
-ran on (after a long partition, or sleep), which proves that it holds the old key."""
+"""Renews certificates: for connected peers, over their session; and for a node whose certificate expired while its jobs
+continued (after a long partition, or sleep), if it proves that it has the old key."""
 
 import asyncio
 import datetime

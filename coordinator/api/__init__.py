@@ -1,1 +1,1 @@
-"""What the coordinator answers: requests of people, submissions, watches, files."""
+"""What the coordinator answers: requests of clients, submissions, watches, files."""

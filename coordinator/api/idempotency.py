@@ -1,6 +1,5 @@
-"""Idempotency keys: the same key again is the same job, so it has to ask for the same. A submission that asks for
-something else is refused with the differences, since otherwise it would silently never run.
-"""
+"""Idempotency keys: a submission with the key of an earlier one is the same job, so it has to request the same. If it
+differs it is refused with the differences; otherwise it would silently never run."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,6 +1,5 @@
-"""Jobs as clients see them: found by a reference (an id, the beginning of one, a name, `last`), listed in pages,
-and watched. Live jobs come from the ledger's state, ended ones from the store.
-"""
+"""Jobs as clients see them: found by a reference (an id, the beginning of one, a name, `last`), listed in pages, and
+watched. Live jobs come from the ledger's state, ended ones from the store."""
 
 import asyncio
 import difflib

@@ -1,4 +1,4 @@
-"""What operators ask: tokens to make, list and revoke, certificates to revoke, orders for nodes, and rights."""
+"""Requests of operators: make, list and revoke tokens, revoke certificates, give orders for nodes, and grant rights."""
 
 import math
 import time

@@ -1,9 +1,9 @@
-"""Bulk data between nodes and clients: a client's want goes to the node's data connection, the answer goes back to it;
-the standard input of jobs goes the same way.
+"""Bulk data between nodes and clients: a client's request goes to the node's data connection, and the answer back to
+the client; so does the standard input of jobs.
 
-Nothing is sent that was not asked for, and a want counts against its client and its node until it is answered; who has
-too much outstanding is given less at a time, never more. What an ended job's record holds is answered from there, so
-output of short jobs is to be had when the node is not.
+Only what was requested is sent, and a request counts against its client and its node until it is answered; if too much
+is outstanding, each answer is smaller. What the record of an ended job contains is answered from there, so the output
+of short jobs is available when their node is not.
 """
 
 import asyncio

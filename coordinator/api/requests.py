@@ -1,4 +1,4 @@
-"""What clients ask: turned into events for the ledger, or answered from its views and the store.
+"""Requests of clients: turned into events for the ledger, or answered from its views and the store.
 
 A request that changes something becomes an event with a token; the ledger's answer comes back with that token once it
 is on disk.

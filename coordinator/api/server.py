@@ -1,7 +1,7 @@
-"""The websocket listener: who comes in becomes an agent, an agent's data connection, or a client, by its hello.
+"""The websocket server: by its hello, a connection becomes an agent, an agent's data connection, or a client.
 
-What they send becomes events for the driver or requests; what the ledger commands goes out here. One bad peer loses its
-own connection and nothing else.
+Their messages become events for the driver, or requests; the messages that the ledger commands are sent from here. A
+bad peer loses its own connection and affects nothing else.
 """
 
 import asyncio

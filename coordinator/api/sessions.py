@@ -1,5 +1,5 @@
 """The sessions of clients: how many connections one user may have, in which order and how fast requests are handled,
-and their end."""
+and how sessions end."""
 
 import asyncio
 import time

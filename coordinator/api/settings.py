@@ -1,5 +1,5 @@
-"""The grid's settings for its nodes: what its configuration says for all of them, over that what it says for one, and
-over that what an operator has ordered for it. Agents get them at the connection, and when they change."""
+"""The grid's settings for its nodes. The configuration for all nodes is overridden by the configuration for one node,
+and that by an operator's orders for the node. Agents get them when they connect, and when they change."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any

@@ -1,6 +1,5 @@
-"""Submissions: what is checked whatever the grid's state, and the jobs and groups with ids that are made of them,
-once, however often they are sent.
-"""
+"""Submissions: the checks that do not depend on the grid's state, and the jobs and groups that a submission makes, with
+their ids: once, however often it is sent."""
 
 import asyncio
 import math

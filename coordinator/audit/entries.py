@@ -1,6 +1,5 @@
-"""What the audit log keeps of a request: what it concerned and what came of it, once, before the answer leaves;
-nothing that may be secret.
-"""
+"""What the audit log records of a request: what it concerned and its result, once, before the answer is sent; nothing
+that may be secret."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,13 +1,13 @@
-"""The audit log: one JSON line for each request of a person, with who asked, by which connection, for what, and what
-came of it; never a command, an environment or a secret.
+"""The audit log: one JSON line for each request of a person, with who asked, by which connection, for what, and the
+result; never a command, an environment or a secret.
 
-Each line is numbered (`n`) and has the SHA-256 of the line before it (`prev`), so that a change, a removal, an
-insertion and another order show (verify.py). What would not show, lines that are taken off at the end, is told by
-an anchor: the store keeps the number and the hash of a line that was on the disk, every few seconds.
+Each line has a number (`n`) and the SHA-256 of the line before it (`prev`), so verification detects a line that was
+changed, removed, inserted or moved (verify.py). Lines removed at the end are detected by an anchor: every few seconds
+the store saves the number and hash of a line that was on disk.
 
-Lines are written once for each turn of the loop, before the answers of that turn leave. They outlive the coordinator at
-once, and a loss of power after `SYNC_SECONDS`. A disk that is full does not end the service for the sake of this log:
-what found no room is counted in the next line that does.
+Lines are written once for each turn of the loop, before the answers of that turn are sent. They survive a kill of the
+coordinator at once, and a loss of power after `SYNC_SECONDS`. A full disk does not stop the service: the number of
+lines that could not be written is in the next line that can.
 """
 
 import asyncio

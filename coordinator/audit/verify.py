@@ -1,5 +1,5 @@
-"""Verification of the audit log: every line in its place and unchanged, up to the last that was anchored. The anchor is
-in the store: number and hash of a line that was on disk, and the number of the oldest line that has to be there."""
+"""Verification of the audit log: every line in its place and unchanged, up to the anchored one. The anchor is in the
+store: number and hash of a line that was on disk, and the number of the oldest line that has to exist."""
 
 import os
 import sqlite3

@@ -1,7 +1,6 @@
-"""`grid coordinator accept-loss`: go on with a store that has lost commits, or with a new one where it is gone. Nothing
-is run again unasked, and nothing that runs is ended. The operator's word is a file in the state directory, which the
-coordinator takes up at its start, or while it waits for it.
-"""
+"""`grid coordinator accept-loss`: continue with a store that has lost commits, or with a new one if the store is gone.
+Nothing is started again by itself, and nothing that runs is ended. The operator's decision is a file in the state
+directory, which the coordinator reads at its start, or while it waits for the decision."""
 
 import os
 import tempfile

@@ -1,6 +1,5 @@
-"""`grid coordinator backup` and `grid coordinator restore`: a directory with all that a coordinator is restored
-from, made while one runs or not; and beginning again from it without running anything twice.
-"""
+"""`grid coordinator backup` and `grid coordinator restore`. A backup is a directory with all that a coordinator is
+restored from; it can be made while one runs. A coordinator that starts from it runs nothing twice."""
 
 import os
 import shlex

@@ -1,5 +1,5 @@
-"""`grid coordinator check`: whether a store is consistent, row by row and as the ledger made from it. It changes
-nothing, and works on the store of a running coordinator, of a stopped one, and on a backup."""
+"""`grid coordinator check`: whether a store is consistent, both its rows and the ledger that is made from them. It
+changes nothing, and works on the store of a running coordinator, of a stopped one, and on a backup."""
 
 import sqlite3
 from collections import deque

@@ -1,6 +1,5 @@
-"""What backup, restore and check share: reading a state directory or a backup, its store, shipped files and
-authority, without changing it.
-"""
+"""What backup, restore and check share: reads a state directory or a backup (its store, shipped files and authority)
+without changing it."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""The client of a grid, for programs and for the command line. What programs import of it is named here."""
+"""The client of a grid, for programs and for the command line. The names here are those that programs import."""
 
 from typing import TYPE_CHECKING
 

@@ -3,8 +3,8 @@
     async with GridClient() as grid:
         result = await grid.run("python train.py", gpus=1, priority="high")
 
-It connects again by itself and repeats what was not answered, which is safe: a job is submitted under a key of its own,
-so however often it is submitted, it is one job.
+It reconnects by itself and repeats requests that were not answered. That is safe: each job is submitted under a key of
+its own, so however often it is submitted, it is one job.
 """
 
 import asyncio

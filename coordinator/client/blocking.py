@@ -4,7 +4,7 @@ and no threads, so that a command starts quickly.
     with GridClient() as grid:
         result = grid.run("python train.py", gpus=1, priority="high")
 
-Whoever waits for other things too polls `fileno()` until `timeout()`, and then calls `receive(0)`.
+A program that also waits for other things polls `fileno()` until `timeout()`, and then calls `receive(0)`.
 """
 
 import contextlib

@@ -1,6 +1,5 @@
-"""The asyncio connection of a client: dials, reads and writes for a session (session.py), and runs requests over it.
-It connects again by itself and repeats what was not answered.
-"""
+"""The asyncio connection of a client: dials, reads and writes for a session (session.py), and runs requests over it. It
+reconnects by itself and repeats requests that were not answered."""
 
 import asyncio
 import contextlib

@@ -1,8 +1,6 @@
-"""Files that a node sends, on their way into a directory here. The node is a stranger: what it lists and sends is
-compared with what was asked, and nothing is written outside the directory, through a link in it, over a file that
-changed since the job was submitted, or with rights that were not asked for. Writes files, and leaves the connection to
-the clients.
-"""
+"""Writes the files that a node sends into a local directory. The node is not trusted: what it lists and sends is
+compared with what was requested. Nothing is written outside the directory, through a link in it, over a file that
+changed since the job was submitted, or with rights that were not requested. The clients do the network I/O."""
 
 import contextlib
 import errno

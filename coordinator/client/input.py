@@ -1,7 +1,8 @@
-"""A job's standard input, sent piece by piece with its offset, as the node takes it. Without I/O.
+"""A job's standard input, sent piece by piece with its offset, as fast as the node accepts it. Without I/O.
 
-Nothing is read before the job runs, nor more than the node takes. What is not in the job's pipe yet is kept, to be sent
-again after a lost connection or a restarted agent; and all of it up to KEPT_BYTES, for another attempt of the job.
+Nothing is read before the job runs, nor more than the node accepts. Bytes that are not in the job's pipe yet are kept,
+to be sent again after a lost connection or a restarted agent; and all bytes up to KEPT_BYTES, for another attempt of
+the job.
 """
 
 import errno

@@ -1,8 +1,8 @@
-"""What can be asked of a grid: each request once, for the asyncio and the blocking client.
+"""The requests to a grid, each defined once for the asyncio and the blocking client.
 
-A request is a generator (`Steps`): it yields messages, gets their answers, and returns what was asked for. The clients
-run it; no connection, clock or thread is known here. Messages that most commands do without are named by `messages.`,
-which loads them at their first use.
+A request is a generator (`Steps`): it yields messages, gets their answers, and returns the result. The clients run it;
+it uses no connection, clock or thread. Messages that most commands do not need are written as `messages.NAME`, which
+loads them at first use.
 """
 
 import secrets

@@ -1,6 +1,5 @@
-"""The result of a job: how it ended, with its output. Apart from output.py, as `grid run-shared` passes output on and
-needs none of this.
-"""
+"""The result of a job: how it ended, with its output. It is separate from output.py because `grid run-shared` forwards
+output and does not need this module."""
 
 from dataclasses import dataclass, field
 

@@ -1,9 +1,9 @@
-"""A client's session with the coordinator, without I/O: bytes and moments in; events, and bytes to write, out.
+"""A client's session with the coordinator, without I/O: bytes and times in; events, and bytes to write, out.
 
-It outlives connections. What was not answered when one broke is asked again on the next, unless it is not safe to
-repeat (a signal, a part of a file); watched jobs are watched again; the pauses between attempts grow, and end with the
-client's patience. The shells (`aio`, `blocking`) dial when `dial_at` has come, read, write, and call `tick` at
-`deadline()`.
+A session survives lost connections. Requests that were not answered are sent again on the next connection, except those
+that are not safe to repeat (a signal, a part of a file); watched jobs are watched again. The pauses between attempts
+grow, until the client's patience is over. The shells (`aio`, `blocking`) dial when `dial_at` has come, read, write, and
+call `tick` at `deadline()`.
 """
 
 import os

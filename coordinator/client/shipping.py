@@ -1,6 +1,5 @@
-"""Shipping a directory with a job: the bundle of the files that a walk has found (walk.py), and sending what the
-coordinator lacks of it. Reads files, and leaves the connection to the clients.
-"""
+"""Ships a directory with a job: makes the bundle of the files that a walk has found (walk.py), and sends what the
+coordinator does not have yet. Reads files; the clients do the network I/O."""
 
 import os
 import time

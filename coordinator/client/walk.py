@@ -1,7 +1,6 @@
-"""Which files of a directory are shipped, found by a walk that reads none of them. Ignore rules are git's: `.gitignore`
-and then `.gridignore` of every directory, also of those above it in the same repository; `.git` is never shipped, and
-files that commonly hold secrets are not, unless that is asked for.
-"""
+"""Finds the files of a directory that are shipped, without reading them. Ignore rules are git's: `.gitignore` and then
+`.gridignore` of every directory, also of those above it in the same repository; `.git` is never shipped. Files that
+commonly hold secrets are shipped only on request."""
 
 import errno
 import fnmatch

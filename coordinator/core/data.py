@@ -1,6 +1,5 @@
 """All data of the grid, without the operations that keep it consistent (state.py): nodes, live jobs and allocations,
-queue, shares, index and deadlines, and what is tracked beside them.
-"""
+queue, shares, index and deadlines, and figures derived from them."""
 
 from collections import deque
 from collections.abc import Container, Iterable, Iterator

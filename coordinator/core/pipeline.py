@@ -1,5 +1,5 @@
-"""The commit pipeline: events go into the ledger in batches, and what it answers comes out in the order that keeps the
-grid's promises. Records are durable before any other command of their batch is performed; commands keep their order.
+"""The commit pipeline: events go into the ledger in batches, and its commands come out in the order that keeps the
+grid's guarantees. Records are durable before any other command of their batch is performed; commands keep their order.
 
 It is sans-IO, and the time is an argument. Its shell (the asyncio driver, the simulator) calls `turn` while events are
 queued, writes what `begin_write` returns and reports the result, performs what `performable` returns, and calls `tick`

@@ -1,6 +1,5 @@
-"""Detection of a store that has lost commits, by comparing it with what is known outside of it. A store that was rolled
-back would run jobs a second time, so nothing is started from it before an operator chooses.
-"""
+"""Detects a store that has lost commits, by comparing it with what is known outside of it. A store that was rolled back
+would run jobs a second time, so nothing is started from it before an operator decides."""
 
 from collections.abc import Iterable, Sequence
 

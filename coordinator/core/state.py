@@ -1,6 +1,5 @@
-"""The state of the grid: its data (data.py), and the operations that keep that consistent. Here alone does a job come
-into another phase, and an allocation or a node into another state.
-"""
+"""The state of the grid: its data (data.py), and the operations that keep it consistent. Only here does a job change
+its phase, and an allocation or a node its state."""
 
 import math
 

@@ -1,6 +1,5 @@
 """The clients' views of nodes, jobs, groups and shares; and their redaction by role, by the table in
-protocol/messages/roles.py.
-"""
+protocol/messages/roles.py."""
 
 import re
 from collections.abc import Callable, Mapping

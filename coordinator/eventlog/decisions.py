@@ -1,4 +1,4 @@
-"""Decisions: the commands of a ledger, in short. They are what a replay compares."""
+"""Decisions: the commands of a ledger in short form, which a replay compares."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,5 +1,5 @@
-"""Replay: the events of an event log are handed to a ledger again, which has to make the same decisions under the same
-policy (what_if.py: under another one); and text for events and decisions."""
+"""Replay: hands the events of an event log to a ledger again, which has to make the same decisions under the same
+policy (another policy: what_if.py); and text for events and decisions."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,11 +1,13 @@
 """Replay under another policy: where its decisions differ.
 
-The logged events answer the decisions that were made, so a ledger under another policy would soon get answers to what
-it never asked. Therefore two ledgers take each turn, one under the logged policy, one under the other. Where they
-differ, that is noted, and the second is reset to the state of the first: a difference is what the other policy would
-have done *there*, not its consequences.
+The logged events are answers to the logged decisions, so a ledger under another policy would soon get answers to
+questions that it never asked. Therefore two ledgers process each turn, one under the logged policy, one under the
+other. Each difference is noted, and the second ledger is reset to the state of the first: a difference is what the
+other policy would have done *at that point*, not its consequences.
 
-Decisions that the second makes earlier are remembered until the first makes them too, to tell how much earlier."""
+Decisions that the second ledger makes earlier are remembered until the first makes them too, to report how much
+earlier.
+"""
 
 from collections.abc import Sequence
 from difflib import get_close_matches

@@ -1,9 +1,10 @@
 """The event log: the ledger's events and decisions on disk, for `grid replay`.
 
-It sits between the driver and the ledger. It is evidence, not the record: nothing waits for it, nothing is synced, and
-where it cannot be written (the disk is full or slow) it pauses, logs that, and continues with a new file that begins
-with a checkpoint. Its errors never reach the driver. It contains what users give their jobs, environment included, so
-its files are private to their owner."""
+It is between the driver and the ledger. It is evidence, not the record: nothing waits for it, nothing is synced. If it
+cannot be written (the disk is full or slow) it pauses, logs that, and continues with a new file that begins with a
+checkpoint. Its errors never reach the driver. It contains what users give their jobs, environment included, so its
+files are private to their owner.
+"""
 
 import asyncio
 import errno

@@ -2,7 +2,8 @@
 and what users lent each other, by day.
 
 A batch of rows is one statement, during which the interpreter's lock is free. The file is bounded in size; the oldest
-rows are removed first."""
+rows are removed first.
+"""
 
 import json
 import sqlite3

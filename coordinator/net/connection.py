@@ -1,7 +1,9 @@
-"""One connection at the coordinator: a Link with its socket, a bounded outbox, a bucket against floods, a watchdog.
+"""One connection at the coordinator: a Link with its socket, a bounded outbox, a rate limit against floods, and a
+watchdog.
 
-What a turn of the loop sends on a connection leaves in one frame. Nobody buffers for a peer that does not read: above
-its outbox the connection is cut, whether answers pile up there or the pongs to a flood of pings.
+All messages of one turn of the loop are sent in one frame. Nothing is buffered without bound for a peer that does not
+read: above the size of its outbox the connection is closed, whether the outbox is full of answers or of pongs to a
+flood of pings.
 """
 
 import asyncio

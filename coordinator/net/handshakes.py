@@ -1,14 +1,15 @@
-"""The queue of connections before their handshake, of which only a few are in progress at a time.
+"""The queue of connections before their handshake; only a few handshakes are in progress at a time.
 
-A connection that was accepted and has sent its first byte waits until a place is free. Places go round by address, and
-no address has more than half of them: ten thousand nodes behind one address come in one after another, and a peer that
-holds its places in silence delays only its own address. While somebody waits, handshakes that take long are evicted,
-the oldest of the address that has most.
+A connection that was accepted and has sent its first byte waits for a free place. Places are given to addresses in
+turn, and no address has more than half of them: ten thousand nodes behind one address are admitted one after another,
+and a peer that is silent in its places delays only its own address. While connections wait, handshakes that take long
+are evicted, the oldest of the address that has most places first.
 
-An address that is new, or one of whose connections has just identified itself, has the next turn; an address with an
+An address that is new, or one of whose connections has just identified itself, has the next turn. An address with an
 evicted connection comes after all others for a while, so thousands of addresses that stall do not keep others out.
 
-Of one address the newest connection is admitted first: where an address is flooded, the oldest have given up meanwhile.
+Of one address the newest connection is admitted first: if the address is flooded, the oldest ones have given up
+meanwhile.
 """
 
 import ipaddress

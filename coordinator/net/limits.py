@@ -1,6 +1,5 @@
-"""Limits on how much and how fast: token buckets, failed tries by address, the pace of a user over all
-connections, and log lines about one peer.
-"""
+"""Rate limits: token buckets, failed tries by address, the rate of a user over all connections, and of log lines about
+one peer."""
 
 import asyncio
 import time

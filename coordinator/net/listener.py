@@ -1,6 +1,5 @@
-"""The listening sockets. Connections are accepted here and not by the library, so that one can wait outside,
-handshakes are bounded in number and time, and a silent one costs no more than its file.
-"""
+"""The listening sockets. Connections are accepted here and not by the websockets library. So one can wait before its
+handshake, handshakes are bounded in number and time, and a silent connection costs only its file descriptor."""
 
 import asyncio
 import contextlib

@@ -1,6 +1,6 @@
-"""Load shedding by the coordinator's own memory, so that what must not be lost has room. From four fifths of the limit
-on, viewers and clients that lag behind with reading are cut; at the limit, no new jobs are taken. Results, and all else
-that nodes report of their jobs, are always taken."""
+"""Load shedding by the coordinator's own memory, so that there is room for what must not be lost. From four fifths of
+the limit on, viewers and slow readers are disconnected; at the limit, new jobs are refused. Results and other reports
+of nodes about their jobs are always accepted."""
 
 import asyncio
 import ctypes

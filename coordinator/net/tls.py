@@ -1,7 +1,7 @@
 """TLS between the transport of a socket and a protocol, with one read buffer for all connections.
 
-The event loop has a read buffer of 256 KiB for each connection, and keeps its peer's certificate as text. Thousands of
-agents that say little need neither.
+asyncio's own TLS has a read buffer of 256 KiB for each connection, and keeps its peer's certificate as text. Thousands
+of agents that send little need neither.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""`usage.db`: a row for each attempt that has ended, or run that was recorded, with what it asked for, used and held,
-and how it ended.
+"""`usage.db`: a row for each ended attempt or recorded run, with what it requested, used and held, and how it ended.
 
-The file is bounded in age and in rows. The oldest go first, of users with more than their share of the rows: nobody
-can push out what is known of others."""
+The file is bounded in age and in rows. The oldest rows are removed first, of users with more than their share of the
+rows: nobody can displace what is known of others.
+"""
 
 import json
 import sqlite3

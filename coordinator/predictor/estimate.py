@@ -1,5 +1,6 @@
-"""How much of one quantity the jobs of one shape need: several methods side by side, each judged by what it would have
-wasted on every sample before it learned it; the one that has wasted least so far answers. All values are logarithms."""
+"""How much of one quantity the jobs of one shape need. Several methods run side by side; each is scored, on every
+sample before it learns it, by what it would have wasted. The method with the least waste so far answers. All values are
+logarithms."""
 
 import math
 from collections.abc import Sequence

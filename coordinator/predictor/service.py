@@ -1,5 +1,5 @@
-"""The coordinator's service for predictions: it learns from ended attempts in small slices on the loop, behind a
-bounded queue, and answers questions. No submission and no job waits for it; if it fails, nothing is predicted."""
+"""The coordinator's service for predictions: learns from ended attempts in small slices on the loop, behind a bounded
+queue, and answers questions. No submission and no job waits for it; if it fails, nothing is predicted."""
 
 import asyncio
 import math

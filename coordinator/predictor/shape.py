@@ -1,5 +1,6 @@
-"""The shape of a command: what is the same in each of its runs. Program and script by name; of the arguments the words,
-without numbers, hashes and paths; the numbers apart, as features. Values of the environment are never looked at."""
+"""The shape of a command: what its runs have in common, that is program and script by name, and the words of its
+arguments without numbers, hashes and paths. The numbers are kept separately, as features. Values of the environment are
+never read."""
 
 import hashlib
 import math

@@ -1,5 +1,5 @@
-"""What needs are predicted by: order statistics of the last values, of which some are only known to be larger; and a
-straight line through points, by running sums, O(1) for each point whatever came before."""
+"""The statistics that predictions use: order statistics of the last values, some of which are known only as a lower
+bound; and a straight line through points by running sums, at a constant cost for each point."""
 
 import math
 from array import array

@@ -1,8 +1,8 @@
 """Machines as instances of Amazon EC2, by boto3.
 
-The name of a machine is the client token of its creation: EC2 makes one instance for it however often it is asked. Its
-tags, from the creation on, say whose it is. It terminates when it shuts itself down (startup.py), and gives its
-metadata only to who has a session token (IMDSv2).
+The name of a machine is the client token of its creation: EC2 makes one instance for it however often it is requested.
+Its tags, set at creation, say which grid owns it. The instance terminates when it shuts itself down (startup.py), and
+its metadata can be read only with a session token (IMDSv2).
 """
 
 import hashlib

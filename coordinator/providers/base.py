@@ -1,4 +1,4 @@
-"""The interface of providers of machines, and the machines that they are asked for."""
+"""The interface of providers of machines, and the specification of a machine."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

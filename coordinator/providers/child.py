@@ -1,7 +1,7 @@
-"""The process that one provider runs in: questions are JSON lines on stdin, answers JSON lines on stdout, in the order
-in which they are ready. It isolates the coordinator from a vendor's library: its memory, its waits, its side effects.
+"""The process of one provider: questions are JSON lines on stdin, answers JSON lines on stdout, in the order in which
+they are ready. It isolates the coordinator from a vendor's library: its memory, its waits, its side effects.
 
-The first line names the provider and its settings. Ends when stdin does. Run as `python -m
+The first line names the provider and its settings. The process ends when its stdin is closed. Run as `python -m
 distributed_grid.coordinator.providers.child`.
 """
 

@@ -1,6 +1,5 @@
-"""The coordinator's end of a provider's process: started by the first question, killed when a question is not answered
-in time, and begun again.
-"""
+"""The coordinator's side of a provider's process: started for the first question, killed when a question is not
+answered in time, and started again."""
 
 import asyncio
 import contextlib

@@ -1,10 +1,10 @@
 """Machines by the user's own programs: `create`, `list` and `end`, each with JSON on stdin and stdout.
 
-`create` gets the machine, and answers `{"handle": …}`; called again with the same `name` it is to answer for the same
-machine. `end` gets `name` and `handle`, and answers `{"there": false}` where there is no such machine. `list` gets the
-`grid`, and answers `{"machines": [{"handle", "name", "pool", …}]}` with all of this grid that are there or are coming.
-Each may answer `{"error": KIND, "text": …}` instead (docs/scaling.md). An exit code other than 0, or an answer that
-cannot be read, means that nobody knows what was done.
+`create` gets the machine, and answers `{"handle": …}`; called again with the same `name` it must answer for the same
+machine. `end` gets `name` and `handle`, and answers `{"there": false}` if there is no such machine. `list` gets the
+`grid`, and answers `{"machines": [{"handle", "name", "pool", …}]}` with all machines of this grid that exist or are
+being created. Each may answer `{"error": KIND, "text": …}` instead (docs/scaling.md). After an exit code other than 0,
+or an answer that cannot be read, it is not known what was done.
 """
 
 import os

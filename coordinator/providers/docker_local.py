@@ -1,8 +1,8 @@
-"""Machines as containers of the Docker engine on this machine, or of one that speaks its API, each with an agent.
+"""Machines as containers of the Docker engine on this machine, or of an engine that has its API, each with an agent.
 
-A machine's name is the name of its container, and what the grid has to know of it are labels. What the machine is told
-is copied into the container before that starts, the invitation, too: it is in no environment and no command line. A
-container that has ended is kept for a while, with its log.
+A machine's name is the name of its container, and what the grid has to know of it is in labels. The machine's
+instructions, the invitation included, are copied into the container before it starts, so they are in no environment and
+on no command line. A container that has ended is kept for a while, with its log.
 """
 
 import io

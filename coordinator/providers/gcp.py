@@ -1,9 +1,10 @@
-"""Machines as instances of Google Compute Engine, by its REST API
-(why not by google-cloud-compute: docs/decisions/0059).
+"""Machines as instances of Google Compute Engine, by its REST API (why not by google-cloud-compute:
+docs/decisions/0059).
 
-The name of an instance is the grid's id and the machine's name, and the id of the request that creates it is made of
-both: asked again, the same instance is given. Its labels, from the creation on, say whose it is. The zone deletes it
-at the end of its life, and when it is taken back; one that has shut itself down is deleted by the next list.
+The name of an instance is made of the grid's id and the machine's name, and so is the id of the request that creates
+it: a repeated request returns the same instance. Its labels, set at creation, say which grid owns it. The zone deletes
+the instance at the end of its maximum lifetime, and when it is taken back; one that has shut itself down is deleted by
+the next list.
 """
 
 import re

@@ -1,8 +1,8 @@
 """`CloudProviderManager`: workers of the resource management document, over one client connection.
 
-A provider of the coordinator's configuration creates machines of its pools, through the ledger: recorded before they
-are created, within their budgets, and ended when they have nothing to do. A provider that a program adds is called by
-that program itself: its workers join by a token of their own, are ordinary nodes, and end themselves.
+A provider of the coordinator's configuration creates machines of its pools through the ledger: they are recorded before
+they are created, stay within their budgets, and are ended when they have nothing to do. A provider that a program adds
+is called by that program itself: its workers join with a token of their own, are ordinary nodes, and end themselves.
 """
 
 import asyncio

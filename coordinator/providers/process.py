@@ -1,9 +1,9 @@
-"""Machines as processes on this machine, each with a real agent. For trying out, and for one large machine that is
-shared out in parts.
+"""Machines as processes on this machine, each with a real agent. To try out pools, and to divide one large machine into
+parts.
 
-Each has a directory (agent/machine.py). It is there until its own program has ended all that it started, and says so
-by the mark `gone`: where that was killed, it is run once more for that. The mark `ended` is set before it is ended,
-also where it never was: a call to create it that comes late is refused.
+Each machine has a directory (agent/machine.py). The machine exists until its own program has ended all that it started
+and has made the file `gone`; if that program was killed, it is run once more to do so. Before a machine is ended the
+file `ended` is made, even if the machine never existed: a call to create it that comes late is refused.
 """
 
 import fcntl

@@ -1,5 +1,5 @@
-"""The shell around the ledger's machines: commands become questions to providers, and their answers events. The record
-of a machine is on disk before its provider is asked, since the driver performs commands only after the commit.
+"""The shell around the ledger's machines: commands become questions to providers, and their answers become events. The
+record of a machine is on disk before its provider is asked, since the driver performs commands only after the commit.
 """
 
 import asyncio

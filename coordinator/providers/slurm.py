@@ -1,9 +1,9 @@
 """Machines as jobs of a Slurm cluster, each with an agent, by `sbatch`, `squeue` and `scancel`.
 
-A machine's name is the name of its job, and what the grid has to know of it is the job's comment: a creation that is
-asked for again finds the job by them, and while an `sbatch` of this grid may still submit one nobody begins another,
-also not the provider that comes after one that was killed. A job that waits is told as one in a queue. The script on
-stdin of `sbatch` has the invitation: whoever may read scripts of this user's jobs may use it, once, as long as the
+A machine's name is the name of its job, and what the grid has to know of it is the job's comment. A repeated creation
+finds the job by them. While an `sbatch` of this grid may still submit a job, no other one is started, also not by the
+provider that follows one that was killed. A job that waits in Slurm is reported as queued. The script on stdin of
+`sbatch` contains the invitation: anybody who may read scripts of this user's jobs may use it, once, as long as the
 machine has not joined.
 """
 

@@ -1,9 +1,9 @@
-"""The script that a machine of a cloud runs when it boots: it makes the machine one of the grid's, and sees to it that
-it shuts down by itself whatever happens. Root on a machine with systemd runs it, at every boot.
+"""The script that a machine of a cloud runs when it boots: it makes the machine a node of the grid, and ensures that it
+shuts down by itself whatever happens. Root on a machine with systemd runs it, at every boot.
 
-Until the machine's own program (agent/machine.py) runs, a shutdown is due after `join_within`. systemd shuts the
-machine down when that program has ended, however it did (also when the machine is booted again), and at the end of
-its life. The program is an ordinary user's, and needs no right to shut down.
+Until the machine's own program (agent/machine.py) runs, a shutdown is scheduled after `join_within`. systemd shuts the
+machine down when that program has ended, however it ended (also after a reboot), and at the end of the machine's
+maximum lifetime. The program runs as an ordinary user, and needs no right to shut down.
 """
 
 import base64

@@ -1,1 +1,1 @@
-"""What the coordinator has to do with Ray: boosts, and placement by Ray. One child process alone imports it."""
+"""The coordinator's side of Ray: boosts, and placement by Ray. Only one child process imports Ray."""

@@ -1,6 +1,5 @@
-"""Rebalancing around the ledger: at each interval Ray is asked what waits and which raylets are idle, and the answer
-becomes one event. Without Ray a pass is one where the policy moves jobs ahead of their nodes' owners.
-"""
+"""Rebalancing around the ledger: at each interval Ray is asked for waiting demand and idle raylets, and the answer
+becomes one event. Without Ray, a pass runs only if the policy moves jobs before the owners of their nodes come."""
 
 import asyncio
 import contextlib

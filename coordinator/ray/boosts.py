@@ -1,6 +1,5 @@
-"""Boosts around the ledger: a request becomes a job, what Ray shows of it becomes an event; and the placement
-groups of exclusive boosts, which cover all of a raylet.
-"""
+"""Boosts around the ledger: a request becomes a job, and what Ray shows of it becomes an event; and the placement
+groups of exclusive boosts, which cover all resources of a raylet."""
 
 import asyncio
 import contextlib

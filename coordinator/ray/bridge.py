@@ -1,10 +1,11 @@
-"""The only process of the grid that imports ray: a child of the coordinator, which asks it by JSON lines and could not
-bear what ray does to the process it is in (signal handlers taken, an abort when the cluster is gone).
+"""The only process of the grid that imports ray: a child of the coordinator, which asks it by JSON lines. The
+coordinator could not bear what ray does to its own process: it replaces signal handlers, and aborts when the cluster is
+gone.
 
 A question is `{"id": 1, "ask": "nodes", …}`, its answer `{"id": 1, "ok": …}` or `{"id": 1, "error": what, "why": why}`,
-in the order in which they are ready. It ends when its stdin does. Run as `python -m
-distributed_grid.coordinator.ray.bridge ADDRESS`, with `RAY_AUTH_MODE` set: ray guesses otherwise, and not the same
-everywhere.
+in the order in which they are ready. The process ends when its stdin is closed. Run as `python -m
+distributed_grid.coordinator.ray.bridge ADDRESS`, with `RAY_AUTH_MODE` set: otherwise ray guesses it, and not everywhere
+the same.
 """
 
 import json

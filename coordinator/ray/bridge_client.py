@@ -1,6 +1,5 @@
-"""The coordinator's end of the bridge: a child process that is started when somebody asks Ray, and again if it
-ended; and what both ends agree on.
-"""
+"""The coordinator's side of the bridge: a child process that is started for the first question to Ray, and again if it
+has ended; and what both sides share."""
 
 import asyncio
 import contextlib

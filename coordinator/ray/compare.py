@@ -1,4 +1,4 @@
-"""Comparison of what was lent with what Ray shows: the differences, and raylets in Ray that belong to no boost."""
+"""Compares what was lent with what Ray shows: the differences, and raylets in Ray that belong to no boost."""
 
 from collections import defaultdict
 from collections.abc import Iterable

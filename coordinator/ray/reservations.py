@@ -1,6 +1,5 @@
-"""Placement by Ray around the ledger: its commands become questions to Ray, the answers events; what Ray has
-reserved is compared with what jobs hold; groups that an earlier coordinator left are released after the start.
-"""
+"""Placement by Ray around the ledger: its commands become questions to Ray, and the answers become events. What Ray has
+reserved is compared with what jobs hold, and groups that an earlier coordinator left are released after the start."""
 
 import asyncio
 import contextlib

@@ -1,8 +1,9 @@
 """One-time import of `~/.distributed_grid/resource_boosts.json`, where boosts were kept before the coordinator's store.
 
-Those boosts only reserved capacity, so they become history, and those that had not ended say how to request them again.
-The file is never deleted: it is renamed to `….imported`, or to `….corrupt-<time>` if invalid; if that fails it is read
-again at the next start, with the same result."""
+Those boosts only reserved capacity, so they become history. Those that had not ended are shown with the command that
+requests them again. The file is never deleted: it is renamed to `….imported`, or to `….corrupt-<time>` if invalid; if
+that fails it is read again at the next start, with the same result.
+"""
 
 import base64
 import hashlib

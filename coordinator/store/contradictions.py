@@ -1,10 +1,11 @@
-"""Messages of agents that contradict the store. A commit precedes everything that a node hears of it, so a node that
-knows more than the store shows that the store has lost commits.
+"""Messages of agents that contradict the store. A commit precedes every message about it to a node, so a node that
+knows more than the store proves that the store has lost commits.
 
-A node's claim alone proves nothing, or one node could stop a grid. What a node is told carries a *stamp*: the store's
-commit number, authenticated with a key that is in the store and in the mark beside it, so that an older copy or a
-replacement of the store recognises it. A claim with a valid stamp stops the grid until an operator has chosen; one
-without is held against its node."""
+A node's claim alone proves nothing, or one node could stop a grid. What is sent to a node carries a *stamp*: the
+store's commit number, authenticated with a key that is in the store and in the mark beside it, so that an older copy or
+a replacement of the store recognises it. A claim with a valid stamp stops the grid until an operator has decided; a
+claim without one counts against its node.
+"""
 
 import hashlib
 import hmac

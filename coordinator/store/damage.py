@@ -1,5 +1,4 @@
-"""Removal of damaged rows at a start, with the live rows that make sense only together with them: a ledger can be made
-of the rest."""
+"""Removes damaged rows at a start, together with the live rows that depend on them. The rest makes the ledger."""
 
 import sqlite3
 from collections import Counter

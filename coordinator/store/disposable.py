@@ -1,7 +1,8 @@
-"""A SQLite file whose loss harms nobody, such as a history: opened when it is first used and again after an error, put
-aside when it is damaged, and not written while the disk is nearly full.
+"""A SQLite file whose loss harms nobody, such as a history: opened at first use and again after an error, renamed when
+it is damaged, and not written while the disk is nearly full.
 
-All calls are made by one thread that is not the coordinator's. How much is kept is for those who derive from it."""
+All calls are made by one thread that is not the coordinator's main thread. Subclasses decide how much is kept.
+"""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
-"""Errors of the store, transient (the disk) and permanent; and the reserve: disk space kept back for results when the
-disk is full."""
+"""Errors of the store, transient (the disk) and permanent; and the reserve: disk space that is kept free for results
+when the disk is full."""
 
 import errno
 import os

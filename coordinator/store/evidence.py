@@ -1,6 +1,6 @@
 """Evidence of lost commits outside the database: the store's high-water mark, a small file written after each commit
 and not synced (behind the store after a power cut, never ahead); the write-ahead log, of which SQLite drops everything
-after the first damaged frame; and other traces of a coordinator in the state directory."""
+after the first damaged frame; and other files of a coordinator in the state directory."""
 
 import array
 import os

@@ -1,4 +1,4 @@
-"""Opening a store: a missing one is created, a foreign or newer one is refused, an older one is migrated step by step
+"""Opens a store: a missing one is created, a foreign or newer one is refused, an older one is migrated step by step
 with a copy kept. Its head is one row with a checksum, which each commit writes with its number. Before a store is used
 it is compared with the evidence outside (evidence.py); then the next epoch is begun durably, with the loss that was
 found, if any."""

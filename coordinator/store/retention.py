@@ -1,8 +1,9 @@
-"""Retention of ended jobs: bounded by age, number and size, the oldest are removed first.
+"""Retention of ended jobs: bounded by age, number and size; the oldest are removed first.
 
-Removal runs in steps, in a thread with its own connection. A step is one statement, so the write lock is held inside
-SQLite only, for milliseconds, whoever has the interpreter. It is not synced: a power cut only repeats it. Freed pages
-are reused, so the file does not shrink, but backups do."""
+Removal runs in steps, in a thread with its own connection. A step is one statement, so the write lock is held only
+inside SQLite, for milliseconds, also while other threads have the interpreter. It is not synced: a power cut only
+repeats it. Freed pages are reused, so the file does not shrink, but backups do.
+"""
 
 import json
 import math

@@ -1,5 +1,5 @@
 """The rows of the store: batched statements that write them; checksums, since SQLite does not detect a flipped bit in a
-row; and the queries for receipts and for jobs by the names that people give them."""
+row; and the queries for receipts and for jobs by name or reference."""
 
 import itertools
 import math

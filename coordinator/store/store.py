@@ -1,8 +1,9 @@
 """The coordinator's store: SQLite with one writer, and the queries on it.
 
-Live state is in the ledger's memory; the store is what it is rebuilt from at start, and where ended jobs are looked up.
-A commit has two steps: `snapshot` on the loop encodes the records as they are, `commit` may run in a thread. Queries
-see what is committed."""
+Live state is in the ledger's memory. The store is what that is rebuilt from at a start, and where ended jobs are found.
+A commit has two steps: `snapshot` on the loop encodes the current records, `commit` may run in a thread. Queries see
+only what is committed.
+"""
 
 import itertools
 import json

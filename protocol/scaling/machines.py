@@ -1,5 +1,5 @@
-"""A machine that the grid has created, or is about to create, and the transitions of its state (`MOVES`). A machine is
-a node once its agent has joined, by the same name."""
+"""A machine that the grid has created, or is about to create, and the transitions of its state
+(`MACHINE_MOVES`). A machine is a node once its agent has joined, by the same name."""
 
 from collections.abc import Mapping
 from enum import StrEnum

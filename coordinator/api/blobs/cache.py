@@ -1,6 +1,5 @@
-"""Shipped files at the coordinator: blobs by the hash of their content, on disk, with who has sent them, bounded by the
-size of the cache.
-"""
+"""Shipped files at the coordinator: blobs by the hash of their content, on disk, with their senders; the size of the
+cache is bounded."""
 
 import asyncio
 import ctypes

@@ -1,4 +1,4 @@
-"""The quota of shipped files at the coordinator: what counts for each user, and when it counts no more."""
+"""The quota of shipped files at the coordinator: what counts for each user, and for how long."""
 
 import asyncio
 import os

@@ -1,5 +1,5 @@
-"""The bases of the guides' classes: a connection, their own or a given one; and borrowing and giving back, as a boost
-or as a hold."""
+"""The bases of the guides' classes: their client connection, which they open or are given; and how they borrow and give
+back, as a boost or as a hold."""
 
 import asyncio
 import contextlib

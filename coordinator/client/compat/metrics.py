@@ -1,4 +1,4 @@
-"""`ResourceMetricsCollector`: what nodes have, offer, lend and use now, how that went, and the grid in a few numbers,
+"""`ResourceMetricsCollector`: what nodes have, offer, lend and use now and used before, and the grid in a few numbers,
 over one client connection."""
 
 import asyncio

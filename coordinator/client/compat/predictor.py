@@ -1,4 +1,4 @@
-"""`ResourcePerformancePredictor`: what tasks will need, learned by the grid from what they used, over one client
+"""`ResourcePerformancePredictor`: what tasks will need, which the grid learns from what they used, over one client
 connection."""
 
 import asyncio

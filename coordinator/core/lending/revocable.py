@@ -1,7 +1,7 @@
-"""Revocable jobs: they may run on slack where nothing else is free for them, and end when its holder does.
+"""Revocable jobs: they may run on slack if nothing else is free for them, and end when the holder of that slack ends.
 
-They take only memory of a node. A node with a reservation lends slack only to those that ask for no memory, which might
-not be back in time; the cores are, since revocable jobs end with the holder.
+Of a node they use up only memory. A node with a reservation lends slack only to jobs that request no memory, because
+the memory might not be returned in time; the cores are, since revocable jobs end with the holder.
 """
 
 import math

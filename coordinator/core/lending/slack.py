@@ -2,8 +2,8 @@
 
     slack = cores - the 99th percentile of its use in ten minutes - one core
 
-It is lent to revocable jobs (revocable.py), each core to one of them. They run on the holder's own cores, which the
-holder keeps. Where several cores are hardware threads of one, physical cores are counted (protocol/sharing/slack.py).
+It is lent to revocable jobs (revocable.py), each core to one job. They run on the holder's own cores, which the holder
+keeps. If several cores are hardware threads of one, physical cores are counted (protocol/sharing/slack.py).
 """
 
 import math

@@ -1,1 +1,1 @@
-"""What becomes of a job, from its submission to its end."""
+"""The life of a job, from its submission to its end."""

@@ -1,6 +1,5 @@
-"""The attempts of a job: grant and launch, stop, suspension and recall for the node's owner; and the retry rules, with
-the leases that make retries safe.
-"""
+"""The attempts of a job: grant and launch, stop, suspension and recall for the node's owner; the rules for a retry; and
+the leases that make retries safe."""
 
 import msgspec
 from msgspec.structs import replace

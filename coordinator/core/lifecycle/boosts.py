@@ -1,7 +1,6 @@
 """Boosts: a started raylet stays STARTING until it has joined Ray, and is ended if it does not join in time. A boost
-that has failed before that is tried on other nodes, and its node is left alone for a while. In all else a boost is a
-job like any other.
-"""
+that fails before it has joined is tried on other nodes, and its node gets no boosts for a while. Otherwise a boost is a
+job like any other."""
 
 from msgspec.structs import replace
 

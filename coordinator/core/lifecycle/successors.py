@@ -1,7 +1,7 @@
 """Successors (docs/successors.md): while short jobs with equal requests wait, running ones get successors, which start
-on their nodes without a word from here when they have ended. A successor is taken back as soon as somebody else would
-be served first, its node takes no new jobs, or the job before it runs longer than such jobs do.
-"""
+on their nodes, without a message from the coordinator, when the running ones have ended. A successor is taken back as
+soon as another job would be served first, its node gets no new jobs, or the job before it runs longer than such jobs
+do."""
 
 import math
 from heapq import nsmallest

@@ -1,1 +1,1 @@
-"""Nodes: what their agents tell, what operators order, and what is known of them after a restart."""
+"""Nodes: reports of their agents, orders of operators, and what is known of nodes after a restart."""

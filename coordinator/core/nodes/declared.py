@@ -1,6 +1,6 @@
-"""Declared nodes: machines without agent, whose resources an operator declares. Holds that name one take capacity of
-it, and nothing is ever started there. It is up until it is forgotten, since no agent reports on it; an agent of its
-name that connects makes it an ordinary node."""
+"""Declared nodes: machines without an agent, whose resources an operator declares. Holds that name one take capacity of
+it, and nothing is ever started there. A declared node is up until it is forgotten, since no agent reports on it. If an
+agent connects by its name, it becomes an ordinary node."""
 
 from msgspec.structs import replace
 

@@ -1,1 +1,1 @@
-"""Where a request goes: the nodes by their free capacity, constraints, scores, and Ray."""
+"""Placement: where a request goes. The nodes by their free capacity, constraints, scores, and Ray."""

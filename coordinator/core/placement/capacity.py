@@ -1,8 +1,8 @@
-"""The free capacity of one node: its newest offer, less the grants that the offer does not count; and what will be free
-of it.
+"""The free capacity of one node: its newest offer, less the grants that the offer does not count; and the capacity that
+becomes free later.
 
-Updates are incremental, so a grant costs the devices that it has and not those of the node. Amounts may go below zero:
-an offer made before a grant arrived can be smaller than what is held, which leaves a debt.
+Updates are incremental, so the cost of a grant depends on its own devices and not on those of the node. Amounts may be
+negative: an offer made before a grant arrived can be smaller than what is held, which leaves a debt.
 """
 
 from bisect import bisect_left, insort

@@ -1,4 +1,4 @@
-"""The constraints of a request on nodes, each with a test and a description; and the room that Ray has left."""
+"""The constraints of a request on nodes, each with a test and a description; and the resources that Ray has left."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

@@ -1,6 +1,5 @@
-"""The choice of a node for a request, or of nodes for a gang: filters, then the scores of its strategy, from 0 to 1;
-their weighted mean is the confidence.
-"""
+"""The choice of a node for a request, or of nodes for a gang: filters, then the scores of its strategy, each from 0 to
+1. Their weighted mean is the confidence."""
 
 import functools
 import math

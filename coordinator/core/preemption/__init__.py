@@ -1,1 +1,1 @@
-"""Who gives way to an urgent job, and what is held for it meanwhile."""
+"""Preemption: which jobs give way to an urgent one, and what is held for it meanwhile."""

@@ -1,7 +1,7 @@
-"""Earmarked resources of a node (of several for a gang): they are granted to nobody else, and the job waits for them
+"""Earmarks: resources of a node (of several for a gang) that are granted to no other job. The job waits for them
 outside of the queue, until they are all free or until a timeout. Earmarks survive a restart in the job's record.
 
-A job gets an earmark when it preempts others, or when the preemption that evicted it is called off (`execute.py`).
+A job gets an earmark when it preempts others, or when the preemption that evicted it is cancelled (`execute.py`).
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,5 @@
-"""The execution of preemptions: victims are told to stop, what they free is earmarked for the preemptor, and it starts
-on that; or the preemption is called off, and the victims get their resources back first.
-"""
+"""Executes preemptions: victims are told to stop, the resources they free are earmarked for the preemptor, and it
+starts on them; or the preemption is cancelled, and the victims get their resources back first."""
 
 import math
 from itertools import islice

@@ -1,4 +1,4 @@
-"""Preemption plans: the cheapest set of victims that makes room for an urgent request or a gang, or none and why."""
+"""Preemption plans: the cheapest set of victims that makes room for an urgent request or a gang, or why none does."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -1,13 +1,15 @@
-"""Leaving before the owner comes, pure: whether a job loses less by going to another node than by staying.
+"""Whether a job loses less by moving to another node before its owner comes than by staying. Pure.
 
-A job that stays loses, with the probability that it is recalled, what it has run and half of the time until then. A job
-that leaves loses what it has run and its start, and half of that time with the probability that it is recalled on the
-other node. An owner who returns for some minutes only has jobs frozen, and nothing is lost: the grid counts how many of
-the returns end in a recall. So a move pays most just after a better node has become free, while little was done, and
-hardly at all just before the owner comes. After a move a job is protected for the policy's min-hold, doubled with each
-move, and does not go back as long as there is another node. A job leaves a node that is not likely enough (the policy's
-confidence) to stay idle until the job ends, or for the policy's horizon if its end is unknown, for a node that is. So
-no move is undone by the next one.
+A job that stays loses, with the probability that it is recalled, the work that it has done and half of the time until
+then. A job that moves loses the work that it has done and its start, and half of that time with the probability that it
+is recalled on the other node. An owner who returns for some minutes only has jobs frozen, and nothing is lost: the grid
+counts how many of the returns end in a recall. So a move pays most just after a better node has become free, while
+little was done, and hardly at all just before the owner comes.
+
+After a move a job is protected for the policy's min-hold, doubled with each move, and does not go back as long as there
+is another node. A job leaves a node that is unlikely to stay idle until the job ends (or for the policy's horizon if
+its end is unknown), for a node that is likely to; the limit is the policy's confidence. So no move is undone by the
+next one.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The mode and policy in effect: those that operators have set, else those of the configuration."""
+"""The mode and policy in effect: those that operators have set, otherwise those of the configuration."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Passes in the ledger: the view of the state, and moves applied as ordinary requests and cancellations of boosts."""
+"""Passes of rebalancing in the ledger: the view of the state for a pass, and its moves, made as ordinary requests and
+cancellations of boosts."""
 
 import math
 from collections.abc import Iterator

@@ -1,11 +1,12 @@
-"""The decision of one pass, pure: demand that waits in Ray and idle nodes go in, moves with their reasons come out.
+"""The decision of one pass of rebalancing. Pure: demand that waits in Ray and idle nodes go in, moves with their
+reasons come out.
 
-No oscillation by construction. Nodes of the cluster never lend to it and all others never borrow, so there is no circle
-of lenders. A source is below all its `low` marks, the demand on a target above `high`, and the two are GAP apart.
-Each move lowers the burden of the grid by EPSILON at least: demand without a boost on its way, what is lent weighed by
-its lender's own pressure, and MOVE for each boost. The reverse of a move is barred for the policy's min-hold, any other
-move of the same pair for its cooldown. If Ray left a boost unused that was lent for some task, none is lent for that
-task again.
+The rules exclude oscillation. Nodes of the cluster never lend to it and all others never borrow, so there is no circle
+of lenders. A source is below all its `low` marks, the demand on a target above `high`, and the two are GAP apart. Each
+move lowers the burden of the grid by EPSILON at least; the burden is the sum of demand without a boost on its way, of
+what is lent weighed by its lender's own pressure, and of MOVE for each boost. The reverse of a move is barred for the
+policy's min-hold, any other move of the same pair for its cooldown. If Ray left a boost unused that was lent for some
+task, none is lent for that task again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

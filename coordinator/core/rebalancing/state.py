@@ -1,6 +1,5 @@
-"""The memory of rebalancing between passes: demand that waited, who lent when, and the last moves. A restart of the
-coordinator loses it, and demand has to wait for the policy's time once more.
-"""
+"""What rebalancing remembers between passes: demand that waited, when each node lent, and the last moves. It is lost
+when the coordinator restarts, and then demand has to wait for the policy's time once more."""
 
 import msgspec
 

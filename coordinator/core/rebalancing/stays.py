@@ -1,7 +1,6 @@
-"""Jobs that could leave before the owner of their node comes, and where they would go: those that may be run again, on
-nodes whose owners are likely to return before the jobs end. If the end of a job is unknown, the policy's horizon stands
-for it. Read-only.
-"""
+"""Jobs that could move before the owner of their node comes, and where they would go: jobs that may be run again, on
+nodes whose owners are likely to return before the jobs end. For a job whose end is unknown, the policy's horizon is
+used. Read-only."""
 
 import math
 from collections.abc import Iterable, Iterator

@@ -1,1 +1,2 @@
-"""Scaling: what waits and could start on one more machine, machines for it within hard budgets, and their lives."""
+"""Scaling: the waiting jobs that could start on one more machine, machines for them within hard budgets, and the lives
+of machines."""

@@ -1,7 +1,6 @@
 """The budget of machines: how many there may be and what they may cost, by pool and in total. It is a hard limit: a
-machine counts from before its provider is asked until it is known to be gone, and a day's limit is charged with all
-that a machine can still cost that day, since even one that nobody can reach ends itself when its life is over.
-"""
+machine counts from before its provider is asked until it is known to be gone. A day's limit is charged with all that a
+machine can still cost that day, since even one that cannot be reached ends itself at its maximum lifetime."""
 
 import copy
 import math

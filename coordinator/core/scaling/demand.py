@@ -1,6 +1,5 @@
-"""Demand: the waiting jobs that could start on one more machine; and those that could not, with reasons: they wait for
-a dependency, a time, a quota, another job's node or an owner, or start anyway before a machine could be up.
-"""
+"""Demand: the waiting jobs that could start on one more machine; and those that could not, with reasons. They wait for
+a dependency, a time, a quota, another job's node or an owner, or start anyway before a machine could be up."""
 
 from collections.abc import Iterable
 

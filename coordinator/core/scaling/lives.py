@@ -1,6 +1,5 @@
-"""How long the machines of pools go on: where the end of a machine would cut a job off, and whether another machine
-could come for it instead. Read-only.
-"""
+"""How long the machines of pools live: where the end of a machine would end a job early, and whether another machine
+could be created for it instead. Read-only."""
 
 import math
 

@@ -1,8 +1,8 @@
-"""The lives of machines: what their providers answer and list, what their nodes do, and what time does to them.
+"""The lives of machines: what follows from the answers and lists of their providers, from their nodes, and from time.
 
-A machine is on disk before its provider is asked for it, and its name is the token of that call: asked again, a
-provider gives the same machine. Nothing is believed to be gone before a list says so that was asked for after the last
-call. What a provider lists that nobody knows is taken up where its agent is connected, and else ended.
+A machine is on disk before its provider is asked for it, and its name is the token of that call: if asked again, a
+provider gives the same machine. A machine counts as gone only when a list says so that was requested after the last
+call. A listed machine that has no record is adopted if its agent is connected, and otherwise ended.
 """
 
 from collections.abc import Iterable, Mapping

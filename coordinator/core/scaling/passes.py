@@ -1,6 +1,5 @@
-"""A pass of scaling: the plan of now, remembered to be shown, and carried out where the mode is `act` or an operator
-has ordered it.
-"""
+"""A pass of scaling: the current plan, kept for display, and carried out if the mode is `act` or an operator has
+ordered it; and the status that clients see."""
 
 from msgspec.structs import replace
 

@@ -1,10 +1,10 @@
 """The plan: what is to be created, drained and taken back now, and what is not done, each with its reason. Pure: the
 same view, machines and time give the same plan.
 
-Demand comes first. What waits is put as planned into what is starting already, then into new machines, those that cost
-least for what they serve first. Utilisation only moves what demand and idleness leave open. A machine that was created
-is not ended before it was without jobs for its pool's `idle`, which is never less than it takes to boot; so up is never
-followed by down within boot time plus idle.
+Demand comes first. Waiting jobs are assigned to machines that are starting already, then to new machines, those with
+the lowest cost for what they serve first. Utilisation decides only where demand and idleness leave a choice. A machine
+that was created is not ended before it was without jobs for its pool's `idle`, which is never less than the time it
+takes to boot; so scaling up is never followed by scaling down within boot time plus idle.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,5 @@
-"""What the ledger remembers of scaling: the machines, what their providers have refused, how long they take to boot,
-and how much of the grid was used.
-"""
+"""What the ledger remembers about scaling: the machines, what their providers have refused, how long they take to boot,
+and how much of the grid was used."""
 
 import math
 from collections.abc import Iterable

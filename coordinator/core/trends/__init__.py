@@ -1,1 +1,1 @@
-"""What the past use of nodes says: statistics of windows, forecasts. Pure: numbers in, numbers out."""
+"""What the past use of nodes shows: statistics of windows, forecasts. Pure: numbers in, numbers out."""

@@ -1,10 +1,11 @@
 """Forecast of a node's use: the last value, with an interval from the node's own past errors.
 
-On machines of bitbrains and Helios, for 15 to 60 minutes, the last value errs less than means, slopes, yesterday and
-profiles of the hour. So the slope of the last hour counts only on a node, and at a distance, where it would have erred
-less over the last two days. The interval is conformal (Vovk et al. 2005; for series: Xu and Xie 2021): the errors that
-the same forecast made before, at the same distance, are its quantiles, so that nothing is assumed of their
-distribution."""
+On machines of bitbrains and Helios, for 15 to 60 minutes, the last value has a smaller error than means, slopes,
+yesterday's value and profiles of the hour. So the slope of the last hour counts only on a node, and at a distance,
+where it would have had a smaller error over the last two days. The interval is conformal (Vovk et al. 2005; for series:
+Xu and Xie 2021): its bounds are quantiles of the errors that the same forecast made before, at the same distance, so no
+distribution is assumed.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,10 +1,11 @@
-"""How long a node stays idle: the probability that its owner leaves it alone for so much longer, learned by each node
-from its own past. Each forecast is made before what it is about, and learned from when its time has passed.
+"""How long a node stays idle: the probability that its owner does not use it for a given time, learned by each node
+from its own past. Each forecast is made before the time that it is about, and learned from after that time.
 
 The base is survival by the time that the node has been idle so far: ten counters a horizon, shrunk to the node's mean
 and that to the grid's. On top is an online logistic regression (Adagrad, Duchi et al. 2011) with the base as one of 14
 features. The mean of both is used by a node where it has had the lower Brier score so far: on real machines it erred
-less than either, and was better calibrated."""
+less than either, and was better calibrated.
+"""
 
 import math
 from collections import deque

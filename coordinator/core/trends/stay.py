@@ -1,5 +1,5 @@
-"""A forecast of how long a node stays idle, as placement and rebalancing use it: the probabilities that it was told,
-and what lies between and beyond them."""
+"""A forecast of how long a node stays idle, for placement and rebalancing: the known probabilities, and those between
+and beyond them."""
 
 import msgspec
 
