@@ -16,12 +16,12 @@ from distributed_grid.coordinator.core.lending import revocable
 from distributed_grid.coordinator.core.lifecycle import holds
 from distributed_grid.coordinator.core.model import Job, Node, Placement, Refusal
 from distributed_grid.coordinator.core.placement import constraints
+from distributed_grid.coordinator.core.placement.blockers import blocker, blocker_words
 from distributed_grid.coordinator.core.placement.constraints import admitted, amount, conditions, marked, opened
 from distributed_grid.coordinator.core.placement.matching import (
     Context,
     Staying,
     able,
-    blocker,
     candidates,
     confidence,
     could_ever,
@@ -512,9 +512,8 @@ def _verdicts(state: GridState, request: Request, lasts: float, ending: Mapping[
     for name, node in state.nodes.items():
         if len(good) + len(bad) >= VERDICTS:
             break
-        code, text = blocker(node, request, bounds)
-        if code:
-            bad.append(NodeVerdict(name, False, text))
+        if code := blocker(node, request, bounds):
+            bad.append(NodeVerdict(name, False, blocker_words(node, request, code)))
     good.sort(key=lambda verdict: (bool(verdict.why), -verdict.confidence, verdict.node))
     return tuple(good + bad)
 
@@ -550,7 +549,7 @@ def _hint(state: GridState, request: Request) -> str:
     if shut:
         return f"grid node undrain {shut}: it could lend this"
     bounds = state.index.affinity.bounds(request.constraints)
-    used = (one.facts.name for one in state.nodes.values() if blocker(one, request, bounds)[0] == "withheld")
+    used = (one.facts.name for one in state.nodes.values() if blocker(one, request, bounds) == "withheld")
     if busy := next(used, ""):
         return (
             f"{busy} lends it again when others use less there; to lend it meanwhile, raise cpu_percent_max or"

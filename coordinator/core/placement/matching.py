@@ -14,16 +14,16 @@ from msgspec.structs import replace
 from distributed_grid.coordinator.core.model import Node, Placement, Refusal
 from distributed_grid.coordinator.core.placement import constraints
 from distributed_grid.coordinator.core.placement.capacity import Capacity
-from distributed_grid.coordinator.core.placement.catalogue import ANYWHERE, Bounds, Pool, Shown
-from distributed_grid.coordinator.core.placement.constraints import admitted, amount, conditions, meets, unmet
+from distributed_grid.coordinator.core.placement.catalogue import ANYWHERE, Pool, Shown
+from distributed_grid.coordinator.core.placement.constraints import admitted, meets
 from distributed_grid.coordinator.core.placement.fragmentation import RequestMix
 from distributed_grid.coordinator.core.placement.index import Accept, Order
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Weights, with_lasting
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Request
-from distributed_grid.protocol.nodes import Drain, NodeFacts, NodeState
-from distributed_grid.protocol.placement import NO_CONSTRAINTS, Strategy, called
-from distributed_grid.protocol.resources import MILLI, Resources, format_bytes
+from distributed_grid.protocol.nodes import Drain, NodeFacts
+from distributed_grid.protocol.placement import Strategy
+from distributed_grid.protocol.resources import MILLI, Resources
 
 SHORT = 60.0
 """Where a job that is expected to end within so many seconds goes, is not decided by forecasts."""
@@ -228,8 +228,11 @@ def could_ever(facts: NodeFacts, wanted: Resources) -> bool:
 
 def able(node: Node, request: Request) -> bool:
     """Whether the node, with everything it may lend idle, could meet this request, with its constraints."""
-    if not could_ever(node.facts, request.resources):
-        return False
+    return could_ever(node.facts, request.resources) and suits(node, request)
+
+
+def suits(node: Node, request: Request) -> bool:
+    """Whether the node meets the constraints of this request, whatever it may lend."""
     if request.constraints is None:
         return admitted(node.facts, request)
     return meets(node, labels(node), request)
@@ -258,76 +261,9 @@ def open_to(node: Node, request: Request, index: Shown, alone: bool = False) -> 
     return meets(node, index.labels_of(name), request)
 
 
-def blocker(node: Node, request: Request, bounds: Bounds = ANYWHERE) -> tuple[str, str]:
-    """Why this request cannot start on the node now, as code and text; empty: it can. `bounds`: from its affinity."""
-    wanted = request.resources
-    if (missed := unmet(node.facts, labels(node), request)) is not None:
-        return "not-asked", missed.why
-    if not could_ever(node.facts, wanted):
-        return "too-small", f"lends {node.facts.lendable} at the most"
-    if node.state is not NodeState.UP:
-        return "away", f"is {node.state.value}"
-    if (drain := node.orders.drain) is not None:
-        return "drained", drained_words(drain)
-    if (aside := node.orders.aside) is not None and aside.until:
-        return "set-aside", f"is set aside for {aside.seconds:g} s: {aside.failures} launches failed, {aside.why}"
-    if bounds.near is not None and node.facts.name not in bounds.near:
-        asked = request.constraints or NO_CONSTRAINTS
-        return "not-near", f"is not where {' and '.join(map(called, asked.near))} is"
-    if node.facts.name in bounds.apart:
-        return "not-apart", "has a job that this is to be apart from"
-    if "" in node.closed:
-        return "declined", "refused a moment ago and is left alone for a while"
-    if constraints.left_alone(node, request):
-        return "unjoined", f"did not join: {node.unjoined.get(request.joins, '')}"
-    if not node.synced or node.capacity is None:
-        return "no-offer", "offers nothing now"
-    kind = node.capacity.lacks(wanted, request.constraints)
-    ours = kind and constraints.fits_on_ray(
-        node, request, alone=True
-    )  # what Ray has no room for is what our own jobs hold
-    if request.ray and not ours and (words := constraints.ray_blocker(node, request)):
-        return "ray", words
-    if not kind:
-        return "", ""
-    need = f"{amount(kind, wanted)} needed, {amount(kind, node.capacity.left)} free"
-    if kind == "gpu" and node.capacity.fits(Resources(gpu=wanted.gpu)):
-        words = conditions(request)[-1].step
-        return "busy", f"a node {words} needed, {_free_gpus(node.capacity)}"
-    if any(kind in ("cpu", "gpu") and _is_kind(device, kind, node) for device in node.closed):
-        return "declined", f"{need}; refused some of it a moment ago"
-    withheld = [item for item in (node.offer.withheld if node.offer else ()) if _is_kind(item.what, kind, node)]
-    if withheld and _lent(node, kind) + getattr(node.capacity.left, kind) < getattr(wanted, kind):
-        return "withheld", f"{need}; {withheld[0].what}: {withheld[0].why}"
-    return "busy", need
-
-
 def drained_words(drain: Drain) -> str:
     """Who drained it, and why: what follows a node's name."""
     return f"is drained{f' by {drain.by}' if drain.by else ''}{f': {drain.reason}' if drain.reason else ''}"
-
-
-def _is_kind(what: str, kind: str, node: Node) -> bool:
-    """Whether a withheld or declined thing (cpu, memory, gpu, node, a UUID, a core) is of this kind of resources."""
-    if what in (kind, "node"):
-        return True
-    if kind == "gpu":
-        return any(gpu.uuid == what for gpu in node.facts.gpus)
-    return kind == "cpu" and what.isdigit()
-
-
-def _free_gpus(capacity: Capacity) -> str:
-    """Devices that are at least partly free, with their free memory."""
-    free = [
-        f"{capacity.offers[uuid].model} with {format_bytes(max(0, capacity.gpu_memory.get(uuid, 0)))}"
-        for uuid, milli in capacity.gpus.items()
-        if milli > 0 and uuid in capacity.offers
-    ]
-    return f"free are {', '.join(free)}"
-
-
-def _lent(node: Node, kind: str) -> int:
-    return sum(getattr(allocation.grant.resources, kind) for allocation in node.allocations.values())
 
 
 # --- the decision ---------------------------------------------------------------------------------------------------
