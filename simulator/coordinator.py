@@ -127,10 +127,13 @@ class Driver(Process, ABC):
 
     def _turn_now(self) -> None:
         self.pipeline.turn(self.clock())
+        self._check_now_and_then()
+        self._advance()
+
+    def _check_now_and_then(self) -> None:
         self._turns += 1
         if self._turns % CHECK_EVERY == 0:
             self.ledger.check()
-        self._advance()
 
     def _advance(self) -> None:
         """Do what the pipeline wants done now."""
@@ -333,8 +336,11 @@ class Coordinator(Driver):
         if self.pipeline.queue or message.at or session is None or session.wire is not wire:
             return False
         wire.heard, wire.doubted = self.engine.now, False
-        self.pipeline.put(HeartbeatReceived(session.facts.name, message.sample))
-        self._turn_now()
+        now = self.clock()
+        followed = self.pipeline.heartbeat(HeartbeatReceived(session.facts.name, message.sample), now)
+        self._check_now_and_then()
+        if followed or (when := self.pipeline.next_time()) < self._armed or when <= now:
+            self._advance()
         return True
 
     def _called(self, wire: Wire, hello: Hello) -> None:

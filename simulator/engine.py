@@ -206,7 +206,9 @@ class Wire:
     @property
     def well(self) -> bool:
         """Whether a ping of either end is answered now."""
-        return not (any(self.link.cut) or any(self.closed) or any(end.dead or end.frozen for end in self.ends))
+        one, other = self.ends
+        cut = True in self.link.cut or True in self.closed
+        return not (cut or one.dead or one.frozen or other.dead or other.frozen)
 
     @property
     def quick(self) -> bool:

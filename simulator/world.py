@@ -246,16 +246,19 @@ class World:
                 continue  # for a hold, which is looked at by itself
             if job.state is State.WAITING and rightly_waits(ledger.state, job):
                 continue
-            fitting = sum(_could(machine.facts(), self._labels(machine), job.request) for machine in able)
-            beside = ledger.state.index.affinity.bounds(
-                job.request.constraints
-            ).missing  # another that waits, with reason
-            if job.state is not State.WAITING or (fitting >= max(1, job.request.gang) and not beside):
+            if job.state is not State.WAITING or self._should_start(job, able):
                 return job.id, f"it is {job.state.value} for ever, on {job.node or 'no node'}"
         for row in self._disk.rows.values():
             if row.state is not State.ENDED and row.id not in ledger.state.jobs:
                 return row.id, f"it is {row.state.value} on disk and not in the ledger"
         return next(filter(None, map(self._not_at_rest, able)), None)
+
+    def _should_start(self, job: Job, able: list[Machine]) -> bool:
+        """Whether enough of these nodes could run a waiting job, and it need not be beside another that waits."""
+        if self.coordinator.ledger.state.index.affinity.bounds(job.request.constraints).missing:
+            return False
+        fitting = sum(_could(machine.facts(), self._labels(machine), job.request) for machine in able)
+        return fitting >= max(1, job.request.gang)
 
     def _labels(self, machine: Machine) -> dict[str, str]:
         """The labels that a node has by now."""

@@ -154,7 +154,7 @@ def _nobody_is_passed(state: _Watched, job: Job, name: str) -> None:
             continue
         first = state.jobs[state.queue.head(line)[1]]
         just_now = first.id in state.fresh and not line.blocked
-        if just_now or not _clearly_before(state, first, job) or not has_room(node, line.request, state.index):
+        if just_now or not has_room(node, line.request, state.index) or not _clearly_before(state, first, job):
             continue
         order = asked(state, first.id).order
         if not any(

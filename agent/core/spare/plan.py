@@ -13,6 +13,7 @@ from distributed_grid.protocol.resources import MIB, MILLI, format_bytes, format
 from distributed_grid.protocol.text import counted
 
 K = TypeVar("K")
+NUMBERS = re.compile(r"[\d.]+")
 STEP = 16 * MIB
 """Memory is offered in multiples of this many bytes."""
 
@@ -211,9 +212,7 @@ def supply(plan: Plan, idle: Idle, held: Held, sample: Sample, ours: Callable[[s
             for gpu in sample.gpus
             if gpu.uuid in gpus
         ),
-        withheld=tuple(
-            (one.what, re.sub(r"[\d.]+", "#", one.why)) for one in plan.withheld if one.why != idle.busy_cores
-        ),
+        withheld=tuple((one.what, NUMBERS.sub("#", one.why)) for one in plan.withheld if one.why != idle.busy_cores),
     )
 
 

@@ -124,6 +124,8 @@ class Held(msgspec.Struct, frozen=True):
 
 def tally(holdings: Sequence[Holding]) -> Held:
     """Add up the holdings."""
+    if not holdings:
+        return Held()
     shared: Counter[int] = Counter()
     gpus: Counter[str] = Counter()
     shares: dict[str, list[GpuShare]] = {}
